@@ -1,0 +1,185 @@
+"""Who this process is, as its launcher told it: one checked tuple from one launcher family.
+
+Standard library only, and no module that is slow to import: the shim in front of every rank reads this file.
+
+Families, innermost first; the variables of a family are read together or not at all:
+
+    contract    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK         torchrun, ``ezpz launch``, by hand
+    openmpi     OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}              Open MPI 4 and 5
+    hydra       PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS              MPICH, Intel MPI
+    slurm       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID SLURM_NODEID   a step of srun
+    alone       nothing of the above: rank 0 of 1
+
+A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has no ``SLURM_STEP_NUM_TASKS``. A lone
+``WORLD_SIZE`` without ``RANK`` is a wish to the launcher and says nothing about ranks.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from ezpz.errors import RankError
+
+TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["CONTRACT", "Ranks", "expand_counts", "from_environ"]
+
+# What torchrun sets for every worker (torch 2.13, torch.distributed.run), in the order in which it is shown.
+CONTRACT = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
+
+
+class Ranks(namedtuple("Ranks", "rank world_size local_rank local_world_size host_index family")):  # noqa: PYI024
+    """Rank, world size, local rank, local world size, index of the host (None when not told), launcher family."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        rank: int
+        world_size: int
+        local_rank: int
+        local_world_size: int
+        host_index: int | None
+        family: str
+
+
+ALONE = Ranks(0, 1, 0, 1, 0, "alone")
+
+_FAMILIES = (
+    (
+        "openmpi",
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+    ),
+    ("hydra", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
+)
+
+
+def from_environ(environ: Mapping[str, str]) -> Ranks:
+    """Return who this process is.
+
+    Args:
+        environ: The environment of the process.
+
+    Returns:
+        Ranks: One tuple from one family; rank 0 of 1 with family ``alone`` when no launcher speaks.
+
+    Raises:
+        RankError: A family is incomplete or out of range, or two families contradict each other.
+    """
+    outer = _mpi(environ) or _slurm(environ)
+    if "RANK" not in environ:
+        return outer or ALONE
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if outer is not None and any(name not in environ for name in names):
+        # No launcher sets a part of the contract: these are leftovers in front of a real one, or agree with it.
+        told = (environ["RANK"], environ.get("WORLD_SIZE", str(outer.world_size)))
+        _agree(environ, told, outer)
+        return outer
+    contract = _contract(environ, names)
+    if outer is not None:
+        _agree(environ, (str(contract.rank), str(contract.world_size)), outer)
+    return contract
+
+
+def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
+    if environ.get("WORLD_SIZE") == "1":
+        environ = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environ}
+    elif "LOCAL_WORLD_SIZE" not in environ and environ.get("LOCAL_RANK", "").isdigit():
+        # Launchers older than torchrun tell the local rank alone; then only a lower bound of the local world is known.
+        environ = {**environ, "LOCAL_WORLD_SIZE": str(int(environ["LOCAL_RANK"]) + 1)}
+    group = environ.get("GROUP_RANK", "")
+    return _checked("contract", environ, names, int(group) if group.isdigit() else None)
+
+
+def _mpi(environ: Mapping[str, str]) -> Ranks | None:
+    for family, names in _FAMILIES:
+        if names[0] in environ and names[2] in environ:
+            return _checked(family, environ, names, None)
+    return None
+
+
+def _slurm(environ: Mapping[str, str]) -> Ranks | None:
+    """Read a step of srun, e.g. ``SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=3,1`` (22.05)."""
+    if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
+        return None
+    host = environ.get("SLURM_NODEID", "0")
+    counts = list(expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", environ["SLURM_STEP_NUM_TASKS"])))
+    if not host.isdigit() or int(host) >= len(counts):
+        raise RankError(
+            f"cannot tell the local world size: SLURM_NODEID={host} (from srun) does not index "
+            f"SLURM_STEP_TASKS_PER_NODE={environ.get('SLURM_STEP_TASKS_PER_NODE')}; expected one count per host. "
+            "Start the ranks with `ezpz launch`, or unset the variables of the outer step."
+        )
+    names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
+    told = {**environ, "SLURM_STEP_TASKS_PER_NODE": str(counts[int(host)])}
+    return _checked("slurm", told, names, int(host))
+
+
+def _checked(family: str, environ: Mapping[str, str], names: tuple[str, ...], host_index: int | None) -> Ranks:
+    shown = " ".join(f"{name}={environ.get(name, '(unset)')}" for name in names)
+    try:
+        rank, world, local, local_world = (int(environ[name]) for name in names)
+    except (KeyError, ValueError):
+        raise RankError(
+            f"incomplete rank variables: {shown} (from the environment); expected four whole numbers from one "
+            f"launcher. Start the ranks with `ezpz launch`, or unset {' '.join(names)}."
+        ) from None
+    if not (0 <= rank < world and 0 <= local < local_world <= world):
+        raise RankError(
+            f"impossible rank variables: {shown} (from the environment); expected rank < world size and local rank < "
+            f"local world size <= world size. Unset {' '.join(names)} or start the ranks with `ezpz launch`."
+        )
+    if host_index is None and local_world == world:
+        host_index = 0
+    return Ranks(rank, world, local, local_world, host_index, family)
+
+
+def _agree(environ: Mapping[str, str], told: tuple[str, str], outer: Ranks) -> None:
+    """Refuse a contract that was left over from another shell, which is how N ranks become N times rank 0."""
+    same = told == (str(outer.rank), str(outer.world_size))
+    one_agent_per_rank = environ.get("GROUP_WORLD_SIZE") == str(outer.world_size)  # torchrun started by an MPI or srun
+    # A world of one is what an interactive shell inside a job looks like: whatever was started in it is inner.
+    if same or outer.world_size == 1 or (one_agent_per_rank and "TORCHELASTIC_RUN_ID" in environ):
+        return
+    raise RankError(
+        f"two launchers contradict each other: rank {told[0]} of {told[1]} (from RANK, WORLD_SIZE) but rank {outer.rank} "
+        f"of {outer.world_size} (from {outer.family}); expected the same. "
+        "Run `unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE` and start again."
+    )
+
+
+def expand_counts(text: str) -> Iterator[int]:
+    """Expand a list of counts with repetitions, e.g. ``2(x3),1`` into 2 2 2 1 (Slurm's SLURM_TASKS_PER_NODE).
+
+    Raises:
+        RankError: The text is not such a list.
+    """
+    for item in text.split(","):
+        count, _, times = item.strip().partition("(x")
+        times = times[:-1] if times.endswith(")") else times or "1"
+        if not (count.isdigit() and times.isdigit() and item.count("(") == item.count(")") <= 1):
+            raise RankError(f"cannot read {text!r}: {item!r} is not a count; expected for example 2(x3),1.")
+        for _ in range(int(times)):
+            yield int(count)

@@ -1,0 +1,83 @@
+"""Who a process is, from the variables that real launchers set (recorded from MPICH 5.0.2, Open MPI 5.0.11 and 4.1.8,
+Intel MPI 2021.18, Slurm 22.05.8 and torch 2.13)."""
+
+import pytest
+
+from ezpz.errors import RankError
+from ezpz.ranks import expand_counts, from_environ
+
+MPICH = {"HYDI_CONTROL_FD": "7", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1", "PMI_FD": "11", "PMI_RANK": "3"}
+OPENMPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+STEP = {
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "3,1",
+    "SLURM_NTASKS": "4",
+}
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        pytest.param({}, (0, 1, 0, 1, 0, "alone"), id="alone"),
+        pytest.param({"WORLD_SIZE": "12"}, (0, 1, 0, 1, 0, "alone"), id="a wish for 12 ranks is no rank"),
+        pytest.param({**MPICH, "PMI_SIZE": "4"}, (3, 4, 1, 2, None, "hydra"), id="mpich and intel"),
+        pytest.param({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (3, 4, 1, 4, 0, "openmpi"), id="open mpi"),
+        pytest.param(STEP, (3, 4, 0, 1, 1, "slurm"), id="srun with uneven hosts"),
+        pytest.param({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1, 0, 1, 0, "alone"), id="slurm batch script"),
+        pytest.param({**MPICH, "PMI_SIZE": "4", "SLURM_PROCID": "0"}, (3, 4, 1, 2, None, "hydra"), id="mpi in slurm"),
+        pytest.param(TORCHRUN, (3, 4, 1, 2, 1, "contract"), id="torchrun"),
+        pytest.param({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0, "contract"), id="one rank by hand"),
+        pytest.param(
+            {**TORCHRUN, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},
+            (3, 4, 1, 2, 1, "contract"),
+            id="torchrun once per host under mpiexec",
+        ),
+        pytest.param({**STEP, **TORCHRUN}, (3, 4, 1, 2, 1, "contract"), id="torchrun under srun"),
+    ],
+)
+def test_a_rank_is_one_tuple_of_one_family(environ, expected):
+    assert tuple(from_environ(environ)) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"RANK": "0"}, ("WORLD_SIZE=(unset)", "unset RANK")),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, ("LOCAL_RANK=(unset)",)),
+        ({"RANK": "4", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, ("RANK=4", "rank < world size")),
+        ({**OPENMPI}, ("OMPI_COMM_WORLD_LOCAL_SIZE=(unset)",)),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, ("OMPI_COMM_WORLD_LOCAL_SIZE=two",)),
+        ({**STEP, "SLURM_NODEID": "7"}, ("SLURM_NODEID=7", "3,1")),
+        ({**MPICH, "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "1"}, ("contradict", "rank 0 of 1", "rank 3 of 4", "unset")),
+        ({**MPICH, "PMI_SIZE": "4", "RANK": "0"}, ("contradict", "rank 0 of 4", "rank 3 of 4")),
+    ],
+)
+def test_a_contradiction_names_both_sources(environ, words):
+    with pytest.raises(RankError) as caught:
+        from_environ(environ)
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("72(x2),36", [72, 72, 36])])
+def test_counts_expand_as_slurm_writes_them(text, expected):
+    assert list(expand_counts(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "2(3)", "2(x)", "2(x2", "2x2", "-1", "2,,1"])
+def test_a_malformed_count_is_refused(text):
+    with pytest.raises(RankError):
+        list(expand_counts(text))
