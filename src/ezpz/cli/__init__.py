@@ -1,0 +1,48 @@
+"""The ``ezpz`` command: one verb per module that is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+# verb: (module with a `main(argv) -> int`, what it does)
+VERBS = {
+    "launch": ("ezpz.launch.verb", "start a command once per rank"),
+    "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
+    "info": ("ezpz.cli.info", "show scheduler, hosts and devices, and where each answer came from"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help"}:
+        print(_usage())
+        return 0
+    if words[0] == "--version":
+        from ezpz import __version__
+
+        print(f"ezpz {__version__}")
+        return 0
+    if words[0] not in VERBS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], VERBS, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        print(f"ezpz: unknown verb {words[0]!r}; expected one of {', '.join(VERBS)}.{hint}", file=sys.stderr)
+        return 2
+    code: int = import_module(VERBS[words[0]][0]).main(words[1:])
+    return code
+
+
+def _usage() -> str:
+    verbs = "\n".join(f"  {name:<8}{text}" for name, (_, text) in VERBS.items())
+    return (
+        f"usage: ezpz VERB [ARG ...]\n\n{verbs}\n\nezpz VERB --help explains a verb; ezpz --version tells the version."
+    )

@@ -1,0 +1,68 @@
+"""The environment that every rank gets: torchrun's whole contract, and nothing stale of an outer launcher.
+
+Source of the contract: torch 2.13, ``torch.distributed.run``. The launcher sets what is equal on all ranks; the rest is
+added per rank, by the local flavour itself or by the shim in front of a rank (`ezpz.launch.shim`).
+
+    EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
+    EZPZ_CONTROL=token@port@address,address   where a shim reports how its rank ended
+"""
+
+from __future__ import annotations
+
+import os
+
+from ezpz.ranks import CONTRACT, Ranks
+
+TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["inherited", "rank_variables", "threads"]
+
+OURS = ("EZPZ_PLACEMENT", "EZPZ_CONTROL", "EZPZ_HOSTS", "EZPZ_LAUNCH_CMD", "EZPZ_FLAVOUR")
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's environment without what an outer launcher left in it.
+
+    PBS sets ``OMP_NUM_THREADS`` to the CPUs of the whole host (``NCPUS``): that is nobody's wish for one rank.
+    """
+    kept = {name: value for name, value in environ.items() if name not in CONTRACT and name not in OURS}
+    if "PBS_JOBID" in environ and environ.get("OMP_NUM_THREADS") == environ.get("NCPUS"):
+        kept.pop("OMP_NUM_THREADS", None)
+    return kept
+
+
+def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:
+    """Return the part of the contract that differs between ranks.
+
+    Args:
+        ranks: Who this rank is; the index of its host is known.
+        hosts: Number of hosts.
+    """
+    return {
+        "RANK": str(ranks.rank),
+        "LOCAL_RANK": str(ranks.local_rank),
+        "WORLD_SIZE": str(ranks.world_size),
+        "LOCAL_WORLD_SIZE": str(ranks.local_world_size),
+        "GROUP_RANK": str(ranks.host_index),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "ROLE_RANK": str(ranks.rank),
+        "ROLE_WORLD_SIZE": str(ranks.world_size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def threads(local_world_size: int) -> str:
+    """Return the threads of one rank: the cores that this process may use, shared among the ranks of its host."""
+    return str(max(1, cores() // local_world_size))
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,124 @@
+"""What stands in front of a rank under a foreign launcher: it says who the rank is, and how the rank ended.
+
+Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
+imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan,
+runs the command as its child, passes signals on, and reports a failure to `ezpz.launch.control`, because neither
+Hydra nor srun tells which rank failed first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # pathlib costs 10 ms
+
+from ezpz.errors import EzpzError, LaunchError
+from ezpz.launch.contract import rank_variables, threads
+from ezpz.ranks import Ranks, expand_counts, from_environ
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def who(environ: dict[str, str]) -> tuple[Ranks, int]:
+    """Return who this rank is and the number of hosts, checked against the plan.
+
+    Raises:
+        EzpzError: The world that came up is not the one that was asked for.
+    """
+    told = from_environ(environ)
+    counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
+    if told.world_size != sum(counts):
+        raise LaunchError(
+            f"rank {told.rank} of {told.world_size} came up (from {told.family}); expected a world of {sum(counts)} (from "
+            "the plan). The launcher started separate worlds: check that mpiexec and the job belong together."
+        )
+    first = 0
+    for index, count in enumerate(counts):  # noqa: B007  # both are used behind the loop
+        if told.rank < first + count:
+            break
+        first += count
+    if (told.local_rank, told.local_world_size) != (told.rank - first, count):
+        raise LaunchError(
+            f"rank {told.rank} is local rank {told.local_rank} of {told.local_world_size} (from {told.family}); expected "
+            f"{told.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's options."
+        )
+    return told._replace(host_index=index), len(counts)
+
+
+def die_with_parent() -> None:
+    """Ask Linux for SIGKILL when the parent dies, so that nothing outlives a killed ``mpiexec``."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start(command: list[str]) -> int:
+    """Start the command as a child in a session of its own and return its pid."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent()
+        if os.getppid() != parent:  # the parent died before the wish for its death signal was armed
+            os._exit(125)
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"ezpz: cannot run {command[0]}: {error.strerror}\n")
+        os._exit(126 if isinstance(error, PermissionError) else 127)
+
+
+def supervise(pid: int) -> int:
+    """Pass signals on to the rank and return how it ended: its exit code, or minus the signal that killed it."""
+    for number in FORWARDED:
+        signal.signal(number, lambda received, _frame: _send(pid, received))
+    _, status = os.waitpid(pid, 0)
+    _send(pid, signal.SIGKILL)  # what the rank left behind in its session
+    return os.waitstatus_to_exitcode(status)
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
+        (os.kill if number in {signal.SIGUSR1, signal.SIGUSR2} else os.killpg)(pid, number)
+    except OSError:
+        pass  # it is gone already
+
+
+def main(command: list[str]) -> int:
+    """Run one rank and return the exit code for the launcher."""
+    try:
+        ranks, hosts = who(dict(os.environ))
+    except EzpzError as error:
+        sys.stderr.write(f"ezpz: {error}\n")
+        report("mismatch", os.environ.get("PMI_RANK", "?"), 0, error.exit_code)
+        return error.exit_code
+    os.environ.update(rank_variables(ranks, hosts))
+    os.environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
+    if ranks.local_rank == 0:
+        report("up", ranks.rank, os.getpid(), 0)
+    die_with_parent()
+    pid = start(command)
+    code = supervise(pid)
+    if code:
+        report("ended", ranks.rank, pid, code)
+    return code if code >= 0 else 128 - code
+
+
+def report(event: str, rank: int | str, pid: int, code: int) -> None:
+    """Tell the launcher, when there is one: a line pasted from ``--dry-run`` has none."""
+    if "EZPZ_CONTROL" in os.environ:
+        from ezpz.launch.control import send
+
+        send(os.environ["EZPZ_CONTROL"], event, rank, pid, code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

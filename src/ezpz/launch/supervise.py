@@ -1,0 +1,185 @@
+"""Own a run until its last process is gone: pass signals on, stop all when one fails, tell the cause and its exit code."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ezpz.launch.shim import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ezpz.launch.control import Control, Event
+
+__all__ = ["Child", "Supervisor", "exit_code", "start"]
+
+FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
+SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass
+class Child:
+    """A process of ours: one rank of the local flavour, or the ``mpiexec`` in front of all of them."""
+
+    process: subprocess.Popen[bytes]
+    rank: int | None = None
+
+
+def start(
+    argv: Sequence[str], environ: Mapping[str, str], rank: int | None, stdin: int | None, *, own_session: bool
+) -> Child:
+    """Start a process that dies with this one."""
+    process = subprocess.Popen(
+        list(argv),
+        env=dict(environ),
+        stdin=stdin,
+        start_new_session=own_session,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+    )
+    return Child(process, rank)
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code of a shell for a process that ended with ``code``, minus the signal for a signal."""
+    return code if code >= 0 else 128 - code
+
+
+class Supervisor:
+    """Waits for children, signals and shims; the earliest failure is the cause, our own signals never are."""
+
+    def __init__(
+        self, children: list[Child], control: Control | None, tell: Callable[[str], None], *, own_session: bool
+    ) -> None:
+        self._children = children
+        self._control = control
+        self._tell = tell
+        self._own_session = own_session
+        self._shares_terminal = not own_session and os.isatty(0)  # then the terminal's Ctrl-C reaches the rank itself
+        self._code: int | None = None  # of the cause
+        self._deadline: float | None = None
+        self._stopping = False
+        self._hosts_up = 0
+        self._read, self._write = os.pipe()
+
+    def run(self) -> int:
+        """Return the exit code of the run when its last process is gone."""
+        os.set_blocking(self._write, False)
+        os.set_blocking(self._read, False)
+        old_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        old = {number: signal.signal(number, lambda *_: None) for number in (*_PASSED_ON, signal.SIGCHLD)}
+        try:
+            self._loop()
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old_wakeup)
+            os.close(self._read)
+            os.close(self._write)
+        return self._result()
+
+    def _loop(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read, selectors.EVENT_READ)
+            if self._control:
+                selector.register(self._control, selectors.EVENT_READ)
+            self._reap()  # a child may have ended before the handlers stood
+            while self._alive():
+                wait = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+                ready = {key.fileobj for key, _ in selector.select(wait)}
+                if self._control in ready:
+                    self._listen()
+                if self._read in ready:
+                    for number in os.read(self._read, 4096):
+                        self._signal(number)
+                self._reap()
+                if self._deadline is not None and time.monotonic() >= self._deadline:
+                    self._deadline = None
+                    self._send(signal.SIGKILL)
+            self._listen()  # a shim's last word may arrive with the end of its mpiexec
+
+    def _alive(self) -> list[Child]:
+        return [child for child in self._children if child.process.returncode is None]
+
+    def _listen(self) -> None:
+        if self._control:
+            for event in self._control.events():
+                self._hear(event)
+
+    def _hear(self, event: Event) -> None:
+        if event.kind == "up":
+            self._hosts_up += 1
+        elif self._code is None and not self._stopping:
+            if event.kind == "ended":
+                self._fail(f"rank {event.rank} on host {event.host} (pid {event.pid})", event.code)
+            else:
+                self._fail(f"a rank on host {event.host}", event.code)
+
+    def _reap(self) -> None:
+        for child in self._alive():
+            code = child.process.poll()
+            if code is None:
+                continue
+            if child.rank is not None and self._own_session:
+                _kill(child.process.pid, signal.SIGKILL, group=True)  # what the rank left behind
+            if code and self._code is None and not self._stopping and child.rank is not None:
+                self._fail(f"rank {child.rank} (pid {child.process.pid})", code)
+
+    def _fail(self, who: str, code: int) -> None:
+        self._code = exit_code(code)
+        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        others = len(self._alive())
+        self._tell(f"{who} {how}" + ("; stopping the other ranks" if others else ""))
+        self._stop(FAILURE_GRACE)
+
+    def _signal(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            return
+        if number in _ENDING:
+            if self._stopping and number == signal.SIGINT:
+                self._deadline = time.monotonic()  # the second Ctrl-C means now
+                return
+            if self._code is None:
+                self._code = 128 + number
+                self._tell(f"{signal.Signals(number).name} received; passing it on, again to kill")
+        if not (number == signal.SIGINT and self._shares_terminal):
+            self._send(number)
+        if number in _ENDING and not self._stopping:
+            self._stopping = True
+            self._deadline = time.monotonic() + SIGNAL_GRACE
+
+    def _stop(self, grace: float) -> None:
+        self._stopping = True
+        self._deadline = time.monotonic() + grace
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        for child in self._alive():
+            # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
+            group = self._own_session and child.rank is not None and number in (*_ENDING, signal.SIGKILL)
+            _kill(child.process.pid, number, group=group)
+
+    def _result(self) -> int:
+        if self._code is not None:
+            return self._code
+        if self._children[0].rank is not None:
+            return 0
+        code = exit_code(self._children[0].process.returncode or 0)
+        if code and self._control and not self._hosts_up:
+            self._tell(f"the launcher ended with {code} before any rank came up; its own words are above")
+            return 125
+        return code
+
+
+def _kill(pid: int, number: int, *, group: bool) -> None:
+    try:
+        os.killpg(pid, number) if group else os.kill(pid, number)
+    except OSError:
+        pass  # it is gone already

@@ -1,0 +1,191 @@
+"""``ezpz launch``: from the command line to the exit code of the run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ezpz.cluster import count_devices, detect, probe
+from ezpz.cluster.allocation import Allocation
+from ezpz.errors import EzpzError, MachineError
+from ezpz.launch.contract import cores, inherited
+from ezpz.launch.exports import exports, private_folder, write_lines
+from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.master import addresses, hold_port, master_address
+from ezpz.launch.options import Wishes, parse
+from ezpz.launch.placement import place
+from ezpz.launch.plan import LaunchPlan, choose
+from ezpz.launch.supervise import Child, Supervisor, start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.cluster.devices import Devices
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``launch`` and return its exit code."""
+    try:
+        return _launch(parse(sys.argv[1:] if argv is None else argv, os.environ))
+    except EzpzError as error:
+        if os.environ.get("EZPZ_DEBUG") == "1":
+            raise
+        _tell(str(error))
+        return error.exit_code
+    except BrokenPipeError:
+        return 128 + signal.SIGPIPE
+
+
+def _tell(text: str) -> None:
+    """Speak on stderr: stdout belongs to the program."""
+    try:
+        print(f"ezpz: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody listens any more; the run goes on
+
+
+def _launch(wishes: Wishes) -> int:
+    allocation = _allocation(wishes)
+    devices = count_devices(os.environ, probe.read, probe.run)
+    placement = place(
+        allocation, devices, cores(), ranks=wishes.ranks, per_host=wishes.per_host, origin=wishes.ranks_origin
+    )
+    flavour, exe, reason = choose(allocation, placement, os.environ, probe.run)
+    plan = LaunchPlan(placement, flavour, exe, reason)
+    if wishes.shell:
+        _print_exports(allocation, devices, plan)
+        return 0
+    if not wishes.command or wishes.dry_run:
+        return _show(plan, wishes)
+    missing = _missing(plan, wishes.command[0])
+    if missing:
+        return missing
+    _announce(plan, devices)
+    return _run(plan, wishes)
+
+
+def _allocation(wishes: Wishes) -> Allocation:
+    if not wishes.hostfile:
+        return detect()
+    named = read_hostfile(wishes.hostfile)
+    try:
+        around = detect()
+    except MachineError:  # the host file is the way out of a job whose hosts cannot be found
+        around = Allocation("none", "", named.hosts)
+    origin = dict.fromkeys(("hosts", "slots", "tasks"), f"--hostfile {wishes.hostfile}")
+    return Allocation(
+        scheduler=around.scheduler,
+        job_id=around.job_id,
+        hosts=named.hosts,
+        slots=named.slots,
+        tasks=sum(named.slots) if named.slots else None,
+        origin={**around.origin, **origin},
+    )
+
+
+def _print_exports(allocation: Allocation, devices: Devices, plan: LaunchPlan) -> None:
+    folder = private_folder(f"job-{allocation.job_id or 'none'}-{os.uname().nodename}".replace("/", "_"))
+    hostfile = write_lines(os.path.join(folder, "hostfile"), allocation.hosts)
+    plan = _with_hostfile(plan, folder)
+    print("\n".join(exports(allocation, devices, plan, hostfile)))
+
+
+def _with_hostfile(plan: LaunchPlan, folder: str) -> LaunchPlan:
+    placement = plan.placement
+    if plan.flavour is None or master_address(placement) == "127.0.0.1":
+        return plan
+    lines = [plan.flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
+    return replace(
+        plan, hostfile=write_lines(os.path.join(folder, f"hosts-{plan.flavour_name}".replace(" ", "-")), lines)
+    )
+
+
+def _show(plan: LaunchPlan, wishes: Wishes) -> int:
+    """Print what would run; the host file named in the line stays, so that the line can be pasted."""
+    plan = _with_hostfile(plan, private_folder(f"dry-run-{os.getpid()}"))
+    plan = replace(
+        plan, master=(master_address(plan.placement), hold_port(plan.placement)[0]), run_id=secrets.token_hex(4)
+    )
+    print("\n".join(plan.lines(list(wishes.command) or ["COMMAND"])))
+    return 0
+
+
+def _missing(plan: LaunchPlan, program: str) -> int:
+    """Return 127 or 126 when the program cannot run here, where it can be known before anything starts."""
+    if master_address(plan.placement) != "127.0.0.1" or shutil.which(program):
+        return 0
+    there = os.path.exists(program) or shutil.which(program, mode=os.F_OK)
+    _tell(
+        f"cannot run {program} (from the command line): it is "
+        + (
+            "not executable; expected a program. Try `launch python3 " + program + "`."
+            if there
+            else "not found on PATH."
+        )
+    )
+    return 126 if there else 127
+
+
+def _announce(plan: LaunchPlan, devices: Devices) -> None:
+    placement = plan.placement
+    hosts = (
+        placement.hosts[0]
+        if len(placement.hosts) == 1
+        else f"{len(placement.hosts)} hosts from {placement.hosts[0]} on"
+    )
+    device = f"{devices.count} {devices.kind} devices per host" if devices.count else "cpu"
+    ranks = placement.world_size
+    _tell(
+        f"{ranks} rank{'s'[: ranks > 1]} on {hosts} ({placement.origin}), {device}, {plan.flavour_name} launcher ({plan.reason})"
+    )
+    if not devices.count and len(placement.hosts) == 1 and ranks > cores():
+        _tell(f"note: {ranks} ranks share {cores()} cores")
+
+
+def _run(plan: LaunchPlan, wishes: Wishes) -> int:
+    command = list(wishes.command)
+    port, held = hold_port(plan.placement)
+    folder = tempfile.mkdtemp(prefix="ezpz-launch-")
+    try:
+        plan = _with_hostfile(plan, folder)
+        extra = {"EZPZ_HOSTS": ",".join(plan.placement.hosts), "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command])}
+        plan = replace(plan, master=(master_address(plan.placement), port), run_id=secrets.token_hex(8), extra=extra)
+        return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if held:
+            held.close()
+
+
+def _local(plan: LaunchPlan, command: list[str]) -> int:
+    """Start the ranks ourselves; a single rank keeps the terminal, so that a debugger works."""
+    world = plan.placement.world_size
+    own_session = world > 1
+    children: list[Child] = []
+    for rank in range(world):
+        stdin = None if rank == 0 and (world == 1 or not sys.stdin or not sys.stdin.isatty()) else subprocess.DEVNULL
+        children.append(start(command, plan.rank_environment(rank, os.environ), rank, stdin, own_session=own_session))
+    return Supervisor(children, None, _tell, own_session=own_session).run()
+
+
+def _foreign(plan: LaunchPlan, command: list[str]) -> int:
+    from ezpz.launch.control import Control
+
+    control = Control(addresses(plan.placement))
+    plan = replace(plan, extra={**plan.extra, "EZPZ_CONTROL": control.variable})
+    environ = {**inherited(os.environ), **plan.shared()}
+    stdin = subprocess.DEVNULL if sys.stdin and sys.stdin.isatty() else None
+    try:
+        child = start(plan.argv(command), environ, None, stdin, own_session=True)
+        return Supervisor([child], control, _tell, own_session=True).run()
+    finally:
+        control.close()

@@ -1,0 +1,40 @@
+"""`launch(args, env)` runs ``python3 -m ezpz.launch`` to its end; `start_launch` leaves it running."""
+
+import subprocess
+import sys
+
+import pytest
+
+LAUNCH = [sys.executable, "-m", "ezpz.launch"]
+
+
+@pytest.fixture
+def launch(run_cli):
+    def run(*args, env=None, timeout=60, **options):
+        return run_cli([*LAUNCH, *args], env, timeout, **options)
+
+    return run
+
+
+@pytest.fixture
+def start_launch(clean_env, tmp_path):
+    started = []
+
+    def start(*args, env=None):
+        process = subprocess.Popen(
+            [*LAUNCH, *map(str, args)],
+            env=env or clean_env,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=10)

@@ -1,0 +1,227 @@
+"""The local flavour with real processes: what ranks see, how a run ends, that nothing stays behind."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+
+from ezpz.cluster import Allocation
+from ezpz.launch import Placement
+from ezpz.launch.master import hold_port
+from ezpz.launch.options import parse
+from ezpz.ranks import CONTRACT
+from lab import process as lab
+
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]), flush=True)"
+FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
+
+
+def shown(output):
+    return sorted((json.loads(line) for line in output.splitlines()), key=lambda rank: int(rank[0]["RANK"]))
+
+
+def test_every_rank_has_torchruns_contract_and_the_users_variables(launch, clean_env):
+    stale = {"RANK": "7", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "old", "GROUP_RANK": "9"}
+    done = launch("-n", "3", sys.executable, "-c", SHOW, env={**clean_env, **stale, "MINE": "a 'b' \"$c\"\n"})
+
+    ranks = [environ for environ, _, _ in shown(done.stdout)]
+    assert all(name in environ for environ in ranks for name in CONTRACT)
+    assert [environ["RANK"] for environ in ranks] == [environ["LOCAL_RANK"] for environ in ranks] == ["0", "1", "2"]
+    assert {environ["WORLD_SIZE"] + environ["LOCAL_WORLD_SIZE"] + environ["GROUP_RANK"] for environ in ranks} == {"330"}
+    assert {environ["MINE"] for environ in ranks} == {"a 'b' \"$c\"\n"}
+    assert {environ["TORCHELASTIC_RUN_ID"] for environ in ranks} != {"old"}
+    assert {environ["MASTER_ADDR"] for environ in ranks} == {"127.0.0.1"}
+    assert len({environ["MASTER_PORT"] for environ in ranks} - {"1"}) == 1
+
+
+def test_arguments_and_input_arrive_byte_for_byte(launch):
+    words = ["", "a b", "'", '"', "$HOME", "`id`", "-n", "--", "ünï", "line\nbreak", ":", "*"]
+    done = launch("-n", "2", "--", sys.executable, "-c", SHOW, *words, stdin="to rank 0")
+
+    ranks = shown(done.stdout)
+    assert [argv for _, argv, _ in ranks] == [words, words]
+    assert [text for _, _, text in ranks] == ["to rank 0", ""]
+
+
+def test_threads_are_cores_per_rank_unless_the_user_says_otherwise(launch, clean_env):
+    share = ["-n", "2", "sh", "-c", "echo $OMP_NUM_THREADS"]
+    each = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert launch(*share).stdout.split() == [str(each)] * 2
+    assert launch(*share, env={**clean_env, "OMP_NUM_THREADS": "7"}).stdout.split() == ["7", "7"]
+
+
+def test_the_number_of_ranks_comes_from_the_option_or_a_wish_or_the_cores(launch, clean_env):
+    def ranks(*options, **variables):
+        return len(launch(*options, "echo", "x", env={**clean_env, **variables}).stdout.split())
+
+    cores = len(os.sched_getaffinity(0))
+    assert ranks() == max(2, min(4, cores // 2))
+    assert ranks(WORLD_SIZE="3") == 3
+    assert ranks("-n", "1", WORLD_SIZE="3") == 1
+    assert ranks("--ppn", "5") == 5
+    assert ranks(EZPZ_NGPU_PER_HOST="3") == 3
+
+
+def test_the_first_line_says_what_starts_and_stdout_stays_the_programs(launch):
+    done = launch("-n", "9", "echo", "x")
+    assert done.stdout == "x\n" * 9
+    first, note = done.stderr.splitlines()[:2]
+    assert first.startswith("ezpz: 9 ranks on ")
+    assert "(-n), cpu, local launcher (no mpiexec on PATH)" in first
+    assert "note: 9 ranks share" in note
+    assert len(done.stderr.splitlines()) <= 6
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("exit 3", 3, "rank 1 (pid"),
+        ("kill -SEGV $$", 139, "was killed by SIGSEGV"),
+        ("kill -KILL $$", 137, "was killed by SIGKILL"),
+        ("exec /no/such/program", 127, "exited with code 127"),
+    ],
+)
+def test_the_first_failure_stops_all_and_is_the_exit_code(launch, survivors, how, code, words):
+    begin = time.monotonic()
+    done = launch("-n", "3", "bash", "-c", FAIL_ONE.format(how), timeout=20)
+    assert done.returncode == code
+    assert time.monotonic() - begin < 5
+    causes = [line for line in done.stderr.splitlines() if "stopping the other ranks" in line]
+    assert len(causes) == 1
+    assert words in causes[0]
+    assert not survivors()
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(launch, survivors):
+    script = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit 4; fi; trap "" TERM; while :; do sleep 0.1; done'
+    assert launch("-n", "2", "bash", "-c", script, timeout=20).returncode == 4
+    assert not survivors()
+
+
+def test_what_a_rank_left_in_its_session_goes_with_it(launch, survivors):
+    assert launch("-n", "2", "bash", "-c", "sleep 600 & exit 0", timeout=20).returncode == 0
+    lab.wait_until(lambda: not survivors(), 2, "the end of the grandchildren")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_reaches_every_rank_once_and_is_the_exit_code(start_launch, survivors, number, code):
+    name = signal.Signals(number).name[3:]
+    script = f"trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.1; done"
+    run = start_launch("-n", "2", "bash", "-c", script)
+    assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    run.send_signal(number)
+    rest, errors = run.communicate(timeout=20)
+    assert (run.returncode, rest.split("\n")[:-1]) == (code, [f"got {name}"] * 2)
+    assert "passing it on" in errors
+    assert not survivors()
+
+
+def test_usr1_reaches_every_rank_and_the_run_goes_on(start_launch):
+    script = "trap 'echo usr1; touch seen.$RANK' USR1; echo ready; while [ ! -e seen.$RANK ]; do sleep 0.05; done"
+    run = start_launch("-n", "2", "bash", "-c", script)
+    assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    run.send_signal(signal.SIGUSR1)
+    assert run.communicate(timeout=20)[0].split() == ["usr1", "usr1"]
+    assert run.returncode == 0
+
+
+def test_a_second_interrupt_kills_at_once(start_launch, survivors):
+    run = start_launch("-n", "2", "bash", "-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done")
+    assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=5)
+    assert run.returncode == 130
+    assert not survivors()
+
+
+def test_a_killed_launcher_takes_its_ranks_with_it(start_launch, survivors):
+    run = start_launch("-n", "2", "python3", "-c", "import time; print('ready', flush=True); time.sleep(600)")
+    assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    run.kill()
+    run.wait(10)
+    lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
+
+
+def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
+    env = {**clean_env, "RANK": "5"}
+    line = launch("-n", "2", "--dry-run", sys.executable, "-c", SHOW, "a b", env=env).stdout
+    pasted = run_cli(["bash", "-c", line], env=env)
+    ranks = shown(pasted.stdout)
+    assert [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _ in ranks] == [
+        ("0", "2", ["a b"]),
+        ("1", "2", ["a b"]),
+    ]
+
+
+def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
+    done = launch()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "RANK=0" in done.stdout
+    assert "COMMAND" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--nprocs", "2", "true"], 2, "unknown option --nprocs"),
+        (["-n", "0", "true"], 2, "'0' is not a whole number of at least 1"),
+        (["-n", "two", "true"], 2, "'two' is not a whole number"),
+        (["--hostfile", "/no/such", "true"], 2, "cannot read the host file /no/such"),
+        (["no-such-program"], 127, "no-such-program (from the command line): it is not found on PATH"),
+        (["./plain"], 126, "not executable"),
+        (["--hostfile", "hosts", "true"], 125, "cannot start ranks on n01, n02: no mpiexec on PATH"),
+    ],
+)
+def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, args, code, words):
+    (tmp_path / "plain").write_text("x")
+    (tmp_path / "hosts").write_text("n01\nn02\n")
+    done = launch(*args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("ezpz: ")
+    assert words in done.stderr
+
+
+def test_a_debug_run_shows_the_traceback(launch, clean_env):
+    assert "Traceback" in launch("-n", "0", "true", env={**clean_env, "EZPZ_DEBUG": "1"}).stderr
+
+
+def test_the_held_port_can_be_listened_on_by_rank_0_and_by_nobody_else():
+    here = Placement((os.uname().nodename,), (2,), "-n")
+    port, held = hold_port(here)
+    other, other_held = hold_port(here)
+    with held, other_held, socket.socket() as stranger, socket.socket() as store:
+        assert port != other
+        with pytest.raises(OSError, match="in use"):
+            stranger.bind(("", port))
+        store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's store does
+        store.bind(("", port))
+        store.listen()
+
+
+def test_exports_are_quoted_words_for_a_shell(launch, run_cli, clean_env):
+    done = launch("--sh", env={**clean_env, "EZPZ_NGPU_PER_HOST": "3"})
+    shell = run_cli(["bash", "-c", done.stdout + "\necho $EZPZ_SCHEDULER $NHOSTS $NGPU_PER_HOST $NGPUS $EZPZ_NRANKS; cat $HOSTFILE"])
+    assert shell.stdout.split() == ["none", "1", "3", "3", "3", os.uname().nodename]
+    assert "export DIST_LAUNCH='" in done.stdout
+
+
+def test_a_host_file_outweighs_a_job_whose_hosts_are_lost(launch, tmp_path, clean_env):
+    (tmp_path / "hosts").write_text(f"{os.uname().nodename}\n")
+    done = launch("--hostfile", "hosts", "-n", "2", "echo", "x", env={**clean_env, "PBS_JOBID": "1.head"})
+    assert (done.returncode, done.stdout) == (0, "x\nx\n"), done.stderr
+
+
+def test_ten_thousand_hosts_are_planned_without_effort():
+    hosts = tuple(f"nid{index:06d}" for index in range(10_000))
+    placement = Placement(hosts, (12,) * 10_000, "-n")
+    assert placement.world_size == 120_000
+    assert placement.encode() == "12(x10000)"
+    assert Allocation("pbs", "1", hosts).hosts == hosts
+    assert parse(["x"], {}).command == ("x",)

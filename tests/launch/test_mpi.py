@@ -1,0 +1,106 @@
+"""The core behaviours on every MPI flavour, on this host and over two."""
+
+import json
+import signal
+import sys
+import time
+
+import pytest
+
+from ezpz.ranks import CONTRACT
+from lab import process as lab
+
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.uname().nodename]), flush=True)"
+FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
+
+
+def shown(output):
+    return sorted((json.loads(line) for line in output.splitlines()), key=lambda rank: int(rank[0]["RANK"]))
+
+
+def test_every_rank_has_the_contract_the_users_variables_and_exact_arguments(flavour, launch):
+    words = ["", "a b", "'", '"', "$HOME", "-n", "--", "ünï", "*"]
+    stale = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3"}
+    done = launch("-n", "2", "--", sys.executable, "-c", SHOW, *words, env=flavour.env(MINE="a 'b'", **stale))
+
+    assert done.returncode == 0, done.stderr
+    ranks = shown(done.stdout)
+    assert [(environ["RANK"], environ["LOCAL_RANK"]) for environ, _, _ in ranks] == [("0", "0"), ("1", "1")]
+    assert all(environ["WORLD_SIZE"] == environ["LOCAL_WORLD_SIZE"] == "2" for environ, _, _ in ranks)
+    assert all(name in environ for environ, _, _ in ranks for name in CONTRACT)
+    assert [(environ["MINE"], argv) for environ, argv, _ in ranks] == [("a 'b'", words)] * 2
+    assert all(environ["OMP_NUM_THREADS"] for environ, _, _ in ranks)
+    assert str(flavour.mpiexec) in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit 3", 3), ("kill -SEGV $$", 139)])
+def test_the_first_failure_stops_all_and_is_the_exit_code(flavour, launch, survivors, how, code):
+    begin = time.monotonic()
+    done = launch("-n", "2", "bash", "-c", FAIL_ONE.format(how), env=flavour.env(), timeout=30)
+    assert done.returncode == code, done.stderr
+    assert time.monotonic() - begin < 8
+    assert sum("stopping the other ranks" in line for line in done.stderr.splitlines()) == 1
+    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
+
+
+def test_sigterm_reaches_the_ranks_and_nothing_stays(flavour, start_launch, survivors):
+    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    run = start_launch("-n", "2", "bash", "-c", script, env=flavour.env())
+    assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=20)
+    assert run.returncode == 143
+    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
+
+
+def test_a_killed_launcher_takes_its_ranks_with_it(flavour, start_launch, survivors):
+    run = start_launch("-n", "2", "bash", "-c", "echo ready; exec sleep 600", env=flavour.env())
+    assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    run.kill()
+    run.wait(10)
+    lab.wait_until(lambda: not survivors(), 10, "the end of mpiexec and its ranks")
+
+
+def test_a_pasted_dry_run_starts_the_same_ranks(flavour, launch, run_cli):
+    env = flavour.env(RANK="5")
+    line = launch("-n", "2", "--dry-run", sys.executable, "-c", SHOW, "a b", env=env).stdout
+    ranks = shown(run_cli(["bash", "-c", line], env=env).stdout)
+    assert [(environ["RANK"], argv) for environ, argv, _ in ranks] == [("0", ["a b"]), ("1", ["a b"])]
+
+
+def test_a_world_that_is_not_the_planned_one_is_refused(flavour, launch, run_cli):
+    env = flavour.env()
+    line = launch("-n", "2", "--dry-run", "echo", "never", env=env).stdout.replace("EZPZ_PLACEMENT=2", "EZPZ_PLACEMENT=3")
+    done = run_cli(["bash", "-c", line], env=env)
+    assert "never" not in done.stdout
+    assert "expected a world of 3 (from the plan)" in done.stderr
+    assert done.returncode != 0
+
+
+def test_two_hosts_get_uneven_blocks_and_the_users_variables(flavour, hosts, tmp_path):
+    (tmp_path / "hosts").write_text("n01:2\nn02:1\n")
+    remote = {
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(hosts.rsh),
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(hosts.rsh),
+        "OMPI_MCA_plm_rsh_agent": str(hosts.rsh),
+        "PRTE_MCA_plm_ssh_agent": str(hosts.rsh),
+    }
+    line = [sys.executable, "-m", "ezpz.launch", "--hostfile", "hosts", sys.executable, "-c", SHOW]
+    done = hosts["head"].run(line, flavour.env(MINE="a 'b' \"c\"", **remote), cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    ranks = shown(done.stdout)
+    assert [host for _, _, host in ranks] == ["n01", "n01", "n02"]
+    assert [environ["LOCAL_RANK"] + environ["LOCAL_WORLD_SIZE"] + environ["GROUP_RANK"] for environ, _, _ in ranks] == [
+        "020",
+        "120",
+        "011",
+    ]
+    assert {environ["MASTER_ADDR"] for environ, _, _ in ranks} == {"n01"}
+    assert {environ["MINE"] for environ, _, _ in ranks} == {"a 'b' \"c\""}
+
+    line[-2:] = ["-c", "import os, sys, time; time.sleep(600 * (os.environ['RANK'] != '2')); sys.exit(5)"]
+    failed = hosts["head"].run(line, flavour.env(**remote), cwd=tmp_path, timeout=30)
+    assert failed.returncode == 5, failed.stderr
+    assert "rank 2 on host n02" in failed.stderr
