@@ -1,0 +1,225 @@
+"""Rows into columns: which array holds a metric exactly, and what fills the steps at which it was not recorded.
+
+    recorded               column                          where it is missing    beside it
+    float, or float/int    float64                         NaN                    <key>_present if a NaN was recorded too
+    int                    int64                           0                      <key>_present if anything is missing
+    bool                   int8, attribute dtype="bool"    0                      <key>_present if anything is missing
+    str                    text                            ""                     <key>_present if anything is missing
+    lists of one length    2-D, by the rules above         a row of the filling   <key>_present if anything is missing
+    lists of many lengths  2-D, filled up at the end       as above               <key>_len, the true lengths
+    anything else          text, attribute encoding="json" ""                     a warning that says why
+
+Anything else is what no single array type holds exactly: ints beyond 64 bits, floats beside ints beyond 2**53, a
+number at one step and a string at another.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import TrackError
+from ezpz.log import get_logger
+from ezpz.track.values import Scalar, Value, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ezpz.track.journal import Row
+
+__all__ = ["Cells", "Column", "Table", "build_columns", "export_name", "gather"]
+
+_EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
+
+
+@dataclass
+class Cells:
+    """What was recorded under one key: ``values[i]`` in row ``index[i]``."""
+
+    index: list[int] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+
+
+@dataclass
+class Table:
+    """A journal by key: steps and times (epoch seconds) of all rows, and the cells that each key fills."""
+
+    steps: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    cells: dict[str, Cells] = field(default_factory=dict)
+
+
+@dataclass
+class Column:
+    """One variable of the export.
+
+    Attributes:
+        name: Its name there.
+        data: Array of shape (rows,) or (rows, k); text is an array of Python strings.
+        attrs: Attributes that say how to read it; ``key`` is the metric's own name.
+        dim: Name of the second dimension, if it has one.
+    """
+
+    name: str
+    data: Any
+    attrs: dict[str, str]
+    dim: str | None = None
+
+
+def gather(rows: Iterable[Row]) -> Table:
+    """Turn rows, in their order, into a `Table`; a step that was recorded twice stays twice."""
+    table = Table()
+    for number, row in enumerate(rows):
+        table.steps.append(row["step"])
+        table.times.append(row["t"])
+        for key, value in row["m"].items():
+            cells = table.cells.get(key)
+            if cells is None:
+                cells = table.cells[key] = Cells()
+            cells.index.append(number)
+            cells.values.append(value)
+    return table
+
+
+def export_name(key: str) -> str:
+    """Return the name of a metric outside the journal, where ``/`` would open a group or a folder."""
+    return key.replace("/", "_")
+
+
+def build_columns(table: Table) -> list[Column]:
+    """Build every variable of the export.
+
+    Args:
+        table: What `gather` returned.
+
+    Returns:
+        Columns in the order in which their keys were first recorded; companions follow the column that they explain.
+
+    Raises:
+        TrackError: Two metrics, or a metric and a coordinate, would get the same name; the message names both.
+    """
+    owners = {"draw": "draw, the dimension", "step": "step, the coordinate", "logged_at": "logged_at, the coordinate"}
+    columns = []
+    for key, cells in table.cells.items():
+        if key == "step" and all(table.steps[i] == value for i, value in zip(cells.index, cells.values, strict=True)):
+            continue  # it is the coordinate
+        for column in _columns_of(key, cells, len(table.steps)):
+            for name in (column.name, column.dim):
+                other = owners.setdefault(name, key) if name else key
+                if other != key:
+                    raise _collision(key, other, name)
+            columns.append(column)
+    return columns
+
+
+def _collision(key: str, other: str, name: str | None) -> TrackError:
+    return TrackError(
+        f"cannot export metrics {other!r} and {key!r} (from the journal): both become {name!r} in the HDF5 file; "
+        f"expected different names there. Rename one in History.update; every row is safe in metrics.jsonl."
+    )
+
+
+def _columns_of(key: str, cells: Cells, rows: int) -> list[Column]:
+    name = export_name(key)
+    kinds = set(map(type, cells.values))
+    if kinds == {list}:
+        columns = _lists(key, name, cells, rows)
+    elif list in kinds:
+        columns = []
+    else:
+        columns = _scalars(key, name, cells, rows)
+    if columns:
+        return columns
+    get_logger(__name__).warning(
+        f"metric {key!r} holds values that no one array type can hold exactly ({_reason(cells.values)}); "
+        f"the HDF5 file has them as JSON text."
+    )
+    text = [json.dumps(encode(value)) for value in cells.values]
+    return [Column(name, _place(text, cells.index, rows, ""), {"key": key, "encoding": "json"})]
+
+
+def _reason(values: Sequence[Value]) -> str:
+    kinds = " and ".join(sorted({type(value).__name__ for value in values}))
+    samples = [ascii(value) for value in values]  # a lone surrogate could not be printed
+    return f"{kinds}, from {min(samples, key=len)} to {max(samples, key=len)}"[:120]
+
+
+def _scalars(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
+    import numpy as np
+
+    packed = _pack(cells.values)  # type: ignore[arg-type]  # the caller has seen that no value is a list
+    if packed is None:
+        return []
+    data, fill, attrs = packed
+    column = Column(name, _place(data, cells.index, rows, fill), {"key": key, **attrs})
+    clear = data.dtype.kind == "f" and not np.isnan(data).any()  # then NaN can only mean missing
+    return [column, *_present(key, name, cells, rows, needed=not clear)]
+
+
+def _lists(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
+    import numpy as np
+
+    lists: list[list[Scalar]] = cells.values  # type: ignore[assignment]  # the caller has seen that all are lists
+    packed = _pack(list(chain.from_iterable(lists)))
+    if packed is None:
+        return []
+    flat, fill, attrs = packed
+    lengths = np.array([len(values) for values in lists], dtype=np.int64)
+    width = int(lengths.max())
+    block = np.full((len(lists), width), fill, dtype=flat.dtype)
+    block[np.arange(width) < lengths[:, None]] = flat
+    data = _place(block, cells.index, rows, fill)
+    columns = [Column(name, data, {"key": key, **attrs}, dim=f"{name}_dim")]
+    if lengths.min() < width:
+        columns.append(Column(f"{name}_len", _place(lengths, cells.index, rows, 0), {"length_of": name}))
+    return [*columns, *_present(key, name, cells, rows, needed=True)]
+
+
+def _present(key: str, name: str, cells: Cells, rows: int, *, needed: bool) -> list[Column]:
+    import numpy as np
+
+    if not needed or len(cells.index) == rows:
+        return []
+    mask = _place(np.ones(len(cells.index), dtype=np.int8), cells.index, rows, 0)
+    return [Column(f"{name}_present", mask, {"present_of": key})]
+
+
+def _place(values: Any, index: list[int], rows: int, fill: object) -> Any:
+    """Return an array of ``rows`` rows that has ``values`` at ``index`` and ``fill`` elsewhere."""
+    import numpy as np
+
+    source = values if isinstance(values, np.ndarray) else np.array(values, dtype=object)
+    result = np.full((rows, *source.shape[1:]), fill, dtype=source.dtype)
+    result[index] = source
+    return result
+
+
+def _pack(values: Sequence[Scalar]) -> tuple[Any, object, dict[str, str]] | None:
+    """Return an array that holds ``values`` exactly, its filling and its attributes; None if there is none."""
+    import numpy as np
+
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        # HDF5 ends a text at its first NUL, and UTF-8 has no lone surrogates.
+        sound = not any("\0" in text or not _is_utf8(text) for text in values)  # type: ignore[operator, arg-type]  # all are str
+        return (np.array(values, dtype=object), "", {}) if sound else None
+    if kinds == {bool}:
+        return np.array(values, dtype=np.int8), 0, {"dtype": "bool"}  # xarray shows this pair as bool
+    if str in kinds:
+        return None
+    if float in kinds or not kinds:
+        exact = all(type(value) is float or abs(value) <= _EXACT_IN_FLOAT for value in values)  # type: ignore[arg-type]  # numbers only
+        return (np.array(values, dtype=np.float64), np.nan, {}) if exact else None
+    if min(values) >= -(2**63) and max(values) < 2**63:  # type: ignore[operator]  # ints only
+        return np.array(values, dtype=np.int64), 0, {}
+    return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""What is known about a run when it starts: arguments, versions, host, ranks, commit, launch. Secrets are left out.
+
+Reads, and nothing else of the environment: EZPZ_LAUNCH_CMD EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from math import isfinite
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ezpz.ranks import Ranks
+
+__all__ = ["collect_facts", "git_commit", "redact_argv", "redact_config", "script_name"]
+
+_LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
+_LIBRARIES = ("ezpz", "torch", "numpy", "h5py", "h5netcdf", "xarray", "matplotlib", "plotext", "wandb")
+_HIDDEN = "<redacted>"
+
+# The last word of a name decides: --api-key, --wandb_token, +db.password, AWS_SECRET; not --tokenizer, not --keys-per-row.
+_SECRET = re.compile(r"(key|token|passw(or)?d|passphrase|secret|credentials?)$", re.IGNORECASE)
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # https://user:password@host
+
+
+def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str]) -> dict[str, object]:
+    """Return what ``run.json`` says about how a run was started.
+
+    Args:
+        environ: The environment; only the four variables named above are read.
+        ranks: Who this process is.
+        argv: Arguments of the program, its name first.
+
+    Returns:
+        A dict that JSON can hold, without secrets; facts that cannot be found are absent.
+    """
+    launch = {name: _redact_text(environ[name]) for name in _LAUNCH if environ.get(name)}
+    commit = git_commit(Path.cwd())
+    return {
+        "argv": redact_argv(argv),
+        "cwd": str(Path.cwd()),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "versions": {name: version for name in _LIBRARIES if (version := _version(name))},
+        "host": os.uname().nodename,
+        "ranks": {field: value for field, value in ranks._asdict().items() if value is not None},
+        **({"git_commit": commit} if commit else {}),
+        **({"launch": launch} if launch else {}),
+    }
+
+
+def _version(name: str) -> str | None:
+    from importlib import metadata  # 20 ms that only rank 0 needs to spend
+
+    loaded = getattr(sys.modules.get(name), "__version__", None)
+    if loaded:
+        return str(loaded)
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def script_name() -> str:
+    """Return the name of the running program: ``test_dist`` for ``python3 -m ezpz.test_dist``, ``train`` for ``train.py``.
+
+    Returns:
+        The last part of the module's name, the script's name without its ending, or ``history`` at a prompt.
+    """
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        name: str = spec.name.removesuffix(".__main__").rpartition(".")[2]
+        return name
+    path = getattr(main, "__file__", None)
+    return Path(path).stem if path else "history"
+
+
+def redact_argv(argv: Sequence[str]) -> list[str]:
+    """Return arguments with the value of every option or setting whose name ends like a secret's taken out.
+
+    Knows ``--api-key V``, ``--api-key=V``, ``api_key=V`` and logins inside URLs.
+    """
+    shown = []
+    hide_next = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if hide_next and not word.startswith("--"):
+            shown.append(_HIDDEN)
+        elif equals and _SECRET.search(name):
+            shown.append(f"{name}={_HIDDEN}")
+        else:
+            shown.append(_URL_LOGIN.sub(f"{_HIDDEN}@", word))
+        hide_next = not equals and word.startswith("-") and bool(_SECRET.search(word))
+    return shown
+
+
+def _redact_text(text: str) -> str:
+    """Redact a command line; text without secrets comes back letter for letter."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an open quote: not a command line after all, and not one that can be searched
+        return _HIDDEN
+    shown = redact_argv(words)
+    return text if shown == words else shlex.join(shown)
+
+
+def redact_config(config: object, name: str = "") -> object:
+    """Return a configuration as JSON can hold it: secrets by their name taken out, foreign objects as their repr.
+
+    Args:
+        config: A mapping, a namespace or dataclass, a list, or a value.
+        name: The name under which it was found.
+    """
+    if _SECRET.search(name) and not isinstance(config, (bool, int, float, NoneType)):
+        return _HIDDEN
+    if hasattr(config, "items"):
+        return {str(key): redact_config(value, str(key)) for key, value in config.items()}
+    if isinstance(config, (list, tuple, set, frozenset)):
+        return [redact_config(value, name) for value in config]
+    if config is None or isinstance(config, (bool, int)) or (isinstance(config, float) and isfinite(config)):
+        return config  # floats that are not finite have no JSON and go the way of all else
+    fields = {} if callable(config) else getattr(config, "__dict__", {})  # of a namespace or dataclass
+    if fields:
+        return {key: redact_config(value, key) for key, value in fields.items()}
+    return _URL_LOGIN.sub(f"{_HIDDEN}@", str(config))
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit that ``folder``'s checkout is at, or None.
+
+    Reads git's own files: starting a process from a rank that holds a network device can hang on some machines.
+
+        .git/HEAD          ref: refs/heads/main     or the commit itself
+        .git/packed-refs   <commit> refs/heads/main
+        .git               gitdir: <path>           a file, in worktrees and submodules
+    """
+    dot_git = next((base / ".git" for base in (folder, *folder.parents) if (base / ".git").exists()), None)
+    if dot_git is None:
+        return None
+    try:
+        git_dir = (
+            dot_git if dot_git.is_dir() else (dot_git.parent / dot_git.read_text().removeprefix("gitdir: ").strip())
+        )
+        head = (git_dir / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        return _ref(git_dir, head.removeprefix("ref: "))
+    except OSError:
+        return None
+
+
+def _ref(git_dir: Path, ref: str) -> str | None:
+    common = git_dir / "commondir"  # a worktree keeps its branches with the checkout that it was made from
+    for base in (git_dir, git_dir / common.read_text().strip()) if common.exists() else (git_dir,):
+        if (base / ref).exists():
+            return (base / ref).read_text().strip()
+        packed = base / "packed-refs"
+        for line in packed.read_text().splitlines() if packed.exists() else ():
+            commit, _, name = line.partition(" ")
+            if name == ref:
+                return commit
+    return None

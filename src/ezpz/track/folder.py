@@ -1,0 +1,154 @@
+"""A run's folder ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` and the ``run.json`` in it.
+
+``run.json`` is written when the run starts and again when it ends, each time in one move. Its ``state`` is
+
+    running    the process has not ended, or was killed before it could say anything more
+    finished   `History.finalize` was called
+    failed     an exception ended the run
+    exited     the process ended by itself without `History.finalize`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["RunFile", "make_folder", "now", "write_atomically"]
+
+SCHEMA = 1
+
+
+def now() -> str:
+    """Return the local time with its zone in ISO 8601, to the second."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def make_folder(name: str, outdir: str | os.PathLike[str] | None, stamp: str) -> Path:
+    """Make the folder of one run.
+
+    Args:
+        name: Name of the run.
+        outdir: The folder itself; what it holds already is kept. None makes ``outputs/<name>/<stamp>`` below the
+            current folder, with ``-2``, ``-3``, … behind it when another run has taken it.
+        stamp: Local time, ``2026-11-20-162001``.
+
+    Returns:
+        Absolute path of a folder in which a file can be made.
+
+    Raises:
+        UsageError: The folder is a file, or cannot be made or written.
+    """
+    base = Path.cwd() / "outputs" / name if outdir is None else Path(outdir).expanduser().absolute()
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        folder = _first_free(base, stamp) if outdir is None else base
+    except OSError as error:
+        raise _unusable(base, outdir, error.strerror) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unusable(folder, outdir, "not writable")
+    return folder
+
+
+def _first_free(base: Path, stamp: str) -> Path:
+    for number in count(1):
+        folder = base / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:  # another run of the same second; mkdir decides between the two
+            continue
+        return folder
+    raise AssertionError  # count() does not end
+
+
+def _unusable(folder: Path, outdir: object, reason: str | None) -> UsageError:
+    source = "the current folder" if outdir is None else "outdir"
+    return UsageError(
+        f"cannot use the run folder: {folder}: {reason} (from {source}); expected a folder that can be written. "
+        f"Use History(outdir=...) with another one."
+    )
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file in one move: a reader, and a crash at any moment, finds the old content or the new.
+
+    Raises:
+        OSError: The file cannot be written; the old one is untouched.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+class RunFile:
+    """The ``run.json`` of a run folder.
+
+    Attributes:
+        path: The file.
+        facts: What it says; a change reaches the disk with `save`.
+    """
+
+    def __init__(self, folder: Path, name: str, facts: Mapping[str, object]) -> None:
+        self.path = folder / "run.json"
+        earlier = self._earlier()
+        self.facts: dict[str, object] = {
+            "schema": SCHEMA,
+            "name": name,
+            "state": "running",
+            "started": now(),
+            **facts,
+            **({"earlier": earlier} if earlier else {}),
+        }
+
+    def _earlier(self) -> list[object]:
+        """Return what runs that used this folder before said of themselves, oldest first."""
+        try:
+            before = json.loads(self.path.read_bytes())
+            older = before.pop("earlier", [])
+        except FileNotFoundError:
+            return []
+        except (ValueError, AttributeError, TypeError):  # not ours: kept as it is, as text
+            return [self.path.read_text(errors="replace")]
+        return [*older, before]
+
+    def save(self) -> None:
+        """Write the facts.
+
+        Raises:
+            OSError: The file cannot be written; the old one is untouched.
+        """
+        write_atomically(self.path, (json.dumps(self.facts, indent=2) + "\n").encode())
+
+    def end(self, state: str, paths: Mapping[str, Path], problems: list[str]) -> None:
+        """Write how the run ended.
+
+        Args:
+            state: ``finished``, ``failed`` or ``exited``.
+            paths: What was written; shown relative to the folder.
+            problems: What went wrong with the records themselves, in sentences.
+
+        Raises:
+            OSError: The file cannot be written; the old one is untouched.
+        """
+        self.facts.update(state=state, ended=now(), paths=_relative(paths, self.path.parent))
+        if problems:
+            self.facts["problems"] = problems
+        self.save()
+
+
+def _relative(paths: Mapping[str, Path], folder: Path) -> dict[str, str]:
+    return {key: str(path.relative_to(folder)) for key, path in paths.items()}

@@ -1,0 +1,88 @@
+"""All drawings of a run: each metric as text, PNG and SVG. Drawing comes last and may fail without consequence."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ezpz.log import get_logger
+from ezpz.track.columns import export_name
+from ezpz.track.pictures import save_pictures
+from ezpz.track.textplot import save_text, show_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ezpz.track.series import Series
+
+__all__ = ["draw_all", "file_stem"]
+
+_UNSAFE = re.compile(r"[^\w.+=@%-]")
+_LONGEST_STEM = 120  # file names end at 255 bytes, and a letter may take four
+
+
+def file_stem(name: str, taken: set[str]) -> str:
+    """Return a file's name, without ending, for a metric; ``-2``, ``-3``, … is added when ``taken`` holds it already.
+
+    Args:
+        name: The metric's own name.
+        taken: Stems given out so far, in lower case as some file systems compare them; the new one is added.
+    """
+    base = _UNSAFE.sub("_", export_name(name)).lstrip(".")[:_LONGEST_STEM] or "_"
+    stem, number = base, 1
+    while stem.lower() in taken:
+        number += 1
+        stem = f"{base}-{number}"
+    taken.add(stem.lower())
+    return stem
+
+
+def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
+    """Draw every series into ``plots/`` below a run folder.
+
+    Args:
+        series: What to draw.
+        folder: The run folder.
+        stamp: Start of the run, shown in titles.
+        show: Print the text plots as well.
+
+    Returns:
+        The folders that now hold drawings, by ``tplot``, ``pngs`` and ``svgs``, and a sentence for each kind of
+        drawing that failed; the same sentence has been logged as a warning.
+    """
+    tplot, pngs, svgs = (folder / "plots" / part for part in ("tplot", "mplot/pngs", "mplot/svgs"))
+    taken: set[str] = set()
+    stems = {item.name: file_stem(item.name, taken) for item in series}
+
+    def text(item: Series) -> None:
+        save_text(tplot / f"{stems[item.name]}.txt", item, stamp)
+
+    def picture(item: Series) -> None:
+        save_pictures(pngs / f"{stems[item.name]}.png", svgs / f"{stems[item.name]}.svg", item, stamp)
+
+    problems = _attempt("the text plot", series, text, (tplot,))
+    if show:
+        problems += _attempt("the plot on the terminal", series, lambda item: show_text(item, stamp), ())
+    problems += _attempt("the picture", series, picture, (pngs, svgs))
+    folders = {"tplot": tplot, "pngs": pngs, "svgs": svgs}
+    return {key: path for key, path in folders.items() if path.is_dir() and any(path.iterdir())}, problems
+
+
+def _attempt(what: str, series: list[Series], draw: Callable[[Series], None], folders: tuple[Path, ...]) -> list[str]:
+    failed: dict[str, Exception] = {}
+    for item in series:
+        try:
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            draw(item)
+        # Anything may come: ImportError of a site's own build, OSError of a full disk, ValueError out of a drawing
+        # library. The data is on the disk by now, and no picture is worth the run's exit code.
+        except Exception as error:  # noqa: BLE001
+            failed[item.name] = error
+    if not failed:
+        return []
+    first = next(iter(failed.values()))
+    problem = f"cannot draw {what} of {', '.join(failed)}: {type(first).__name__}: {first}"
+    get_logger(__name__).warning(f"{problem}; the data is safe.")
+    return [problem]

@@ -1,0 +1,137 @@
+"""What a metric may be: taken apart into plain Python values, put into JSON and one line, and read back.
+
+JSON has no NaN or infinity, so these travel as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. A string
+metric that would read like one of them, or like its own escape, gets ``str:`` in front; nothing else is changed:
+
+    {"loss": nan, "note": "NaN", "tag": "str:x"}  ->  {"loss": "NaN", "note": "str:NaN", "tag": "str:str:x"}
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+from ezpz.errors import TrackError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["LONGEST_ARRAY", "Scalar", "Value", "check_key", "decode", "encode", "line", "plain"]
+
+Scalar: TypeAlias = "bool | int | float | str"
+Value: TypeAlias = "Scalar | list[Scalar]"
+
+LONGEST_ARRAY = 1024  # a row is one line that people read; larger things belong in a checkpoint
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_ESCAPE = "str:"
+_ACCEPTED = (
+    f"a bool, int, float or str, a tensor or array with no dimension, or a list or 1-D array of at most {LONGEST_ARRAY}"
+)
+
+
+def plain(metrics: Mapping[str, object]) -> dict[str, Value]:
+    """Take metrics apart into plain Python values, exactly and in their order.
+
+    Args:
+        metrics: Name to value. Tensors and arrays of any library are read through ``ndim``, ``item`` and ``tolist``;
+            reading one that lives on a device waits for that device.
+
+    Returns:
+        A new dict of bools, ints, floats, strings and flat lists of these.
+
+    Raises:
+        TrackError: A value is none of these; the message names key, type and what is accepted.
+    """
+    values: dict[str, Value] = {}
+    for key, value in metrics.items():
+        kind = type(value)
+        # The three exact types are nearly all that a training loop logs: they pay for one comparison each.
+        if kind is float or kind is int or kind is bool:
+            values[key] = value  # type: ignore[assignment]  # narrowed by kind, which mypy does not follow
+        else:
+            values[key] = _plain(key, value)
+    return values
+
+
+def _plain(key: str, value: object) -> Value:
+    try:
+        scalar = _scalar(value)
+        if scalar is not None:
+            return scalar
+        if getattr(value, "ndim", None) == 1 and value.shape[0] <= LONGEST_ARRAY:  # type: ignore[attr-defined]  # an array, by duck typing
+            value = value.tolist()  # type: ignore[attr-defined]  # as above
+    except (RuntimeError, TypeError, ValueError) as error:  # what libraries raise for values that have no number yet
+        raise _unknown(key, value, f" ({error})") from error
+    if isinstance(value, (list, tuple)) and len(value) <= LONGEST_ARRAY:
+        items = [_scalar(item) for item in value]
+        if None not in items:
+            return [item for item in items if item is not None]
+    raise _unknown(key, value)
+
+
+def _scalar(value: object) -> Scalar | None:
+    """Return ``value`` as one of the four plain types, or None if it is something else."""
+    if getattr(value, "ndim", None) == 0:
+        item = getattr(value, "item", None)
+        value = item() if item else value
+    for kind in (bool, int, float, str):  # bool is an int, so it comes first; subclasses (np.float64) become plain
+        if isinstance(value, kind):
+            return kind(value)
+    return None
+
+
+def _unknown(key: str, value: object, detail: str = "") -> TrackError:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    shape = getattr(value, "shape", None)
+    size = f" of shape {tuple(shape)}" if shape else f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
+    return TrackError(
+        f"cannot record metric {key!r}: {kind}{size} (from History.update){detail}; expected {_ACCEPTED}. "
+        f"Pass a number computed from it, such as its mean."
+    )
+
+
+def check_key(key: object) -> None:
+    """Refuse a metric's name that no file format can carry.
+
+    Raises:
+        TrackError: The name is not a string, or is empty, ``"."``, padded with blanks or not printable.
+    """
+    if not isinstance(key, str) or not key.isprintable() or key.strip() != key or key in {"", "."}:
+        raise TrackError(
+            f"cannot record metric {key!r} (from History.update); expected a printable name such as 'train/loss'. "
+            f"Rename it."
+        )
+
+
+def encode(value: Value) -> object:
+    """Return what stands for ``value`` in JSON; see the top of this module."""
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, str):
+        return _ESCAPE + value if value in _SPECIAL or value.startswith(_ESCAPE) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def decode(value: Value) -> Value:
+    """Return the value that `encode` was given."""
+    if isinstance(value, str):
+        return _SPECIAL[value] if value in _SPECIAL else value.removeprefix(_ESCAPE)
+    if isinstance(value, list):
+        return [decode(item) for item in value]  # type: ignore[misc]  # lists are flat, so items are scalars
+    return value
+
+
+def line(values: Mapping[str, Value]) -> str:
+    """Return ``k=v`` pairs joined by blanks: floats with 6 significant digits, all else as it is."""
+    return " ".join(
+        f"{key}={value:.6g}" if type(value) is float else f"{key}={_text(value)}" for key, value in values.items()
+    )
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in value) + "]"
+    return str(value)

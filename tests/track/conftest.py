@@ -1,0 +1,58 @@
+"""Histories that end with their test, and an environment in which this process is alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ezpz.ranks import CONTRACT
+from ezpz.track import History
+
+SRC = str(Path(__file__).parents[2] / "src")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    for name in os.environ:
+        if name in CONTRACT or name.startswith(("OMPI_", "PMI_", "MPI_", "SLURM_", "EZPZ_", "WANDB_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def make_history(tmp_path):
+    """`make_history(name="run", outdir=tmp_path / "run")` -> History, ended with the test."""
+    made = []
+
+    def make(name="run", outdir=tmp_path / "run"):
+        history = History(name, outdir)
+        made.append(history)
+        return history
+
+    yield make
+    for history in made:
+        if history._writer and not history._writer.ended:
+            history._writer.finish("finished", plots=False, show=False)
+
+
+@pytest.fixture
+def history(make_history):
+    return make_history()
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """`run_python(code, *args, **environ)` -> CompletedProcess of a fresh interpreter in `tmp_path`, output as bytes."""
+
+    def run(code, *args, interpreter=(), **environ):
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, *interpreter, "-c", code, *map(str, args)]
+        return subprocess.run(
+            command, env={**env, **environ}, capture_output=True, timeout=120, cwd=tmp_path, check=False
+        )
+
+    return run

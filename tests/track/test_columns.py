@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_values import VALUES, same
+
+from ezpz.errors import TrackError
+from ezpz.track.columns import build_columns, gather
+from ezpz.track.values import decode
+
+
+def columns(*metrics, steps=None):
+    rows = [{"v": 1, "t": 100.0 + i, "step": steps[i] if steps else i, "m": m} for i, m in enumerate(metrics)]
+    return {column.name: column for column in build_columns(gather(rows))}
+
+
+def recorded(columns, name):
+    """Read a variable back by the documented rules: {row: value}, rows that were not recorded left out."""
+    column = columns[name]
+    result = {}
+    for row, value in enumerate(column.data.tolist()):
+        if f"{name}_present" in columns and not columns[f"{name}_present"].data[row]:
+            continue
+        if column.attrs.get("encoding") == "json":
+            if value:
+                result[row] = decode(json.loads(value))
+        elif column.dim:
+            cut = value[: columns[f"{name}_len"].data[row]] if f"{name}_len" in columns else value
+            result[row] = [bool(item) for item in cut] if column.attrs.get("dtype") == "bool" else cut
+        elif not (isinstance(value, float) and math.isnan(value)) or f"{name}_present" in columns or column.full:
+            result[row] = bool(value) if column.attrs.get("dtype") == "bool" else value
+    return result
+
+
+@given(st.lists(st.none() | VALUES, min_size=1, max_size=8))
+def test_a_column_and_its_companions_say_exactly_what_was_recorded(values):
+    rows = {i: value for i, value in enumerate(values) if value is not None}
+    if not rows:
+        return
+    found = columns(*({} if value is None else {"x": value} for value in values))
+    found["x"].full = len(rows) == len(values)
+    result = recorded(found, "x")
+    assert result.keys() == rows.keys()
+    for row, value in rows.items():
+        # An int beside floats becomes the equal float, a bool beside ints the equal int; nothing else changes.
+        assert same(result[row], value) or result[row] == value or alike(result[row], value)
+
+
+def alike(one, other):
+    return (
+        isinstance(one, list)
+        and len(one) == len(other)
+        and all(same(a, b) or a == b for a, b in zip(one, other, strict=True))
+    )
+
+
+def test_ints_stay_int64_to_the_last_digit():
+    ints = [2**24 + 1, 10**15 + 1, 10**15 + 2, 2**53 + 1, 2**63 - 1, -(2**63)]
+    data = columns(*({"n": value} for value in ints))["n"].data
+    assert data.dtype == np.int64
+    assert data.tolist() == ints
+
+
+def test_a_sparse_int_is_filled_with_zero_and_says_where_it_is():
+    found = columns({"n": 5}, {}, {"n": 0}, {})
+    assert found["n"].data.tolist() == [5, 0, 0, 0]
+    assert found["n"].data.dtype == np.int64
+    assert found["n_present"].data.tolist() == [1, 0, 1, 0]
+    assert found["n_present"].data.dtype == np.int8
+
+
+def test_a_sparse_metric_lies_at_its_own_steps():
+    found = columns({"a": 1.0, "eval/loss": 0.5}, {"a": 1.0}, {"a": 1.0}, {"a": 1.0, "eval/loss": 0.25})
+    assert list(found) == ["a", "eval_loss"]
+    np.testing.assert_array_equal(found["eval_loss"].data, [0.5, np.nan, np.nan, 0.25])
+    assert found["eval_loss"].attrs == {"key": "eval/loss"}
+
+
+def test_a_late_key_misses_its_first_rows():
+    np.testing.assert_array_equal(columns({"a": 1}, {"a": 1, "b": 2.0})["b"].data, [np.nan, 2.0])
+
+
+def test_a_recorded_nan_can_be_told_from_a_missing_value():
+    found = columns({"x": math.nan}, {}, {"x": math.inf}, {"x": -math.inf})
+    np.testing.assert_array_equal(found["x"].data, [np.nan, np.nan, np.inf, -np.inf])
+    assert found["x_present"].data.tolist() == [1, 0, 1, 1]
+    assert "x_present" not in columns({"x": 1.0}, {})
+    assert "x_present" not in columns({"x": math.nan}, {"x": 1.0})
+
+
+def test_bools_are_int8_with_an_attribute_and_strings_are_text():
+    found = columns({"ok": True, "split": "train"}, {}, {"ok": False, "split": ""})
+    assert found["ok"].data.dtype == np.int8
+    assert found["ok"].attrs == {"key": "ok", "dtype": "bool"}
+    assert found["split"].data.tolist() == ["train", "", ""]
+    assert found["split_present"].data.tolist() == [1, 0, 1]
+
+
+def test_lists_of_one_length_are_two_dimensional():
+    found = columns({"h": [1, 2**60]}, {"h": [3, 4]})
+    assert found["h"].data.dtype == np.int64
+    assert found["h"].data.tolist() == [[1, 2**60], [3, 4]]
+    assert found["h"].dim == "h_dim"
+    assert list(found) == ["h"]
+
+
+def test_ragged_lists_are_filled_up_and_say_their_lengths():
+    found = columns({"h": [1.0, 2.0, 3.0]}, {}, {"h": []}, {"h": [4.0]})
+    np.testing.assert_array_equal(found["h"].data[:, 0], [1.0, np.nan, np.nan, 4.0])
+    assert found["h_len"].data.tolist() == [3, 0, 0, 1]
+    assert found["h_present"].data.tolist() == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(2**63, 1), (2**53 + 1, 0.5), (1, "one"), (1.0, [1.0]), ("a\0b", "c"), ("\ud800", "c"), ([1, "a"], [2])],
+    ids=["beyond 64 bits", "int lost in float", "text", "list", "NUL", "surrogate", "mixed list"],
+)
+def test_what_no_array_holds_exactly_becomes_json_text_with_one_warning(first, second, capsys):
+    column = columns({"x": first}, {}, {"x": second})["x"]
+    assert column.attrs == {"key": "x", "encoding": "json"}
+    assert [decode(json.loads(text)) if text else None for text in column.data] == [first, None, second]
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
+    assert len(warnings) == 1
+    assert "metric 'x'" in warnings[0]
+
+
+def test_ints_beside_floats_become_floats_when_that_is_exact():
+    assert columns({"x": 2**53}, {"x": 0.5})["x"].data.tolist() == [2.0**53, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "one", "other", "name"),
+    [
+        ({"train/loss": 1.0, "train_loss": 2.0}, "train/loss", "train_loss", "train_loss"),
+        ({"x_len": 1, "x": [1]}, "x_len", "x", "x_len"),
+        ({"draw": 1}, "draw, the dimension", "draw", "draw"),
+        ({"logged_at": 1}, "logged_at, the coordinate", "logged_at", "logged_at"),
+    ],
+)
+def test_a_collision_is_an_error_that_names_both(metrics, one, other, name):
+    rows = [metrics, {"x": [1, 2]}] if name == "x_len" else [metrics]
+    with pytest.raises(
+        TrackError, match=f"metrics '{one}' and '{other}' .* both become '{name}'.*safe in metrics.jsonl"
+    ):
+        columns(*rows)
+
+
+def test_a_metric_called_step_is_the_coordinate_unless_it_differs():
+    assert "step" not in columns({"step": 4, "a": 1}, {"a": 1}, steps=[4, 5])
+    with pytest.raises(TrackError, match="step, the coordinate"):
+        columns({"step": 3}, steps=[4])

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_values import VALUES, same
+
+from ezpz.errors import TrackError
+from ezpz.track import read_journal
+from ezpz.track.journal import Journal, last_step
+
+
+@pytest.fixture
+def journal(tmp_path):
+    journal = Journal(tmp_path / "metrics.jsonl")
+    yield journal
+    journal.close()
+
+
+def test_a_row_is_one_line_of_the_documented_form(journal):
+    before = time.time()
+    journal.write(3, {"train/loss": 0.25, "lr": math.nan, "tokens": 2**53 + 1})
+    text = Path(journal.path).read_bytes()
+    row = json.loads(text)
+    stamp = json.dumps(row["t"]).encode()
+    assert text == b'{"v":1,"t":' + stamp + b',"step":3,"m":{"train/loss":0.25,"lr":"NaN","tokens":9007199254740993}}\n'
+    assert before <= row["t"] <= time.time()
+
+
+@given(rows=st.lists(st.tuples(st.integers(), st.dictionaries(st.text(), VALUES, max_size=4)), max_size=6))
+def test_every_row_is_read_back_in_order_and_to_the_bit(rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("journal") / "metrics.jsonl"
+    journal = Journal(path)
+    for step, values in rows:
+        journal.write(step, values)
+    journal.close()
+    read = read_journal(path)
+    assert [row["step"] for row in read] == [step for step, _ in rows]
+    for row, (_, values) in zip(read, rows, strict=True):
+        assert list(row["m"]) == list(values)
+        assert all(same(row["m"][key], value) for key, value in values.items())
+
+
+def test_a_row_can_be_read_by_another_process_before_anything_is_closed(journal, run_python):
+    journal.write(0, {"loss": 1.5})
+    code = "import sys; from ezpz.track import read_journal; print(read_journal(sys.argv[1])[0]['m'])"
+    assert run_python(code, journal.path).stdout.decode().strip() == "{'loss': 1.5}"
+
+
+def test_a_folder_stands_for_the_journal_in_it(journal, tmp_path):
+    journal.write(7, {})
+    assert read_journal(tmp_path)[0]["step"] == 7
+
+
+def test_a_row_in_the_making_is_left_out(journal):
+    journal.write(0, {"a": 1})
+    with Path(journal.path).open("ab") as file:
+        file.write(b'{"v":1,"t":1.0,"step":1,"m":{"a":2}}')  # whole, but for its newline
+    assert [row["step"] for row in read_journal(journal.path)] == [0]
+
+
+def test_a_writer_that_follows_a_torn_line_starts_a_new_one(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"v":1,"t":1.0,"step":0,"m":{}}\n{"v":1,"t":2.0,"st')
+    journal = Journal(path)
+    journal.write(1, {})
+    journal.close()
+    assert path.read_bytes().count(b"\n") == 3
+    assert [row["step"] for row in read_journal(path)] == [0, 1]
+    assert "passed over 1 torn line" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"v":2,"t":1.0,"step":0,"m":{}}\n', b'{"loss":1}\n', b"[1]\n"], ids=["v2", "other", "list"]
+)
+def test_a_file_of_another_kind_is_an_error_that_names_the_line(tmp_path, content):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(TrackError, match=r"metrics\.jsonl:1\); expected a row of version 1"):
+        read_journal(path)
+
+
+def test_a_missing_journal_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(TrackError, match=r"no/metrics\.jsonl: No such file"):
+        read_journal(tmp_path / "no" / "metrics.jsonl")
+
+
+def test_an_int_too_long_to_print_is_refused_and_leaves_the_journal_whole(journal):
+    with pytest.raises(TrackError, match="cannot record step 0"):
+        journal.write(0, {"x": 10**5000})
+    journal.write(1, {"x": 1})
+    assert [row["step"] for row in read_journal(journal.path)] == [1]
+
+
+def test_the_last_step_is_found_behind_a_torn_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"")
+    assert last_step(path) is None
+    journal = Journal(path)
+    for step in (5, 0):
+        journal.write(step, {"text": "x" * 2_000_000})  # longer than the tail that is read first
+    journal.write(8, {})
+    journal.close()
+    with path.open("ab") as file:
+        file.write(b'{"v":1,"t":')
+    assert last_step(path) == 8
+
+
+def test_rows_reach_the_disk_at_most_a_second_late(journal, monkeypatch):
+    synced = []
+    clock = [100.0]
+    monkeypatch.setattr("ezpz.track.journal.monotonic", lambda: clock[0])
+    monkeypatch.setattr("os.fsync", lambda _: synced.append(clock[0]))
+    for _ in range(25):
+        journal.write(0, {})
+        clock[0] += 0.25
+    assert synced == [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0]
+
+
+FULL_DISK = """
+import resource, sys
+from ezpz.track.journal import Journal, read_journal
+journal = Journal(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))   # a disk that is full after 1000 bytes
+for step in range(50):
+    journal.write(step, {"loss": step / 7})
+print("lost", journal.lost, journal.first_lost, journal.rows)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.write(50, {"loss": 0.5})
+journal.close()
+print("read", *[row["step"] for row in read_journal(sys.argv[1])])
+"""
+
+
+def test_a_full_disk_costs_one_warning_the_rows_of_that_time_and_nothing_else(run_python, tmp_path):
+    result = run_python(FULL_DISK, tmp_path / "metrics.jsonl")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.decode().splitlines()
+    _, lost, first, rows = next(line for line in lines if line.startswith("lost")).split()
+    assert int(lost) + int(rows) == 50
+    assert first == rows
+    assert lines[-1] == " ".join(["read", *map(str, range(int(rows))), "50"])
+    warnings = [line for line in lines if "[W]" in line and "cannot write" in line]
+    assert len(warnings) == 1
+    assert f"rows are missing from step {first}" in warnings[0]
+
+
+KILLED = """
+import mmap, struct, sys
+from ezpz.track.journal import Journal
+with open(sys.argv[2], "r+b") as file:
+    acknowledged = mmap.mmap(file.fileno(), 8)
+journal = Journal(sys.argv[1])
+step = 0
+while True:
+    journal.write(step, {"loss": 1 / (step + 1), "step2": step})
+    step += 1
+    acknowledged[:] = struct.pack("q", step)
+"""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_killed_process_loses_no_row_that_was_acknowledged(seed, tmp_path):
+    path, counter = tmp_path / "metrics.jsonl", tmp_path / "acknowledged"
+    counter.write_bytes(bytes(8))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", KILLED, path, counter], env=env) as child, counter.open("r+b") as file:
+        count = mmap.mmap(file.fileno(), 8)
+        while struct.unpack("q", count[:])[0] == 0:
+            assert child.poll() is None
+            time.sleep(0.001)
+        time.sleep(random.Random(seed).uniform(0.0, 0.15))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        acknowledged = struct.unpack("q", count[:])[0]
+    rows = read_journal(path)
+    assert len(rows) - acknowledged in {0, 1}
+    assert [row["step"] for row in rows] == list(range(len(rows)))
+    assert all(row["m"] == {"loss": 1 / (row["step"] + 1), "step2": row["step"]} for row in rows)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from test_series import series
+
+from ezpz.track import plots
+from ezpz.track.plots import draw_all, file_stem
+
+STAMP = "2026-11-20-162001"
+
+
+def test_file_names_are_safe_and_differ():
+    taken = set()
+    names = ["train/loss", "Train/Loss", "train_loss", "a b", "../../etc", "", "x" * 500, "损失"]
+    stems = [file_stem(name, taken) for name in names]
+    assert stems[:5] == ["train_loss", "Train_Loss-2", "train_loss-3", "a_b", "_.._etc"]
+    assert stems[5:] == ["_", "x" * 120, "损失"]
+    assert len({stem.lower() for stem in stems}) == len(stems)
+
+
+def test_each_metric_is_drawn_three_times_and_shown(tmp_path, capsys):
+    items = [series([1.0, 2.0])._replace(name=name) for name in ("train/loss", "dt")]
+    paths, problems = draw_all(items, tmp_path, STAMP, show=True)
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
+    assert files == [
+        "plots/mplot/pngs/dt.png",
+        "plots/mplot/pngs/train_loss.png",
+        "plots/mplot/svgs/dt.svg",
+        "plots/mplot/svgs/train_loss.svg",
+        "plots/tplot/dt.txt",
+        "plots/tplot/train_loss.txt",
+    ]
+    assert paths == {
+        "tplot": tmp_path / "plots/tplot",
+        "pngs": tmp_path / "plots/mplot/pngs",
+        "svgs": tmp_path / "plots/mplot/svgs",
+    }
+    assert problems == []
+    assert capsys.readouterr().out == "".join(
+        (tmp_path / f"plots/tplot/{name}.txt").read_text() for name in ("train_loss", "dt")
+    )
+
+
+def test_nothing_to_draw_leaves_no_folder(tmp_path):
+    assert draw_all([], tmp_path, STAMP, show=True) == ({}, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("broken", "what"), [("save_text", "the text plot"), ("save_pictures", "the picture")])
+def test_a_drawing_that_raises_is_one_warning_and_the_others_are_made(tmp_path, capsys, monkeypatch, broken, what):
+    def fail(*_):
+        raise ZeroDivisionError("no ink")
+
+    monkeypatch.setattr(plots, broken, fail)
+    items = [series([1.0])._replace(name=name) for name in ("loss", "dt")]
+    paths, problems = draw_all(items, tmp_path, STAMP, show=False)
+    assert problems == [f"cannot draw {what} of loss, dt: ZeroDivisionError: no ink"]
+    assert capsys.readouterr().out.count("cannot draw") == 1
+    assert set(paths) == ({"pngs", "svgs"} if broken == "save_text" else {"tplot"})

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ezpz.track.columns import gather
+from ezpz.track.series import Series, captions, limits, numeric_series, thin
+
+
+def series(values, steps=None):
+    values = np.array(values, dtype=float)
+    return Series("x", np.arange(len(values), dtype=float) if steps is None else np.array(steps, dtype=float), values)
+
+
+def test_numbers_and_bools_are_drawn_text_lists_and_counters_are_not():
+    metrics = {"loss": 1.0, "n": 2**60, "ok": True, "split": "a", "h": [1], "iter": 1, "train/epoch": 2, "step": 0}
+    table = gather([{"v": 1, "t": 0.0, "step": 0, "m": metrics}])
+    assert [item.name for item in numeric_series(table)] == ["loss", "n", "ok"]
+
+
+def test_points_lie_at_their_steps_and_in_their_order():
+    """A metric that was not recorded at a step has no point there; a resumed run may step back."""
+    rows = [(5, {"a": 1.0}), (6, {}), (7, {"a": 3.0}), (6, {"a": 2.0})]
+    (drawn,) = numeric_series(gather({"v": 1, "t": 0.0, "step": step, "m": m} for step, m in rows))
+    assert drawn.steps.tolist() == [5, 6, 7]
+    assert drawn.values.tolist() == [1, 2, 3]
+
+
+def test_thinning_keeps_every_spike_and_the_order_of_steps():
+    values = np.sin(np.arange(100_000) / 5000)
+    values[77_777], values[12_345] = 50, -50
+    thinned = thin(series(values), 70)
+    assert len(thinned.values) <= 140
+    assert {50.0, -50.0} <= set(thinned.values.tolist())
+    assert (np.diff(thinned.steps) > 0).all()
+    assert set(zip(thinned.steps, thinned.values, strict=True)) <= set(enumerate(values))
+
+
+def test_thinning_leaves_a_gap_where_nothing_is_finite():
+    values = np.ones(10_000)
+    values[4000:6000] = np.nan
+    values[100] = np.inf
+    thinned = thin(series(values), 50)
+    assert np.isnan(thinned.values).any()
+    assert not np.isinf(thinned.values).any()
+    gap = thinned.steps[np.isnan(thinned.values)]
+    assert ((gap >= 4000) & (gap < 6000)).all()
+
+
+def test_short_series_stay_as_they_are():
+    thinned = thin(series([1, np.inf, np.nan, 2]), 4)
+    np.testing.assert_array_equal(thinned.values, [1, np.nan, np.nan, 2])
+
+
+def test_one_slow_first_step_does_not_flatten_the_rest():
+    values = np.full(200, 0.01) + np.arange(200) % 5 / 1000
+    values[0] = 0.197
+    assert limits(series(values)) == (0.01, 0.014)
+    assert captions(series(values)) == ["1 point above, max 0.197 at step 0"]
+
+
+def test_two_points_below_are_counted_with_the_lowest():
+    values = np.linspace(1, 2, 300)
+    values[[10, 20]] = -50, -90
+    assert captions(series(values)) == ["2 points below, min -90 at step 20"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[5.0], [0, 1], [9, 1, 1.1], [1] * 50, [0] * 20 + [1], np.geomspace(10, 1, 300), [0, 1] * 10],
+    ids=["one", "two", "few", "constant", "bool", "decay", "toggle"],
+)
+def test_what_is_no_outlier_is_shown_whole(values):
+    assert limits(series(values)) == (min(values), max(values))
+    assert captions(series(values)) == []
+
+
+@pytest.mark.parametrize("values", [[], [np.nan], [np.inf, -np.inf]], ids=["empty", "nan", "inf"])
+def test_without_a_finite_value_there_is_no_range(values):
+    assert limits(series(values)) is None
+
+
+def test_nan_and_infinities_are_told_with_their_first_step():
+    values = [1.0, np.inf, 2.0, np.nan, np.nan, -np.inf, np.nan]
+    assert captions(series(values, steps=[0, 1, 2, 412, 413, 414, 500])) == [
+        "3 NaN, first at step 412",
+        "2 infinite, first at step 1",
+    ]

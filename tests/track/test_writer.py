@@ -1,0 +1,177 @@
+"""How a run ends: well, by an exception, by a plot that fails, by a full disk, or with nobody to end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_history import files, run_json
+
+from ezpz.errors import TrackError
+from ezpz.track import History, read_journal
+
+SRC = str(Path(__file__).parents[2] / "src")
+
+
+def test_a_folder_used_again_is_added_to(make_history):
+    first = make_history()
+    first.update({"loss": 3.0})
+    first.update({"loss": 2.0})
+    first.finalize(plots=False)
+    second = make_history()
+    second.update({"loss": 1.0})
+    dataset = second.finalize(plots=False)
+    assert dataset["loss"].values.tolist() == [3.0, 2.0, 1.0]
+    assert dataset["step"].values.tolist() == [0, 1, 2]
+    assert [run["state"] for run in run_json(second.outdir)["earlier"]] == ["finished"]
+
+
+def test_an_exception_marks_the_run_and_keeps_its_data(tmp_path):
+    def train():
+        with History("train", tmp_path / "run") as history:
+            history.update({"loss": 1.0})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert run_json(tmp_path / "run")["state"] == "failed"
+    assert files(tmp_path / "run") == ["metrics.jsonl", "run.json", "train.h5"]
+
+
+@pytest.mark.parametrize(("code", "state"), [(None, "finished"), (0, "finished"), (3, "failed")])
+def test_leaving_by_sys_exit_counts_by_its_code(tmp_path, code, state):
+    with pytest.raises(SystemExit), History("train", tmp_path / "run") as history:
+        sys.exit(code)
+    assert run_json(history.outdir)["state"] == state
+
+
+def test_a_collision_is_told_at_once_and_is_an_error_at_the_end(history, capsys):
+    history.update({"train/loss": 1.0, "train_loss": 2.0, "dt": 0.1})
+    history.update({"train/loss": 1.0, "train_loss": 2.0, "dt": 0.1})
+    assert capsys.readouterr().out.count("'train/loss' and 'train_loss'") == 1
+    for _ in range(2):
+        with pytest.raises(TrackError, match="'train/loss' and 'train_loss'"):
+            history.finalize(show=False)
+        with pytest.raises(TrackError, match="'train/loss' and 'train_loss'"):
+            history.export()
+    assert [row["m"]["train_loss"] for row in read_journal(history.outdir)] == [2.0, 2.0]
+    assert "plots/tplot/dt.txt" in files(history.outdir)
+    facts = run_json(history.outdir)
+    assert facts["state"] == "finished"
+    assert "'train/loss' and 'train_loss'" in facts["problems"][0]
+
+
+def test_an_export_that_fails_does_not_hide_the_exception_of_the_training(tmp_path, capsys):
+    def train():
+        with History("train", tmp_path / "run") as history:
+            history.update({"a/b": 1.0, "a_b": 2.0})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert "cannot export metrics" in capsys.readouterr().out
+    with pytest.raises(TrackError, match="cannot export"), History("train", tmp_path / "run2") as history:
+        history.update({"a/b": 1.0, "a_b": 2.0})
+
+
+def test_a_plot_that_raises_stops_neither_data_nor_program(run_python, tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "plotext.py").write_text("raise RuntimeError('no plots today')")
+    (tmp_path / "site" / "matplotlib.py").write_text("raise RuntimeError('no pictures today')")
+    code = """
+import sys
+sys.path.insert(0, "site")
+from ezpz.track import History
+with History("train", "out") as history:
+    history.update({"loss": 1.0})
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    shown = result.stdout.decode()
+    assert shown.count("[W]") == 3
+    for what in ("the text plot of loss", "the plot on the terminal of loss", "the picture of loss"):
+        assert f"cannot draw {what}: RuntimeError" in shown
+    assert (tmp_path / "out" / "train.h5").is_file()
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["state"] == "finished"
+    assert len(facts["problems"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "code"),
+    [("", "exited", 0), ("1 / 0", "failed", 1), ("sys.exit(3)", "exited", 3)],
+    ids=["end", "exception", "sys.exit"],
+)
+@pytest.mark.parametrize("loaded", ["", "import h5py, matplotlib"], ids=["bare", "h5py loaded"])
+def test_a_program_that_forgets_finalize_leaves_its_journal(run_python, tmp_path, end, state, code, loaded):  # noqa: PLR0917  # fixtures and table columns, all by name
+    result = run_python(
+        f"import sys\n{loaded}\nfrom ezpz.track import History\nh = History('a', 'out')\nh.update({{'x': 1}})\n{end}"
+    )
+    assert result.returncode == code, result.stderr
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == state
+    assert len(read_journal(tmp_path / "out")) == 1
+
+
+def test_a_forked_child_leaves_the_run_alone(run_python, tmp_path):
+    code = """
+import os, sys
+from ezpz.track import History
+history = History("a", "out")
+history.update({"x": 1})
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+print(open("out/run.json").read().count('"running"'))
+history.finalize(plots=False)
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.decode().splitlines()[0] == "1"
+
+
+def test_a_run_without_a_row_ends_well(history):
+    dataset = history.finalize()
+    assert dict(dataset.sizes) == {"draw": 0}
+    assert run_json(history.outdir)["state"] == "finished"
+
+
+def test_a_folder_that_vanished_is_an_error_and_not_a_crash(history):
+    history.update({"a": 1})
+    for name in files(history.outdir):
+        (history.outdir / name).unlink()
+    history.outdir.rmdir()
+    with pytest.raises(TrackError, match="cannot read the journal"):
+        history.finalize()
+
+
+def test_missing_rows_are_told_at_the_end(history, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    history.update({"a": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", full)
+        history.update({"a": 2})
+        history.update({"a": 3})
+    history.update({"a": 4})
+    history.finalize(plots=False)
+    told = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
+    assert len(told) == 2
+    assert "training goes on, rows are missing from step 1" in told[0]
+    assert "is not complete: 2 rows could not be written, the first at step 1" in told[1]
+    assert run_json(history.outdir)["problems"] == ["2 rows could not be written, the first at step 1"]
+    assert [row["step"] for row in read_journal(history.outdir)] == [0, 3]
+
+
+def test_two_processes_that_start_in_one_second_do_not_share_a_folder(tmp_path):
+    code = "from ezpz.track import History; h = History('a'); h.update({'x': 1}); print(h.outdir)"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", code]
+    children = [subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE) for _ in range(4)]
+    outputs = [child.communicate(timeout=60)[0].decode().splitlines()[0] for child in children]
+    assert len(set(outputs)) == 4
+    assert all(len(read_journal(path)) == 1 for path in outputs)
