@@ -5,7 +5,8 @@
     mpiexec (OpenRTE) 4.1.8          4.x
 
 Host file: ``n01 slots=2`` per line. Remote ranks get only the variables that ``-x`` names. Open MPI binds a rank to one
-core by default, which would put all its threads there, and refuses root and more ranks than cores unless told.
+core by default, which would put all its threads there, and refuses root and more ranks than cores unless told. It gives
+ranks a pseudo-terminal for stdout, so that a program behind a pipe or in a job's log believes it may use colour.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ def command(exe: str, placement: Placement, hostfile: str) -> list[str]:
 
 
 def environment(placement: Placement) -> dict[str, str]:
-    """Return the switches for root; a user who is root on a test machine or in a container means it."""
+    """Return the switches for root, who is meant in a container, and the truth about colour."""
     del placement
-    return dict.fromkeys(_ROOT, "1") if os.geteuid() == 0 else {}
+    variables = dict.fromkeys(_ROOT, "1") if os.geteuid() == 0 else {}
+    if not os.isatty(1) and "FORCE_COLOR" not in os.environ:
+        variables["NO_COLOR"] = "1"
+    return variables
 
 
 def hostfile_line(host: str, count: int) -> str:

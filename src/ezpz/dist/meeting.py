@@ -1,0 +1,126 @@
+"""The private file through which rank 0 tells its port to the other ranks of the same host.
+
+Needed when nobody set ``MASTER_*``: a bare ``mpiexec -n 3 python3 script.py``. The file is
+``$TMPDIR/ezpz-<uid>/meeting-<key>``, readable by its owner alone, and holds ``<port> <pid of rank 0>``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ezpz.errors import RendezvousError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+__all__ = ["Point", "key"]
+
+_JOB_NAMES = ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "PALS_APID")
+_RANK_NAMES = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=", b"SLURM_PROCID=")
+
+
+def key(environ: Mapping[str, str]) -> str:
+    """Return a name that the ranks of this job share and no other job has.
+
+    It is made of the job's own names and of the nearest process above that is no rank itself: ranks may be wrapped in
+    shells of their own, so the parent alone is not common to them.
+    """
+    names = " ".join(f"{name}={environ[name]}" for name in _JOB_NAMES if name in environ)
+    return f"{zlib.crc32(f'{names} {_starter()}'.encode()):08x}"
+
+
+def _starter() -> str:
+    """Return pid and start time of the process that started all ranks; the plain parent where there is no /proc."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            return str(pid)
+        if not any(b"\0" + name in b"\0" + environ for name in _RANK_NAMES):
+            return f"{pid}@{words[19]}"  # field 22 of proc(5): start time in clock ticks since boot
+        pid = int(words[1])
+    return str(pid)
+
+
+class Point:
+    """A place to meet; a context manager so that rank 0 never leaves the file behind."""
+
+    def __init__(self, name: str) -> None:
+        folder = Path(tempfile.gettempdir()) / f"ezpz-{os.getuid()}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            owner = folder.stat().st_uid
+        except OSError as error:
+            raise RendezvousError(
+                f"cannot use {folder} (from TMPDIR): {error.strerror}; expected a folder of this user. Set TMPDIR to a "
+                "folder that you may write."
+            ) from None
+        if owner != os.getuid():
+            raise RendezvousError(
+                f"cannot use {folder} (from TMPDIR): it belongs to another user; expected a folder of this user. "
+                "Set TMPDIR to a folder of your own."
+            )
+        self.path = folder / f"meeting-{name}"
+        self._published = False
+
+    def publish(self, port: int) -> None:
+        """Write the port so that readers see the whole line or nothing."""
+        temporary = self.path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(f"{port} {os.getpid()}\n", encoding="utf-8")
+        temporary.replace(self.path)
+        self._published = True
+
+    def wait(self, deadline: float) -> int:
+        """Return the port when rank 0 has published it.
+
+        Args:
+            deadline: By ``time.monotonic()``.
+
+        Raises:
+            RendezvousError: Nothing was published in time.
+        """
+        while time.monotonic() < deadline:
+            try:
+                port, pid = self.path.read_text(encoding="utf-8").split()
+            except FileNotFoundError:
+                pass
+            else:
+                if _alive(int(pid)):  # else a leftover of a rank 0 that was killed
+                    return int(port)
+            time.sleep(0.02)
+        raise RendezvousError(
+            f"rank 0 published no port in {self.path} in time (from a launcher that sets no MASTER_ADDR); expected all "
+            "ranks on one host. Start the ranks with `ezpz launch`, or set MASTER_ADDR and MASTER_PORT."
+        )
+
+    def remove(self) -> None:
+        """Take the file away, when this process wrote it."""
+        if self._published:
+            self.path.unlink(missing_ok=True)
+            self._published = False
+
+    def __enter__(self) -> Point:  # noqa: PYI034  # Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,173 @@
+"""One call that makes a process a rank, and one that ends it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ezpz.dist.device import (
+    BACKENDS,
+    bind_device,
+    get_torch_backend,
+    get_torch_device,
+    get_torch_device_type,
+    group_backend,
+)
+from ezpz.dist.rendezvous import meet
+from ezpz.dist.world import told
+from ezpz.errors import UsageError
+from ezpz.log import get_logger
+
+if TYPE_CHECKING:
+    from ezpz.ranks import Ranks
+
+__all__ = ["cleanup", "get_dist_info", "seed_everything", "setup_torch"]
+
+_RENDEZVOUS_SECONDS = 300  # long enough for Python to start on a slow shared file system, short against a job's hours
+
+
+def setup_torch(
+    *,
+    backend: str | None = None,
+    port: int | None = None,
+    seed: int | None = None,
+    timeout: timedelta | float | None = None,
+    verbose: bool = False,
+) -> int:
+    """Make this process a rank: device, backend, process group.
+
+    Works alone, under ``ezpz launch``, torchrun, a bare ``mpiexec`` of MPICH, Intel MPI and Open MPI, and under srun,
+    without any MPI library. A world of one gets a working group too. Calling it again returns the rank and does nothing.
+
+    The launcher's answers are written into ``os.environ`` under torchrun's names where they are missing, because other
+    libraries look there.
+
+    Args:
+        backend: Collective backend such as ``gloo`` or ``nccl``; by default the device's own.
+        port: Port of rank 0's store; by default as the launcher tells, or a free one.
+        seed: If given, passed to `seed_everything`.
+        timeout: Time limit of one collective, in seconds or as timedelta; torch's own by default.
+        verbose: Let every rank print its line instead of one per host.
+
+    Returns:
+        The rank of this process.
+
+    Raises:
+        RankError: The environment contradicts itself about who this process is.
+        RendezvousError: A rank did not arrive within 300 s (``EZPZ_RENDEZVOUS_SECONDS``), or the port is taken.
+        MachineError: The host shows fewer devices than it has ranks, or no backend serves the device.
+        UsageError: ``TORCH_DEVICE``, ``TORCH_BACKEND``, ``backend`` or ``MASTER_PORT`` is unusable.
+    """
+    import torch.distributed as dist
+
+    ranks = told()
+    if dist.is_initialized():
+        return ranks.rank
+    if backend is not None and backend not in BACKENDS:
+        raise UsageError(f"unknown backend {backend!r} (from setup_torch); expected one of {', '.join(BACKENDS)}.")
+    device = get_torch_device()
+    bind_device(device)
+    chosen = backend or get_torch_backend()
+    store = meet(ranks, os.environ, _patience(), port)
+    _fill_environ(ranks)
+    options: dict[str, Any] = {}
+    if timeout is not None:
+        options["timeout"] = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    if device.type in {"cuda", "xpu"} and chosen in {"nccl", "xccl"}:
+        options["device_id"] = device
+    dist.init_process_group(
+        group_backend(chosen, device.type), store=store, rank=ranks.rank, world_size=ranks.world_size, **options
+    )
+    if seed is not None:
+        seed_everything(seed)
+    if verbose or ranks.local_rank == 0 or os.environ.get("EZPZ_LOG_ALL_RANKS") == "1":
+        _say_who(ranks, str(device))
+    return ranks.rank
+
+
+def cleanup() -> None:
+    """Leave the process group; never fails a run that succeeded, and does nothing without a group."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    try:
+        torch.distributed.destroy_process_group()
+    except RuntimeError as error:  # a peer that left first must not turn success into failure
+        get_logger(__name__).warning(f"could not leave the process group cleanly: {error}")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, numpy (if it is loaded) and torch with the same number on every rank.
+
+    Equal seeds make equal initial weights; data is told apart by rank where it is sharded, not by the seed.
+
+    Args:
+        seed: A whole number from 0 to 2**32 - 1.
+
+    Raises:
+        UsageError: The seed is out of range.
+    """
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"unusable seed {seed}; expected 0 to {2**32 - 1}, the range that numpy takes.")
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)  # all devices included
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def get_dist_info() -> dict[str, Any]:
+    """Return what this rank knows of itself and its job, e.g. for a log or a configuration."""
+    from ezpz.cluster import detect
+
+    ranks = told()
+    allocation = detect()
+    return {
+        "RANK": ranks.rank,
+        "WORLD_SIZE": ranks.world_size,
+        "LOCAL_RANK": ranks.local_rank,
+        "LOCAL_WORLD_SIZE": ranks.local_world_size,
+        "LAUNCHER": os.environ.get("EZPZ_FLAVOUR", ranks.family),
+        "DEVICE": str(get_torch_device()),
+        "DEVICE_TYPE": get_torch_device_type(),
+        "BACKEND": get_torch_backend(),
+        "HOSTNAME": os.uname().nodename,
+        "HOSTS": os.environ["EZPZ_HOSTS"].split(",") if os.environ.get("EZPZ_HOSTS") else list(allocation.hosts),
+        "SCHEDULER": allocation.scheduler,
+        "JOB_ID": allocation.job_id,
+        "LAUNCH_CMD": os.environ.get("EZPZ_LAUNCH_CMD", ""),
+    }
+
+
+def _patience() -> timedelta:
+    text = os.environ.get("EZPZ_RENDEZVOUS_SECONDS", str(_RENDEZVOUS_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise UsageError(
+            f"unusable time {text!r} (from EZPZ_RENDEZVOUS_SECONDS); expected a positive number of seconds."
+        )
+    return timedelta(seconds=seconds)
+
+
+def _fill_environ(ranks: Ranks) -> None:
+    for name, value in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), ranks[:4], strict=True):
+        os.environ.setdefault(name, str(value))
+
+
+def _say_who(ranks: Ranks, device: str) -> None:
+    line = (
+        f"['{os.uname().nodename}'][device='{device}'][rank={ranks.rank}/{ranks.world_size}]"
+        f"[local_rank={ranks.local_rank}/{ranks.local_world_size}]"
+    )
+    logger = get_logger("ezpz.dist")
+    # Handled directly, because other ranks than 0 are silent at INFO and each host shall speak once.
+    logger.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, line, (), None))
