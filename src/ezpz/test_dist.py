@@ -1,0 +1,268 @@
+"""The smoke test of a machine: train a small network with DDP and show that every part works.
+
+    launch python3 -m ezpz.test_dist
+
+Trains on 1,797 handwritten digits that the package ships; ``--dataset random`` reconstructs random vectors instead. Loss
+and accuracy are those of rank 0's part of the batch, so that no collective is added to a step; sps counts the samples
+of all ranks. Times are exact: the device is waited for after each part (a CPU needs no waiting).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import ezpz
+from ezpz.errors import EzpzError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    Batch = tuple[torch.Tensor, torch.Tensor]
+
+logger = ezpz.get_logger("ezpz.test_dist")
+
+DTYPES = {
+    "float32": "float32",
+    "fp32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+    "float16": "float16",
+    "fp16": "float16",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to train, and how; sizes of 0 mean the data set's own."""
+
+    train_iters: int
+    batch_size: int
+    dataset: str
+    input_size: int
+    output_size: int
+    layer_sizes: tuple[int, ...]
+    dtype: str
+    lr: float
+    log_freq: int
+    warmup: int
+    seed: int
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="ezpz.test_dist", description=(__doc__ or "").split("\n\n")[0])
+    add = parser.add_argument
+    add("--train-iters", type=_positive, default=100, metavar="N", help="steps to train (100)")
+    add("--batch-size", type=_positive, default=64, metavar="N", help="samples per rank and step (64)")
+    add("--dataset", choices=("digits", "random"), default="digits", help="handwritten digits, or random vectors")
+    add("--input-size", type=_positive, default=0, metavar="N", help="width of the input (64 for digits, else 128)")
+    add("--output-size", type=_positive, default=0, metavar="N", help="width of the output (10 for digits, else 128)")
+    add(
+        "--layer-sizes",
+        type=_sizes,
+        default=(1024, 512, 256, 128),
+        metavar="N,N",
+        help="hidden layers (1024,512,256,128)",
+    )
+    add("--dtype", choices=tuple(DTYPES), default="float32", help="precision of the forward pass (float32)")
+    add("--lr", type=float, default=1e-3, help="learning rate of Adam (0.001)")
+    add("--log-freq", type=_positive, default=1, metavar="N", help="print every N-th step; all are recorded")
+    add("--warmup", type=int, default=0, metavar="N", help="steps at the start to mark, and to leave out of the timing")
+    add("--seed", type=int, default=42, help="seed of weights and of the order of samples (42)")
+    add("--profile", action="store_true", help="write a pyinstrument profile of rank 0")
+    add("--no-plots", action="store_true", help="draw nothing; the data is written all the same")
+    add("--outdir", default=None, metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
+    add("--name", default="test_dist", help="name of the run (test_dist)")
+    return parser.parse_args(argv)
+
+
+def configure(args: argparse.Namespace) -> Config:
+    """Return the effective configuration.
+
+    Raises:
+        UsageError: An option does not fit the data set or the others.
+    """
+    sizes = (64, 10) if args.dataset == "digits" else (128, args.input_size or 128)
+    given = (args.input_size, args.output_size)
+    if args.dataset == "digits" and any(size not in {0, own} for size, own in zip(given, sizes, strict=True)):
+        raise UsageError(
+            f"input and output sizes {given} (from the command line) do not fit the digits; expected 64 and 10. Use --dataset random."
+        )
+    if args.dataset == "random" and args.output_size not in {0, args.input_size or 128}:
+        raise UsageError(
+            f"--output-size {args.output_size} does not fit --dataset random, which reconstructs its input; expected {sizes[1]}."
+        )
+    if not 0 <= args.warmup < args.train_iters:
+        raise UsageError(
+            f"--warmup {args.warmup} does not fit --train-iters {args.train_iters}; expected 0 to {args.train_iters - 1}."
+        )
+    return Config(
+        train_iters=args.train_iters,
+        batch_size=args.batch_size,
+        dataset=args.dataset,
+        input_size=args.input_size or sizes[0],
+        output_size=args.output_size or sizes[1],
+        layer_sizes=args.layer_sizes,
+        dtype=DTYPES[args.dtype],
+        lr=args.lr,
+        log_freq=args.log_freq,
+        warmup=args.warmup,
+        seed=args.seed,
+    )
+
+
+def make_batches(config: Config, rank: int, world_size: int, device: torch.device) -> Callable[[int], Batch]:
+    """Return a function from step to this rank's batch: inputs ``(batch, input_size)`` and their targets."""
+    import torch
+
+    from ezpz.train import BatchIndices, load_digits
+
+    if config.dataset == "digits":
+        images, labels = (tensor.to(device) for tensor in load_digits())
+        indices = BatchIndices(len(images), config.batch_size, rank=rank, world_size=world_size, seed=config.seed)
+
+        def digits(step: int) -> Batch:
+            chosen = indices(step).to(device)
+            return images[chosen], labels[chosen]
+
+        return digits
+
+    def random(step: int) -> Batch:
+        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + step) * 65_537 + rank)
+        inputs = torch.rand(config.batch_size, config.input_size, generator=generator).to(device)
+        return inputs, inputs
+
+    return random
+
+
+class Trainer:
+    """Model, optimiser and one step."""
+
+    def __init__(self, config: Config, device: torch.device, world_size: int) -> None:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        from ezpz.models import MLP
+
+        self.config = config
+        self.device = device
+        self.network = MLP(config.input_size, config.layer_sizes, config.output_size).to(device)
+        on_accelerator = device.type in {"cuda", "xpu"}
+        self.model: Any = self.network
+        if world_size > 1:
+            self.model = DistributedDataParallel(self.network, device_ids=[device] if on_accelerator else None)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr)
+        self.dtype = getattr(torch, config.dtype)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
+        self.loss_function = torch.nn.CrossEntropyLoss() if config.dataset == "digits" else torch.nn.MSELoss()
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on one batch and return its metrics; times in seconds."""
+        import torch
+
+        inputs, targets = batch
+        start = perf_counter()
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            outputs = self.model(inputs)
+            loss = self.loss_function(outputs, targets)
+        ezpz.synchronize()
+        forward = perf_counter()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        ezpz.synchronize()
+        end = perf_counter()
+        metrics = {"loss": loss.item()}
+        if self.config.dataset == "digits":
+            metrics["accuracy"] = (outputs.argmax(dim=1) == targets).float().mean().item()
+        return {**metrics, "dt": end - start, "dtf": forward - start, "dtb": end - forward}
+
+
+def train(
+    trainer: Trainer, batches: Callable[[int], Batch], history: ezpz.History, world_size: int
+) -> dict[str, list[float]]:
+    """Train to the end and return the step times."""
+    config = trainer.config
+    times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
+    for step in range(config.train_iters):
+        metrics = trainer.step(batches(step))
+        sps = config.batch_size * world_size / metrics["dt"]
+        marked = {"warmup": step < config.warmup} if config.warmup else {}
+        shown = step % config.log_freq == 0 or step == config.train_iters - 1
+        line = history.update({"iter": step, **metrics, "sps": sps, **marked}, step=step, summarize=shown)
+        if shown:
+            logger.info(line)
+        for name, values in times.items():
+            values.append(metrics[name])
+    return times
+
+
+def run(args: argparse.Namespace) -> None:
+    """Set up, train, and show what happened."""
+    from ezpz.train import print_timing, profile
+
+    config = configure(args)
+    rank = ezpz.setup_torch(seed=config.seed)
+    world_size, device = ezpz.get_world_size(), ezpz.get_torch_device()
+    if rank == 0:
+        _bullets("dist_info", ezpz.get_dist_info())
+        _bullets("CONFIG", asdict(config))
+    _wandb(config, args.name)
+    trainer = Trainer(config, device, world_size)
+    parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
+    logger.info(f"model={trainer.network}\n{parameters:,} parameters")
+    with ezpz.History(args.name, args.outdir) as history:
+        history.log_config({**asdict(config), "world_size": world_size, "parameters": parameters})
+        with profile((history.outdir or Path()) / "profile", enabled=args.profile and rank == 0) as files:
+            times = train(trainer, make_batches(config, rank, world_size, device), history, world_size)
+        if rank == 0:
+            print_timing(times, skip=config.warmup)
+        dataset = history.finalize(plots=not args.no_plots)
+        if rank == 0:
+            logger.info(f"dataset={dataset}")
+            _bullets("written", {**history.paths, **{file.suffix[1:] + " profile": file for file in files}})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the smoke test and return the exit code."""
+    try:
+        run(parse_args(argv))
+    except EzpzError as error:
+        print(f"ezpz.test_dist: {error}", file=sys.stderr)
+        return error.exit_code
+    finally:
+        ezpz.cleanup()
+    return 0
+
+
+def _wandb(config: Config, name: str) -> None:
+    """Send a copy of the metrics to wandb when the user's environment speaks of it."""
+    if {"WANDB_PROJECT", "WANDB_MODE", "WANDB_API_KEY"} & set(os.environ):
+        ezpz.setup_wandb(None, config=asdict(config), name=name)
+
+
+def _bullets(title: str, values: dict[str, Any]) -> None:
+    logger.info("\n".join([f"[{title}]:", *(f"  • {name}={value}" for name, value in values.items())]))
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_positive(word) for word in text.replace(",", " ").split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

