@@ -49,7 +49,7 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
     assert accuracy[-10:].mean() > 0.9
     assert all(math.isclose(rate * seconds, 2 * 64) for rate, seconds in zip(sps, dt, strict=True))
 
-    written = re.findall(r"  • (?:run|journal|dataset|tplot|pngs|svgs)=(\S+)", out)
+    written = re.findall(r"  • (?:run|journal|dataset|tplot|pngs|svgs)=(/\S+)", out)
     assert len(written) == 6
     assert all(Path(path).exists() for path in written)
     assert {path.stem for path in folder.glob("plots/mplot/pngs/*.png")} == {

@@ -66,5 +66,17 @@ def test_a_plain_node_file_is_used_as_it_is_and_a_repeating_one_is_not():
     assert (plain.hostfile, repeating.hostfile) == ("/f", "")
 
 
+def test_an_interactive_shell_inside_a_job_has_all_hosts_of_the_job():
+    shell = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_STEP_ID": "4294967290",
+        "SLURM_STEP_NODELIST": "n1",
+        "SLURM_STEP_NUM_TASKS": "1",
+    }
+    assert detect(shell, nothing, nothing).hosts == ("n1", "n2")
+    assert detect({**shell, "SLURM_STEP_ID": "0"}, nothing, nothing).hosts == ("n1",)
+
+
 def test_an_allocation_is_a_value():
     assert Allocation("none", "", ("a",)) == Allocation("none", "", ("a",))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["detect"]
 
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h counts its special step ids down from 0xFFFFFFFE
+
 
 def detect(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
     """Return the job that ``environ`` tells of, or None outside Slurm.
@@ -35,7 +37,7 @@ def detect(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | Non
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     if not job:
         return None
-    step = "SLURM_STEP_NUM_TASKS" in environ and "SLURM_STEP_NODELIST" in environ
+    step = "SLURM_STEP_NUM_TASKS" in environ and "SLURM_STEP_NODELIST" in environ and not _is_shell(environ)
     names = _first(environ, ("SLURM_STEP_NODELIST",) if step else ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
     if not names:
         raise MachineError(
@@ -56,6 +58,12 @@ def detect(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | Non
         cpus=None if step else _counts(environ, "SLURM_JOB_CPUS_PER_NODE"),
         origin=origin,
     )
+
+
+def _is_shell(environ: Mapping[str, str]) -> bool:
+    """Tell whether the step is the batch script or an interactive shell: it names one host, the job has more."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) >= _FIRST_SPECIAL_STEP
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

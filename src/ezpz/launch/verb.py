@@ -93,7 +93,9 @@ def _allocation(wishes: Wishes) -> Allocation:
 
 
 def _print_exports(allocation: Allocation, devices: Devices, plan: LaunchPlan) -> None:
-    folder = private_folder(f"job-{allocation.job_id or 'none'}-{os.uname().nodename}".replace("/", "_"))
+    # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
+    name = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
+    folder = private_folder(f"job-{name}-{os.uname().nodename}")
     hostfile = write_lines(os.path.join(folder, "hostfile"), allocation.hosts)
     plan = _with_hostfile(plan, folder)
     print("\n".join(exports(allocation, devices, plan, hostfile)))

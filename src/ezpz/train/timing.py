@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from ezpz.log import use_color
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,4 +32,4 @@ def print_timing(seconds: Mapping[str, Sequence[float]], *, skip: int = 1) -> No
         rest = np.asarray(values[max(1, skip) :] or values, dtype=np.float64)
         figures = (values[0], np.median(rest), np.percentile(rest, 95), rest.max())
         table.add_row(name, *(f"{figure:.6f}" for figure in figures))
-    Console().print(table)
+    Console(force_terminal=use_color(sys.stdout)).print(table)

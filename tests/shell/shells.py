@@ -1,0 +1,100 @@
+"""Shells that have sourced `utils.sh`, with an environment and a Python that each test controls."""
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UTILS = ROOT / "src/ezpz/bin/utils.sh"
+SHELLS = {"bash": ["bash", "--noprofile", "--norc"], "zsh": ["zsh", "-f"]}
+
+# What the surrounding machine may say about jobs and environments must not reach a test.
+FOREIGN = ("PBS_", "SLURM", "EZPZ_", "CONDA", "VIRTUAL_ENV", "PYTHON", "LOADEDMODULES", "NHOSTS", "NGPU", "DIST_LAUNCH")
+
+# A Python that plays its part without costing a second. It answers what utils.sh asks an interpreter, notes each call
+# in $FAKE_LOG, and can be told to fail: FAKE_VERSION, FAKE_NO_ENSUREPIP, FAKE_TORCH, FAKE_VENV_SAYS, FAKE_PIP_SAYS,
+# FAKE_IMPORT_SAYS, FAKE_SLOW (pip waits), FAKE_SLOW_VENV.
+FAKE_PYTHON = r"""#!/bin/sh
+here="${0%/bin/python3}"
+printf '%s %s\n' "$1" "$2 $3" | head -n 1 >>"$FAKE_LOG"
+case "$1 $2" in
+  "-c "*ensurepip*)
+    if [ -n "$FAKE_VERSION" ]; then printf '%s|' "$FAKE_VERSION"; exit 0; fi
+    torch=''; ezpz=''
+    if [ -e "$here/torch" ]; then torch="$here/lib/torch/__init__.py"; fi
+    if [ -n "$FAKE_TORCH" ]; then torch=/base/torch/__init__.py; fi
+    if [ -e "$here/ezpz" ]; then ezpz="$(cat "$here/ezpz")/src/ezpz/__init__.py"; fi
+    printf 'a line of a start-up file\n3.11.7|%s|0|%s|%s|%s|%s||' "$0" "$torch" "${FAKE_NO_ENSUREPIP:-1}" "$ezpz" "$here/lib" ;;
+  "-m venv")
+    for dir; do :; done
+    if [ -n "$FAKE_VENV_SAYS" ]; then echo "$FAKE_VENV_SAYS" >&2; exit 1; fi
+    mkdir -p "$dir/bin" "$dir/lib"; touch "$dir/pyvenv.cfg"
+    if [ -n "$FAKE_SLOW_VENV" ]; then touch "$FAKE_LOG.slow"; sleep 30; fi
+    cp "$0" "$dir/bin/python3"
+    printf 'VIRTUAL_ENV="%s"; export VIRTUAL_ENV\nPATH="$VIRTUAL_ENV/bin:$PATH"\n' "$dir" >"$dir/bin/activate" ;;
+  "-m pip")
+    if [ "$3" = config ]; then echo "global.index-url='https://me:secret@index.example/simple'"; exit 0; fi
+    [ "$3" = install ] || exit 0
+    shift 3; printf 'plan %s\n' "$*" >>"$FAKE_LOG"
+    if [ -n "$FAKE_SLOW" ]; then touch "$here/torch" "$FAKE_LOG.slow"; sleep 30; fi
+    if [ -n "$FAKE_PIP_SAYS" ]; then printf '%s\n' "$FAKE_PIP_SAYS" >&2; exit 1; fi
+    for arg; do
+      case "$arg" in torch) touch "$here/torch" ;; esac
+      last="$arg"
+    done
+    [ "$last" = torch ] || printf '%s' "$last" >"$here/ezpz" ;;
+  "-c "*"import ezpz, torch"*)
+    if [ -n "$FAKE_IMPORT_SAYS" ]; then printf 'Traceback\n%s\n' "$FAKE_IMPORT_SAYS" >&2; exit 1; fi
+    echo "Python 3.11.7, torch 2, ezpz 0" ;;
+  "-c "*importlib.metadata*) cat "$3" >"$4" ;;
+  "-m ezpz.launch") echo "export NHOSTS=1 NGPUS=0 NGPU_PER_HOST=0 EZPZ_NRANKS=2 EZPZ_HOSTS=here HOSTFILE=/h DIST_LAUNCH=" ;;
+  "-c "*) [ -e "$here/ezpz" ] ;;
+esac
+"""
+
+
+@dataclass
+class Shell:
+    """One shell in one folder; `bin` stands first on its PATH."""
+
+    name: str
+    cwd: Path
+    bin: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def program(self, name: str, text: str) -> Path:
+        """Write an executable onto PATH."""
+        path = self.bin / name
+        path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def start(self, script: str, **env: str) -> subprocess.Popen:
+        """Start a script that has sourced utils.sh, in a process group of its own."""
+        return subprocess.Popen(
+            [*SHELLS[self.name], "-c", script, self.name],
+            cwd=self.cwd,
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def bare(self, script: str, **env: str) -> subprocess.CompletedProcess:
+        """Run a script that sources nothing by itself."""
+        process = self.start(script, **env)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(script, process.returncode, out, err)
+
+    def __call__(self, script: str, utils: Path = UTILS, **env: str) -> subprocess.CompletedProcess:
+        """Run a script after `source utils.sh`."""
+        return self.bare(f"source '{utils}'\n{script}", **env)
+
+
+def errors(result: subprocess.CompletedProcess) -> list[str]:
+    """Return the error lines of a run, after checking that nothing else than ezpz spoke on stderr."""
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("[ezpz] ") for line in lines), result.stderr
+    return [line for line in lines if line.startswith("[ezpz] error: ")]

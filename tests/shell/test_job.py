@@ -1,0 +1,310 @@
+"""`ezpz_setup_job`: scheduler, job, hosts, devices and the launch line; with and without the Python half."""
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from shells import ROOT
+
+RECORDS = sorted((ROOT / "tests/data/environments").glob("*.json"))
+NAMES = "EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH"
+TELL = f"for name in {NAMES}; do printf '%s=%s\\n' $name \"$(printenv $name)\"; done"
+
+
+@pytest.fixture
+def small(shell):
+    """A shell whose Python does not import ezpz: the small answer of the shell itself."""
+    shell.program("python3", "exit 1")
+    return shell
+
+
+def job(shell, before="", **env):
+    """Run ezpz_setup_job and return (its result, what it exports)."""
+    result = shell(f"{before}\nezpz_setup_job\nrc=$?\necho '==='\n{TELL}\nexit $rc", **env)
+    blocks, _, told = result.stdout.partition("===\n")
+    result.stdout = blocks
+    return result, dict(line.split("=", 1) for line in told.splitlines())
+
+
+def replay(shell, path):
+    """Rebuild a recorded environment: its variables, its files below a folder of the test, its commands on PATH."""
+    record = json.loads(path.read_text())
+    env = dict(record["env"])
+    for name, text in record["files"].items():
+        copy = shell.cwd.parent / "files" / name.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
+        env = {key: str(copy) if value == name else value for key, value in env.items()}
+    shown = record["commands"].get("scontrol show hostnames")
+    if shown:
+        shell.program("scontrol", f'[ "$1 $2" = "show hostnames" ] || exit 9\ncat <<END\n{shown["stdout"]}END')
+    return record["expect"], env
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_small_answer_agrees_with_the_recorded_environments(small, path):
+    """The same files drive the tests of `ezpz.cluster`: the two halves cannot drift apart."""
+    expect, env = replay(small, path)
+    result, told = job(small, **env)
+    assert result.returncode == 0, result.stderr
+    assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"]) == (expect["scheduler"], expect["job_id"])
+    assert told["EZPZ_HOSTS"].split(",") == expect["hosts"]
+    devices = int(env.get("SLURM_GPUS_ON_NODE", 0))
+    ranks = devices * len(expect["hosts"]) or sum(expect["slots"])
+    assert (told["NGPU_PER_HOST"], told["EZPZ_NRANKS"]) == (str(devices), str(ranks))
+    assert Path(told["HOSTFILE"]).read_text().split() == expect["hosts"]
+    assert list(small.cwd.iterdir()) == [], "nothing is written into the working folder"
+
+
+def test_there_are_records():
+    assert len(RECORDS) >= 8
+
+
+def test_alone_it_is_this_host(small):
+    small.program("nvidia-smi", "printf 'GPU 0: A\\nGPU 1: B\\n  MIG 1g\\n'")
+    small.program("mpiexec", "exit 0")
+    result, told = job(small)
+    assert told["EZPZ_HOSTS"] == os.uname().nodename
+    assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"], told["EZPZ_SITE"]) == ("none", "", "")
+    assert (told["NHOSTS"], told["NGPU_PER_HOST"], told["NGPUS"], told["EZPZ_NRANKS"]) == ("1", "2", "2", "2")
+    assert told["DIST_LAUNCH"] == "mpiexec -n 2"
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if line.startswith("[")] == ["[HOSTS]", "[DIST INFO]", "[LAUNCH]:"]
+    assert f"    • [host:0] - {os.uname().nodename}" in lines
+    assert "    • NGPUS=2" in lines
+    assert f"    • HOSTFILE={told['HOSTFILE']}" in lines
+    assert "      launch = mpiexec -n 2" in lines
+
+
+def test_without_devices_ranks_are_half_the_cores_within_bounds(small):
+    for cores, ranks in ((1, 2), (2, 2), (6, 3), (64, 4)):
+        small.program("nproc", f"echo {cores}")
+        assert job(small)[1]["EZPZ_NRANKS"] == str(ranks)
+
+
+def test_the_host_file_lies_in_a_private_folder(small):
+    _, told = job(small)
+    file = Path(told["HOSTFILE"])
+    assert str(file).startswith(small.env["TMPDIR"])
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert job(small)[1]["HOSTFILE"] == str(file)
+    file.unlink()
+    file.parent.rmdir()
+    file.parent.symlink_to("/etc")
+    result, _ = job(small)
+    assert result.returncode == 125
+    assert "cannot make a private folder" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "devices"),
+    [
+        ({"EZPZ_NGPU_PER_HOST": "6"}, "6"),
+        ({"EZPZ_JOBID": "77.pbs", "NGPU_PER_HOST": "12"}, "12"),
+        ({"EZPZ_JOBID": "76.pbs", "NGPU_PER_HOST": "12"}, "0"),
+        ({"NGPU_PER_HOST": "12"}, "0"),
+    ],
+)
+def test_a_device_count_of_an_earlier_job_is_not_believed(small, env, devices):
+    nodefile = small.cwd.parent / "nodefile"
+    nodefile.write_text("x1\r\nx1\r\nx0\r\n")
+    _, told = job(small, PBS_JOBID="77.pbs", PBS_NODEFILE=str(nodefile), **env)
+    assert (told["NGPU_PER_HOST"], told["EZPZ_HOSTS"]) == (devices, "x1,x0")
+
+
+def test_the_schedulers_host_file_is_kept_when_it_is_plain(small):
+    nodefile = small.cwd.parent / "nodefile"
+    nodefile.write_text("x1\nx0\n")
+    small.program("mpiexec", "exit 0")
+    _, told = job(small, PBS_JOBID="1.s", PBS_NODEFILE=str(nodefile))
+    assert told["HOSTFILE"] == str(nodefile)
+    assert told["DIST_LAUNCH"] == f"mpiexec -n 2 --hostfile {nodefile}"
+
+
+def test_inside_an_interactive_step_the_whole_job_counts(small):
+    """salloc with use_interactive_step gives a shell whose step has one host (step id 4294967290)."""
+    env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "a,b", "SLURM_STEP_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2,1"}
+    small.program("scontrol", 'printf "%s\\n" "$3" | tr , "\\n"')
+    assert job(small, **env, SLURM_STEP_ID="4294967290")[1]["EZPZ_HOSTS"] == "a,b"
+    assert job(small, **env, SLURM_STEP_ID="0")[1]["EZPZ_HOSTS"] == "a"
+    assert job(small, **env)[1]["DIST_LAUNCH"] == "srun -N 1 -n 3"
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "said"),
+    [
+        ({"PBS_JOBID": "1.s"}, 125, "PBS_NODEFILE is not set"),
+        ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/gone"}, 125, "/gone (from PBS_NODEFILE of job 1.s)"),
+        ({"PBS_JOBID": "1.s", "PBS_NODEFILE": "/dev/null"}, 125, "no hosts: /dev/null is empty"),
+        ({"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]"}, 125, "expected scontrol on PATH"),
+        ({"SLURM_JOB_ID": "5"}, 125, "'' (from SLURM_JOB_NODELIST of job 5)"),
+        ({"EZPZ_NGPU_PER_HOST": "four"}, 2, "not a number of devices: four (from EZPZ_NGPU_PER_HOST)"),
+    ],
+)
+def test_what_cannot_be_known_is_an_error(small, env, code, said):
+    small.program("scontrol", "exit 1")
+    result, told = job(small, before="set -u", **env)
+    assert result.returncode == code
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert told["DIST_LAUNCH"] == ""
+
+
+def test_a_plain_host_list_needs_no_scontrol(small):
+    small.program("scontrol", "exit 1")
+    _, told = job(small, SLURM_JOB_ID="5", SLURM_JOB_NODELIST="b,a", SLURM_TASKS_PER_NODE="4(x2)")
+    assert (told["EZPZ_HOSTS"], told["DIST_LAUNCH"]) == ("b,a", "srun -N 2 -n 8")
+
+
+def test_many_hosts_are_shortened(small):
+    nodefile = small.cwd.parent / "nodefile"
+    nodefile.write_text("".join(f"x{i}\n" for i in range(10_000)))
+    result, told = job(small, PBS_JOBID="1.s", PBS_NODEFILE=str(nodefile))
+    assert told["NHOSTS"] == "10000"
+    lines = [line for line in result.stdout.splitlines() if "host:" in line or "more" in line]
+    assert lines[7:] == ["    • [host:7] - x7", "    • … 9991 more", "    • [host:9999] - x9999"]
+    nodefile.write_text("".join(f"x{i}\n" for i in range(16)))
+    assert job(small, PBS_JOBID="1.s", PBS_NODEFILE=str(nodefile))[0].stdout.count("host:") == 16
+
+
+# ---- with the Python half -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def python(shell):
+    """A shell whose python3 imports a stand-in for ezpz, which prints $STUB_SAYS for `--sh` and notes what it launches."""
+    stub = shell.cwd.parent / "stub/ezpz"
+    (stub / "launch").mkdir(parents=True)
+    (stub / "__init__.py").touch()
+    (stub / "launch/__init__.py").touch()
+    (stub / "launch/__main__.py").write_text(
+        "import json, os, sys\n"
+        "if sys.argv[1:] == ['--sh']:\n"
+        "    print(os.environ['STUB_SAYS'])\n"
+        "    sys.exit(int(os.environ.get('STUB_RC', 0)))\n"
+        "json.dump(sys.argv[1:], sys.stdout)\n"
+        "sys.exit(int(os.environ.get('STUB_RC', 0)))\n"
+    )
+    shell.env["PYTHONPATH"] = str(stub.parent)
+    return shell
+
+
+def test_the_python_half_answers_when_it_is_there(python):
+    says = (
+        "export EZPZ_SCHEDULER=slurm EZPZ_JOBID='4[2]' EZPZ_NRANKS=8 NHOSTS=2 NGPU_PER_HOST=4 NGPUS=8\n"
+        "export EZPZ_HOSTS=a,b HOSTFILE='/tmp/it'\"'\"'s $(touch hacked)' DIST_LAUNCH='srun -n 8'"
+    )
+    result, told = job(python, before="set -euo pipefail", STUB_SAYS=says)
+    assert result.returncode == 0, result.stderr
+    assert told["HOSTFILE"] == "/tmp/it's $(touch hacked)"
+    assert (told["EZPZ_JOBID"], told["EZPZ_HOSTS"], told["NGPUS"]) == ("4[2]", "a,b", "8")
+    assert "[host:1] - b" in result.stdout
+    assert list(python.cwd.iterdir()) == []
+
+
+def test_an_error_of_the_python_half_is_the_result(python):
+    result, told = job(python, STUB_SAYS="", STUB_RC="2")
+    assert (result.returncode, told["DIST_LAUNCH"], result.stdout) == (2, "", "")
+
+
+def test_an_answer_that_is_none_is_refused(python):
+    result, _ = job(python, STUB_SAYS="touch hacked")
+    assert result.returncode == 125
+    assert "expected lines that begin with export" in result.stderr
+    assert list(python.cwd.iterdir()) == []
+
+
+def test_both_halves_say_the_same_about_a_plain_host(small, real_python):
+    """The variables, not their values for launching: the launch line is Python's to know."""
+    _, shell_says = job(small)
+    small.program("python3", f'export PYTHONPATH="{ROOT}/src"; exec {real_python} "$@"')
+    result, python_says = job(small)
+    assert result.returncode == 0, result.stderr
+    same = ["EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_HOSTS", "EZPZ_NRANKS", "NHOSTS", "NGPU_PER_HOST", "NGPUS"]
+    assert {name: shell_says[name] for name in same} == {name: python_says[name] for name in same}
+
+
+# ---- launch ---------------------------------------------------------------------------------------------------------
+
+ARGUMENTS = [
+    "",
+    "two  blanks",
+    "'",
+    '"',
+    "$HOME `date`",
+    "a\nb",
+    "tab\t",
+    "ü…🐍",
+    "--flag",
+    "-n",
+    "*",
+    "\\",
+    "!x",
+    "a'b\"c",
+]
+
+
+def quoted(words):
+    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+
+
+@pytest.mark.parametrize("options", ["", "set -euo pipefail"], ids=["plain", "strict"])
+def test_launch_passes_every_byte_and_the_exit_code(python, options):
+    result = python(f"{options}\nlaunch {quoted(ARGUMENTS)} || exit $?", STUB_RC="37")
+    assert json.loads(result.stdout) == ARGUMENTS
+    assert result.returncode == 37
+
+
+def test_launch_alone_hands_over_no_arguments(python):
+    result = python("launch")
+    assert (result.stdout, result.returncode) == ("[]", 0)
+
+
+def test_launch_in_a_script_starts_one_python(python):
+    real = shutil.which("python3", path=python.env["PATH"])
+    python.program("python3", f'echo start >>"$FAKE_LOG"\nexec {real} "$@"')
+    python("launch one; launch two; launch three")
+    log = Path(python.env["FAKE_LOG"]).read_text()
+    assert log.count("start") == 4  # one to learn that ezpz is there, then one each
+
+
+ECHO = 'for a; do printf "%s\\0" "$a"; done; exit 41'
+
+
+def test_without_ezpz_the_plain_prefix_is_used(small):
+    small.program("mpi exec", ECHO)
+    small.program("mpiexec", ECHO)
+    prefix = "mpiexec -n 2 --hostfile /aux/4[2].head"
+    (small.cwd / "42.head").touch()
+    result = small(f"launch {quoted(ARGUMENTS)}", DIST_LAUNCH=prefix)
+    assert result.stdout.split("\0")[:-1] == [*prefix.split()[1:], *ARGUMENTS]
+    assert result.returncode == 41
+    assert small("launch", DIST_LAUNCH=prefix).stdout == prefix + "\n"
+    result = small("launch true", DIST_LAUNCH="")
+    assert result.returncode == 125
+    assert "Call: ezpz_setup_env" in result.stderr
+
+
+def test_the_users_options_and_word_splitting_stay_as_they_were(small):
+    small.program("mpiexec", "exit 0")
+    show = 'setopt; set -o; echo "$-|$IFS|$PWD"' if small.name == "zsh" else 'set +o; shopt; echo "$-|$IFS|$PWD"'
+    script = f"IFS=:\n{show} >../one\nezpz_setup_job >/dev/null\nlaunch true\n{show} >../two"
+    result = small(script)
+    assert result.returncode == 0, result.stderr
+    assert (small.cwd.parent / "one").read_text() == (small.cwd.parent / "two").read_text()
+
+
+def test_an_alias_that_hides_launch_is_told(small):
+    small.program("mpiexec", "exit 0")
+    result = small("alias launch=echo\nezpz_setup_job >/dev/null")
+    assert "unalias launch" in result.stderr
+
+
+def test_the_tests_run_the_shells_they_name(shell):
+    program = {"bash": "$BASH_VERSION", "zsh": "$ZSH_VERSION"}[shell.name]
+    assert shell(f'test -n "{program}"').returncode == 0

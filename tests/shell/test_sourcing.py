@@ -1,0 +1,119 @@
+"""Sourcing prints nothing, starts nothing and leaves behind only the documented names."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from shells import UTILS
+
+# Each state is a section of text; what differs between two snapshots is what sourcing left behind.
+SNAPSHOT = {
+    "bash": """
+        snapshot() {
+          echo '== functions'; declare -F | sed 's/^declare -f[a-z]* //'
+          echo '== variables'; (set -o posix; set) | sed 's/=.*//' | grep -vE '^(_|BASH_.*|FUNCNAME|PIPESTATUS|LINENO|RANDOM|SRANDOM|SECONDS|EPOCH.*|BASHPID|OPTIND)$'
+          echo '== exported'; export -p
+          echo '== options'; set +o; shopt
+          echo '== traps'; trap
+          echo '== aliases'; alias
+          echo '== place'; printf '%s\\n' "$PWD" "$OLDPWD" "$PATH" "$IFS" "$-" "$#" "$@"; umask
+        }""",
+    "zsh": """
+        snapshot() {
+          echo '== functions'; print -l ${(ok)functions}
+          echo '== variables'; print -l ${(ok)parameters} | grep -vE '^(_|LINENO|RANDOM|SECONDS|EPOCH.*|TTYIDLE|status|pipestatus|\\?|!|\\$|funcstack|functrace|funcfiletrace|funcsourcetrace|zsh_eval_context|ZSH_EVAL_CONTEXT|KEYBOARD_HACK)$'
+          echo '== exported'; export -p
+          echo '== options'; set -o; setopt
+          echo '== traps'; trap
+          echo '== aliases'; alias
+          echo '== place'; printf '%s\\n' "$PWD" "$OLDPWD" "$PATH" "$IFS" "$-" "$#" "$@"; umask
+        }""",
+}
+DOCUMENTED = re.compile(r"ezpz_\w+|launch|EZPZ_\w+")
+
+
+def left_behind(shell, how, options=""):
+    """Return the names that sourcing added, after checking that nothing else changed."""
+    script = f"""
+        alias ll='ls -l' cd='cd -P' cat='cat -A' printf='printf x' mkdir='mkdir -v'
+        trap 'true' USR1
+        {options}
+        set -- 'first parameter' 'second'
+        {"zmodload zsh/parameter" if shell.name == "zsh" else ""}
+        OLDPWD=/
+        {SNAPSHOT[shell.name]}
+        snapshot >../before 2>&1 || :
+        {how}
+        snapshot >../after 2>&1 || :
+    """
+    result = shell.bare(script)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    before, after = ((shell.cwd.parent / name).read_text().splitlines() for name in ("before", "after"))
+    assert len(before) > 100
+    lost = [line for line in before if line not in after]
+    assert lost == []
+    return sorted(set(after) - set(before))
+
+
+@pytest.mark.parametrize("options", ["", "set -euo pipefail"], ids=["plain", "strict"])
+@pytest.mark.parametrize("how", ["source '{}'", "source <(command cat '{}')"], ids=["file", "pipe"])
+def test_only_documented_names_are_left_behind(shell, how, options):
+    added = left_behind(shell, how.format(UTILS), options)
+    assert {"launch", "ezpz_setup_env", "ezpz_setup_python", "ezpz_setup_job", "EZPZ_UTILS"} <= set(added)
+    assert [name for name in added if not DOCUMENTED.fullmatch(name)] == []
+
+
+def test_sourcing_twice_changes_nothing_more(shell):
+    script = f"source '{UTILS}'\n{SNAPSHOT[shell.name]}\nsnapshot >../one\nsource '{UTILS}'\nsnapshot >../two"
+    assert shell.bare(script).returncode == 0
+    assert (shell.cwd.parent / "one").read_text() == (shell.cwd.parent / "two").read_text()
+
+
+def test_sourcing_starts_no_program(shell):
+    result = shell.bare(f"PATH=/nowhere\nsource '{UTILS}' && echo \"loaded $EZPZ_UTILS\"")
+    assert (result.stdout, result.stderr) == (f"loaded {UTILS}\n", "")
+
+
+@pytest.mark.parametrize("how", ["source <(cat '{}')", "cat '{}' >copy.sh; source ./copy.sh"], ids=["pipe", "copy"])
+def test_the_path_is_known_only_where_there_is_a_file(shell, how):
+    result = shell.bare(f'EZPZ_UTILS=stale\n{how.format(UTILS)}\necho "[$EZPZ_UTILS]"')
+    assert result.stdout in ("[]\n", f"[{shell.cwd}/copy.sh]\n", f"[{shell.cwd}/./copy.sh]\n")
+    assert ("copy" in result.stdout) == ("copy" in how)
+
+
+def test_a_cut_download_defines_nothing(shell):
+    lines = UTILS.read_text().splitlines(keepends=True)
+    start = next(i for i, line in enumerate(lines) if line.startswith("{"))
+    end = max(i for i, line in enumerate(lines) if line.startswith("}"))
+    cuts = [*range(start + 1, end, 29), end]
+    for cut in cuts:
+        (shell.cwd / f"cut-{cut}").write_text("".join(lines[:cut]))
+    checks = "\n".join(
+        f"( source ./cut-{cut} ) >/dev/null 2>&1; source ./cut-{cut} 2>/dev/null; "
+        f"if typeset -f launch ezpz_setup_env ezpz__log >/dev/null; then echo 'defined by {cut}'; fi"
+        for cut in cuts
+    )
+    result = shell.bare(f"{checks}\necho done")
+    assert result.stdout == "done\n"
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not on PATH")
+def test_shellcheck_has_nothing_to_say():
+    result = subprocess.run(["shellcheck", "--shell=bash", str(UTILS)], capture_output=True, text=True, check=False)
+    assert result.stdout == ""
+
+
+def test_the_file_keeps_its_measure():
+    text = UTILS.read_text()
+    assert len(text.splitlines()) <= 600
+    functions = re.findall(r"^function (\S+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    assert len(functions) > 20
+    assert [name for name, body in functions if body.count("\n") > 40] == []
+    assert [name for name, _ in functions if not DOCUMENTED.fullmatch(name)] == []
+
+
+def test_only_syntax_of_both_shells_is_used():
+    """What bash 4.2 and zsh do not share is kept out: arrays, [[ ]], case changes, name references."""
+    code = "\n".join(line for line in UTILS.read_text().splitlines() if not line.lstrip().startswith("#"))
+    assert not re.search(r"\[\[ |declare -A|local -[nA-]|mapfile|BASH_REMATCH|\$\{\w+(,,|\^\^)", code)
