@@ -61,7 +61,10 @@ def test_a_rank_is_one_tuple_of_one_family(environ, expected):
         ({**OPENMPI}, ("OMPI_COMM_WORLD_LOCAL_SIZE=(unset)",)),
         ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, ("OMPI_COMM_WORLD_LOCAL_SIZE=two",)),
         ({**STEP, "SLURM_NODEID": "7"}, ("SLURM_NODEID=7", "3,1")),
-        ({**MPICH, "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "1"}, ("contradict", "rank 0 of 1", "rank 3 of 4", "unset")),
+        (
+            {**MPICH, "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "1"},
+            ("contradict", "rank 0 of 1", "rank 3 of 4", "unset"),
+        ),
         ({**MPICH, "PMI_SIZE": "4", "RANK": "0"}, ("contradict", "rank 0 of 4", "rank 3 of 4")),
     ],
 )

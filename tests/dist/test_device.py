@@ -23,7 +23,12 @@ def fake_torch(monkeypatch, **kinds):
 
 
 def rank(monkeypatch, local, local_world):
-    for name, value in {"RANK": local, "WORLD_SIZE": local_world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": local_world}.items():
+    for name, value in {
+        "RANK": local,
+        "WORLD_SIZE": local_world,
+        "LOCAL_RANK": local,
+        "LOCAL_WORLD_SIZE": local_world,
+    }.items():
         monkeypatch.setenv(name, str(value))
 
 

@@ -9,7 +9,18 @@ IN_RANKS = Path(__file__).with_name("in_ranks.py")
 
 
 def inside(python):
-    return [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120", str(IN_RANKS)]
+    return [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "--color=no",
+        "--timeout=120",
+        str(IN_RANKS),
+    ]
 
 
 def check(done, ranks):

@@ -103,7 +103,7 @@ def test_two_bare_jobs_side_by_side_never_meet(run_cli, clean_env, script, tmp_p
 
 def test_a_second_program_of_the_same_starter_meets_anew(clean_env, script, tmp_path):
     variables = "PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2"
-    inner = f"'\"$0\" {script} one; \"$0\" {script} two'"
+    inner = f'\'"$0" {script} one; "$0" {script} two\''
     line = f'for rank in 0 1; do {variables} bash -c {inner} "$0" & done; wait'
     done = subprocess.run(
         ["bash", "-c", line, sys.executable], env=clean_env, capture_output=True, text=True, timeout=100, cwd=tmp_path

@@ -207,7 +207,9 @@ def test_the_held_port_can_be_listened_on_by_rank_0_and_by_nobody_else():
 
 def test_exports_are_quoted_words_for_a_shell(launch, run_cli, clean_env):
     done = launch("--sh", env={**clean_env, "EZPZ_NGPU_PER_HOST": "3"})
-    shell = run_cli(["bash", "-c", done.stdout + "\necho $EZPZ_SCHEDULER $NHOSTS $NGPU_PER_HOST $NGPUS $EZPZ_NRANKS; cat $HOSTFILE"])
+    shell = run_cli(
+        ["bash", "-c", done.stdout + "\necho $EZPZ_SCHEDULER $NHOSTS $NGPU_PER_HOST $NGPUS $EZPZ_NRANKS; cat $HOSTFILE"]
+    )
     assert shell.stdout.split() == ["none", "1", "3", "3", "3", os.uname().nodename]
     assert "export DIST_LAUNCH='" in done.stdout
 

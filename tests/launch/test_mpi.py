@@ -70,7 +70,9 @@ def test_a_pasted_dry_run_starts_the_same_ranks(flavour, launch, run_cli):
 
 def test_a_world_that_is_not_the_planned_one_is_refused(flavour, launch, run_cli):
     env = flavour.env()
-    line = launch("-n", "2", "--dry-run", "echo", "never", env=env).stdout.replace("EZPZ_PLACEMENT=2", "EZPZ_PLACEMENT=3")
+    line = launch("-n", "2", "--dry-run", "echo", "never", env=env).stdout.replace(
+        "EZPZ_PLACEMENT=2", "EZPZ_PLACEMENT=3"
+    )
     done = run_cli(["bash", "-c", line], env=env)
     assert "never" not in done.stdout
     assert "expected a world of 3 (from the plan)" in done.stderr

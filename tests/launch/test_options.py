@@ -39,7 +39,10 @@ def test_a_wrong_option_is_one_clear_line(argv, words):
 
 
 def test_world_size_without_rank_is_a_wish_that_the_option_outranks():
-    assert (parse(["x"], {"WORLD_SIZE": "12"}).ranks, parse(["x"], {"WORLD_SIZE": "12"}).ranks_origin) == (12, "WORLD_SIZE")
+    assert (parse(["x"], {"WORLD_SIZE": "12"}).ranks, parse(["x"], {"WORLD_SIZE": "12"}).ranks_origin) == (
+        12,
+        "WORLD_SIZE",
+    )
     assert parse(["-n", "3", "x"], {"WORLD_SIZE": "12"}).ranks == 3
     assert parse(["x"], {"WORLD_SIZE": "12", "RANK": "0"}).ranks is None
     with pytest.raises(UsageError, match="WORLD_SIZE"):

@@ -53,12 +53,15 @@ def test_wishes_fill_hosts_in_order(count, devices, wishes, expected):
 
 
 def test_an_impossible_wish_shows_the_arithmetic_and_the_nearest_one():
-    with pytest.raises(UsageError, match=r"9 ranks \(from -n\) on 2 hosts with 4 each .* room for 8.*`-n 8` or `--ppn 5`"):
+    with pytest.raises(
+        UsageError, match=r"9 ranks \(from -n\) on 2 hosts with 4 each .* room for 8.*`-n 8` or `--ppn 5`"
+    ):
         place(hosts(2), CPU, 2, ranks=9, per_host=4)
 
 
 @pytest.mark.parametrize(
-    ("counts", "text"), [((2,), "2"), ((4, 4, 3), "4(x2),3"), ((1, 2, 2, 1), "1,2(x2),1"), ((12,) * 10_000, "12(x10000)")]
+    ("counts", "text"),
+    [((2,), "2"), ((4, 4, 3), "4(x2),3"), ((1, 2, 2, 1), "1,2(x2),1"), ((12,) * 10_000, "12(x10000)")],
 )
 def test_counts_travel_folded(counts, text):
     assert Placement(tuple(map(str, range(len(counts)))), counts, "").encode() == text

@@ -498,9 +498,9 @@ function ezpz__hostfile {
 function ezpz__small_answer {
   local scheduler job hosts='' slots=0 devices='' hostfile='' nhosts ranks line=''
   # Job variables decide, never a host name: login hosts have schedulers too.
-  scheduler=none job="${PBS_JOBID:-${SLURM_JOB_ID:-${SLURM_JOBID:-}}}"
-  if [ -n "$job" ]; then scheduler=slurm; fi
-  if [ -n "${PBS_JOBID:-}" ]; then scheduler=pbs; fi
+  scheduler=none job="${SLURM_JOB_ID:-${SLURM_JOBID:-${PBS_JOBID:-}}}"
+  if [ -n "$job" ]; then scheduler=pbs; fi
+  if [ -n "${SLURM_JOB_ID:-${SLURM_JOBID:-}}" ]; then scheduler=slurm; fi
   case "$scheduler" in
     pbs) ezpz__pbs_hosts || return ;;
     slurm) ezpz__slurm_hosts || return ;;

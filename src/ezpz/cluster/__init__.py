@@ -16,8 +16,7 @@ __all__ = ["Allocation", "Devices", "count_devices", "detect", "expand"]
 
 _HOME_OF = {"Allocation": "allocation", "Devices": "devices", "count_devices": "devices", "expand": "hostlist"}
 
-# Detection order. Inside a job of one scheduler the variables of another are leftovers of an outer shell only when
-# both name a job; Slurm comes first because sites that emulate PBS on Slurm set both. The last entry always answers.
+# Detection order, the same in bin/utils.sh: the first whose job variables are set. The last entry always answers.
 SCHEDULERS = ("slurm", "pbs", "single")
 
 

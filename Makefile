@@ -1,0 +1,34 @@
+# make test [K=expression] [ARGS="pytest arguments"]    make check    make bench [ARGS=--markdown]    make clean
+# PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
+# an --index-url of CPU builds where no CUDA is wanted.
+# EZPZ_REQUIRE=hosts,slurm,… turns the skip of a missing part into a failure (names: tests/lab/require.py).
+PY ?= python3
+K ?=
+ARGS ?=
+export PY TORCH_ARGS EZPZ_REQUIRE
+
+BIN := .test/venv/bin
+SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/*.sh tests/*/*.sh bench/*.sh)
+
+.PHONY: help test check bench clean
+help:
+	@sed -n '1,4s/^# //p' Makefile
+
+test:
+	@tests/lab/setup venv mpi
+	@$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
+
+check:
+	@tests/lab/setup venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	shellcheck --shell=bash $(SHELL_FILES)
+
+bench:
+	@tests/lab/setup venv mpi bench
+	@$(BIN)/python bench/run.py $(ARGS)
+
+clean:
+	rm -rf .test build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,103 @@
+"""Who is measured: each group is one question, its first row usually the peer of the others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from measure import Contender
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = ROOT / "bench"
+VENV = ROOT / ".test" / "venv" / "bin"
+MPICH = ROOT / ".test" / "mpi" / "mpich" / "bin"
+PEERS = ROOT / ".test" / "bench" / "bin"
+UTILS = ROOT / "src" / "ezpz" / "bin" / "utils.sh"
+SYSTEM = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+ACCELERATE = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+TORCHRUN = ["torchrun", "--nproc-per-node", "2"]
+LAUNCH = ["ezpz", "launch", "-n", "2"]
+MPIEXEC = ["mpiexec", "-launcher", "fork", "-n", "2"]
+
+
+def env(home, *bins, **more):
+    """A bare login whose PATH begins with `bins`: no launcher or scheduler is found by accident."""
+    path = ":".join([*map(str, bins), SYSTEM])
+    return {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8", **more}
+
+
+def imports(home):
+    group, bare = "imports", "python3 -c pass"
+    rows = [(bare, "pass", ""), ("import ezpz", "import ezpz", "+10 ms")]
+    rows.append(("import ezpz.launch", "import ezpz.launch", "+20 ms"))
+    return [
+        Contender(group, name, ["python3", "-c", code], env(home, VENV), peer=bare, repeat=5, budget=budget)
+        for name, code, budget in rows
+    ]
+
+
+def launches(home):
+    """Starting two processes that do nothing."""
+    group, peer = "launch of 2 true", "mpiexec (MPICH)"
+    with_mpi, without = env(home, MPICH, VENV), env(home, VENV)
+    return [
+        Contender(group, peer, [*MPIEXEC, "true"], with_mpi, repeat=2),
+        Contender(group, "ezpz launch, MPICH", [*LAUNCH, "true"], with_mpi, peer, repeat=2, budget="+150 ms"),
+        Contender(group, "ezpz launch, local", [*LAUNCH, "true"], without, peer, repeat=2, budget="+150 ms"),
+        Contender(group, "torchrun", [*TORCHRUN, "--no-python", "true"], without, peer),
+        *accelerate(group, home, peer, ["--no_python", "true"]),
+    ]
+
+
+def ddp(home):
+    """A whole process: one DDP step on two ranks, the same plain torch script under each launcher."""
+    group, peer, script = "DDP, one step", "mpiexec (MPICH)", str(HERE / "ddp_step.py")
+    with_mpi, without = env(home, MPICH, VENV), env(home, VENV)
+    bare = {**with_mpi, "MASTER_ADDR": "127.0.0.1"}
+    wrapper = str(HERE / "mpi_env.sh")
+    smoke = ["-m", "ezpz.test_dist", "--train-iters", "1", "--no-plots", "--outdir"]
+    python = [*LAUNCH, "python3"]
+    return [
+        Contender(group, peer, [*MPIEXEC, wrapper, "python3", script], bare, fresh_port=True),
+        Contender(group, "torchrun", [*TORCHRUN, script], without, peer),
+        *accelerate(group, home, peer, [script]),
+        Contender(group, "ezpz launch, MPICH", [*python, script], with_mpi, peer, budget="x1.05"),
+        Contender(group, "ezpz launch, local", [*python, script], without, peer, budget="x1.05"),
+        Contender(group, "test_dist, MPICH", [*python, *smoke, f"{home}/m"], with_mpi, "torchrun", budget="x1.00"),
+        Contender(group, "test_dist, local", [*python, *smoke, f"{home}/l"], without, "torchrun", budget="x1.00"),
+    ]
+
+
+def accelerate(group, home, peer, arguments):
+    if not (PEERS / "accelerate").exists():
+        return []
+    line = [*ACCELERATE, "--main_process_port", "0", *arguments]
+    return [Contender(group, "accelerate", line, env(home, PEERS, VENV), peer)]
+
+
+def shells(home):
+    """What sourcing and asking for the job cost above an empty shell."""
+    return [row for shell in ("bash", "zsh") if shutil.which(shell) for row in one_shell(shell, home)]
+
+
+def one_shell(shell, home):
+    empty, sourced = f"{shell}, nothing", f"{shell}, source utils.sh"
+    variables = env(home, VENV)
+    lines = [shell, *(["--norc", "--noprofile"] if shell == "bash" else ["-f"]), "-c"]
+    source = f". '{UTILS}'"
+    return [
+        Contender(shell, empty, [*lines, ":"], variables, repeat=5),
+        Contender(shell, sourced, [*lines, source], variables, empty, repeat=5, budget="+15 ms"),
+        Contender(
+            shell, "ezpz_setup_job", [*lines, f"{source} && ezpz_setup_job"], variables, sourced, 2, budget="+200 ms"
+        ),
+    ]
+
+
+def history(home):
+    line = ["python3", str(HERE / "history_update.py"), f"{home}/history"]
+    return [Contender("metrics", "History.update, 8 scalars", line, env(home, VENV), unit="µs", budget="20 µs")]
+
+
+GROUPS = {"imports": imports, "launch": launches, "ddp": ddp, "shell": shells, "metrics": history}

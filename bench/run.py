@@ -1,0 +1,120 @@
+"""Measure ezpz beside its peers, everybody in turn in one run. `make bench`, or `make bench ARGS=--markdown`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from contenders import GROUPS, MPICH, PEERS, ROOT
+from measure import GIVE_UP, measure
+
+HEADS = ("", "median", "min", "- peer", "/ peer", "peer", "budget")
+
+
+def main():
+    options = arguments()
+    with tempfile.TemporaryDirectory(prefix="ezpz-bench-") as folder:
+        rows = [row for name in options.only for row in GROUPS[name](folder)]
+        measure(rows, options.rounds, Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
+        failures = Path(folder, "failures.log")
+        if failures.exists():
+            print(failures.read_text()[-4000:], file=sys.stderr)
+    print((markdown if options.markdown else plain)(rows, options.rounds))
+    return any(failed(row) for row in rows)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="runs of each contender, medians are taken over")
+    parser.add_argument("--only", default=",".join(GROUPS), help=f"groups, of {','.join(GROUPS)}")
+    parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md holds it")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    unknown = sorted(set(options.only) - set(GROUPS))
+    if unknown or options.rounds < 1:
+        parser.error(f"unknown groups {unknown}" if unknown else "--rounds must be at least 1")
+    return options
+
+
+def failed(row):
+    """Whether a row has no figures to show: it failed more than once, or never ended well."""
+    return len(row.failures) >= GIVE_UP or not row.samples
+
+
+def figures(row, rows):
+    """The cells of one row."""
+    if failed(row):
+        return [row.name, f"failed ({row.failures[-1]})", "", "", "", row.peer, row.budget]
+    digits = 1 if row.median < 100 else 0
+    name = f"{row.name} (1 {row.failures[0]})" if row.failures else row.name
+    cells = [name, f"{row.median:.{digits}f} {row.unit}", f"{min(row.samples):.{digits}f}"]
+    peer = next((other for other in rows if (other.group, other.name) == (row.group, row.peer)), None)
+    if peer is None or peer is row or failed(peer):
+        return [*cells, "", "", "", row.budget]
+    apart = f"{row.median - peer.median:+.{digits}f}"
+    return [*cells, apart, f"{row.median / peer.median:.2f}", peer.name, row.budget]
+
+
+def tables(rows):
+    """``[(group, [cells of each row])]`` in the order of measuring."""
+    return [(group, [figures(row, rows) for row in rows if row.group == group]) for group in groups_of(rows)]
+
+
+def groups_of(rows):
+    return list(dict.fromkeys(row.group for row in rows))
+
+
+def plain(rows, rounds):
+    widths = (27, 17, 6, 8, 7, 23, 8)
+    lines = [heading(rounds)]
+    for group, table in tables(rows):
+        lines += ["", fit((group, *HEADS[1:]), widths), "-" * 100]
+        lines += [fit(cells, widths) for cells in table]
+    return "\n".join(lines)
+
+
+def fit(cells, widths):
+    return " ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def markdown(rows, rounds):
+    lines = [heading(rounds)]
+    for group, table in tables(rows):
+        lines += ["", f"| {' | '.join((group, *HEADS[1:]))} |", f"|{'---|' * len(HEADS)}"]
+        lines += [f"| {' | '.join(cells)} |" for cells in table]
+    return "\n".join(lines)
+
+
+def heading(rounds):
+    """When, on what and with which versions: figures without these compare with nothing."""
+    versions = [f"Python {platform.python_version()}", f"torch {version('torch')}", f"ezpz {version('ezpz')}{commit()}"]
+    versions += [f"MPICH {version('mpich', MPICH)}", f"accelerate {version('accelerate', PEERS)}"]
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    return (
+        f"{today}, {platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {rounds} rounds, interleaved.\n"
+        f"{', '.join(versions)}."
+    )
+
+
+def version(name, bins=None):
+    """The version of `name` here, or in the venv whose folder of programs is `bins`."""
+    places = [str(path) for path in bins.parent.glob("lib/python*/site-packages")] if bins else sys.path
+    return next((found.version for found in metadata.distributions(name=name, path=places)), "absent")
+
+
+def commit():
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return f" ({done.stdout.strip()})" if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

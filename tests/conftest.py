@@ -1,0 +1,141 @@
+"""Fixtures for everything that needs more than a function call: clean environments, hosts, Slurm, MPI flavours."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import pytest
+
+from lab import flavours, process
+from lab import hosts as lab_hosts
+from lab import slurm as lab_slurm
+from lab.require import require, required
+
+
+def pytest_configure():
+    required()  # an unknown name in EZPZ_REQUIRE stops the run here
+
+
+@pytest.fixture(autouse=True)
+def _environment_is_kept():
+    """Fail a test that leaves `os.environ` changed, and put it back for those that follow."""
+    before = dict(os.environ)
+    yield
+    after = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    before.pop("PYTEST_CURRENT_TEST", None)
+    if after == before:
+        return
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in changed:
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
+    pytest.fail(f"the test left os.environ changed: {', '.join(changed)}", pytrace=False)
+
+
+@pytest.fixture
+def tag():
+    """The value of EZPZ_TEST_TAG in this test's `clean_env`; what carries it must be gone when the test ends."""
+    value = f"ezt-{uuid.uuid4().hex[:12]}"
+    yield value
+    left = {}
+
+    def gone():
+        left.clear()
+        left.update(process.survivors(value))
+        return not left
+
+    try:
+        process.wait_until(gone, 2, "the end of this test's processes")
+    except AssertionError:
+        process.kill_all(left)
+        lines = "\n".join(f"  {pid}: {line[:150]}" for pid, line in left.items())
+        pytest.fail(f"processes outlived the test (killed now):\n{lines}", pytrace=False)
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The empty home folder of `clean_env`."""
+    path = tmp_path / "home"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def clean_env(home, tag):
+    """A minimal environment (a dict to copy): an empty HOME, the tests' Python first on PATH, no launcher's leftovers."""
+    return process.minimal_env(home, tag, flavours.base_bin())
+
+
+@pytest.fixture
+def survivors(tag):
+    """`survivors()` -> {pid: command line} of this test's processes that still live."""
+    return lambda: process.survivors(tag)
+
+
+@pytest.fixture
+def run_cli(clean_env, tmp_path):
+    """`run_cli(args, env=clean_env, timeout=60, cwd=tmp_path, stdin=None)` -> CompletedProcess; args[0] from env's PATH."""
+
+    def run(args, env=None, timeout=60, *, cwd=None, stdin=None):
+        return process.run(args, clean_env if env is None else env, timeout=timeout, cwd=cwd or tmp_path, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def _can_make_hosts():
+    problem = lab_hosts.problem()
+    if not problem:
+        lab_hosts.sweep()
+    return problem
+
+
+@pytest.fixture
+def make_hosts(_can_make_hosts):
+    """`make_hosts("head", "n01", …)` -> Hosts, as many labs as wanted, all gone after the test."""
+    require("hosts", _can_make_hosts)
+    labs = []
+
+    def make(*names):
+        lab = lab_hosts.Hosts(*names)
+        labs.append(lab)
+        return lab.__enter__()
+
+    yield make
+    for lab in labs:
+        lab.close()
+
+
+@pytest.fixture
+def hosts(make_hosts):
+    """A lab of `head`, `n01` and `n02`, this test's own: it may break them."""
+    return make_hosts("head", "n01", "n02")
+
+
+@pytest.fixture(scope="session")
+def _slurm(_can_make_hosts):
+    if _can_make_hosts or lab_slurm.problem():
+        yield None
+        return
+    with lab_hosts.Hosts("head", "n01", "n02") as lab:
+        cluster = lab_slurm.Slurm(lab)
+        yield cluster.start()
+        cluster.stop()
+
+
+@pytest.fixture
+def slurm(_slurm, _can_make_hosts):
+    """A Slurm of `n01` and `n02`, submitted to from `head`; one for the whole run, so leave no job behind."""
+    require("hosts", _can_make_hosts)
+    require("slurm", lab_slurm.problem())
+    return _slurm
+
+
+@pytest.fixture(params=flavours.NAMES)
+def flavour(request, home, tag):
+    """Each MPI flavour in turn: `.name .bin .python .mpiexec .env() .bare_env() .command(ranks, args, …)`."""
+    value = flavours.Flavour(request.param, home, tag)
+    require(value.name, value.problem())
+    return value

@@ -1,0 +1,78 @@
+"""`launch` inside real Slurm jobs over two hosts."""
+
+import json
+import sys
+import time
+
+from lab import process as lab
+
+LAUNCH = [sys.executable, "-m", "ezpz.launch"]
+SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.uname().nodename]), flush=True)"
+NAMES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE")
+
+
+def shown(output):
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
+    return sorted(lines, key=lambda rank: int(rank[0]["RANK"]))
+
+
+def test_a_job_of_two_hosts_gets_its_tasks_and_the_users_variables(slurm, clean_env):
+    env = {**clean_env, "MINE": "a 'b', \"c\"=d", "RANK": "7", "SLURM_EXPORT_ENV": "NONE"}
+    done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, sys.executable, "-c", SHOW, "a b", ""], env)
+
+    assert done.returncode == 0, done.stderr
+    ranks = shown(done.stdout)
+    assert [host for _, _, host in ranks] == ["n01", "n02"]
+    assert [[environ[name] for name in NAMES] for environ, _, _ in ranks] == [
+        ["0", "0", "1", "0", "2"],
+        ["1", "0", "1", "1", "2"],
+    ]
+    assert [(environ["MINE"], argv) for environ, argv, _ in ranks] == [("a 'b', \"c\"=d", ["a b", ""])] * 2
+    assert {environ["MASTER_ADDR"] for environ, _, _ in ranks} == {"n01"}
+    assert {environ["OMP_NUM_THREADS"] for environ, _, _ in ranks} == {"1"}  # one CPU was granted per task
+    assert "2 ranks on 2 hosts from n01 on (SLURM_NTASKS), cpu, srun launcher (srun of Slurm job" in done.stderr
+
+
+def test_uneven_blocks_are_placed_exactly(slurm, clean_env):
+    done = slurm.salloc(["-N2", "-n4"], [*LAUNCH, "-n", "3", "--ppn", "2", sys.executable, "-c", SHOW], clean_env)
+    assert done.returncode == 0, done.stderr
+    ranks = shown(done.stdout)
+    assert [(environ["RANK"], environ["LOCAL_RANK"], host) for environ, _, host in ranks] == [
+        ("0", "0", "n01"),
+        ("1", "1", "n01"),
+        ("2", "0", "n02"),
+    ]
+
+
+def test_devices_decide_the_number_of_ranks(slurm, clean_env):
+    done = slurm.salloc(["-N2", "--gres=gpu:2"], [*LAUNCH, "--sh"], clean_env)
+    # Outside a step salloc tells no SLURM_GPUS_ON_NODE on a host without devices: the user's word counts.
+    told = slurm.salloc(["-N2", "--gres=gpu:2"], [*LAUNCH, "--sh"], {**clean_env, "EZPZ_NGPU_PER_HOST": "2"})
+    assert (done.returncode, told.returncode) == (0, 0)
+    assert "export NHOSTS=2" in told.stdout
+    assert "export NGPUS=4" in told.stdout
+    assert "export EZPZ_NRANKS=4" in told.stdout
+
+
+def test_the_first_failure_ends_the_step_and_is_the_exit_code(slurm, clean_env):
+    script = 'if [ "$RANK" = 1 ]; then sleep 0.5; exit 5; fi; sleep 600'
+    begin = time.monotonic()
+    done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, "bash", "-c", script], clean_env)
+    assert done.returncode == 5, done.stderr
+    assert "rank 1 on host n02" in done.stderr
+    assert time.monotonic() - begin < 15
+
+
+def test_a_second_launch_in_the_same_job_works_after_the_first(slurm, clean_env):
+    line = f"{LAUNCH[0]} -m ezpz.launch true && {LAUNCH[0]} -m ezpz.launch hostname"
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", line], clean_env)
+    assert sorted(done.stdout.split()) == ["n01", "n02"], done.stderr
+
+
+def test_nothing_stays_on_the_hosts_when_launch_is_terminated(slurm, clean_env, survivors):
+    script = (
+        "#!/bin/bash\n" + f"{LAUNCH[0]} -m ezpz.launch bash -c 'sleep 600' & sleep 2; kill $!; wait $!; echo code $?\n"
+    )
+    done = slurm.sbatch(["-N2", "--ntasks-per-node=1"], script, clean_env, timeout=90)
+    assert "code 143" in done.stdout, done.stdout + done.stderr
+    lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")

@@ -1,0 +1,189 @@
+"""The laboratory itself: what the other tests rely on, with real processes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from lab import hosts as lab_hosts
+from lab import process
+from lab.require import PARTS
+
+HERE = Path(__file__).resolve().parent
+CONNECT = "import socket,sys; socket.create_connection((sys.argv[1], 7077), timeout=2).close()"
+LISTEN = "import socket; s = socket.create_server(('', 7077)); print('ready', flush=True); s.accept(); s.accept()"
+
+
+def test_every_host_has_its_own_name_and_address_and_knows_the_others(hosts):
+    seen = {host.run(["sh", "-c", "hostname; hostname -I; echo $TMPDIR"]).stdout for host in hosts}
+    assert seen == {f"{host.name}\n{host.address} \n{host.tmp}\n" for host in hosts}
+    assert hosts["n01"].run(["getent", "hosts", "n02"]).stdout.split() == [hosts["n02"].address, "n02"]
+
+
+def test_hosts_reach_one_another_until_one_vanishes(hosts):
+    with hosts["n02"].popen([sys.executable, "-c", LISTEN], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline() == "ready\n"
+        hosts["n01"].run([sys.executable, "-c", CONNECT, "n02"]).check_returncode()
+        hosts["n02"].vanish()
+        lost = hosts["n01"].run([sys.executable, "-c", CONNECT, "n02"], timeout=20)
+        assert lost.returncode == 1
+        assert "timed out" in lost.stderr or "No route to host" in lost.stderr
+        assert hosts["n01"].run([hosts.rsh, "n02", "true"]).returncode == 255
+        server.kill()
+
+
+def test_rsh_takes_a_command_as_ssh_does(hosts):
+    env = {**process.minimal_env("/", "x"), "SECRET": "1"}
+    done = hosts["n01"].run([hosts.rsh, "-x", "-p", "22", "n02", "echo", '$(hostname) "a  b" ${SECRET-none}'], env)
+    assert done.stdout == "n02 a  b none\n"
+    assert "Could not resolve" in hosts["n01"].run([hosts.rsh, "n09", "true"]).stderr
+
+
+def test_closing_a_lab_kills_what_runs_there(make_hosts):
+    lab = make_hosts("n01")
+    child = lab["n01"].popen(["setsid", "--fork", "sleep", "600"])
+    child.wait(10)
+    process.wait_until(lab["n01"].pids, 5, "the sleep on n01")
+    assert list(process.survivors(lab.prefix).values()) == ["sleep 600"]
+    lab.close()
+    assert not process.survivors(lab.prefix)
+    assert not list(lab_hosts.NETNS.glob(f"{lab.prefix}-*"))
+    assert not lab.folder.exists()
+
+
+def test_two_labs_do_not_meet(make_hosts):
+    one, two = make_hosts("n01"), make_hosts("n01")
+    assert one["n01"].namespace != two["n01"].namespace
+    assert one["n01"].address != two["n01"].address
+    assert one["n01"].run(["hostname"]).stdout == two["n01"].run(["hostname"]).stdout == "n01\n"
+
+
+def test_bare_mpiexec_of_each_flavour_runs_over_two_hosts(flavour, hosts):
+    # Open MPI 5.0 sometimes waits for ever for remote ranks that end within milliseconds; real ones do not.
+    line = flavour.command(4, ["sh", "-c", "hostname; sleep 0.3"], hosts=("n01", "n02"), rsh=hosts.rsh)
+    done = hosts["head"].run(line, flavour.bare_env(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["n01", "n01", "n02", "n02"]
+
+
+def test_bare_mpiexec_of_each_flavour_runs_on_this_host(flavour, run_cli):
+    done = run_cli(flavour.command(3, ["echo", "here"]), flavour.bare_env())
+    assert (done.returncode, done.stdout) == (0, "here\n" * 3), done.stderr
+
+
+def test_the_python_of_each_flavour_sees_torch_and_this_ezpz(flavour, run_cli):
+    code = "import importlib.util as u; print(u.find_spec('torch').name, u.find_spec('ezpz').origin)"
+    done = run_cli(["python3", "-c", code], flavour.env())
+    assert done.stdout.split() == ["torch", str(HERE.parent / "src/ezpz/__init__.py")], done.stderr
+    assert run_cli(["sh", "-c", "command -v mpiexec"], flavour.env()).stdout.strip() == str(flavour.mpiexec)
+
+
+def test_salloc_reaches_both_hosts(slurm, clean_env):
+    done = slurm.salloc(["-N2", "-n2"], ["sh", "-c", "hostname; srun hostname"], clean_env)
+    assert done.returncode == 0, done.stderr
+    head, *workers = done.stdout.split()
+    assert (head, sorted(workers)) == ("head", ["n01", "n02"])
+
+
+def test_sbatch_returns_the_output_and_the_exit_code_of_the_job(slurm, clean_env):
+    script = "#!/bin/bash\nsrun -l hostname | sort\necho $SLURM_JOB_NUM_NODES\nexit 3\n"
+    done = slurm.sbatch(["-N2", "--ntasks-per-node=2"], script, clean_env)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.split() == ["0:", "n01", "1:", "n01", "2:", "n02", "3:", "n02", "2"]
+
+
+def test_slurm_grants_devices(slurm, clean_env):
+    done = slurm.srun(
+        ["-N1", "--gres=gpu:2"], ["sh", "-c", "echo $SLURM_GPUS_ON_NODE $CUDA_VISIBLE_DEVICES"], clean_env
+    )
+    assert done.stdout == "2 0,1\n", done.stderr
+
+
+def test_a_job_over_its_time_limit_frees_the_hosts(slurm, clean_env):
+    with pytest.raises(subprocess.TimeoutExpired):
+        slurm.salloc(["-N2"], ["srun", "sleep", "600"], clean_env, timeout=3)
+    assert set(slurm.states().values()) == {"idle"}
+
+
+def test_clean_env_holds_no_leftovers(run_cli, monkeypatch, clean_env, tmp_path):
+    names = {"HOME", "PATH", "LANG", process.TAG}
+    for name in ("RANK", "SLURM_JOB_ID", "PMI_RANK", "EZPZ_NRANKS", "PYTHONPATH"):
+        monkeypatch.setenv(name, "1")
+    fresh = process.minimal_env("/home", "x")
+    assert {name for name in fresh if not name.startswith(("PIP_", "SSL_"))} - set(process.KEPT_NAMES) == names
+    assert run_cli(["pwd"]).stdout.strip() == str(tmp_path)
+
+
+def test_survivors_finds_a_child_that_left_session_and_parent(run_cli, survivors, clean_env):
+    run_cli(["setsid", "--fork", "sleep", "600"])
+    found = process.wait_until(survivors, 5, "the daemon")
+    assert list(found.values()) == ["sleep 600"]
+    process.kill_all(found)
+
+
+def test_a_time_limit_kills_the_group_and_keeps_the_output(run_cli, survivors):
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        run_cli(["bash", "-c", "echo begun; sleep 600 & wait"], timeout=1)
+    assert caught.value.stdout == "begun\n"
+    process.wait_until(lambda: not survivors(), 5, "the end of the group")
+
+
+def inner_pytest(folder, body, **env):
+    """Run pytest on `body` under a copy of these fixtures' conftest, in a process of its own."""
+    shutil.copy(HERE / "conftest.py", folder)
+    (folder / "test_inner.py").write_text(textwrap.dedent(body))
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder), "--rootdir", str(folder)]
+    return process.run(
+        line, {**process.minimal_env(folder, "inner"), "PYTHONPATH": str(HERE), **env}, timeout=60, cwd=folder
+    )
+
+
+ABSENT = """
+    from lab.require import require
+    def test_it(): require("browser", "no chromium on PATH")
+"""
+
+
+def test_a_missing_part_skips_and_says_why(tmp_path):
+    done = inner_pytest(tmp_path, ABSENT)
+    assert done.returncode == 0, done.stdout
+    assert "1 skipped" in done.stdout
+
+
+def test_ezpz_require_turns_the_skip_into_a_failure(tmp_path):
+    done = inner_pytest(tmp_path, ABSENT, EZPZ_REQUIRE="browser")
+    assert done.returncode == 1
+    assert "browser is required (EZPZ_REQUIRE) but missing: no chromium on PATH" in done.stdout
+
+
+def test_an_unknown_name_in_ezpz_require_is_an_error(tmp_path):
+    done = inner_pytest(tmp_path, ABSENT, EZPZ_REQUIRE="slrum")
+    assert done.returncode == 4
+    assert "EZPZ_REQUIRE names slrum; known parts: " + ", ".join(PARTS) in done.stderr
+
+
+def test_a_test_that_changes_the_environment_fails(tmp_path):
+    body = """
+        import os
+        def test_it(): os.environ["LEAKED"] = "1"
+        def test_next(): assert "LEAKED" not in os.environ
+        def test_patched(monkeypatch): monkeypatch.setenv("FINE", "1")
+    """
+    done = inner_pytest(tmp_path, body)
+    assert "left os.environ changed: LEAKED" in done.stdout
+    assert "3 passed, 1 error" in done.stdout
+
+
+def test_a_test_that_leaves_a_process_behind_fails(tmp_path):
+    body = """
+        import subprocess
+        def test_it(clean_env): subprocess.Popen(["sleep", "600"], env=clean_env)
+    """
+    done = inner_pytest(tmp_path, body)
+    assert "processes outlived the test (killed now)" in done.stdout
+    assert "sleep 600" in done.stdout

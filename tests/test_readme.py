@@ -1,0 +1,83 @@
+"""The first hour: the README's line, typed literally in a fresh folder with an empty home."""
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import xarray
+
+from ezpz.track import read_journal
+from lab import process
+from lab.require import require
+
+ROOT = Path(__file__).parents[1]
+
+
+def readme_line():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.search(r"^source src/ezpz/bin/utils\.sh && .*$", text, re.MULTILINE).group()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what git would give, without the tests' own state."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")[:-1]  # fmt: skip
+    for name in tracked:
+        if not name.startswith(("tests/", "bench/")) and (ROOT / name).exists():
+            (tmp_path / "ezpz" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / "ezpz" / name)
+    return tmp_path / "ezpz"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_readmes_line_ends_with_a_trained_plotted_saved_run(shell, checkout, home, tag):
+    require("zsh", None if shutil.which(shell) else f"no {shell} on PATH")
+    env = process.minimal_env(home, tag)  # the system's own python3: nothing of the tests' environment is on PATH
+    line = readme_line()
+    quiet = ["--norc", "--noprofile"] if shell == "bash" else ["-f"]
+
+    done = process.run([shell, *quiet, "-c", line], env, timeout=1000, cwd=checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(checkout / ".venv") in done.stderr  # it says where, before it installs
+    assert "[HOSTS]" in done.stdout
+    assert "[DIST INFO]" in done.stdout
+    assert "┤" in done.stdout
+    assert "[rank=0/2]" in done.stdout
+    folder = next((checkout / "outputs" / "test_dist").iterdir())
+    rows = read_journal(folder / "metrics.jsonl")
+    losses = [row["m"]["loss"] for row in rows]
+    with xarray.open_dataset(folder / "test_dist.h5", engine="h5netcdf") as dataset:
+        assert dataset["loss"].values.tolist() == losses
+    assert sum(losses[-10:]) < 0.3 * sum(losses[:10])
+
+    begin = time.time()
+    again = process.run([shell, *quiet, "-c", line], env, timeout=120, cwd=checkout)
+    assert again.returncode == 0, again.stderr
+    second = max((checkout / "outputs" / "test_dist").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert second != folder
+    assert read_journal(second / "metrics.jsonl")[0]["t"] - begin < 30  # measured: 4 s; nothing may install here
+
+
+def test_the_readmes_line_trains_over_two_hosts_of_a_slurm_job(slurm, clean_env, tmp_path):
+    import sys
+
+    venv = Path(sys.executable).parents[1]
+    line = readme_line().replace("source src", f"source {ROOT}/src") + " --train-iters 5 --no-plots"
+    env = {**clean_env, "VIRTUAL_ENV": str(venv)}
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", line], env, timeout=180, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "• NHOSTS=2" in done.stdout
+    assert "EZPZ_NRANKS=2" in done.stdout
+    assert "['n01'][device='cpu'][rank=0/2][local_rank=0/1]" in done.stdout
+    assert "['n02'][device='cpu'][rank=1/2][local_rank=0/1]" in done.stdout
+    rows = read_journal(next(tmp_path.glob("outputs/*/*")) / "metrics.jsonl")
+    assert len(rows) == 5
+    assert abs(rows[0]["m"]["sps"] * rows[0]["m"]["dt"] - 128) < 1e-6
