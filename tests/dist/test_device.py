@@ -62,7 +62,7 @@ def test_more_ranks_than_devices_is_an_error_that_names_both(monkeypatch):
 def test_a_device_that_is_not_there_names_those_that_are(monkeypatch):
     fake_torch(monkeypatch, cuda=2)
     monkeypatch.setenv("TORCH_DEVICE", "xpu")
-    with pytest.raises(UsageError, match="no usable xpu device .*cuda, cpu"):
+    with pytest.raises(UsageError, match=r"no usable xpu device .*cuda, cpu"):
         device.get_torch_device_type()
 
 

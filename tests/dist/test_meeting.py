@@ -51,7 +51,7 @@ def test_a_leftover_of_a_killed_rank_0_is_not_believed(point):
     dead = subprocess.Popen(["true"])
     dead.wait()
     point.path.write_text(f"1234 {dead.pid}\n")
-    with pytest.raises(RendezvousError, match="published no port in .*MASTER_ADDR"):
+    with pytest.raises(RendezvousError, match=r"published no port in .*MASTER_ADDR"):
         point.wait(time.monotonic() + 0.2)
 
 

@@ -106,7 +106,13 @@ def test_a_second_program_of_the_same_starter_meets_anew(clean_env, script, tmp_
     inner = f'\'"$0" {script} one; "$0" {script} two\''
     line = f'for rank in 0 1; do {variables} bash -c {inner} "$0" & done; wait'
     done = subprocess.run(
-        ["bash", "-c", line, sys.executable], env=clean_env, capture_output=True, text=True, timeout=100, cwd=tmp_path
+        ["bash", "-c", line, sys.executable],
+        env=clean_env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        check=False,
     )
     expected = sorted(f"{rank} [['{word}'], ['{word}']]" for word in ("one", "two") for rank in (0, 1))
     assert said(done.stdout) == expected, done.stderr

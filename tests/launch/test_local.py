@@ -1,10 +1,8 @@
 """The local flavour with real processes: what ranks see, how a run ends, that nothing stays behind."""
 
-import json
 import os
 import signal
 import socket
-import sys
 import time
 
 import pytest
@@ -15,20 +13,16 @@ from ezpz.launch.master import hold_port
 from ezpz.launch.options import parse
 from ezpz.ranks import CONTRACT
 from lab import process as lab
+from lab.shown import SHOW, SHOW_INPUT, shown
 
-SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]), flush=True)"
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
-
-
-def shown(output):
-    return sorted((json.loads(line) for line in output.splitlines()), key=lambda rank: int(rank[0]["RANK"]))
 
 
 def test_every_rank_has_torchruns_contract_and_the_users_variables(launch, clean_env):
     stale = {"RANK": "7", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "old", "GROUP_RANK": "9"}
-    done = launch("-n", "3", sys.executable, "-c", SHOW, env={**clean_env, **stale, "MINE": "a 'b' \"$c\"\n"})
+    done = launch("-n", "3", *SHOW, env={**clean_env, **stale, "MINE": "a 'b' \"$c\"\n"})
 
-    ranks = [environ for environ, _, _ in shown(done.stdout)]
+    ranks = [environ for environ, _, _, _ in shown(done.stdout)]
     assert all(name in environ for environ in ranks for name in CONTRACT)
     assert [environ["RANK"] for environ in ranks] == [environ["LOCAL_RANK"] for environ in ranks] == ["0", "1", "2"]
     assert {environ["WORLD_SIZE"] + environ["LOCAL_WORLD_SIZE"] + environ["GROUP_RANK"] for environ in ranks} == {"330"}
@@ -40,11 +34,11 @@ def test_every_rank_has_torchruns_contract_and_the_users_variables(launch, clean
 
 def test_arguments_and_input_arrive_byte_for_byte(launch):
     words = ["", "a b", "'", '"', "$HOME", "`id`", "-n", "--", "ünï", "line\nbreak", ":", "*"]
-    done = launch("-n", "2", "--", sys.executable, "-c", SHOW, *words, stdin="to rank 0")
+    done = launch("-n", "2", "--", *SHOW_INPUT, *words, stdin="to rank 0")
 
     ranks = shown(done.stdout)
-    assert [argv for _, argv, _ in ranks] == [words, words]
-    assert [text for _, _, text in ranks] == ["to rank 0", ""]
+    assert [argv for _, argv, _, _ in ranks] == [words, words]
+    assert [text for _, _, _, text in ranks] == ["to rank 0", ""]
 
 
 def test_threads_are_cores_per_rank_unless_the_user_says_otherwise(launch, clean_env):
@@ -150,10 +144,10 @@ def test_a_killed_launcher_takes_its_ranks_with_it(start_launch, survivors):
 
 def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
     env = {**clean_env, "RANK": "5"}
-    line = launch("-n", "2", "--dry-run", sys.executable, "-c", SHOW, "a b", env=env).stdout
+    line = launch("-n", "2", "--dry-run", *SHOW, "a b", env=env).stdout
     pasted = run_cli(["bash", "-c", line], env=env)
     ranks = shown(pasted.stdout)
-    assert [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _ in ranks] == [
+    assert [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _, _ in ranks] == [
         ("0", "2", ["a b"]),
         ("1", "2", ["a b"]),
     ]
@@ -174,18 +168,22 @@ def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
         (["-n", "two", "true"], 2, "'two' is not a whole number"),
         (["--hostfile", "/no/such", "true"], 2, "cannot read the host file /no/such"),
         (["no-such-program"], 127, "no-such-program (from the command line): it is not found on PATH"),
-        (["./plain"], 126, "not executable"),
+        (["./plain.py"], 126, "not executable; expected a program. Try `launch python3 ./plain.py`."),
+        (["./broken"], 127, "No such file or directory"),
         (["--hostfile", "hosts", "true"], 125, "cannot start ranks on n01, n02: no mpiexec on PATH"),
     ],
 )
 def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, args, code, words):
-    (tmp_path / "plain").write_text("x")
+    (tmp_path / "plain.py").write_text("x")
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
     (tmp_path / "hosts").write_text("n01\nn02\n")
     done = launch(*args)
     assert (done.returncode, done.stdout) == (code, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("ezpz: ")
-    assert words in done.stderr
+    said = [line for line in done.stderr.splitlines() if "local launcher" not in line]
+    assert len(said) == 1
+    assert said[0].startswith("ezpz: ")
+    assert words in said[0]
 
 
 def test_a_debug_run_shows_the_traceback(launch, clean_env):

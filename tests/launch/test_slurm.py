@@ -1,43 +1,37 @@
 """`launch` inside real Slurm jobs over two hosts."""
 
-import json
 import sys
 import time
 
 from lab import process as lab
+from lab.shown import SHOW, shown
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
-SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.uname().nodename]), flush=True)"
 NAMES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE")
-
-
-def shown(output):
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
-    return sorted(lines, key=lambda rank: int(rank[0]["RANK"]))
 
 
 def test_a_job_of_two_hosts_gets_its_tasks_and_the_users_variables(slurm, clean_env):
     env = {**clean_env, "MINE": "a 'b', \"c\"=d", "RANK": "7", "SLURM_EXPORT_ENV": "NONE"}
-    done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, sys.executable, "-c", SHOW, "a b", ""], env)
+    done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, *SHOW, "a b", ""], env)
 
     assert done.returncode == 0, done.stderr
     ranks = shown(done.stdout)
-    assert [host for _, _, host in ranks] == ["n01", "n02"]
-    assert [[environ[name] for name in NAMES] for environ, _, _ in ranks] == [
+    assert [host for _, _, host, _ in ranks] == ["n01", "n02"]
+    assert [[environ[name] for name in NAMES] for environ, _, _, _ in ranks] == [
         ["0", "0", "1", "0", "2"],
         ["1", "0", "1", "1", "2"],
     ]
-    assert [(environ["MINE"], argv) for environ, argv, _ in ranks] == [("a 'b', \"c\"=d", ["a b", ""])] * 2
-    assert {environ["MASTER_ADDR"] for environ, _, _ in ranks} == {"n01"}
-    assert {environ["OMP_NUM_THREADS"] for environ, _, _ in ranks} == {"1"}  # one CPU was granted per task
+    assert [(environ["MINE"], argv) for environ, argv, _, _ in ranks] == [("a 'b', \"c\"=d", ["a b", ""])] * 2
+    assert {environ["MASTER_ADDR"] for environ, _, _, _ in ranks} == {"n01"}
+    assert {environ["OMP_NUM_THREADS"] for environ, _, _, _ in ranks} == {"1"}  # one CPU was granted per task
     assert "2 ranks on 2 hosts from n01 on (SLURM_NTASKS), cpu, srun launcher (srun of Slurm job" in done.stderr
 
 
 def test_uneven_blocks_are_placed_exactly(slurm, clean_env):
-    done = slurm.salloc(["-N2", "-n4"], [*LAUNCH, "-n", "3", "--ppn", "2", sys.executable, "-c", SHOW], clean_env)
+    done = slurm.salloc(["-N2", "-n4"], [*LAUNCH, "-n", "3", "--ppn", "2", *SHOW], clean_env)
     assert done.returncode == 0, done.stderr
     ranks = shown(done.stdout)
-    assert [(environ["RANK"], environ["LOCAL_RANK"], host) for environ, _, host in ranks] == [
+    assert [(environ["RANK"], environ["LOCAL_RANK"], host) for environ, _, host, _ in ranks] == [
         ("0", "0", "n01"),
         ("1", "1", "n01"),
         ("2", "0", "n02"),

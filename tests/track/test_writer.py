@@ -107,7 +107,9 @@ with History("train", "out") as history:
     ids=["end", "exception", "sys.exit"],
 )
 @pytest.mark.parametrize("loaded", ["", "import h5py, matplotlib"], ids=["bare", "h5py loaded"])
-def test_a_program_that_forgets_finalize_leaves_its_journal(run_python, tmp_path, end, state, code, loaded):  # noqa: PLR0917  # fixtures and table columns, all by name
+def test_a_program_that_forgets_finalize_leaves_its_journal(
+    run_python, tmp_path, end, state, code, loaded
+):  # fixtures and table columns, all by name
     result = run_python(
         f"import sys\n{loaded}\nfrom ezpz.track import History\nh = History('a', 'out')\nh.update({{'x': 1}})\n{end}"
     )

@@ -5,6 +5,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
 
     EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
     EZPZ_CONTROL=token@port@address,address   where a shim reports how its rank ended
+    EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["inherited", "rank_variables", "threads"]
 
-OURS = ("EZPZ_PLACEMENT", "EZPZ_CONTROL", "EZPZ_HOSTS", "EZPZ_LAUNCH_CMD", "EZPZ_FLAVOUR")
+OURS = ("EZPZ_PLACEMENT", "EZPZ_CONTROL", "EZPZ_STDIN", "EZPZ_HOSTS", "EZPZ_LAUNCH_CMD", "EZPZ_FLAVOUR")
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Where the ranks meet: the address and port of rank 0, chosen and held by the launcher."""
+"""The port where the ranks meet, held by the launcher, and the names under which shims reach it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from ezpz.launch.plan import is_here
 if TYPE_CHECKING:
     from ezpz.launch.placement import Placement
 
-__all__ = ["addresses", "hold_port", "master_address"]
+__all__ = ["addresses", "hold_port"]
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _REMOTE_PORTS = range(20_000, 32_000)
-
-
-def master_address(placement: Placement) -> str:
-    """Return the address of rank 0's host as all ranks can reach it."""
-    alone = len(placement.hosts) == 1 and is_here(placement.hosts[0])
-    return "127.0.0.1" if alone else placement.hosts[0]
 
 
 def hold_port(placement: Placement) -> tuple[int, socket.socket | None]:

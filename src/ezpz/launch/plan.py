@@ -54,6 +54,16 @@ class LaunchPlan:
         """Name of the flavour as the user reads it."""
         return self.flavour.NAME if self.flavour else "local"
 
+    @property
+    def is_here(self) -> bool:
+        """Whether all ranks run on this host."""
+        return len(self.placement.hosts) == 1 and is_here(self.placement.hosts[0])
+
+    @property
+    def address(self) -> str:
+        """Address of rank 0's host as all ranks can reach it."""
+        return "127.0.0.1" if self.is_here else self.placement.hosts[0]
+
     def prefix(self) -> list[str]:
         """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""
         if self.flavour is None:

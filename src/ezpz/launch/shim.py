@@ -56,14 +56,19 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def start(command: list[str]) -> int:
-    """Start the command as a child in a session of its own and return its pid."""
+def start(command: list[str], *, reads: bool) -> int:
+    """Start the command as a child in a session of its own and return its pid.
+
+    Only rank 0 reads the launcher's input: under Hydra another rank that did would wait for ever.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
+        if not reads:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number in FORWARDED:
             signal.signal(number, signal.SIG_DFL)
         die_with_parent()
@@ -105,7 +110,7 @@ def main(command: list[str]) -> int:
     if ranks.local_rank == 0:
         report("up", ranks.rank, os.getpid(), 0)
     die_with_parent()
-    pid = start(command)
+    pid = start(command, reads=ranks.rank == 0 and os.environ.get("EZPZ_STDIN") != "none")
     code = supervise(pid)
     if code:
         report("ended", ranks.rank, pid, code)

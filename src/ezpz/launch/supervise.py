@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ezpz.launch.shim import die_with_parent
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.control import Control, Event
 
-__all__ = ["Child", "Supervisor", "exit_code", "start"]
+__all__ = ["Supervisor", "exit_code"]
 
 FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
@@ -33,32 +33,21 @@ class Child:
     rank: int | None = None
 
 
-def start(
-    argv: Sequence[str], environ: Mapping[str, str], rank: int | None, stdin: int | None, *, own_session: bool
-) -> Child:
-    """Start a process that dies with this one."""
-    process = subprocess.Popen(
-        list(argv),
-        env=dict(environ),
-        stdin=stdin,
-        start_new_session=own_session,
-        preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
-    )
-    return Child(process, rank)
-
-
 def exit_code(code: int) -> int:
     """Return the exit code of a shell for a process that ended with ``code``, minus the signal for a signal."""
     return code if code >= 0 else 128 - code
 
 
 class Supervisor:
-    """Waits for children, signals and shims; the earliest failure is the cause, our own signals never are."""
+    """Waits for children, signals and shims; the earliest failure is the cause, our own signals never are.
+
+    A context manager, entered before the first child starts: a signal that comes in between must not be lost.
+    """
 
     def __init__(
-        self, children: list[Child], control: Control | None, tell: Callable[[str], None], *, own_session: bool
+        self, tell: Callable[[str], None], control: Control | None = None, *, own_session: bool = True
     ) -> None:
-        self._children = children
+        self._children: list[Child] = []
         self._control = control
         self._tell = tell
         self._own_session = own_session
@@ -68,21 +57,45 @@ class Supervisor:
         self._stopping = False
         self._hosts_up = 0
         self._read, self._write = os.pipe()
+        self._handlers: dict[int, Any] = {}
 
-    def run(self) -> int:
-        """Return the exit code of the run when its last process is gone."""
+    def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
         os.set_blocking(self._write, False)
         os.set_blocking(self._read, False)
-        old_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        old = {number: signal.signal(number, lambda *_: None) for number in (*_PASSED_ON, signal.SIGCHLD)}
-        try:
-            self._loop()
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(old_wakeup)
-            os.close(self._read)
-            os.close(self._write)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (*_PASSED_ON, signal.SIGCHLD):
+            self._handlers[number] = signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the signals back; what still runs, because a child could not be started, is killed."""
+        self._send(signal.SIGKILL)
+        for child in self._alive():
+            child.process.wait()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        os.close(self._read)
+        os.close(self._write)
+
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], rank: int | None, stdin: int | None) -> None:
+        """Start a process that dies with this one: a rank, or the launcher of all of them when ``rank`` is None.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(environ),
+            stdin=stdin,
+            start_new_session=self._own_session,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+        )
+        self._children.append(Child(process, rank))
+
+    def wait(self) -> int:
+        """Return the exit code of the run when its last process is gone."""
+        self._loop()
         return self._result()
 
     def _loop(self) -> None:
@@ -90,7 +103,7 @@ class Supervisor:
             selector.register(self._read, selectors.EVENT_READ)
             if self._control:
                 selector.register(self._control, selectors.EVENT_READ)
-            self._reap()  # a child may have ended before the handlers stood
+            self._reap()  # a child may have ended already
             while self._alive():
                 wait = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
                 ready = {key.fileobj for key, _ in selector.select(wait)}

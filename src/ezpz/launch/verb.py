@@ -18,11 +18,11 @@ from ezpz.errors import EzpzError, MachineError
 from ezpz.launch.contract import cores, inherited
 from ezpz.launch.exports import exports, private_folder, write_lines
 from ezpz.launch.hostfile import read_hostfile
-from ezpz.launch.master import addresses, hold_port, master_address
+from ezpz.launch.master import addresses, hold_port
 from ezpz.launch.options import Wishes, parse
 from ezpz.launch.placement import place
 from ezpz.launch.plan import LaunchPlan, choose
-from ezpz.launch.supervise import Child, Supervisor, start
+from ezpz.launch.supervise import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ def _print_exports(allocation: Allocation, devices: Devices, plan: LaunchPlan) -
 
 def _with_hostfile(plan: LaunchPlan, folder: str) -> LaunchPlan:
     placement = plan.placement
-    if plan.flavour is None or master_address(placement) == "127.0.0.1":
+    if plan.flavour is None or plan.is_here:
         return plan
     lines = [plan.flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
     return replace(
@@ -114,56 +114,48 @@ def _with_hostfile(plan: LaunchPlan, folder: str) -> LaunchPlan:
 def _show(plan: LaunchPlan, wishes: Wishes) -> int:
     """Print what would run; the host file named in the line stays, so that the line can be pasted."""
     plan = _with_hostfile(plan, private_folder(f"dry-run-{os.getpid()}"))
-    plan = replace(
-        plan, master=(master_address(plan.placement), hold_port(plan.placement)[0]), run_id=secrets.token_hex(4)
-    )
+    plan = replace(plan, master=(plan.address, hold_port(plan.placement)[0]), run_id=secrets.token_hex(4))
     print("\n".join(plan.lines(list(wishes.command) or ["COMMAND"])))
     return 0
 
 
 def _missing(plan: LaunchPlan, program: str) -> int:
     """Return 127 or 126 when the program cannot run here, where it can be known before anything starts."""
-    if master_address(plan.placement) != "127.0.0.1" or shutil.which(program):
+    if not plan.is_here or shutil.which(program):
         return 0
-    there = os.path.exists(program) or shutil.which(program, mode=os.F_OK)
-    _tell(
-        f"cannot run {program} (from the command line): it is "
-        + (
-            "not executable; expected a program. Try `launch python3 " + program + "`."
-            if there
-            else "not found on PATH."
-        )
-    )
-    return 126 if there else 127
+    if os.path.exists(program) or shutil.which(program, mode=os.F_OK):
+        return _refuse(program, "it is not executable", 126)
+    return _refuse(program, "it is not found on PATH", 127)
+
+
+def _refuse(program: str, reason: str, code: int) -> int:
+    hint = f" Try `launch python3 {program}`." if program.endswith(".py") else ""
+    _tell(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
+    return code
 
 
 def _announce(plan: LaunchPlan, devices: Devices) -> None:
     placement = plan.placement
-    hosts = (
-        placement.hosts[0]
-        if len(placement.hosts) == 1
-        else f"{len(placement.hosts)} hosts from {placement.hosts[0]} on"
-    )
+    ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
+    who = f"{ranks} rank{'s'[: ranks > 1]} on {f'{len(placement.hosts)} hosts from {first} on' if several else first}"
     device = f"{devices.count} {devices.kind} devices per host" if devices.count else "cpu"
-    ranks = placement.world_size
-    _tell(
-        f"{ranks} rank{'s'[: ranks > 1]} on {hosts} ({placement.origin}), {device}, {plan.flavour_name} launcher ({plan.reason})"
-    )
-    if not devices.count and len(placement.hosts) == 1 and ranks > cores():
+    _tell(f"{who} ({placement.origin}), {device}, {plan.flavour_name} launcher ({plan.reason})")
+    if not devices.count and not several and ranks > cores():
         _tell(f"note: {ranks} ranks share {cores()} cores")
 
 
 def _run(plan: LaunchPlan, wishes: Wishes) -> int:
     command = list(wishes.command)
     port, held = hold_port(plan.placement)
-    folder = tempfile.mkdtemp(prefix="ezpz-launch-")
+    folder = "" if plan.is_here or plan.flavour is None else tempfile.mkdtemp(prefix="ezpz-launch-")
     try:
         plan = _with_hostfile(plan, folder)
         extra = {"EZPZ_HOSTS": ",".join(plan.placement.hosts), "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command])}
-        plan = replace(plan, master=(master_address(plan.placement), port), run_id=secrets.token_hex(8), extra=extra)
+        plan = replace(plan, master=(plan.address, port), run_id=secrets.token_hex(8), extra=extra)
         return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         if held:
             held.close()
 
@@ -171,23 +163,37 @@ def _run(plan: LaunchPlan, wishes: Wishes) -> int:
 def _local(plan: LaunchPlan, command: list[str]) -> int:
     """Start the ranks ourselves; a single rank keeps the terminal, so that a debugger works."""
     world = plan.placement.world_size
-    own_session = world > 1
-    children: list[Child] = []
-    for rank in range(world):
-        stdin = None if rank == 0 and (world == 1 or not sys.stdin or not sys.stdin.isatty()) else subprocess.DEVNULL
-        children.append(start(command, plan.rank_environment(rank, os.environ), rank, stdin, own_session=own_session))
-    return Supervisor(children, None, _tell, own_session=own_session).run()
+    with Supervisor(_tell, own_session=world > 1) as run:
+        for rank in range(world):
+            stdin = None if rank == 0 and (world == 1 or _input()) else subprocess.DEVNULL
+            try:
+                run.start(command, plan.rank_environment(rank, os.environ), rank, stdin)
+            except OSError as error:  # for example a script whose first line names no interpreter
+                code = 127 if isinstance(error, FileNotFoundError) else 126
+                return _refuse(command[0], str(error.strerror), code)
+        return run.wait()
 
 
 def _foreign(plan: LaunchPlan, command: list[str]) -> int:
+    """Start ``mpiexec`` or ``srun``, and listen to the shims in front of the ranks."""
     from ezpz.launch.control import Control
 
     control = Control(addresses(plan.placement))
-    plan = replace(plan, extra={**plan.extra, "EZPZ_CONTROL": control.variable})
+    has_input = _input()
+    extra = {"EZPZ_CONTROL": control.variable, **({} if has_input else {"EZPZ_STDIN": "none"})}
+    plan = replace(plan, extra={**plan.extra, **extra})
     environ = {**inherited(os.environ), **plan.shared()}
-    stdin = subprocess.DEVNULL if sys.stdin and sys.stdin.isatty() else None
     try:
-        child = start(plan.argv(command), environ, None, stdin, own_session=True)
-        return Supervisor([child], control, _tell, own_session=True).run()
+        with Supervisor(_tell, control) as run:
+            run.start(plan.argv(command), environ, None, None if has_input else subprocess.DEVNULL)
+            return run.wait()
     finally:
         control.close()
+
+
+def _input() -> bool:
+    """Tell whether there is input to pass on: a pipe or a file, and neither a terminal nor the null device."""
+    try:
+        return not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
+    except OSError:  # closed
+        return False
