@@ -24,7 +24,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["CONTRACT", "Ranks", "expand_counts", "from_environ"]
+__all__ = ["CONTRACT", "LAUNCHERS_OWN", "Ranks", "expand_counts", "from_environ"]
 
 # What torchrun sets for every worker (torch 2.13, torch.distributed.run), in the order in which it is shown.
 CONTRACT = (
@@ -59,6 +59,15 @@ class Ranks(namedtuple("Ranks", "rank world_size local_rank local_world_size hos
         host_index: int | None
         family: str
 
+
+# The names by which the other families tell a rank: what an outer launcher says of its own ranks, not of those inside.
+LAUNCHERS_OWN = frozenset(
+    (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+    )
+)
 
 ALONE = Ranks(0, 1, 0, 1, 0, "alone")
 

@@ -3,12 +3,14 @@
 import os
 import signal
 import socket
+import sys
 import time
 
 import pytest
 
 from ezpz.cluster import Allocation
 from ezpz.launch import Placement
+from ezpz.launch.contract import named_hosts
 from ezpz.launch.master import hold_port
 from ezpz.launch.options import parse
 from ezpz.ranks import CONTRACT
@@ -216,6 +218,26 @@ def test_a_host_file_outweighs_a_job_whose_hosts_are_lost(launch, tmp_path, clea
     (tmp_path / "hosts").write_text(f"{os.uname().nodename}\n")
     done = launch("--hostfile", "hosts", "-n", "2", "echo", "x", env={**clean_env, "PBS_JOBID": "1.head"})
     assert (done.returncode, done.stdout) == (0, "x\nx\n"), done.stderr
+
+
+def test_a_launch_inside_a_rank_of_another_launcher_starts_a_world_of_its_own(launch, clean_env):
+    outer = {
+        "PMI_RANK": "1",
+        "PMI_SIZE": "2",
+        "MPI_LOCALRANKID": "1",
+        "MPI_LOCALNRANKS": "2",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+    }
+    tell = "from ezpz.ranks import from_environ; import os; print(*from_environ(os.environ)[:2])"
+    done = launch("-n", "3", sys.executable, "-c", tell, env={**clean_env, **outer})
+    assert sorted(done.stdout.splitlines()) == ["0 3", "1 3", "2 3"], done.stderr
+
+
+def test_a_list_of_hosts_that_no_variable_holds_stays_in_the_shell():
+    hosts = tuple(f"x4712c2s1b0n{index}.hostmgmt2712.cm.site.example" for index in range(10_000))
+    assert named_hosts(hosts) == ""
+    assert named_hosts(hosts[:2]) == ",".join(hosts[:2])
 
 
 def test_ten_thousand_hosts_are_planned_without_effort():

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import os
 
-from ezpz.ranks import CONTRACT, Ranks
+from ezpz.ranks import CONTRACT, LAUNCHERS_OWN, Ranks
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["inherited", "rank_variables", "threads"]
+__all__ = ["cores", "inherited", "named_hosts", "rank_variables", "started_here", "threads"]
+
+_LONGEST_VARIABLE = 64 * 1024
 
 OURS = ("EZPZ_PLACEMENT", "EZPZ_CONTROL", "EZPZ_STDIN", "EZPZ_HOSTS", "EZPZ_LAUNCH_CMD", "EZPZ_FLAVOUR")
 
@@ -32,6 +34,17 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     if "PBS_JOBID" in environ and environ.get("OMP_NUM_THREADS") == environ.get("NCPUS"):
         kept.pop("OMP_NUM_THREADS", None)
     return kept
+
+
+def started_here(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for ranks that this launcher starts itself: no MPI or srun around it speaks for them."""
+    return {name: value for name, value in inherited(environ).items() if name not in LAUNCHERS_OWN}
+
+
+def named_hosts(hosts: tuple[str, ...]) -> str:
+    """Return ``n01,n02`` for ``EZPZ_HOSTS``; empty when it would come near the 128 KiB that Linux grants a variable."""
+    text = ",".join(hosts)
+    return text if len(text) < _LONGEST_VARIABLE else ""
 
 
 def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:

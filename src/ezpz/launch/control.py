@@ -71,14 +71,15 @@ class Control:
         self._socket.close()
 
 
-def send(variable: str, event: str, rank: int | str, pid: int, code: int) -> None:
-    """Tell the launcher; a launcher that is gone or out of reach is not the rank's problem."""
+def send(variable: str, event: str, rank: int | str, pid: int, code: int) -> bool:
+    """Tell the launcher, and return whether it could be reached: when not, the rank ends as it would have."""
     token, port, addresses = variable.split("@")
     line = f"{token} {event} {os.uname().nodename} {rank} {pid} {code}\n".encode()
     for address in addresses.split(","):
         try:
             with socket.create_connection((address, int(port)), timeout=_PATIENCE) as connection:
                 connection.sendall(line)
-                return
+                return True
         except OSError:
             continue
+    return False

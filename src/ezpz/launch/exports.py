@@ -8,6 +8,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError
+from ezpz.launch.contract import named_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,14 +27,16 @@ def exports(allocation: Allocation, devices: Devices, plan: LaunchPlan, hostfile
         "EZPZ_SCHEDULER": allocation.scheduler,
         "EZPZ_JOBID": allocation.job_id,
         "EZPZ_NRANKS": plan.placement.world_size,
-        "EZPZ_HOSTS": ",".join(hosts),
         "NHOSTS": len(hosts),
         "NGPU_PER_HOST": devices.count,
         "NGPUS": devices.count * len(hosts),
         "HOSTFILE": allocation.hostfile or hostfile,
         "DIST_LAUNCH": " ".join(plan.prefix()),
     }
-    return [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
+    # A list of hosts that is too long for the environment of a program is still a variable of the shell.
+    export = "export " if named_hosts(hosts) else ""
+    return [*lines, f"{export}EZPZ_HOSTS={shlex.quote(','.join(hosts))}"]
 
 
 def private_folder(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError
 from ezpz.launch import flavours
-from ezpz.launch.contract import inherited, rank_variables, threads
+from ezpz.launch.contract import rank_variables, started_here, threads
 from ezpz.ranks import CONTRACT, Ranks
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class LaunchPlan:
         master: Address and port of the rendezvous.
         run_id: Unique name of this launch.
         reason: Why this flavour.
+        extra: More variables for all ranks.
     """
 
     placement: Placement
@@ -99,7 +100,7 @@ class LaunchPlan:
         """Return the whole environment of one rank of the local flavour."""
         world = self.placement.world_size
         ranks = Ranks(rank, world, rank, world, 0, "contract")
-        return {"OMP_NUM_THREADS": threads(world), **inherited(environ), **self.shared(), **rank_variables(ranks, 1)}
+        return {"OMP_NUM_THREADS": threads(world), **started_here(environ), **self.shared(), **rank_variables(ranks, 1)}
 
     def lines(self, command: list[str]) -> list[str]:
         """Return the lines that ``--dry-run`` shows; pasted into a shell they start the same ranks."""

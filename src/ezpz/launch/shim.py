@@ -122,7 +122,12 @@ def report(event: str, rank: int | str, pid: int, code: int) -> None:
     if "EZPZ_CONTROL" in os.environ:
         from ezpz.launch.control import send
 
-        send(os.environ["EZPZ_CONTROL"], event, rank, pid, code)
+        told = send(os.environ["EZPZ_CONTROL"], event, rank, pid, code)
+        if not told and event == "up":
+            addresses = os.environ["EZPZ_CONTROL"].rpartition("@")[2]
+            sys.stderr.write(
+                f"ezpz: note: {os.uname().nodename} cannot reach the launcher ({addresses}): a failure is then told late\n"
+            )
 
 
 if __name__ == "__main__":

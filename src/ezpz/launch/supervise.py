@@ -51,7 +51,7 @@ class Supervisor:
         self._control = control
         self._tell = tell
         self._own_session = own_session
-        self._shares_terminal = not own_session and os.isatty(0)  # then the terminal's Ctrl-C reaches the rank itself
+        self._shares_terminal = not own_session and os.isatty(0)
         self._code: int | None = None  # of the cause
         self._deadline: float | None = None
         self._stopping = False
@@ -153,8 +153,8 @@ class Supervisor:
         self._stop(FAILURE_GRACE)
 
     def _signal(self, number: int) -> None:
-        if number == signal.SIGCHLD:
-            return
+        if number == signal.SIGCHLD or (number == signal.SIGINT and self._shares_terminal):
+            return  # the terminal's Ctrl-C reaches the only rank by itself, and a debugger there may live on
         if number in _ENDING:
             if self._stopping and number == signal.SIGINT:
                 self._deadline = time.monotonic()  # the second Ctrl-C means now
@@ -162,8 +162,7 @@ class Supervisor:
             if self._code is None:
                 self._code = 128 + number
                 self._tell(f"{signal.Signals(number).name} received; passing it on, again to kill")
-        if not (number == signal.SIGINT and self._shares_terminal):
-            self._send(number)
+        self._send(number)
         if number in _ENDING and not self._stopping:
             self._stopping = True
             self._deadline = time.monotonic() + SIGNAL_GRACE
@@ -186,7 +185,7 @@ class Supervisor:
             return 0
         code = exit_code(self._children[0].process.returncode or 0)
         if code and self._control and not self._hosts_up:
-            self._tell(f"the launcher ended with {code} before any rank came up; its own words are above")
+            self._tell(f"the launcher ended with {code} and no rank reported that it came up; its own words are above")
             return 125
         return code
 

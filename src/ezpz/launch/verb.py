@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ezpz.cluster import count_devices, detect, probe
 from ezpz.cluster.allocation import Allocation
 from ezpz.errors import EzpzError, MachineError
-from ezpz.launch.contract import cores, inherited
+from ezpz.launch.contract import cores, inherited, named_hosts
 from ezpz.launch.exports import exports, private_folder, write_lines
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.master import addresses, hold_port
@@ -150,7 +150,10 @@ def _run(plan: LaunchPlan, wishes: Wishes) -> int:
     folder = "" if plan.is_here or plan.flavour is None else tempfile.mkdtemp(prefix="ezpz-launch-")
     try:
         plan = _with_hostfile(plan, folder)
-        extra = {"EZPZ_HOSTS": ",".join(plan.placement.hosts), "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command])}
+        extra = {
+            "EZPZ_HOSTS": named_hosts(plan.placement.hosts),
+            "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command]),
+        }
         plan = replace(plan, master=(plan.address, port), run_id=secrets.token_hex(8), extra=extra)
         return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
     finally:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 NAME = "srun"
 
+_MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
+
 
 def recognises(version: str) -> bool:
     """Tell that srun is chosen by the job, never by ``mpiexec --version``."""
@@ -24,9 +26,9 @@ def recognises(version: str) -> bool:
 
 
 def command(exe: str, placement: Placement, hostfile: str) -> list[str]:
-    """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file is only named when blocks are uneven."""
+    """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""
     words = [exe, "-N", str(len(placement.hosts)), "-n", str(placement.world_size)]
-    if len(set(placement.counts)) == 1:
+    if len(set(placement.counts)) == 1 and len(placement.hosts) <= _MOST_NAMED_HOSTS:
         words += [f"--ntasks-per-node={placement.counts[0]}", f"--nodelist={','.join(placement.hosts)}"]
         words += ["--distribution=block"]
     else:
