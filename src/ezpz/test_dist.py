@@ -136,7 +136,7 @@ def make_batches(config: Config, rank: int, world_size: int, device: torch.devic
         return digits
 
     def random(step: int) -> Batch:
-        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + step) * 65_537 + rank)
+        generator = torch.Generator().manual_seed(((config.seed * 1_000_003 + step) * 65_537 + rank) % 2**63)
         inputs = torch.rand(config.batch_size, config.input_size, generator=generator).to(device)
         return inputs, inputs
 
@@ -226,9 +226,7 @@ def run(args: argparse.Namespace) -> None:
             times = train(trainer, make_batches(config, rank, world_size, device), history, world_size)
         if rank == 0:
             print_timing(times, skip=config.warmup)
-        dataset = history.finalize(plots=not args.no_plots)
-        if rank == 0:
-            logger.info(f"dataset={dataset}")
+            logger.info(f"dataset={history.finalize(plots=not args.no_plots)}")
             _bullets("written", {**history.paths, **{file.suffix[1:] + " profile": file for file in files}})
 
 

@@ -168,6 +168,8 @@ def _say_who(ranks: Ranks, device: str) -> None:
         f"['{os.uname().nodename}'][device='{device}'][rank={ranks.rank}/{ranks.world_size}]"
         f"[local_rank={ranks.local_rank}/{ranks.local_world_size}]"
     )
-    logger = get_logger("ezpz.dist")
+    logger = get_logger(__name__)
     # Handled directly, because other ranks than 0 are silent at INFO and each host shall speak once.
-    logger.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, line, (), None))
+    where = _say_who.__code__
+    record = logger.makeRecord(logger.name, logging.INFO, where.co_filename, where.co_firstlineno, line, (), None)
+    logger.handle(record)
