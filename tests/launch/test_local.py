@@ -205,8 +205,9 @@ def test_the_held_port_can_be_listened_on_by_rank_0_and_by_nobody_else():
         store.listen()
 
 
-def test_exports_are_quoted_words_for_a_shell(launch, run_cli, clean_env):
-    done = launch("--sh", env={**clean_env, "EZPZ_NGPU_PER_HOST": "3"})
+def test_exports_are_quoted_words_for_a_shell(run_cli, clean_env):
+    line = [sys.executable, "-m", "ezpz.cluster", "--sh"]
+    done = run_cli(line, {**clean_env, "EZPZ_NGPU_PER_HOST": "3"})
     shell = run_cli(
         ["bash", "-c", done.stdout + "\necho $EZPZ_SCHEDULER $NHOSTS $NGPU_PER_HOST $NGPUS $EZPZ_NRANKS; cat $HOSTFILE"]
     )

@@ -7,6 +7,7 @@ from lab import process as lab
 from lab.shown import SHOW, shown
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
+EXPORTS = [sys.executable, "-m", "ezpz.cluster", "--sh"]
 NAMES = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE")
 
 
@@ -39,9 +40,9 @@ def test_uneven_blocks_are_placed_exactly(slurm, clean_env):
 
 
 def test_devices_decide_the_number_of_ranks(slurm, clean_env):
-    done = slurm.salloc(["-N2", "--gres=gpu:2"], [*LAUNCH, "--sh"], clean_env)
+    done = slurm.salloc(["-N2", "--gres=gpu:2"], EXPORTS, clean_env)
     # Outside a step salloc tells no SLURM_GPUS_ON_NODE on a host without devices: the user's word counts.
-    told = slurm.salloc(["-N2", "--gres=gpu:2"], [*LAUNCH, "--sh"], {**clean_env, "EZPZ_NGPU_PER_HOST": "2"})
+    told = slurm.salloc(["-N2", "--gres=gpu:2"], EXPORTS, {**clean_env, "EZPZ_NGPU_PER_HOST": "2"})
     assert (done.returncode, told.returncode) == (0, 0)
     assert "export NHOSTS=2" in told.stdout
     assert "export NGPUS=4" in told.stdout

@@ -179,17 +179,13 @@ def test_many_hosts_are_shortened(small):
 def python(shell):
     """A shell whose python3 imports a stand-in for ezpz, which prints $STUB_SAYS for `--sh` and notes what it launches."""
     stub = shell.cwd.parent / "stub/ezpz"
-    (stub / "launch").mkdir(parents=True)
+    for name in ("launch", "cluster"):
+        (stub / name).mkdir(parents=True)
+        (stub / name / "__init__.py").touch()
     (stub / "__init__.py").touch()
-    (stub / "launch/__init__.py").touch()
-    (stub / "launch/__main__.py").write_text(
-        "import json, os, sys\n"
-        "if sys.argv[1:] == ['--sh']:\n"
-        "    print(os.environ['STUB_SAYS'])\n"
-        "    sys.exit(int(os.environ.get('STUB_RC', 0)))\n"
-        "json.dump(sys.argv[1:], sys.stdout)\n"
-        "sys.exit(int(os.environ.get('STUB_RC', 0)))\n"
-    )
+    end = "sys.exit(int(os.environ.get('STUB_RC', 0)))\n"
+    (stub / "cluster/__main__.py").write_text(f"import os, sys\nprint(os.environ['STUB_SAYS'])\n{end}")
+    (stub / "launch/__main__.py").write_text(f"import json, os, sys\njson.dump(sys.argv[1:], sys.stdout)\n{end}")
     shell.env["PYTHONPATH"] = str(stub.parent)
     return shell
 

@@ -494,7 +494,7 @@ function ezpz__hostfile {
     ezpz__err 125 "cannot write the host file: $hostfile (from TMPDIR); expected space and permission. Set TMPDIR to another folder." || return
 }
 
-# The small answer, for a shell whose python3 does not import ezpz: exports what `python3 -m ezpz.launch --sh` would.
+# The small answer, for a shell whose python3 does not import ezpz: exports what `python3 -m ezpz.cluster --sh` would.
 function ezpz__small_answer {
   local scheduler job hosts='' slots=0 devices='' hostfile='' nhosts ranks line=''
   # Job variables decide, never a host name: login hosts have schedulers too.
@@ -550,10 +550,10 @@ function ezpz_setup_job {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n' out
   if ezpz__importable; then
-    out="$(command python3 -m ezpz.launch --sh)" || return
+    out="$(command python3 -m ezpz.cluster --sh)" || return
     case "$out" in
       'export '*) eval "$out" ;; # quoted by shlex.quote in our own Python: the one home of the full answer
-      *) ezpz__err 125 "no answer about the job: '$(ezpz__last_line "$out")' (from python3 -m ezpz.launch --sh); expected lines that begin with export. Call: ezpz_setup_python" || return ;;
+      *) ezpz__err 125 "no answer about the job: '$(ezpz__last_line "$out")' (from python3 -m ezpz.cluster --sh); expected lines that begin with export. Call: ezpz_setup_python" || return ;;
     esac
   else
     ezpz__small_answer || return

@@ -33,7 +33,6 @@ class Wishes:
         per_host: Ranks per host, or None.
         hostfile: Path of the user's host file, or empty.
         dry_run: Print the line instead of running it.
-        shell: Print the job's variables as shell exports instead of running anything.
         command: The program and its arguments; empty for a bare ``launch``.
     """
 
@@ -42,7 +41,6 @@ class Wishes:
     per_host: int | None
     hostfile: str
     dry_run: bool
-    shell: bool
     command: tuple[str, ...]
 
 
@@ -70,7 +68,6 @@ def _parser() -> _Parser:
     parser.add_argument("--ppn", "-ppn", dest="per_host", type=_count, metavar="N", help="ranks per host")
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts to use instead of the scheduler's")
     parser.add_argument("--dry-run", action="store_true", help="print the line that would run, and run nothing")
-    parser.add_argument("--sh", dest="shell", action="store_true", help="print the job's variables for a shell")
     return parser
 
 
@@ -94,7 +91,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
             ranks, origin = _count(wish), "WORLD_SIZE"
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"argument WORLD_SIZE: {error} (from the environment). Run `unset WORLD_SIZE`.") from None
-    return Wishes(ranks, origin, parsed.per_host, parsed.hostfile, parsed.dry_run, parsed.shell, tuple(command))
+    return Wishes(ranks, origin, parsed.per_host, parsed.hostfile, parsed.dry_run, tuple(command))
 
 
 def _split(argv: list[str], parser: _Parser) -> tuple[list[str], list[str]]:

@@ -6,12 +6,13 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError
 from ezpz.launch import flavours
 from ezpz.launch.contract import rank_variables, started_here, threads
+from ezpz.launch.folder import write_lines
 from ezpz.ranks import CONTRACT, Ranks
 
 if TYPE_CHECKING:
@@ -64,6 +65,15 @@ class LaunchPlan:
     def address(self) -> str:
         """Address of rank 0's host as all ranks can reach it."""
         return "127.0.0.1" if self.is_here else self.placement.hosts[0]
+
+    def with_hostfile(self, folder: str) -> LaunchPlan:
+        """Return this plan with its host file written into ``folder``; unchanged where none is needed."""
+        if self.flavour is None or self.is_here:
+            return self
+        pairs = zip(self.placement.hosts, self.placement.counts, strict=True)
+        name = f"hosts-{self.flavour_name}".replace(" ", "-")
+        path = write_lines(os.path.join(folder, name), (self.flavour.hostfile_line(*pair) for pair in pairs))
+        return replace(self, hostfile=path)
 
     def prefix(self) -> list[str]:
         """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""

@@ -12,22 +12,19 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ezpz.cluster import count_devices, detect, probe
-from ezpz.cluster.allocation import Allocation
-from ezpz.errors import EzpzError, MachineError
+from ezpz.errors import EzpzError
 from ezpz.launch.contract import cores, inherited, named_hosts
-from ezpz.launch.exports import exports, private_folder, write_lines
-from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.folder import private_folder
 from ezpz.launch.master import addresses, hold_port
 from ezpz.launch.options import Wishes, parse
-from ezpz.launch.placement import place
-from ezpz.launch.plan import LaunchPlan, choose
+from ezpz.launch.planning import draw_up
 from ezpz.launch.supervise import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ezpz.cluster.devices import Devices
+    from ezpz.launch.plan import LaunchPlan
 
 __all__ = ["main"]
 
@@ -54,16 +51,7 @@ def _tell(text: str) -> None:
 
 
 def _launch(wishes: Wishes) -> int:
-    allocation = _allocation(wishes)
-    devices = count_devices(os.environ, probe.read, probe.run)
-    placement = place(
-        allocation, devices, cores(), ranks=wishes.ranks, per_host=wishes.per_host, origin=wishes.ranks_origin
-    )
-    flavour, exe, reason = choose(allocation, placement, os.environ, probe.run)
-    plan = LaunchPlan(placement, flavour, exe, reason)
-    if wishes.shell:
-        _print_exports(allocation, devices, plan)
-        return 0
+    _, devices, plan = draw_up(wishes)
     if not wishes.command or wishes.dry_run:
         return _show(plan, wishes)
     missing = _missing(plan, wishes.command[0])
@@ -73,47 +61,9 @@ def _launch(wishes: Wishes) -> int:
     return _run(plan, wishes)
 
 
-def _allocation(wishes: Wishes) -> Allocation:
-    if not wishes.hostfile:
-        return detect()
-    named = read_hostfile(wishes.hostfile)
-    try:
-        around = detect()
-    except MachineError:  # the host file is the way out of a job whose hosts cannot be found
-        around = Allocation("none", "", named.hosts)
-    origin = dict.fromkeys(("hosts", "slots", "tasks"), f"--hostfile {wishes.hostfile}")
-    return Allocation(
-        scheduler=around.scheduler,
-        job_id=around.job_id,
-        hosts=named.hosts,
-        slots=named.slots,
-        tasks=sum(named.slots) if named.slots else None,
-        origin={**around.origin, **origin},
-    )
-
-
-def _print_exports(allocation: Allocation, devices: Devices, plan: LaunchPlan) -> None:
-    # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
-    name = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
-    folder = private_folder(f"job-{name}-{os.uname().nodename}")
-    hostfile = write_lines(os.path.join(folder, "hostfile"), allocation.hosts)
-    plan = _with_hostfile(plan, folder)
-    print("\n".join(exports(allocation, devices, plan, hostfile)))
-
-
-def _with_hostfile(plan: LaunchPlan, folder: str) -> LaunchPlan:
-    placement = plan.placement
-    if plan.flavour is None or plan.is_here:
-        return plan
-    lines = [plan.flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
-    return replace(
-        plan, hostfile=write_lines(os.path.join(folder, f"hosts-{plan.flavour_name}".replace(" ", "-")), lines)
-    )
-
-
 def _show(plan: LaunchPlan, wishes: Wishes) -> int:
     """Print what would run; the host file named in the line stays, so that the line can be pasted."""
-    plan = _with_hostfile(plan, private_folder(f"dry-run-{os.getpid()}"))
+    plan = plan.with_hostfile(private_folder(f"dry-run-{os.getpid()}"))
     plan = replace(plan, master=(plan.address, hold_port(plan.placement)[0]), run_id=secrets.token_hex(4))
     print("\n".join(plan.lines(list(wishes.command) or ["COMMAND"])))
     return 0
@@ -149,7 +99,7 @@ def _run(plan: LaunchPlan, wishes: Wishes) -> int:
     port, held = hold_port(plan.placement)
     folder = "" if plan.is_here or plan.flavour is None else tempfile.mkdtemp(prefix="ezpz-launch-")
     try:
-        plan = _with_hostfile(plan, folder)
+        plan = plan.with_hostfile(folder)
         extra = {
             "EZPZ_HOSTS": named_hosts(plan.placement.hosts),
             "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command]),

@@ -1,0 +1,26 @@
+"""``python3 -m ezpz.cluster --sh``: the job in shell words, which ``ezpz_setup_job`` evaluates.
+
+An entry point and no part of the package: the launch line among the words is the answer of `ezpz.launch`.
+"""
+
+import sys
+
+from ezpz.errors import EzpzError
+
+
+def main(argv: list[str]) -> int:
+    """Print the exports and return the exit code."""
+    if argv != ["--sh"]:
+        print("usage: python3 -m ezpz.cluster --sh     (for people: ezpz info)", file=sys.stderr)
+        return 2
+    from ezpz.launch.exports import exports
+
+    try:
+        print("\n".join(exports()))
+    except EzpzError as error:
+        print(f"ezpz: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""From wishes to a plan: what is there, how ranks are placed, and who starts them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ezpz.cluster import count_devices, detect, probe
+from ezpz.cluster.allocation import Allocation
+from ezpz.errors import MachineError
+from ezpz.launch.contract import cores
+from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.placement import place
+from ezpz.launch.plan import LaunchPlan, choose
+
+if TYPE_CHECKING:
+    from ezpz.cluster.devices import Devices
+    from ezpz.launch.options import Wishes
+
+__all__ = ["Planned", "draw_up"]
+
+
+class Planned(NamedTuple):
+    """A plan, and what it was made from."""
+
+    allocation: Allocation
+    devices: Devices
+    plan: LaunchPlan
+
+
+def draw_up(wishes: Wishes) -> Planned:
+    """Return the plan for what the user asked for; nothing is started or written.
+
+    Raises:
+        EzpzError: The job's hosts cannot be found, the wishes do not fit on them, or nothing could start ranks there.
+    """
+    allocation = _allocation(wishes)
+    devices = count_devices(os.environ, probe.read, probe.run)
+    placement = place(
+        allocation, devices, cores(), ranks=wishes.ranks, per_host=wishes.per_host, origin=wishes.ranks_origin
+    )
+    flavour, exe, reason = choose(allocation, placement, os.environ, probe.run)
+    return Planned(allocation, devices, LaunchPlan(placement, flavour, exe, reason))
+
+
+def _allocation(wishes: Wishes) -> Allocation:
+    if not wishes.hostfile:
+        return detect()
+    named = read_hostfile(wishes.hostfile)
+    try:
+        around = detect()
+    except MachineError:  # the host file is the way out of a job whose hosts cannot be found
+        around = Allocation("none", "", named.hosts)
+    origin = dict.fromkeys(("hosts", "slots", "tasks"), f"--hostfile {wishes.hostfile}")
+    return Allocation(
+        scheduler=around.scheduler,
+        job_id=around.job_id,
+        hosts=named.hosts,
+        slots=named.slots,
+        tasks=sum(named.slots) if named.slots else None,
+        origin={**around.origin, **origin},
+    )
