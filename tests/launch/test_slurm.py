@@ -25,7 +25,9 @@ def test_a_job_of_two_hosts_gets_its_tasks_and_the_users_variables(slurm, clean_
     assert [(environ["MINE"], argv) for environ, argv, _, _ in ranks] == [("a 'b', \"c\"=d", ["a b", ""])] * 2
     assert {environ["MASTER_ADDR"] for environ, _, _, _ in ranks} == {"n01"}
     assert {environ["OMP_NUM_THREADS"] for environ, _, _, _ in ranks} == {"1"}  # one CPU was granted per task
-    assert "2 ranks on 2 hosts from n01 on (SLURM_NTASKS), cpu, srun launcher (srun of Slurm job" in done.stderr
+    assert "2 ranks on 2 hosts from n01 on (SLURM_NTASKS), cpu\n" in done.stderr
+    assert "srun launcher (srun of Slurm job" in done.stderr
+    assert "rendezvous at n01:" in done.stderr
 
 
 def test_uneven_blocks_are_placed_exactly(slurm, clean_env):

@@ -8,8 +8,8 @@ import time
 
 CATCH = """
 import sys, time
-print("tty", sys.stdin.isatty(), "said", input(), flush=True)
 try:
+    print("tty", sys.stdin.isatty(), "said", input(), flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     print("caught", flush=True)

@@ -57,8 +57,7 @@ def _launch(wishes: Wishes) -> int:
     missing = _missing(plan, wishes.command[0])
     if missing:
         return missing
-    _announce(plan, devices)
-    return _run(plan, wishes)
+    return _run(plan, devices, list(wishes.command))
 
 
 def _show(plan: LaunchPlan, wishes: Wishes) -> int:
@@ -89,13 +88,13 @@ def _announce(plan: LaunchPlan, devices: Devices) -> None:
     ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
     who = f"{ranks} rank{'s'[: ranks > 1]} on {f'{len(placement.hosts)} hosts from {first} on' if several else first}"
     device = f"{devices.count} {devices.kind} devices per host" if devices.count else "cpu"
-    _tell(f"{who} ({placement.origin}), {device}, {plan.flavour_name} launcher ({plan.reason})")
+    _tell(f"{who} ({placement.origin}), {device}")
+    _tell(f"{plan.flavour_name} launcher ({plan.reason}), rendezvous at {plan.master[0]}:{plan.master[1]}")
     if not devices.count and not several and ranks > cores():
         _tell(f"note: {ranks} ranks share {cores()} cores")
 
 
-def _run(plan: LaunchPlan, wishes: Wishes) -> int:
-    command = list(wishes.command)
+def _run(plan: LaunchPlan, devices: Devices, command: list[str]) -> int:
     port, held = hold_port(plan.placement)
     folder = "" if plan.is_here or plan.flavour is None else tempfile.mkdtemp(prefix="ezpz-launch-")
     try:
@@ -105,6 +104,7 @@ def _run(plan: LaunchPlan, wishes: Wishes) -> int:
             "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command]),
         }
         plan = replace(plan, master=(plan.address, port), run_id=secrets.token_hex(8), extra=extra)
+        _announce(plan, devices)
         return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
     finally:
         if folder:
