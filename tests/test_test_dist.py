@@ -137,6 +137,8 @@ def test_an_option_that_cannot_be_is_refused_by_name(capsys, options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--lr", "0"], "--lr 0.0 is no learning rate"),
+        (["--lr", "nan"], "--lr nan is no learning rate"),
         (["--warmup", "100"], "--warmup 100 does not fit --train-iters 100"),
         (["--warmup", "-1"], "expected 0 to 99"),
         (["--input-size", "65"], "do not fit the digits; expected 64 and 10"),

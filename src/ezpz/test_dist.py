@@ -100,6 +100,8 @@ def configure(args: argparse.Namespace) -> Config:
         raise UsageError(
             f"--output-size {args.output_size} does not fit --dataset random, which reconstructs its input; expected {sizes[1]}."
         )
+    if not 0 < args.lr < float("inf"):
+        raise UsageError(f"--lr {args.lr} is no learning rate; expected a positive number, such as 0.001.")
     if not 0 <= args.warmup < args.train_iters:
         raise UsageError(
             f"--warmup {args.warmup} does not fit --train-iters {args.train_iters}; expected 0 to {args.train_iters - 1}."

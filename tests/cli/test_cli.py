@@ -8,7 +8,7 @@ EZPZ = [sys.executable, "-m", "ezpz"]
 def test_help_lists_the_verbs_and_version_tells_the_version(run_cli):
     import ezpz
 
-    assert all(verb in run_cli([*EZPZ, "--help"]).stdout for verb in ("launch", "test", "info"))
+    assert all(verb in run_cli([*EZPZ, "--help"]).stdout for verb in ("launch", "test", "where"))
     assert run_cli([*EZPZ, "--version"]).stdout == f"ezpz {ezpz.__version__}\n"
     assert run_cli([*EZPZ]).returncode == 0
 
@@ -20,16 +20,16 @@ def test_a_mistyped_verb_is_one_line_with_the_nearest(run_cli):
     assert "Did you mean launch?" in done.stderr
 
 
-def test_info_names_the_origin_of_every_answer(run_cli, clean_env):
-    done = run_cli([*EZPZ, "info"], {**clean_env, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-6]"})
+def test_where_names_the_origin_of_every_answer(run_cli, clean_env):
+    done = run_cli([*EZPZ, "where"], {**clean_env, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-6]"})
     assert done.returncode == 0
     assert "slurm" in done.stdout
     assert "6 (n1, n2, n3, n4, …)" in done.stdout
     assert all(" from " in line for line in done.stdout.splitlines())
-    assert run_cli([*EZPZ, "info", "x"]).returncode == 2
+    assert run_cli([*EZPZ, "where", "x"]).returncode == 2
 
 
-@pytest.mark.parametrize("verb", ["launch", "test", "info"])
+@pytest.mark.parametrize("verb", ["launch", "test", "where"])
 def test_every_verb_explains_itself(run_cli, verb):
     done = run_cli([*EZPZ, verb, "--help"])
     assert done.returncode == 0

@@ -15,7 +15,7 @@ __all__ = ["main"]
 VERBS = {
     "launch": ("ezpz.launch.verb", "start a command once per rank"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
-    "info": ("ezpz.cli.info", "show scheduler, hosts and devices, and where each answer came from"),
+    "where": ("ezpz.cli.where", "show scheduler, hosts and devices, and where each answer came from"),
 }
 
 

@@ -11,7 +11,7 @@ from ezpz.errors import EzpzError
 def main(argv: list[str]) -> int:
     """Print the exports and return the exit code."""
     if argv != ["--sh"]:
-        print("usage: python3 -m ezpz.cluster --sh     (for people: ezpz info)", file=sys.stderr)
+        print("usage: python3 -m ezpz.cluster --sh     (for people: ezpz where)", file=sys.stderr)
         return 2
     from ezpz.launch.exports import exports
 

@@ -1,4 +1,4 @@
-"""``ezpz info``: where am I, and who says so."""
+"""``ezpz where``: where am I, and who says so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     if argv:
         wanted = {"-h", "--help"} & set(argv)
         print(
-            "usage: ezpz info\n\nShow scheduler, hosts and devices, and where each answer came from.",
+            "usage: ezpz where\n\nShow scheduler, hosts and devices, and where each answer came from.",
             file=sys.stdout if wanted else sys.stderr,
         )
         return 0 if wanted else 2
