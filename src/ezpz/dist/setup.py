@@ -20,7 +20,7 @@ from ezpz.dist.device import (
 )
 from ezpz.dist.rendezvous import meet
 from ezpz.dist.world import told
-from ezpz.errors import UsageError
+from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -131,10 +131,8 @@ def seed_everything(seed: int) -> None:
 
 def get_dist_info() -> dict[str, Any]:
     """Return what this rank knows of itself and its job, e.g. for a log or a configuration."""
-    from ezpz.cluster import detect
-
     ranks = told()
-    allocation = detect()
+    scheduler, job_id, hosts = _job()
     return {
         "RANK": ranks.rank,
         "WORLD_SIZE": ranks.world_size,
@@ -145,11 +143,25 @@ def get_dist_info() -> dict[str, Any]:
         "DEVICE_TYPE": get_torch_device_type(),
         "BACKEND": get_torch_backend(),
         "HOSTNAME": os.uname().nodename,
-        "HOSTS": os.environ["EZPZ_HOSTS"].split(",") if os.environ.get("EZPZ_HOSTS") else list(allocation.hosts),
-        "SCHEDULER": allocation.scheduler,
-        "JOB_ID": allocation.job_id,
+        "HOSTS": hosts,
+        "SCHEDULER": scheduler,
+        "JOB_ID": job_id,
         "LAUNCH_CMD": os.environ.get("EZPZ_LAUNCH_CMD", ""),
     }
+
+
+def _job() -> tuple[str, str, list[str]]:
+    """Return scheduler, job id and hosts: the launcher's answer, because an MPI may hide the job's variables from ranks."""
+    if os.environ.get("EZPZ_FLAVOUR") and os.environ.get("EZPZ_HOSTS"):
+        return os.environ["EZPZ_SCHEDULER"], os.environ["EZPZ_JOBID"], os.environ["EZPZ_HOSTS"].split(",")
+    from ezpz.cluster import detect
+
+    try:
+        allocation = detect()
+    except MachineError as error:
+        get_logger(__name__).warning(str(error))
+        return "unknown", "", [os.uname().nodename]
+    return allocation.scheduler, allocation.job_id, list(allocation.hosts)
 
 
 def _patience() -> timedelta:

@@ -18,9 +18,9 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["cores", "inherited", "named_hosts", "rank_variables", "started_here", "threads"]
+__all__ = ["LONGEST_VARIABLE", "cores", "inherited", "named_hosts", "rank_variables", "started_here", "threads"]
 
-_LONGEST_VARIABLE = 64 * 1024
+LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
 
 OURS = ("EZPZ_PLACEMENT", "EZPZ_CONTROL", "EZPZ_STDIN", "EZPZ_HOSTS", "EZPZ_LAUNCH_CMD", "EZPZ_FLAVOUR")
 
@@ -44,7 +44,7 @@ def started_here(environ: Mapping[str, str]) -> dict[str, str]:
 def named_hosts(hosts: tuple[str, ...]) -> str:
     """Return ``n01,n02`` for ``EZPZ_HOSTS``; empty when it would come near the 128 KiB that Linux grants a variable."""
     text = ",".join(hosts)
-    return text if len(text) < _LONGEST_VARIABLE else ""
+    return text if len(text) < LONGEST_VARIABLE else ""
 
 
 def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes  # noqa: F401  # die_with_parent needs it: loaded once here, and not by every child
 import os
 import selectors
 import signal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ezpz.errors import EzpzError
-from ezpz.launch.contract import cores, inherited, named_hosts
+from ezpz.launch.contract import LONGEST_VARIABLE, cores, inherited, named_hosts
 from ezpz.launch.folder import private_folder
 from ezpz.launch.master import addresses, hold_port
 from ezpz.launch.options import Wishes, parse
@@ -51,12 +52,13 @@ def _tell(text: str) -> None:
 
 
 def _launch(wishes: Wishes) -> int:
-    _, devices, plan = draw_up(wishes)
+    allocation, devices, plan = draw_up(wishes)
     if not wishes.command or wishes.dry_run:
         return _show(plan, wishes)
     missing = _missing(plan, wishes.command[0])
     if missing:
         return missing
+    plan = replace(plan, extra={"EZPZ_SCHEDULER": allocation.scheduler, "EZPZ_JOBID": allocation.job_id})
     return _run(plan, devices, list(wishes.command))
 
 
@@ -99,10 +101,8 @@ def _run(plan: LaunchPlan, devices: Devices, command: list[str]) -> int:
     folder = "" if plan.is_here or plan.flavour is None else tempfile.mkdtemp(prefix="ezpz-launch-")
     try:
         plan = plan.with_hostfile(folder)
-        extra = {
-            "EZPZ_HOSTS": named_hosts(plan.placement.hosts),
-            "EZPZ_LAUNCH_CMD": " ".join([*plan.prefix(), *command]),
-        }
+        line = shlex.join([*plan.prefix(), *command])[:LONGEST_VARIABLE]
+        extra = {**plan.extra, "EZPZ_HOSTS": named_hosts(plan.placement.hosts), "EZPZ_LAUNCH_CMD": line}
         plan = replace(plan, master=(plan.address, port), run_id=secrets.token_hex(8), extra=extra)
         _announce(plan, devices)
         return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
