@@ -66,9 +66,14 @@ class LaunchPlan:
         """Address of rank 0's host as all ranks can reach it."""
         return "127.0.0.1" if self.is_here else self.placement.hosts[0]
 
+    @property
+    def needs_hostfile(self) -> bool:
+        """Whether the launcher must be told of other hosts."""
+        return self.flavour is not None and not self.is_here
+
     def with_hostfile(self, folder: str) -> LaunchPlan:
         """Return this plan with its host file written into ``folder``; unchanged where none is needed."""
-        if self.flavour is None or self.is_here:
+        if self.flavour is None or not self.needs_hostfile:
             return self
         pairs = zip(self.placement.hosts, self.placement.counts, strict=True)
         name = f"hosts-{self.flavour_name}".replace(" ", "-")

@@ -64,7 +64,8 @@ def _launch(wishes: Wishes) -> int:
 
 def _show(plan: LaunchPlan, wishes: Wishes) -> int:
     """Print what would run; the host file named in the line stays, so that the line can be pasted."""
-    plan = plan.with_hostfile(private_folder(f"dry-run-{os.getpid()}"))
+    if plan.needs_hostfile:
+        plan = plan.with_hostfile(private_folder(f"dry-run-{os.getpid()}"))
     plan = replace(plan, master=(plan.address, hold_port(plan.placement)[0]), run_id=secrets.token_hex(4))
     print("\n".join(plan.lines(list(wishes.command) or ["COMMAND"])))
     return 0
@@ -98,7 +99,7 @@ def _announce(plan: LaunchPlan, devices: Devices) -> None:
 
 def _run(plan: LaunchPlan, devices: Devices, command: list[str]) -> int:
     port, held = hold_port(plan.placement)
-    folder = "" if plan.is_here or plan.flavour is None else tempfile.mkdtemp(prefix="ezpz-launch-")
+    folder = tempfile.mkdtemp(prefix="ezpz-launch-") if plan.needs_hostfile else ""
     try:
         plan = plan.with_hostfile(folder)
         line = shlex.join([*plan.prefix(), *command])[:LONGEST_VARIABLE]
