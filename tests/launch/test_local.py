@@ -216,6 +216,16 @@ def test_exports_are_quoted_words_for_a_shell(run_cli, clean_env):
     assert "export DIST_LAUNCH='" in done.stdout
 
 
+def test_a_job_whose_launcher_is_unknown_still_tells_its_hosts(run_cli, clean_env, tmp_path):
+    (tmp_path / "nodes").write_text("n01\nn02\n")
+    job = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(tmp_path / "nodes"), "EZPZ_NGPU_PER_HOST": "4"}
+    done = run_cli([sys.executable, "-m", "ezpz.cluster", "--sh"], {**clean_env, **job})
+    assert done.returncode == 0
+    assert {"export NHOSTS=2", "export EZPZ_NRANKS=8", "export DIST_LAUNCH=''"} < set(done.stdout.splitlines())
+    assert f"export HOSTFILE={tmp_path}/nodes" in done.stdout
+    assert "no mpiexec on PATH" in done.stderr
+
+
 def test_a_host_file_outweighs_a_job_whose_hosts_are_lost(launch, tmp_path, clean_env):
     (tmp_path / "hosts").write_text(f"{os.uname().nodename}\n")
     done = launch("--hostfile", "hosts", "-n", "2", "echo", "x", env={**clean_env, "PBS_JOBID": "1.head"})

@@ -250,7 +250,7 @@ function ezpz__index {
   printf '%s\n' "$pip_conf" | command awk '
     { key = $0; sub(/=.*/, "", key); sub(/^.*\./, "", key); val = substr($0, index($0, "=") + 1)
       gsub(/^.|.$/, "", val); gsub(/\/\/[^\/@ ]*@/, "//", val); said[key] = val }
-    END { at = ("index-url" in said) ? said["index-url"] : "https://pypi.org/simple"
+    END { at = ("index-url" in said) ? said["index-url"] : "the public package index"
       if (said["no-index"] ~ /^(1|true|yes|on)$/) at = "no index"
       if (said["extra-index-url"] != "") at = at " and " said["extra-index-url"]
       if (said["find-links"] != "") at = at " and the folder " said["find-links"]

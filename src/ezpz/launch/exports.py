@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 
+from ezpz.errors import LaunchError
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.options import parse
-from ezpz.launch.planning import draw_up
+from ezpz.launch.planning import Survey, draw_up, survey
 
 __all__ = ["exports"]
 
@@ -23,9 +25,10 @@ def exports() -> list[str]:
     A host file is written where the scheduler's own is not plain: the launch line may name it later.
 
     Raises:
-        EzpzError: The job's hosts cannot be found, or nothing could start ranks there.
+        EzpzError: The job's hosts cannot be found.
     """
-    allocation, devices, plan = draw_up(parse([], os.environ))
+    found = survey(parse([], os.environ))
+    allocation, devices, placement = found
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
@@ -33,14 +36,23 @@ def exports() -> list[str]:
     values = {
         "EZPZ_SCHEDULER": allocation.scheduler,
         "EZPZ_JOBID": allocation.job_id,
-        "EZPZ_NRANKS": plan.placement.world_size,
+        "EZPZ_NRANKS": placement.world_size,
         "NHOSTS": len(hosts),
         "NGPU_PER_HOST": devices.count,
         "NGPUS": devices.count * len(hosts),
         "HOSTFILE": allocation.hostfile or write_lines(os.path.join(folder, "hostfile"), hosts),
-        "DIST_LAUNCH": " ".join(plan.with_hostfile(folder).prefix()),
+        "DIST_LAUNCH": _prefix(found, folder),
     }
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in values.items()]
     # A list of hosts that is too long for the environment of a program is still a variable of the shell.
     export = "export " if named_hosts(hosts) else ""
     return [*lines, f"{export}EZPZ_HOSTS={shlex.quote(','.join(hosts))}"]
+
+
+def _prefix(found: Survey, folder: str) -> str:
+    """Return the plain launch line; empty, with a word on stderr, where no launcher is known: the rest is of use."""
+    try:
+        return " ".join(draw_up(found).with_hostfile(folder).prefix())
+    except LaunchError as error:
+        print(f"ezpz: {error}", file=sys.stderr)
+        return ""

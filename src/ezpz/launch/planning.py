@@ -16,31 +16,42 @@ from ezpz.launch.plan import LaunchPlan, choose
 if TYPE_CHECKING:
     from ezpz.cluster.devices import Devices
     from ezpz.launch.options import Wishes
+    from ezpz.launch.placement import Placement
 
-__all__ = ["Planned", "draw_up"]
+__all__ = ["Survey", "draw_up", "survey"]
 
 
-class Planned(NamedTuple):
-    """A plan, and what it was made from."""
+class Survey(NamedTuple):
+    """What is there, and where the ranks that the user asked for would go."""
 
     allocation: Allocation
     devices: Devices
-    plan: LaunchPlan
+    placement: Placement
 
 
-def draw_up(wishes: Wishes) -> Planned:
-    """Return the plan for what the user asked for; nothing is started or written.
+def survey(wishes: Wishes) -> Survey:
+    """Return hosts, devices and placement; nothing is started or written.
 
     Raises:
-        EzpzError: The job's hosts cannot be found, the wishes do not fit on them, or nothing could start ranks there.
+        EzpzError: The job's hosts cannot be found, or the wishes do not fit on them.
     """
     allocation = _allocation(wishes)
     devices = count_devices(os.environ, probe.read, probe.run)
     placement = place(
         allocation, devices, cores(), ranks=wishes.ranks, per_host=wishes.per_host, origin=wishes.ranks_origin
     )
-    flavour, exe, reason = choose(allocation, placement, os.environ, probe.run)
-    return Planned(allocation, devices, LaunchPlan(placement, flavour, exe, reason))
+    return Survey(allocation, devices, placement)
+
+
+def draw_up(found: Survey) -> LaunchPlan:
+    """Return the plan that starts ranks where they were placed.
+
+    Raises:
+        LaunchError: Nothing could start ranks there.
+    """
+    flavour, exe, reason = choose(found.allocation, found.placement, os.environ, probe.run)
+    extra = {"EZPZ_SCHEDULER": found.allocation.scheduler, "EZPZ_JOBID": found.allocation.job_id}
+    return LaunchPlan(found.placement, flavour, exe, reason, extra=extra)
 
 
 def _allocation(wishes: Wishes) -> Allocation:

@@ -18,7 +18,7 @@ from ezpz.launch.contract import LONGEST_VARIABLE, cores, inherited, named_hosts
 from ezpz.launch.folder import private_folder
 from ezpz.launch.master import addresses, hold_port
 from ezpz.launch.options import Wishes, parse
-from ezpz.launch.planning import draw_up
+from ezpz.launch.planning import draw_up, survey
 from ezpz.launch.supervise import Supervisor
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ def _tell(text: str) -> None:
 
 
 def _launch(wishes: Wishes) -> int:
-    allocation, devices, plan = draw_up(wishes)
+    found = survey(wishes)
+    plan = draw_up(found)
     if not wishes.command or wishes.dry_run:
         return _show(plan, wishes)
     missing = _missing(plan, wishes.command[0])
     if missing:
         return missing
-    plan = replace(plan, extra={"EZPZ_SCHEDULER": allocation.scheduler, "EZPZ_JOBID": allocation.job_id})
-    return _run(plan, devices, list(wishes.command))
+    return _run(plan, found.devices, list(wishes.command))
 
 
 def _show(plan: LaunchPlan, wishes: Wishes) -> int:
