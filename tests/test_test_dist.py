@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -148,6 +150,25 @@ def test_an_option_that_cannot_be_is_refused_by_name(capsys, options, words):
 def test_options_that_do_not_fit_each_other_are_refused(options, words):
     with pytest.raises(UsageError, match=re.escape(words)):
         test_dist.configure(test_dist.parse_args(options))
+
+
+def test_an_interrupt_keeps_the_data_and_shows_no_traceback(clean_env, tmp_path):
+    launch = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, *MODULE, "--train-iters", "100000"]
+    run = subprocess.Popen(
+        launch, env=clean_env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for line in run.stdout:
+        if "iter=5 " in line:
+            break
+    run.send_signal(signal.SIGINT)
+    rest, errors = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "interrupted; what was recorded until now is written" in rest
+    assert "Traceback" not in errors
+    folder = run_folder(tmp_path)
+    with xarray.open_dataset(folder / "test_dist.h5", engine="h5netcdf") as dataset:
+        assert dataset["step"].values.tolist() == [row["step"] for row in read_journal(folder / "metrics.jsonl")]
+    assert json.loads((folder / "run.json").read_text())["state"] == "failed"
 
 
 def test_an_unusable_folder_is_one_line(run_cli, tmp_path):

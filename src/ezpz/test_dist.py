@@ -239,6 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EzpzError as error:
         print(f"ezpz.test_dist: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        logger.info("interrupted; what was recorded until now is written")
+        return 130
     finally:
         ezpz.cleanup()
     return 0
