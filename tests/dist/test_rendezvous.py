@@ -118,6 +118,26 @@ def test_a_second_program_of_the_same_starter_meets_anew(clean_env, script, tmp_
     assert said(done.stdout) == expected, done.stderr
 
 
+AGAIN = """
+import ezpz, torch, torch.distributed as dist
+for round in range(5):
+    rank = ezpz.setup_torch()
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    assert value.item() == 2, (round, rank)
+    ezpz.cleanup()
+"""
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["launch", "bare starter"])
+def test_ranks_that_left_their_group_may_meet_again(run_cli, clean_env, tmp_path, bare):
+    (tmp_path / "again.py").write_text(AGAIN)
+    line = 'for rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2 "$0" "$1" & pids="$pids $!"; done; for pid in $pids; do wait $pid || exit; done'
+    start = ["bash", "-c", line] if bare else [sys.executable, "-m", "ezpz.launch", "-n", "2"]
+    done = run_cli([*start, sys.executable, tmp_path / "again.py"], clean_env, 100)
+    assert done.returncode == 0, done.stderr
+
+
 def test_ranks_over_two_hosts_without_a_scheduler_want_master_addr(run_cli, clean_env, script):
     env = {**clean_env, "PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
     done = run_cli([sys.executable, script], env)

@@ -36,6 +36,12 @@ _FIRST_PORT, _PORTS = 20_000, 12_000
 _STEP_NAMES = ("SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "FLUX_JOB_ID")
 
 
+# Stores stay open as long as the process: rank 0 would otherwise take one away under ranks that meet for a second time.
+_opened: dict[Address, dist.Store] = {}
+_published: dict[str, Address] = {}
+_rounds: dict[Address, int] = {}
+
+
 class Address(NamedTuple):
     """Where rank 0 listens, who says so, and whether this process opens the store there."""
 
@@ -65,18 +71,20 @@ def meet(ranks: Ranks, environ: Mapping[str, str], timeout: timedelta, port: int
     if "MASTER_ADDR" not in environ and port is None and ranks.local_world_size == ranks.world_size:
         return _meet_on_one_host(ranks, environ, deadline)
     address = _address(ranks, environ, port)
-    store = _open(address, timeout)
-    prefix = environ.get("TORCHELASTIC_RUN_ID") or _job(environ)
-    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"ezpz/{prefix}/{attempt}", store)
-    _check_in(store, ranks, address, deadline)
-    return store
+    job = environ.get("TORCHELASTIC_RUN_ID") or _job(environ)
+    if address not in _opened:
+        _opened[address] = _open(address, timeout)
+    return _check_in(
+        _opened[address], f"{job}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", ranks, address, deadline
+    )
 
 
 def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], deadline: float) -> dist.Store:
     import torch.distributed as dist
 
     key = meeting.key(environ)
+    if key in _published:
+        return _check_in(_opened[_published[key]], key, ranks, _published[key], deadline)
     with meeting.Point(key) as point:
         left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
         if ranks.rank == 0:
@@ -86,8 +94,8 @@ def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], deadline: float)
         else:
             address = Address("127.0.0.1", point.wait(deadline), f"published by rank 0 in {point.path}", listens=False)
             store = _open(address, left)
-        store = dist.PrefixStore(f"ezpz/{key}", store)
-        _check_in(store, ranks, address, deadline)
+        _opened[address], _published[key] = store, address
+        store = _check_in(store, key, ranks, address, deadline)
         if ranks.rank == 0:
             point.remove()
             store.set("removed", "1")
@@ -151,8 +159,15 @@ def _reason(error: Exception) -> str:
     return text.splitlines()[0]
 
 
-def _check_in(store: dist.Store, ranks: Ranks, address: Address, deadline: float) -> None:
-    """Write this rank's name, and wait until all have; rank 0 speaks for those that never came."""
+def _check_in(base: dist.Store, job: str, ranks: Ranks, address: Address, deadline: float) -> dist.Store:
+    """Write this rank's name, wait until all have, and return the store of this job and round.
+
+    Every round has names of its own: a rank that meets again, after it left its group, must not find the last round's.
+    """
+    import torch.distributed as dist
+
+    _rounds[address] = _rounds.get(address, 0) + 1
+    store = dist.PrefixStore(f"ezpz/{job}/{_rounds[address]}", base)
     store.set(f"rank/{ranks.rank}", "here")
     left = timedelta(seconds=max(0.1, deadline - time.monotonic()))
     try:
@@ -166,6 +181,7 @@ def _check_in(store: dist.Store, ranks: Ranks, address: Address, deadline: float
             f"rank {ranks.rank} waited at {address.host}:{address.port} (from {address.origin}), but {_missing(store, ranks)}. "
             "Look at the first error above of a rank that did not arrive, or start fewer ranks."
         ) from None
+    return store
 
 
 def _missing(store: dist.Store, ranks: Ranks) -> str:
