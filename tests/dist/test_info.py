@@ -1,6 +1,10 @@
 import os
+import sys
+
+import pytest
 
 import ezpz
+from ezpz.errors import MachineError
 
 
 def plain(monkeypatch, **variables):
@@ -24,3 +28,11 @@ def test_leftovers_of_a_shell_are_not_the_launchers_answer(monkeypatch):
 def test_a_job_whose_hosts_are_lost_does_not_stop_a_training(monkeypatch, capsys):
     assert plain(monkeypatch, PBS_JOBID="1.head") == ("unknown", "", [os.uname().nodename])
     assert "PBS_NODEFILE" in capsys.readouterr().out
+
+
+def test_a_python_without_torch_is_one_clear_error(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MachineError, match=r"expected a Python with torch\. Run `ezpz_setup_env`"):
+        ezpz.setup_torch()

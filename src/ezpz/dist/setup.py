@@ -63,12 +63,11 @@ def setup_torch(
     Raises:
         RankError: The environment contradicts itself about who this process is.
         RendezvousError: A rank did not arrive within 300 s (``EZPZ_RENDEZVOUS_SECONDS``), or the port is taken.
-        MachineError: The host shows fewer devices than it has ranks, or no backend serves the device.
+        MachineError: torch is missing, the host shows fewer devices than it has ranks, or no backend serves the device.
         UsageError: ``TORCH_DEVICE``, ``TORCH_BACKEND``, ``backend`` or ``MASTER_PORT`` is unusable.
     """
-    import torch.distributed as dist
-
     ranks = told()
+    dist = _distributed()
     if dist.is_initialized():
         return ranks.rank
     if backend is not None and backend not in BACKENDS:
@@ -148,6 +147,17 @@ def get_dist_info() -> dict[str, Any]:
         "JOB_ID": job_id,
         "LAUNCH_CMD": os.environ.get("EZPZ_LAUNCH_CMD", ""),
     }
+
+
+def _distributed() -> Any:
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as error:
+        raise MachineError(
+            f"cannot become a rank: {error} (from {sys.executable}); expected a Python with torch. "
+            "Run `ezpz_setup_env`, or load the site's module that brings torch."
+        ) from None
+    return dist
 
 
 def _job() -> tuple[str, str, list[str]]:
