@@ -13,7 +13,19 @@ A message says what failed, the value, where the value came from, what was expec
 
 from __future__ import annotations
 
-__all__ = ["EzpzError", "LaunchError", "MachineError", "RankError", "RendezvousError", "TrackError", "UsageError"]
+import os
+import sys
+
+__all__ = [
+    "EzpzError",
+    "LaunchError",
+    "MachineError",
+    "RankError",
+    "RendezvousError",
+    "TrackError",
+    "UsageError",
+    "end_with",
+]
 
 
 class EzpzError(Exception):
@@ -48,3 +60,14 @@ class RendezvousError(MachineError):
 
 class TrackError(EzpzError):
     """A run's records cannot be written or read."""
+
+
+def end_with(error: EzpzError, who: str = "ezpz") -> int:
+    """Say what went wrong in one line on stderr and return the exit code; with ``EZPZ_DEBUG=1`` raise it instead."""
+    if os.environ.get("EZPZ_DEBUG") == "1":
+        raise error
+    try:
+        print(f"{who}: {error}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody listens any more; the exit code still tells
+    return error.exit_code

@@ -60,15 +60,6 @@ class Ranks(namedtuple("Ranks", "rank world_size local_rank local_world_size hos
         family: str
 
 
-# The names by which the other families tell a rank: what an outer launcher says of its own ranks, not of those inside.
-LAUNCHERS_OWN = frozenset(
-    (
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        *("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
-    )
-)
-
 ALONE = Ranks(0, 1, 0, 1, 0, "alone")
 
 _FAMILIES = (
@@ -83,6 +74,11 @@ _FAMILIES = (
     ),
     ("hydra", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
 )
+
+_STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
+
+# The names by which launchers tell a rank: what an outer one says of its own ranks is not true of those started inside.
+LAUNCHERS_OWN = frozenset(name for names in (*(names for _, names in _FAMILIES), _STEP) for name in names)
 
 
 def from_environ(environ: Mapping[str, str]) -> Ranks:
@@ -141,9 +137,8 @@ def _slurm(environ: Mapping[str, str]) -> Ranks | None:
             f"SLURM_STEP_TASKS_PER_NODE={environ.get('SLURM_STEP_TASKS_PER_NODE')}; expected one count per host. "
             "Start the ranks with `ezpz launch`, or unset the variables of the outer step."
         )
-    names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
     told = {**environ, "SLURM_STEP_TASKS_PER_NODE": str(counts[int(host)])}
-    return _checked("slurm", told, names, int(host))
+    return _checked("slurm", told, _STEP, int(host))
 
 
 def _checked(family: str, environ: Mapping[str, str], names: tuple[str, ...], host_index: int | None) -> Ranks:

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ezpz
-from ezpz.errors import EzpzError, UsageError
+from ezpz.errors import EzpzError, UsageError, end_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -237,8 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(parse_args(argv))
     except EzpzError as error:
-        print(f"ezpz.test_dist: {error}", file=sys.stderr)
-        return error.exit_code
+        return end_with(error, "ezpz.test_dist")
     except KeyboardInterrupt:
         logger.info("interrupted; what was recorded until now is written")
         return 130

@@ -29,6 +29,13 @@ def test_where_names_the_origin_of_every_answer(run_cli, clean_env):
     assert run_cli([*EZPZ, "where", "x"]).returncode == 2
 
 
+def test_a_debug_run_shows_the_traceback_of_every_verb(run_cli, clean_env):
+    env = {**clean_env, "PBS_JOBID": "1.head"}
+    told, debug = run_cli([*EZPZ, "where"], env), run_cli([*EZPZ, "where"], {**env, "EZPZ_DEBUG": "1"})
+    assert (told.returncode, len(told.stderr.splitlines())) == (125, 1)
+    assert "Traceback" in debug.stderr
+
+
 @pytest.mark.parametrize("verb", ["launch", "test", "where"])
 def test_every_verb_explains_itself(run_cli, verb):
     done = run_cli([*EZPZ, verb, "--help"])

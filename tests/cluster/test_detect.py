@@ -1,6 +1,7 @@
 """The records are what real schedulers showed real jobs; `tests/shell` holds the shell's answer against the same files."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -78,5 +79,14 @@ def test_an_interactive_shell_inside_a_job_has_all_hosts_of_the_job():
     assert detect({**shell, "SLURM_STEP_ID": "0"}, nothing, nothing).hosts == ("n1",)
 
 
-def test_an_allocation_is_a_value():
-    assert Allocation("none", "", ("a",)) == Allocation("none", "", ("a",))
+def test_ten_thousand_hosts_are_counted_in_one_pass():
+    text = "".join(f"nid{index:06d}\n" * 2 for index in range(10_000))
+    begin = time.monotonic()
+    found = detect({"PBS_JOBID": "1", "PBS_NODEFILE": "/f"}, {"/f": text}.get, nothing)
+    assert (len(found.hosts), set(found.slots), found.tasks) == (10_000, {2}, 20_000)
+    assert time.monotonic() - begin < 2  # measured: 24 ms; counting anew for every host took seconds
+
+
+def test_an_allocation_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        Allocation("none", "", ("a",)).hosts = ("b",)

@@ -94,6 +94,19 @@ def test_xpu_without_any_backend_says_what_to_install(monkeypatch):
     assert device.get_torch_backend() == "gloo"
 
 
-def test_synchronize_on_a_cpu_returns_at_once(monkeypatch):
+def test_synchronize_waits_for_an_accelerator_and_probes_nothing_once_it_is_bound(monkeypatch):
+    torch = fake_torch(monkeypatch, cuda=1)
+    calls = []
+    torch.cuda.set_device = lambda chosen: calls.append("set")
+    torch.cuda.synchronize = lambda: calls.append("wait")
+    monkeypatch.setattr(device, "_bound", "")
+    device.bind_device(types.SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(device, "get_torch_device_type", None)
+    device.synchronize()
+    assert calls == ["set", "wait"]
+
+
+def test_synchronize_on_a_cpu_asks_torch_for_nothing(monkeypatch):
     fake_torch(monkeypatch)
+    monkeypatch.setattr(device, "_bound", "cpu")
     device.synchronize()

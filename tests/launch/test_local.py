@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from ezpz.cluster import Allocation
+from ezpz.cluster import Allocation, Devices
 from ezpz.launch import Placement
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.master import hold_port
-from ezpz.launch.options import parse
+from ezpz.launch.placement import place
 from ezpz.ranks import CONTRACT
 from lab import process as lab
 from lab.shown import SHOW, SHOW_INPUT, shown
@@ -254,8 +254,7 @@ def test_a_list_of_hosts_that_no_variable_holds_stays_in_the_shell():
 
 def test_ten_thousand_hosts_are_planned_without_effort():
     hosts = tuple(f"nid{index:06d}" for index in range(10_000))
-    placement = Placement(hosts, (12,) * 10_000, "-n")
-    assert placement.world_size == 120_000
-    assert placement.encode() == "12(x10000)"
-    assert Allocation("pbs", "1", hosts).hosts == hosts
-    assert parse(["x"], {}).command == ("x",)
+    begin = time.monotonic()
+    placement = place(Allocation("pbs", "1", hosts), Devices(12, "cuda", "test"), 64)
+    assert (placement.world_size, placement.encode()) == (120_000, "12(x10000)")
+    assert time.monotonic() - begin < 2

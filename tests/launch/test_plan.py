@@ -61,8 +61,12 @@ def test_srun_states_every_count(monkeypatch):
 def test_open_mpi_names_the_users_variables_for_other_hosts(monkeypatch):
     monkeypatch.setenv("MY_OWN", "a b")
     monkeypatch.setenv("BASH_FUNC_f%%", "() { :; }")
+    others = ("SSH_AUTH_SOCK", "DISPLAY", "PBS_JOBID", "PWDX", "HOSTNAME_MAP")
+    for name in (*others, "PWD", "HOSTNAME", "OMPI_MCA_x", "SLURM_PROCID"):
+        monkeypatch.setenv(name, "1")
     words = flavour("openmpi").command("mpiexec", TWO, "/f")
-    assert "MY_OWN" in words
+    assert {"MY_OWN", *others} < set(words)
+    assert not {"PWD", "HOSTNAME", "OMPI_MCA_x", "SLURM_PROCID"} & set(words)
     assert not any("%" in word for word in words)
     plan = LaunchPlan(TWO, flavour("openmpi"), "mpiexec", "test", hostfile="/f")
     assert {"MASTER_ADDR", "EZPZ_PLACEMENT"} < set(plan.argv(["true"]))

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ezpz.cluster import count_devices, detect, probe
-from ezpz.errors import EzpzError
+from ezpz.errors import EzpzError, end_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,7 @@ def main(argv: Sequence[str]) -> int:
         allocation = detect()
         devices = count_devices(os.environ, probe.read, probe.run)
     except EzpzError as error:
-        print(f"ezpz: {error}", file=sys.stderr)
-        return error.exit_code
+        return end_with(error)
     facts = {
         "scheduler": allocation.scheduler,
         "job_id": allocation.job_id or "none",

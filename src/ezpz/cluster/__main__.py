@@ -5,7 +5,7 @@ An entry point and no part of the package: the launch line among the words is th
 
 import sys
 
-from ezpz.errors import EzpzError
+from ezpz.errors import EzpzError, end_with
 
 
 def main(argv: list[str]) -> int:
@@ -18,8 +18,7 @@ def main(argv: list[str]) -> int:
     try:
         print("\n".join(exports()))
     except EzpzError as error:
-        print(f"ezpz: {error}", file=sys.stderr)
-        return error.exit_code
+        return end_with(error)
     return 0
 
 

@@ -45,14 +45,17 @@ def detect(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | Non
             f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={path} {found}; expected one host per line. "
             "Run on the first host of the job, or name the hosts with `launch --hostfile FILE`."
         )
-    hosts = tuple(dict.fromkeys(lines))
+    counts: dict[str, int] = {}
+    for line in lines:
+        counts[line] = counts.get(line, 0) + 1
+    hosts = tuple(counts)
     origin = dict.fromkeys(("scheduler", "job_id"), "PBS_JOBID")
     origin |= dict.fromkeys(("hosts", "slots", "tasks", "hostfile"), f"PBS_NODEFILE={path}")
     return Allocation(
         scheduler="pbs",
         job_id=job,
         hosts=hosts,
-        slots=tuple(map(lines.count, hosts)),
+        slots=tuple(counts.values()),
         tasks=len(lines),
         hostfile=path if len(hosts) == len(lines) else "",
         origin=origin,

@@ -90,10 +90,15 @@ def group_backend(backend: str, kind: str) -> str:
     return backend if kind in {"cpu", "mps"} or backend in {"gloo", "mpi"} else f"cpu:gloo,{kind}:{backend}"
 
 
+_bound = ""  # type of the device that this rank works on, so that no step probes for it
+
+
 def bind_device(device: torch.device) -> None:
     """Make ``device`` the current one, which must happen before a process group is made."""
+    global _bound
     import torch
 
+    _bound = device.type
     if device.type in {"cuda", "xpu"}:
         getattr(torch, device.type).set_device(device)
 
@@ -101,7 +106,7 @@ def bind_device(device: torch.device) -> None:
 def synchronize() -> None:
     """Wait for the work queued on this rank's device; returns at once on a CPU."""
     torch: Any = sys.modules.get("torch")
-    kind = get_torch_device_type() if torch is not None else "cpu"
+    kind = _bound or (get_torch_device_type() if torch is not None else "cpu")
     if kind != "cpu":
         getattr(torch, kind).synchronize()
 

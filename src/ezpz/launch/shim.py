@@ -103,7 +103,7 @@ def main(command: list[str]) -> int:
         ranks, hosts = who(dict(os.environ))
     except EzpzError as error:
         sys.stderr.write(f"ezpz: {error}\n")
-        report("mismatch", os.environ.get("PMI_RANK", "?"), 0, error.exit_code)
+        report("mismatch", "?", 0, error.exit_code)
         return error.exit_code
     os.environ.update(rank_variables(ranks, hosts))
     os.environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))

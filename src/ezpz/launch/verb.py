@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ezpz.errors import EzpzError
+from ezpz.errors import EzpzError, end_with
 from ezpz.launch.contract import LONGEST_VARIABLE, cores, inherited, named_hosts
 from ezpz.launch.folder import private_folder
 from ezpz.launch.master import addresses, hold_port
@@ -35,10 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(parse(sys.argv[1:] if argv is None else argv, os.environ))
     except EzpzError as error:
-        if os.environ.get("EZPZ_DEBUG") == "1":
-            raise
-        _tell(str(error))
-        return error.exit_code
+        return end_with(error)
     except BrokenPipeError:
         return 128 + signal.SIGPIPE
 

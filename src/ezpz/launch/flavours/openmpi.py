@@ -27,7 +27,8 @@ _ROOT = (
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
 _FORWARDED = re.compile(r"[A-Za-z_]\w*\Z")  # an exported bash function is no name that -x takes
-_OWN = re.compile(r"(OMPI|PMIX|PRTE|ORTE|SLURM|PBS|HOSTNAME|PWD|OLDPWD|SHLVL|_\Z|DISPLAY|SSH)")
+# What Open MPI carries itself, and what is true of one host only.
+_OWN = re.compile(r"(OMPI_|PMIX_|PRTE_|ORTE_|SLURM|(HOSTNAME|PWD|OLDPWD|SHLVL|_)\Z)")
 
 
 def recognises(version: str) -> bool:
