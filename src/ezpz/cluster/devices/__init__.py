@@ -1,0 +1,246 @@
+"""How many accelerators each host offers to this job, found without torch.
+
+The first source that tells decides, and what later ones say differently stands in the notes (docs/devices.md):
+
+EZPZ_NGPU_PER_HOST=4  TORCH_DEVICE=cpu    the user's word
+masks.py                                  what visible-device variables leave
+grants.py                                 what the scheduler granted
+nvidia.py amd.py intel.py apple.py        what the vendor's kernel files, or one run of its tool, show on this host
+site                                      the site's default, for hosts that cannot be looked at from here
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ezpz.cluster.devices import amd, apple, grants, intel, masks, nvidia
+from ezpz.cluster.devices.answer import Devices, refusal
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+    from typing import Protocol
+
+    from ezpz.cluster.allocation import Allocation, Read, Run
+
+    class SiteDevices(Protocol):
+        """What is needed of a site."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def device(self) -> str: ...
+        @property
+        def devices_per_host(self) -> int | None: ...
+
+
+__all__ = ["VENDORS", "Devices", "count_devices"]
+
+# In the order in which torch prefers their devices. Each module has KIND, LOOKED, exists() and probe().
+VENDORS = {"nvidia": nvidia, "amd": amd, "intel": intel, "apple": apple}
+_WISH = "EZPZ_NGPU_PER_HOST"
+_KINDS = ("cuda", "xpu", "mps", "cpu")
+
+
+class _Scene(NamedTuple):
+    environ: Mapping[str, str]
+    read: Read
+    run: Run
+    allocation: Allocation | None
+    site: SiteDevices | None
+    wish: str  # the kind that TORCH_DEVICE names, or ""
+    here: bool  # this host is one of the job's
+    vendor: str  # key of VENDORS, or "" without a driver and for hosts that cannot be looked at
+    exist: int  # devices that kernel files tell; 0 when they do not
+
+
+def count_devices(
+    environ: Mapping[str, str],
+    read: Read,
+    run: Run,
+    allocation: Allocation | None = None,
+    site: SiteDevices | None = None,
+) -> Devices:
+    """Return the accelerators that each host offers to this job, as torch would count them.
+
+    Args:
+        environ: The environment to read.
+        read: Returns the text of a file or None.
+        run: Returns what a command printed or None; called once at most, and only when nothing else tells.
+        allocation: The job, whose hosts may be others than this one; None means this host.
+        site: The machine that was recognised, for its default.
+
+    Raises:
+        UsageError: A variable cannot be read.
+    """
+    wish, number = _wished_kind(environ), _wished_number(environ)
+    if wish == "cpu":
+        return Devices(0, "cpu", "TORCH_DEVICE", (f"TORCH_DEVICE=cpu decides over {_WISH}={number}",) if number else ())
+    here = allocation is None or _is_here(environ, read, allocation)
+    vendor, exist = _driver(environ, read, wish) if here else ("", 0)
+    scene = _Scene(environ, read, run, allocation, site, wish, here, vendor, exist)
+    found = _overridden(scene, number) if number is not None else _told(scene) or _probed(scene)
+    notes = (*grants.strangers(environ, allocation), *found.notes)
+    selector = environ.get("ONEAPI_DEVICE_SELECTOR", "")
+    if found.kind == "xpu" and re.search(r":\d", selector):
+        notes += (f"ONEAPI_DEVICE_SELECTOR={selector} may hide devices from torch; it was not taken into account",)
+    return found._replace(notes=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)))  # one line each
+
+
+def _wished_kind(environ: Mapping[str, str]) -> str:
+    text = environ.get("TORCH_DEVICE", "").strip().lower()
+    kind = text.partition(":")[0]
+    if text and (kind not in _KINDS or not re.fullmatch(r"[a-z]+(:\d+)?", text, re.ASCII)):
+        raise refusal("the device", "TORCH_DEVICE", environ["TORCH_DEVICE"], f"one of {', '.join(_KINDS)}")
+    return kind
+
+
+def _wished_number(environ: Mapping[str, str]) -> int | None:
+    text = environ.get(_WISH, "").strip()
+    if text and not (text.isascii() and text.isdigit()):
+        raise refusal("the number of devices", _WISH, environ[_WISH], "a whole number")
+    return int(text) if text else None
+
+
+def _is_here(environ: Mapping[str, str], read: Read, allocation: Allocation) -> bool:
+    # Slurm's name of a host may be another than the host's own; node files may list fully qualified names.
+    names = {read("/proc/sys/kernel/hostname") or os.uname().nodename, "localhost", "127.0.0.1"}
+    if allocation.scheduler == "slurm":
+        names.add(environ.get("SLURMD_NODENAME", ""))
+    return not {_short(name) for name in names if name}.isdisjoint(map(_short, allocation.hosts))
+
+
+def _short(name: str) -> str:
+    name = name.strip().lower()
+    is_address = name[:1].isdigit() and not re.search(r"[^\d.]", name)
+    return name if is_address else name.partition(".")[0]
+
+
+def _driver(environ: Mapping[str, str], read: Read, wish: str) -> tuple[str, int]:
+    for name, vendor in VENDORS.items():
+        exist = vendor.exists(environ, read) if wish in {"", vendor.KIND} else None
+        if exist is not None:
+            return name, exist
+    return "", 0
+
+
+def _kind(scene: _Scene) -> str:
+    # Of hosts that cannot be looked at, the site knows; a scheduler's count does not say whose devices it counts.
+    site = scene.site.device if scene.site and scene.site.device != "cpu" else ""
+    return scene.wish or (VENDORS[scene.vendor].KIND if scene.vendor else site or "cuda")
+
+
+def _overridden(scene: _Scene, number: int) -> Devices:
+    found = Devices(number, _kind(scene) if number else "cpu", _WISH)
+    try:
+        told = _told(scene)
+    except UsageError as error:  # this variable is the way out of others that cannot be read
+        return found._replace(notes=(str(error),))
+    if told is None:
+        return found._replace(notes=_beyond(scene, found))
+    if told.count != number:
+        return found._replace(notes=(_contrast(scene, found, told.origin, told.count),))
+    return found
+
+
+def _told(scene: _Scene) -> Devices | None:
+    """Return what the environment tells: the mask before the grant, since ranks started here inherit the mask."""
+    vendor = scene.vendor or ("intel" if _kind(scene) == "xpu" else "")
+    mask = masks.visible(scene.environ, vendor, scene.exist, scene.read)
+    if mask and scene.wish not in {"", mask.kind} and mask.count:
+        mask = None  # of another vendor than TORCH_DEVICE names
+    grant = grants.granted(scene.environ, scene.allocation, here=scene.here)
+    if grant is None:
+        return None if mask is None else mask._replace(notes=mask.notes + _beyond(scene, mask))
+    told = Devices(grant.number, _kind(scene) if grant.number else "cpu", grant.origin, grant.notes)
+    if mask is None:
+        return told._replace(notes=told.notes + _beyond(scene, told))
+    # Slurm sets masks anew on the job's hosts; this other host's own says nothing there.
+    first, second = (mask, told) if scene.here else (told, mask)
+    notes = first.notes + second.notes + _beyond(scene, first)
+    if first.count != second.count:
+        notes += (_contrast(scene, first, second.origin, second.count),)
+    return first._replace(notes=notes)
+
+
+def _contrast(scene: _Scene, found: Devices, other: str, count: int) -> str:
+    text = f"{_quoted(scene, found.origin)} tells {found.count}, {_quoted(scene, other)} {count}; the first decides"
+    name = _first(found.origin)
+    return f"{text} (`unset {name}` for all)" if found.count < count and name in {_WISH, *masks.MASKS} else text
+
+
+def _first(origin: str) -> str:
+    return origin.partition(",")[0]  # of "ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES" or "ZE_AFFINITY_MASK, FLAT"
+
+
+def _quoted(scene: _Scene, origin: str) -> str:
+    name = _first(origin)
+    return origin.replace(name, f"{name}={scene.environ[name]}", 1) if name in scene.environ else origin
+
+
+def _beyond(scene: _Scene, found: Devices) -> tuple[str, ...]:
+    """Compare an answer with what kernel files show on this host; no process is started for that."""
+    name = _quoted(scene, found.origin)
+    if not scene.here or not found.count:
+        return ()
+    if not scene.vendor:
+        return (f"{name} tells {found.count}, but {_nowhere(scene)} on this host",)
+    if scene.exist and found.count > scene.exist and "MIG-" not in name:
+        looked = VENDORS[scene.vendor].LOOKED
+        return (f"{name} tells {found.count}, but the driver has {scene.exist} ({looked}); shared or MIG ones?",)
+    return ()
+
+
+def _nowhere(scene: _Scene) -> str:
+    looked = [vendor.LOOKED for vendor in VENDORS.values() if scene.wish in {"", vendor.KIND}]
+    return f"no driver found ({', '.join(looked)})"
+
+
+def _probed(scene: _Scene) -> Devices:
+    if not scene.here:
+        return _site(scene) or _from_elsewhere(scene)
+    if not scene.vendor:
+        return Devices(0, "cpu", _nowhere(scene), _missed(scene))
+    found = _probe(scene, VENDORS[scene.vendor])
+    if found.count:
+        return found
+    default = _site(scene)
+    return default._replace(notes=found.notes) if default else found
+
+
+def _probe(scene: _Scene, vendor: ModuleType) -> Devices:
+    found: Devices = vendor.probe(scene.environ, scene.read, scene.run)
+    return found
+
+
+def _site(scene: _Scene) -> Devices | None:
+    site = scene.site
+    if site is None or site.devices_per_host is None or scene.wish not in {"", site.device}:
+        return None
+    count = site.devices_per_host
+    return Devices(count, site.device if count else "cpu", f"site {site.name}")
+
+
+def _from_elsewhere(scene: _Scene) -> Devices:
+    vendor, _ = _driver(scene.environ, scene.read, scene.wish)
+    found = _probe(scene, VENDORS[vendor]) if vendor else Devices(0, "cpu", _nowhere(scene))
+    what = "its devices were counted" if found.count else "none are assumed"
+    note = (
+        f"nobody tells the devices of the job's hosts, of which this is none; {what}; run `export {_WISH}=N` if wrong"
+    )
+    return found._replace(notes=(note, *found.notes))
+
+
+def _missed(scene: _Scene) -> tuple[str, ...]:
+    notes = [intel.overlooked(scene.read)]
+    site = scene.site
+    if site and site.devices_per_host and scene.allocation and scene.allocation.job_id:
+        notes.append(
+            f"site {site.name} has {site.devices_per_host} {site.device} devices per host, this host shows none"
+        )
+    if scene.wish:
+        notes.append(f"TORCH_DEVICE={scene.environ['TORCH_DEVICE']} asks for a device that this host does not show")
+    return tuple(note for note in notes if note)

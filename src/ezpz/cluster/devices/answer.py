@@ -1,0 +1,32 @@
+"""The answer that every source of devices gives, and how a value that cannot be read is refused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ezpz.errors import UsageError
+
+__all__ = ["Devices", "refusal"]
+
+
+class Devices(NamedTuple):
+    """Accelerators that one host offers to this job.
+
+    Attributes:
+        count: How many, as torch counts them in one process.
+        kind: What torch calls them: ``cuda`` (ROCm included), ``xpu``, ``mps``, or ``cpu`` where there are none.
+        origin: The variable, file or command that gave the answer.
+        notes: What other sources said differently, and what the answer leaves out; one sentence each.
+    """
+
+    count: int  # type: ignore[assignment]  # the field is what readers expect; tuple.count is not used
+    kind: str
+    origin: str
+    notes: tuple[str, ...] = ()
+
+
+def refusal(what: str, name: str, value: str, expected: str, otherwise: str = "give it one") -> UsageError:
+    """Return the error for a variable whose value cannot be read."""
+    return UsageError(
+        f"cannot read {what}: {value!r} (from {name}); expected {expected}. Run `unset {name}` or {otherwise}."
+    )
