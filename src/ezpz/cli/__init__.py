@@ -14,8 +14,9 @@ __all__ = ["main"]
 # verb: (module with a `main(argv) -> int`, what it does)
 VERBS = {
     "launch": ("ezpz.launch.verb", "start a command once per rank"),
+    "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
-    "where": ("ezpz.cli.where", "show scheduler, hosts and devices, and where each answer came from"),
+    "where": ("ezpz.cli.where", "show scheduler, hosts, devices and site, and where each answer came from"),
 }
 
 

@@ -1,0 +1,195 @@
+"""``ezpz sites``: the machines that ezpz knows, and every fact about one of them with its source."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from ezpz.cluster import detect, probe
+from ezpz.cluster.site import Site, load, recognise, user_file
+from ezpz.errors import EzpzError, UsageError, end_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ezpz.cluster.site import Variant
+
+__all__ = ["main"]
+
+_WIDTH = 80
+_COLUMNS = ("site", "centre", "scheduler", "launcher", "devices", "as of", "confidence")
+_LAST = ("variants", "derived", "notes")  # told after the facts, each in its own way
+# Long values are lists without blanks: they are broken behind a comma or a colon, not inside a name.
+_BREAKS = re.compile(r"(\s+)|(?<=,)|(?<=:)(?!/)|(?<=\w/)")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the sites, one site, or the user's own as shell functions, and return the exit code."""
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser(prog="ezpz sites", description="Show the machines that ezpz knows, or all facts of one.")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a site of the list")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--sh", action="store_true", help="print your own sites as the functions that utils.sh reads")
+    options = parser.parse_args(argv)
+    if options.sh and (options.name or options.json):
+        parser.error("--sh stands alone: it prints all sites of your own file")
+    try:
+        sites = load(os.environ, probe.read)
+        if options.sh:
+            print(_shell(sites))
+        elif options.name:
+            site = _named(options.name, sites)
+            print(_json(_as_dict(site)) if options.json else "\n".join(_facts(site)))
+        else:
+            return _list(sites, as_json=options.json)
+    except EzpzError as error:
+        return end_with(error)
+    return 0
+
+
+def _list(sites: Mapping[str, Site], *, as_json: bool) -> int:
+    """Print all sites and which of them this is; a contradiction about that is said after the list."""
+    problem: EzpzError | None = None
+    here, origin = "", ""
+    try:
+        found = recognise(os.environ, probe.read, _job_id())
+        here, origin = found.site.name if found.site else "", found.origin
+    except EzpzError as error:
+        problem = error
+    if as_json:
+        told = {"here": here or None, "origin": origin, "sites": [_as_dict(site) for site in sites.values()]}
+        print(_json(told))
+    else:
+        print("\n".join(_table(sites, here)))
+        if problem is None:
+            print(f"\nThis machine: {here or 'none of these'} (from {origin})\nAll facts of one: ezpz sites NAME")
+    return end_with(problem) if problem else 0
+
+
+def _job_id() -> str:
+    """Return the present job, as far as it can be told without starting a scheduler's command."""
+    try:
+        return detect(os.environ, probe.read, lambda _: None).job_id
+    except EzpzError:
+        return ""
+
+
+def _table(sites: Mapping[str, Site], here: str) -> Iterator[str]:
+    rows = [_COLUMNS, *(_row(site) for site in sites.values())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        mark = "* " if row[0] == here else "  "
+        yield (mark + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))).rstrip()
+
+
+def _row(site: Site) -> tuple[str, ...]:
+    words = (site.name, site.centre, site.scheduler, site.launcher, _devices(site), site.date[:7], site.confidence)
+    return tuple(word or "-" for word in words)
+
+
+def _devices(site: Site) -> str:
+    """Return the devices of a host in few words, those of variants included: ``2 or 3 cuda, 8 xpu``."""
+    counts: dict[str, set[int]] = {}
+    for keys in ({"device": site.device, "devices_per_host": site.devices_per_host}, *(v.keys for v in site.variants)):
+        if keys.get("devices_per_host"):
+            counts.setdefault(keys.get("device", site.device), set()).add(keys["devices_per_host"])
+    told = (f"{' or '.join(map(str, sorted(numbers)))} {kind}" for kind, numbers in counts.items())
+    return ", ".join(told) or site.device
+
+
+def _facts(site: Site) -> Iterator[str]:
+    """Yield all that is known of a site, at most 80 columns wide, grouped by the file that says it."""
+    yield f"{site.name}"
+    for line in (f"source: {site.source or 'none given'}", f"date: {site.date or 'none given'}"):
+        yield from _wrapped(line, "  ")
+    yield f"  confidence: {site.confidence}"
+    told = [key for key in site.origins if key not in {*_LAST, "source", "date", "confidence"}]
+    for file in dict.fromkeys(site.origins[key] for key in told):
+        yield ""
+        yield from _wrapped(f"from {file}:", "  ")
+        for key in told:
+            if site.origins[key] == file:
+                yield from _fact(key, getattr(site, key), site.derived)
+    for variant in site.variants:
+        yield ""
+        yield from _variant(variant)
+    if site.derived:
+        yield ""
+        yield "  (derived): worked out or reported by users, not said by the source"
+    for note in site.notes:
+        yield ""
+        yield from _wrapped(note, "  note: ", "        ")
+
+
+def _fact(key: str, value: Any, derived: Sequence[str]) -> Iterator[str]:
+    if key == "recognise":
+        for name in ("variables", "domains", "hosts"):
+            yield from _fact(f"recognise.{name}", getattr(value, name), derived)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _fact(f"{key}.{name}", each, derived)
+    else:
+        parts = key.split(".")
+        mark = " (derived)" if any(".".join(parts[: n + 1]) in derived for n in range(len(parts))) else ""
+        if value not in ((), None) or mark:
+            yield from _wrapped(f"{key} = {_text(value)}{mark}", "    ", "        ")
+
+
+def _variant(variant: Variant) -> Iterator[str]:
+    when = " and ".join(f"{name} is {' or '.join(patterns)}" for name, patterns in variant.when.items())
+    mark = " (derived)" if "when" in variant.keys.get("derived", ()) else ""
+    yield from _wrapped(f"from {variant.file}, variant {variant.name}, when {when}{mark}:", "  ")
+    for key, value in variant.keys.items():
+        if key not in _LAST:
+            yield from _fact(key, value, variant.keys.get("derived", ()))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        words = [" or ".join(each) if isinstance(each, tuple) else str(each) for each in value]
+        return ("; " if any("," in word for word in words) else ", ").join(words)
+    return str(value) if value != "" else "''"
+
+
+def _wrapped(text: str, first: str, other: str = "    ") -> list[str]:
+    from textwrap import TextWrapper
+
+    wrapper = TextWrapper(_WIDTH, first, other, break_on_hyphens=False)
+    wrapper.wordsep_simple_re = _BREAKS
+    return wrapper.wrap(text)
+
+
+def _as_dict(site: Site) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(site)
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _shell(sites: Mapping[str, Site]) -> str:
+    from ezpz.cluster.site_shell import block
+
+    path = user_file(os.environ)
+    head = f"# The sites of {path or 'no file: HOME is unset'}, printed by `ezpz sites --sh`; utils.sh reads sites.sh beside it."
+    return f"{head}\n{block((site for site in sites.values() if site.is_users), user=True)}".rstrip("\n")
+
+
+def _named(name: str, sites: Mapping[str, Site]) -> Site:
+    if name in sites:
+        return sites[name]
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sites, 3) or list(sites)
+    raise UsageError(
+        f"unknown site: {name!r} (from the command line); expected one of {', '.join(near)}. "
+        "`ezpz sites` lists all; docs/sites.md says how to add one."
+    )

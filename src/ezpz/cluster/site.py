@@ -1,0 +1,215 @@
+"""The site: which machine this is, and what is known about it.
+
+Facts stand in cluster/sites.toml and in the user's own file, whose tables add sites and override single keys. A site is
+known, in this order, by `EZPZ_SITE`, by a variable that only it sets, by the domain of this host's name, and by names
+that no other machine shares. The user's own sites are asked first at each step.
+
+    EZPZ_SITE=aurora                                          the user's word, or what ezpz_setup_job exported
+    PBS_JOBID=12.aurora-pbs-0001.hostmgmt.cm.aurora.alcf.anl.gov   TACC_SYSTEM=vista   NERSC_HOST=perlmutter
+
+`ezpz.cluster.site_match` looks for the site, `ezpz.cluster.site_table` reads the tables, and `ezpz.cluster.site_shell`
+writes them for the shell, which asks the same questions.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.cluster.site_match import by_names, by_variables, host_names, one_of
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.cluster.allocation import Read
+
+    Patterns = Mapping[str, tuple[str, ...]]
+
+__all__ = ["PACKAGED", "Recognise", "Recognised", "Site", "Variant", "load", "recognise", "user_file"]
+
+PACKAGED = "ezpz/cluster/sites.toml"  # how the file that ships with ezpz is called in answers
+_packaged: dict[str, Any] = {}  # its tables, read once per process
+
+
+@dataclass(frozen=True)
+class Recognise:
+    """How a machine is known; patterns as in `case` of a shell.
+
+    Attributes:
+        variables: Name of a variable to patterns of its value; one that matches is enough.
+        domains: Patterns of fully qualified host names.
+        hosts: Patterns of first labels of host names that no other machine has.
+    """
+
+    variables: Patterns = field(default_factory=dict)
+    domains: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Keys that hold instead where all variables of ``when`` match, and the file that says so."""
+
+    name: str
+    when: Patterns
+    keys: Mapping[str, Any]
+    file: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # comparing and showing 40 fields would cost each start 3 ms
+class Site:
+    """What is known about one machine; docs/sites.md explains each field, which is a key of its table.
+
+    Attributes:
+        name: The name of its table.
+        origins: Field to the file, or the variant, that gave it; a field that is not here has its default.
+        variants: What holds instead for some jobs; already applied in the site that `recognise` returns.
+    """
+
+    name: str
+    scheduler: str
+    centre: str = ""
+    source: str = ""
+    date: str = ""
+    confidence: str = "own"
+    derived: tuple[str, ...] = ()
+    recognise: Recognise = field(default_factory=Recognise)
+    device: str = ""
+    vendor: str = ""
+    devices_per_host: int | None = None
+    devices_composite: int | None = None
+    device_cpus: tuple[str, ...] = ()
+    cores: int | None = None
+    threads: int | None = None
+    reserved_cpus: tuple[int, ...] = ()
+    cpu_bind: Mapping[str, str] = field(default_factory=dict)
+    launcher: str = ""
+    launcher_args: tuple[str, ...] = ()
+    launcher_forbids: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    environment_optional: Mapping[str, str] = field(default_factory=dict)
+    environment_on_hang: Mapping[str, str] = field(default_factory=dict)
+    environment_unset: tuple[str, ...] = ()
+    module_use: tuple[str, ...] = ()
+    modules: tuple[tuple[str, ...], ...] = ()
+    conda: str = ""
+    prepend_from: Mapping[str, str] = field(default_factory=dict)
+    python: str = ""
+    torch_index: str = ""
+    node_local: str = ""
+    node_local_is_memory: bool = False
+    address: str = "{host}"
+    interface: tuple[str, ...] = ()
+    proxy: str = ""
+    no_proxy: str = ""
+    proxy_skip: str = ""
+    notes: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the user's own file speaks of this site."""
+        return any(file != PACKAGED for file in self.origins.values())
+
+
+class Recognised(NamedTuple):
+    """The site of this host, None on an unknown machine, and who says so."""
+
+    site: Site | None
+    origin: str
+
+
+def user_file(environ: Mapping[str, str]) -> str:
+    """Return the path of the user's own sites.toml, which need not exist; empty where there is no home."""
+    home = environ.get("HOME", "")
+    folder = environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))
+    return os.path.join(folder, "ezpz", "sites.toml") if folder else ""
+
+
+def load(environ: Mapping[str, str], read: Read) -> dict[str, Site]:
+    """Return all known sites by name, the packaged ones first, with the user's file laid over them.
+
+    Raises:
+        UsageError: A key or a value of the user's file is not one of docs/sites.md.
+    """
+    from ezpz.cluster.site_table import merge, parse
+
+    if not _packaged:
+        with open(os.path.join(os.path.dirname(__file__), "sites.toml"), encoding="utf-8") as file:
+            _packaged.update(parse(file.read(), PACKAGED))
+    sites = {name: _site(name, table, dict.fromkeys(table, PACKAGED)) for name, table in _packaged.items()}
+    path = user_file(environ)
+    for name, table in parse(text, path).items() if path and (text := read(path)) else ():
+        under = _packaged.get(name, {})
+        if "scheduler" not in {**under, **table}:
+            raise UsageError(
+                f"incomplete site: {name} has no scheduler (from {path}, [site.{name}]); expected the key "
+                'in the table of a new site. Add scheduler = "slurm", "pbs", "flux" or "none".'
+            )
+        origins = {**dict.fromkeys(under, PACKAGED), **dict.fromkeys(table or ("name",), path)}
+        sites[name] = _site(name, merge(under, table), origins)
+    return sites
+
+
+def recognise(environ: Mapping[str, str], read: Read, job_id: str = "") -> Recognised:
+    """Return the site of this host, with the values that hold in this job.
+
+    Args:
+        environ: The environment to read.
+        read: Returns the text of a file or None.
+        job_id: The present job; an `EZPZ_SITE` that came with another `EZPZ_JOBID` is an earlier shell's.
+
+    Raises:
+        UsageError: `EZPZ_SITE` names no known site, or the user's file is wrong.
+        MachineError: Variables of two sites are set.
+    """
+    try:
+        sites = load(environ, read)
+    except (
+        ModuleNotFoundError
+    ) as error:  # Python 3.10 in an environment that was not made by pip: a launch needs no site
+        return Recognised(None, f"not looked for: {error}")
+    wish = environ.get("EZPZ_SITE", "")
+    is_stale = environ.get("EZPZ_JOBID", job_id) != job_id
+    if wish and not is_stale:
+        return Recognised(_adapt(_named(wish, sites), environ), "EZPZ_SITE")
+    found = by_variables(sites, environ, wish) or by_names(sites, host_names(read))
+    if found is None:
+        if wish:
+            return Recognised(_adapt(_named(wish, sites), environ), "EZPZ_SITE")
+        return Recognised(None, "no site's variables or host names")
+    return Recognised(_adapt(sites[found[0]], environ), found[1])
+
+
+def _site(name: str, table: Mapping[str, Any], origins: Mapping[str, str]) -> Site:
+    values = dict(table)
+    values["recognise"] = Recognise(**values.get("recognise", {}))
+    values["variants"] = tuple(Variant(**variant) for variant in values.get("variants", ()))
+    return Site(name=name, origins=origins, **values)
+
+
+def _adapt(site: Site, environ: Mapping[str, str]) -> Site:
+    """Return the site with the keys of every variant that matches, the last one on top."""
+    from ezpz.cluster.site_table import merge
+
+    for variant in site.variants:
+        if all(one_of(environ.get(name, ""), patterns) for name, patterns in variant.when.items()):
+            under = {key: getattr(site, key) for key in (*variant.keys, "derived")}
+            origins = dict.fromkeys(variant.keys, f"{variant.file}, variant {variant.name}")
+            site = replace(site, origins={**site.origins, **origins}, **merge(under, dict(variant.keys)))
+    return site
+
+
+def _named(wish: str, sites: Mapping[str, Site]) -> Site:
+    if wish in sites:
+        return sites[wish]
+    from difflib import get_close_matches
+
+    near = get_close_matches(wish, sites, 3)
+    raise UsageError(
+        f"unknown site: {wish!r} (from EZPZ_SITE); expected one of {', '.join(near or sites)}. "
+        "Correct or unset EZPZ_SITE; `ezpz sites` lists all sites."
+    )
