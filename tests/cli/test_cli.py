@@ -20,15 +20,6 @@ def test_a_mistyped_verb_is_one_line_with_the_nearest(run_cli):
     assert "Did you mean launch?" in done.stderr
 
 
-def test_where_names_the_origin_of_every_answer(run_cli, clean_env):
-    done = run_cli([*EZPZ, "where"], {**clean_env, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-6]"})
-    assert done.returncode == 0
-    assert "slurm" in done.stdout
-    assert "6 (n1, n2, n3, n4, …)" in done.stdout
-    assert all(" from " in line for line in done.stdout.splitlines())
-    assert run_cli([*EZPZ, "where", "x"]).returncode == 2
-
-
 def test_a_debug_run_shows_the_traceback_of_every_verb(run_cli, clean_env):
     env = {**clean_env, "PBS_JOBID": "1.head"}
     told, debug = run_cli([*EZPZ, "where"], env), run_cli([*EZPZ, "where"], {**env, "EZPZ_DEBUG": "1"})

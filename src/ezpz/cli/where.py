@@ -2,40 +2,161 @@
 
 from __future__ import annotations
 
-import os
+import json
+import platform
+import shutil
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any
 
-from ezpz.cluster import count_devices, detect, probe
+from ezpz.cluster.network import route_to
 from ezpz.errors import EzpzError, end_with
+from ezpz.launch import flavours
+from ezpz.launch.options import parse
+from ezpz.launch.plan import is_here
+from ezpz.launch.planning import survey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ezpz.launch.planning import Survey
+
 __all__ = ["main"]
+
+_HELP = """\
+usage: ezpz where [--json]
+
+Show scheduler, job, hosts, devices, site, Python, MPI and network of this shell, and where each answer came from.
+
+  --json    print one JSON object; docs/cluster.md describes its fields
+"""
+_LABEL = 12  # columns of the names on the left
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line per fact with its origin and return the exit code."""
-    if argv:
+    """Print what is known about this shell and return the exit code."""
+    if set(argv) - {"--json"}:
         wanted = {"-h", "--help"} & set(argv)
-        print(
-            "usage: ezpz where\n\nShow scheduler, hosts and devices, and where each answer came from.",
-            file=sys.stdout if wanted else sys.stderr,
-        )
+        odd = next((word for word in argv if word != "--json"), "")
+        print(_HELP, end="", file=sys.stdout if wanted else sys.stderr)
+        if not wanted:
+            print(
+                f"ezpz: unknown argument {odd!r} (from the command line); expected --json or nothing.", file=sys.stderr
+            )
         return 0 if wanted else 2
     try:
-        allocation = detect()
-        devices = count_devices(os.environ, probe.read, probe.run)
+        answer = facts()
     except EzpzError as error:
         return end_with(error)
-    facts = {
-        "scheduler": allocation.scheduler,
-        "job_id": allocation.job_id or "none",
-        "hosts": f"{len(allocation.hosts)} ({', '.join(allocation.hosts[:4])}{', …' * (len(allocation.hosts) > 4)})",
-        "slots": ",".join(map(str, allocation.slots)) if allocation.slots else "none granted",
-    }
-    for name, value in facts.items():
-        print(f"{name:<12}{value:<40} from {allocation.origin.get(name, 'nobody')}")
-    print(f"{'devices':<12}{f'{devices.count} {devices.kind} per host':<40} from {devices.origin}")
+    print(json.dumps(answer, indent=2) if "--json" in argv else _text(answer))
     return 0
+
+
+def facts() -> dict[str, Any]:
+    """Return what `ezpz where --json` prints.
+
+    Raises:
+        EzpzError: A job is told of that cannot be understood.
+    """
+    found = survey(parse([], {}), more=True)
+    allocation, devices, _, (site, site_origin) = found
+    mpi, mpi_path, mpi_origin = _mpi()
+    remote = next((host for host in allocation.hosts if not is_here(host)), "")
+    route = route_to(remote)
+    return {
+        "scheduler": None if allocation.scheduler == "none" else allocation.scheduler,
+        "job_id": allocation.job_id or None,
+        "end_time": allocation.end_time,
+        "hosts": list(allocation.hosts),
+        "slots": list(allocation.slots) if allocation.slots else None,
+        "device": devices.kind,
+        "devices_per_host": devices.count,
+        "site": site.name if site else None,
+        "python": sys.executable,
+        "python_version": platform.python_version(),
+        "mpi": mpi,
+        "mpi_path": mpi_path,
+        "interface": route.interface or None,
+        "address": route.address or None,
+        "origins": {
+            **{name: allocation.origin.get(name) for name in ("scheduler", "job_id", "end_time", "hosts", "slots")},
+            **dict.fromkeys(("device", "devices_per_host"), devices.origin),
+            "site": site_origin,
+            **dict.fromkeys(("python", "python_version"), "the interpreter of this command"),
+            **dict.fromkeys(("mpi", "mpi_path"), mpi_origin),
+            **dict.fromkeys(("interface", "address"), route.origin),
+        },
+        "notes": list(_notes(found, route.interface)),
+    }
+
+
+def _notes(found: Survey, interface: str) -> tuple[str, ...]:
+    site = found.site.site
+    if not site or not site.interface or interface in site.interface:
+        return found.notes
+    return (
+        *found.notes,
+        f"site {site.name} advises the interface {' or '.join(site.interface)}, not {interface or 'none'}",
+    )
+
+
+def _mpi() -> tuple[str | None, str | None, str]:
+    """Return name and path of the ``mpiexec`` on PATH, as it says itself, and where that was learnt."""
+    from ezpz.cluster import probe
+
+    path = shutil.which("mpiexec") or shutil.which("mpirun")
+    if not path:
+        return None, None, "neither mpiexec nor mpirun on PATH"
+    found = flavours.identify(probe.run([path, "--version"]) or "")
+    return (found.NAME if found else None), path, f"{path} --version" + (" says no known name" if not found else "")
+
+
+def _text(answer: dict[str, Any]) -> str:
+    """Return a line per fact; on a terminal, lines longer than it is wide continue under their value."""
+    origins = answer["origins"]
+    hosts, device, count = answer["hosts"], answer["device"], answer["devices_per_host"]
+    listed = ", ".join(hosts[:4]) + (f", … {hosts[-1]}" if len(hosts) > 4 else "")
+    rows = [
+        ("scheduler", answer["scheduler"] or "none", origins["scheduler"]),
+        ("job", answer["job_id"] or "none", origins["job_id"]),
+        ("hosts", f"{len(hosts)}: {listed}", origins["hosts"]),
+        ("slots", _slots(answer["slots"]), origins["slots"]),
+        ("devices", f"{count} {device} per host" if count else "none (cpu)", origins["devices_per_host"]),
+        ("site", answer["site"] or "unknown", origins["site"]),
+        ("python", f"{answer['python']} ({answer['python_version']})", origins["python"]),
+        (
+            "mpi",
+            f"{answer['mpi'] or 'unknown'} ({answer['mpi_path']})" if answer["mpi_path"] else "none",
+            origins["mpi"],
+        ),
+        ("network", f"{answer['interface'] or 'unknown'} {answer['address'] or ''}".strip(), origins["address"]),
+    ]
+    if answer["end_time"]:
+        rows.insert(2, ("ends", _when(answer["end_time"]), origins["end_time"]))
+    if not answer["scheduler"]:
+        rows = [row for row in rows if row[0] not in {"job", "slots"}]
+    lines = [_line(name, f"{value}  [{origin}]" if origin else value) for name, value, origin in rows]
+    return "\n".join([*lines, *(_line("note", note) for note in answer["notes"])])
+
+
+def _line(name: str, text: str) -> str:
+    line = f"{name:<{_LABEL}}{text}"
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    if not width:
+        return line
+    return textwrap.fill(line, width, subsequent_indent=" " * _LABEL, break_long_words=False, break_on_hyphens=False)
+
+
+def _slots(slots: list[int] | None) -> str:
+    if not slots:
+        return "none granted"
+    if len(set(slots)) == 1:
+        return f"{slots[0]} per host"
+    return ", ".join(map(str, slots[:8])) + ", …" * (len(slots) > 8)
+
+
+def _when(seconds: int) -> str:
+    left = seconds - int(time.time())
+    clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return f"{clock}, in {left // 3600} h {left % 3600 // 60} min" if left > 0 else f"{clock}, over"

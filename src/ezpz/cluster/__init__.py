@@ -1,4 +1,4 @@
-"""Where am I? Scheduler, job, hosts and devices, each answer with its origin. Standard library only."""
+"""Where am I? Scheduler, job, hosts, devices and site, each answer with its origin. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,38 +11,50 @@ if TYPE_CHECKING:
     from ezpz.cluster.devices import Devices as Devices
     from ezpz.cluster.devices import count_devices as count_devices
     from ezpz.cluster.hostlist import expand as expand
+    from ezpz.cluster.site import Site as Site
+    from ezpz.cluster.site import recognise as recognise
 
-__all__ = ["Allocation", "Devices", "count_devices", "detect", "expand"]
+__all__ = ["Allocation", "Devices", "Site", "count_devices", "detect", "expand", "recognise"]
 
-_HOME_OF = {"Allocation": "allocation", "Devices": "devices", "count_devices": "devices", "expand": "hostlist"}
+_HOME_OF = {
+    "Allocation": "allocation",
+    "Devices": "devices",
+    "Site": "site",
+    "count_devices": "devices",
+    "expand": "hostlist",
+    "recognise": "site",
+}
 
-# Detection order, the same in bin/utils.sh: the first whose job variables are set. The last entry always answers.
-SCHEDULERS = ("slurm", "pbs", "single")
+# Detection order: Flux is started inside other schedulers' jobs and hides them; the others tell their own nesting.
+SCHEDULERS = ("flux", "slurm", "pbs")
 
 
-def detect(environ: Mapping[str, str] | None = None, read: Read | None = None, run: Run | None = None) -> Allocation:
+def detect(
+    environ: Mapping[str, str] | None = None, read: Read | None = None, run: Run | None = None, *, more: bool = False
+) -> Allocation:
     """Return the hosts that this process may use.
+
+    A job's own variables answer first. Where two schedulers have set theirs, the inner job counts and a note says so.
+    Where none has, the user's running jobs are asked for one on this host: a shell opened by ssh belongs to it.
 
     Args:
         environ: The environment to read; this process's by default.
         read: Returns the text of a file or None; the real one by default.
-        run: Returns what a command printed or None; the real one by default.
+        run: Returns what a command printed or None; the real one by default, with a limit of five seconds.
+        more: Ask the scheduler also for what only people want to know: the end of the job.
 
     Raises:
         MachineError: A job is told of, but its hosts cannot be found.
+        UsageError: A host expression cannot be read.
     """
     import os
-    from importlib import import_module
 
     from ezpz.cluster import probe
+    from ezpz.cluster.detection import by_host, by_variables, this_host
 
-    for name in SCHEDULERS:
-        found: Allocation | None = import_module(f"ezpz.cluster.{name}").detect(
-            os.environ if environ is None else environ, read or probe.read, run or probe.run
-        )
-        if found is not None:
-            return found
-    raise AssertionError("the last scheduler always answers")
+    environ = os.environ if environ is None else environ
+    read, run = read or probe.read, run or probe.run
+    return by_variables(environ, read, run, more=more) or by_host(environ, read, run) or this_host(environ, read)
 
 
 def __getattr__(name: str) -> object:

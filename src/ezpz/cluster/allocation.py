@@ -1,7 +1,8 @@
-"""What a scheduler granted: hosts, and how many ranks each of them is meant to hold."""
+"""What a scheduler granted: hosts, how many ranks each of them is meant to hold, and until when."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     Read = Callable[[str], "str | None"]
     Run = Callable[[list[str]], "str | None"]
 
-__all__ = ["Allocation"]
+__all__ = ["Allocation", "checked_job"]
+
+# What may stand in a host's name: it becomes a word of launch lines, host files and shell exports.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_JOB = re.compile(r"[A-Za-z0-9\u0192][A-Za-z0-9._@\[\]-]*\Z")  # U+0192 begins a job id of Flux
 
 
 @dataclass(frozen=True)
@@ -21,13 +26,16 @@ class Allocation:
     """The hosts that this process may use, and where each answer came from.
 
     Attributes:
-        scheduler: ``slurm``, ``pbs`` or ``none``.
+        scheduler: ``slurm``, ``pbs``, ``flux`` or ``none``.
         job_id: The scheduler's own words, e.g. ``4[2].head``; empty without a job.
         hosts: Host names in launch order, each once; never empty.
         slots: Ranks granted per host, as long as ``hosts``; None when nobody granted any.
         tasks: Ranks that the user asked the scheduler for in total; None when only hosts were asked for.
         cpus: CPUs granted per host, as long as ``hosts``; None when unknown.
+        devices: Accelerators granted per host, where the scheduler's commands told; None when unknown.
+        end_time: When the job ends, in seconds since 1970-01-01 UTC; None when unknown or without a limit.
         hostfile: The scheduler's own file when it is plain (each host once, one per line); else empty.
+        notes: What a user should know and no field says, one sentence each.
         origin: Name of each field above to the variable, file or command that gave it.
     """
 
@@ -37,15 +45,37 @@ class Allocation:
     slots: tuple[int, ...] | None = None
     tasks: int | None = None
     cpus: tuple[int, ...] | None = None
+    devices: int | None = None
+    end_time: int | None = None
     hostfile: str = ""
+    notes: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        source = self.origin.get("hosts", "the scheduler")
+        odd = next((host for host in self.hosts if not _NAME.match(host)), None)
+        if odd is not None:
+            raise MachineError(
+                f"not a host name: {odd!r} (from {source}); expected letters, digits, dots, dashes and underscores. "
+                "Name the hosts yourself with `launch --hostfile FILE`."
+            )
         for name in ("slots", "cpus"):
             counts = getattr(self, name)
             if counts is not None and len(counts) != len(self.hosts):
                 raise MachineError(
                     f"{len(counts)} counts (from {self.origin.get(name, name)}) for {len(self.hosts)} hosts (from "
-                    f"{self.origin.get('hosts', 'the scheduler')}); expected one per host. "
-                    "Name the hosts yourself with `launch --hostfile FILE`."
+                    f"{source}); expected one per host. Name the hosts yourself with `launch --hostfile FILE`."
                 )
+
+
+def checked_job(job: str, source: str) -> str:
+    """Return a job id that can be shown and passed on.
+
+    Raises:
+        MachineError: It holds what no scheduler writes.
+    """
+    if not _JOB.match(job):
+        raise MachineError(
+            f"not a job id: {job!r} (from {source}); expected one such as 1234, 4[2].head or f2Xk. Run `unset {source}`."
+        )
+    return job

@@ -1,4 +1,4 @@
-"""PBS (OpenPBS, PBS Pro): the hosts of a job from its node file.
+"""PBS (OpenPBS, PBS Pro): the hosts of a job from its node file, or from the server where there is none.
 
     PBS_JOBID=1.head  PBS_NODEFILE=/var/spool/pbs/aux/1.head
 
@@ -8,14 +8,23 @@ The node file names a host once per MPI process that was asked for, in chunk ord
     n01
     n02
 
+It stands on the job's first host only; on its sister hosts ``qstat -f`` knows the same (qstat.py). A shell opened by ssh has
+no variables: the last column of ``qstat -u USER -n1rw`` names the hosts of each running job:
+
+    1.head     user     workq     pbs-batch-mpip*     --     3     6    --  00:01 R   --  n01/0*2+n02/0*2+n03/0*2
+
 Recorded from OpenPBS 23.06.06 (tests/data/environments/pbs-*.json).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.allocation import Allocation, checked_job
+from ezpz.cluster.earlier import earlier_hosts
+from ezpz.cluster.probe import ask, is_same_host
+from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.errors import MachineError
 
 if TYPE_CHECKING:
@@ -23,40 +32,116 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["detect"]
+__all__ = ["ANCESTORS", "MARKS", "detect", "find"]
+
+MARKS = ("PBS_JOBID",)
+ANCESTORS = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
+JOB_VARIABLE = "PBS_JOBID"
+
+_FILES = "/var/spool/pbs/aux/"  # where the daemon of a host keeps the node files, under the full job id
 
 
-def detect(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
+def detect(environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
     """Return the job that ``environ`` tells of, or None outside PBS.
 
+    Args:
+        environ: The environment to read.
+        read: Reads the node file.
+        run: Asks ``qstat`` where no node file can be read.
+        more: Ask for the end of the job and its devices too.
+
     Raises:
-        MachineError: The node file is not named, cannot be read, or names no host.
+        MachineError: No node file, no answer of ``qstat`` and no earlier shell of the job name a host.
     """
-    del run  # qstat is absent on many compute hosts; the node file says all that is needed here
     job = environ.get("PBS_JOBID")
     if not job:
         return None
-    path = environ.get("PBS_NODEFILE", "")
-    text = read(path) if path else None
-    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    if not lines:
-        found = "is unset" if not path else "cannot be read" if text is None else "is empty"
+    checked_job(job, "PBS_JOBID")
+    named = environ.get("PBS_NODEFILE", "")
+    for path in filter(None, (named, _FILES + job)):
+        lines = [line.strip() for line in (read(path) or "").splitlines() if line.strip()]
+        if lines:
+            granted = _granted(job, lines, path, f"PBS_NODEFILE={path}" if path == named else path)
+            told = show_job(job, run) if more else None
+            return replace(_with(granted, told), notes=_shrunk(environ, job, lines))
+    found = show_job(job, run) or earlier_hosts(environ, "pbs", job)
+    if found:
+        return found
+    problem = "is unset" if not named else "cannot be read" if read(named) is None else "is empty"
+    raise MachineError(
+        f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={named} {problem}, and qstat -f {job} gave no answer; expected "
+        "one host per line. Run on the first host of the job, or name the hosts with `launch --hostfile FILE`."
+    )
+
+
+def find(host: str, user: str, run: Run) -> Allocation | None:
+    """Return the user's job that runs on a host, for a shell that has no variables of it.
+
+    Raises:
+        MachineError: Several of the user's jobs run there.
+    """
+    text = ask(run, ["qstat", "-u", user, "-n1rw"])
+    if text is None:
+        return None
+    jobs = _jobs_on(host, text)
+    if not jobs:  # the jobs of an array are only listed where they are asked for
+        jobs = _jobs_on(host, run(["qstat", "-t", "-u", user, "-n1rw"]))
+    if not jobs:
+        return None
+    if len(jobs) > 1:
         raise MachineError(
-            f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={path} {found}; expected one host per line. "
-            "Run on the first host of the job, or name the hosts with `launch --hostfile FILE`."
+            f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from qstat); expected one. "
+            f"Choose it: `export PBS_JOBID={next(iter(jobs))}`."
         )
+    [(job, words)] = jobs.items()
+    found = show_job(checked_job(job, "qstat"), run)
+    hosts = tuple(dict.fromkeys(exec_hosts(words)))
+    origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
+    return found or Allocation("pbs", job, hosts, origin=origin)
+
+
+def _granted(job: str, lines: list[str], path: str, source: str) -> Allocation:
     counts: dict[str, int] = {}
     for line in lines:
         counts[line] = counts.get(line, 0) + 1
-    hosts = tuple(counts)
     origin = dict.fromkeys(("scheduler", "job_id"), "PBS_JOBID")
-    origin |= dict.fromkeys(("hosts", "slots", "tasks", "hostfile"), f"PBS_NODEFILE={path}")
+    origin |= dict.fromkeys(("hosts", "slots", "tasks", "hostfile"), source)
     return Allocation(
         scheduler="pbs",
         job_id=job,
-        hosts=hosts,
+        hosts=tuple(counts),
         slots=tuple(counts.values()),
         tasks=len(lines),
-        hostfile=path if len(hosts) == len(lines) else "",
+        hostfile=path if len(counts) == len(lines) else "",
         origin=origin,
     )
+
+
+def _with(found: Allocation, told: Allocation | None) -> Allocation:
+    """Return the node file's answer with what only the server knows."""
+    if told is None:
+        return found
+    origin = {**found.origin, **{name: told.origin[name] for name in ("devices", "end_time")}}
+    return replace(found, devices=told.devices, end_time=told.end_time, origin=origin)
+
+
+def _shrunk(environ: Mapping[str, str], job: str, lines: list[str]) -> tuple[str, ...]:
+    """Return a note when hosts were given back (pbs_release_nodes) since an earlier shell of the job looked."""
+    before = earlier_hosts(environ, "pbs", job)
+    gone = [host for host in before.hosts if host not in set(lines)] if before else []
+    if not gone:
+        return ()
+    shown = ", ".join(gone[:4]) + ", …" * (len(gone) > 4)
+    return (f"{len(gone)} hosts have left the job since this shell was set up: {shown}; run ezpz_setup_job again",)
+
+
+def _jobs_on(host: str, text: str | None) -> dict[str, str]:
+    """Return the running jobs on a host: id and exec_host."""
+    jobs = {}
+    for line in (text or "").splitlines():
+        words = line.split()
+        # id user queue name session hosts tasks memory time state elapsed exec_host
+        running = len(words) >= 11 and words[-3] == "R" and "/" in words[-1]
+        if running and any(is_same_host(host, name) for name in exec_hosts(words[-1])):
+            jobs[words[0]] = words[-1]
+    return jobs

@@ -1,8 +1,13 @@
-"""Slurm: the hosts of a job from its variables alone, so that no daemon and no ``scontrol`` is needed.
+"""Slurm: the hosts of a job from its variables, so that no daemon is asked as long as they tell enough.
 
     SLURM_JOB_ID=12  SLURM_JOB_NODELIST=node[01-02]  SLURM_TASKS_PER_NODE=3,1  SLURM_JOB_CPUS_PER_NODE=3,1
     SLURM_NTASKS=4 only when the user asked for tasks; otherwise the tasks per node follow from the CPUs.
     Inside a step: SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NUM_TASKS.
+    Heterogeneous: SLURM_HET_SIZE=2 and SLURM_JOB_NODELIST_HET_GROUP_0, …_1; salloc gives no name without a suffix.
+
+A shell opened by ssh has none of these: ``squeue --nodelist=HOST`` knows the job, as ``id|name of the id|hosts``:
+
+    4|3+1|n[02-03]            component 1 of the heterogeneous job 3
 
 Recorded from Slurm 22.05.8 (tests/data/environments/slurm-*.json).
 """
@@ -11,8 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.allocation import Allocation, checked_job
+from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
+from ezpz.cluster.probe import ask
+from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
 from ezpz.ranks import expand_counts
 
@@ -21,53 +29,139 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["detect"]
+__all__ = ["ANCESTORS", "MARKS", "detect", "find"]
+
+MARKS = ("SLURM_JOB_ID", "SLURM_JOBID")
+ANCESTORS = ("slurmstepd", "salloc", "srun")
+JOB_VARIABLE = "SLURM_JOB_ID"
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h counts its special step ids down from 0xFFFFFFFE
+_GRANTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS")
 
 
-def detect(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
+def detect(environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
     """Return the job that ``environ`` tells of, or None outside Slurm.
 
+    Args:
+        environ: The environment to read.
+        read: Unused: every answer is in the environment or the scheduler's.
+        run: Asks ``scontrol`` where the variables do not tell the hosts, or a grant of devices (a shell of salloc).
+        more: Ask for the end of the job too.
+
     Raises:
-        MachineError: The job's variables are incomplete.
+        MachineError: The job's variables are incomplete or contradict each other.
         UsageError: The host expression cannot be read.
     """
-    del read, run  # every answer is in the environment
+    del read
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     if not job:
         return None
-    step = "SLURM_STEP_NUM_TASKS" in environ and "SLURM_STEP_NODELIST" in environ and not _is_shell(environ)
-    names = _first(environ, ("SLURM_STEP_NODELIST",) if step else ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
-    if not names:
-        raise MachineError(
-            f"no hosts of job {job} (from SLURM_JOB_ID): SLURM_JOB_NODELIST is unset; expected a host expression. "
-            "Run inside the job (salloc, sbatch), or unset SLURM_JOB_ID."
-        )
-    hosts = tuple(dict.fromkeys(expand(environ[names])))
-    slots = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
-    tasks = "SLURM_STEP_NUM_TASKS" if step else "SLURM_NTASKS"
-    origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": names}
-    origin |= {"slots": slots, "tasks": tasks, "cpus": "SLURM_JOB_CPUS_PER_NODE"}
+    checked_job(job, "SLURM_JOB_ID")
+    names = _names(environ)
+    listed = next((name for name in names["hosts"] if environ.get(name)), "")
+    in_salloc = "SLURMD_NODENAME" not in environ and not any(environ.get(name) for name in _GRANTS)
+    told = show_job(job, run) if more or in_salloc or not listed else None
+    if not listed:
+        return told or _left_over(environ, job)
+    origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
+    origin |= {name: names[name][0] for name in ("slots", "tasks", "cpus")}
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if told:
+        origin |= {name: told.origin[name] for name in ("devices", "end_time")}
+    if end.isdigit():
+        origin["end_time"] = "SLURM_JOB_END_TIME"
     return Allocation(
         scheduler="slurm",
         job_id=job,
-        hosts=hosts,
-        slots=_counts(environ, slots),
-        tasks=int(environ[tasks]) if environ.get(tasks, "").isdigit() else None,
-        cpus=None if step else _counts(environ, "SLURM_JOB_CPUS_PER_NODE"),
+        hosts=tuple(dict.fromkeys(expand(environ[listed]))),
+        slots=_counts(environ, names["slots"][0]),
+        tasks=_number(environ, names["tasks"][0]),
+        cpus=_counts(environ, names["cpus"][0]) if names["cpus"][0] else None,
+        devices=told.devices if told else None,
+        end_time=int(end) if end.isdigit() else told.end_time if told else None,
+        notes=_components(environ, listed),
         origin=origin,
     )
 
 
+def find(host: str, user: str, run: Run) -> Allocation | None:
+    """Return the user's job that runs on a host, for a shell that has no variables of it.
+
+    Raises:
+        MachineError: Several of the user's jobs run there.
+    """
+    node = host.split(".", 1)[0]
+    line = ["squeue", "--noheader", "--states=RUNNING", f"--user={user}", f"--nodelist={node}"]
+    text = ask(run, [*line, "--format=%A|%i|%N"])
+    rows = [row.split("|") for row in (text or "").splitlines() if row.count("|") == 2]
+    # A component's own number means nothing to srun: the leader's does.
+    jobs = dict.fromkeys(name.split("+")[0] if "+" in name else number for number, name, _ in rows)
+    if not jobs:
+        return None
+    if len(jobs) > 1:
+        raise MachineError(
+            f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from squeue); expected one. "
+            f"Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
+        )
+    job = checked_job(next(iter(jobs)), "squeue")
+    found = show_job(job, run)
+    if found:
+        return found
+    where = f"squeue --nodelist={node}"
+    hosts = tuple(dict.fromkeys(name for row in rows for name in expand(row[2])))
+    return Allocation("slurm", job, hosts, origin=dict.fromkeys(("scheduler", "job_id", "hosts"), where))
+
+
+def _names(environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the variables that tell hosts, slots, tasks and CPUs here: in a step, a component or the whole job."""
+    if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_STEP_NODELIST" in environ and not _is_shell(environ):
+        slots, tasks = ("SLURM_STEP_TASKS_PER_NODE",), ("SLURM_STEP_NUM_TASKS",)
+        return {"hosts": ("SLURM_STEP_NODELIST",), "slots": slots, "tasks": tasks, "cpus": ("",)}
+    plain = {
+        "hosts": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+        "slots": ("SLURM_TASKS_PER_NODE",),
+        "tasks": ("SLURM_NTASKS",),
+        "cpus": ("SLURM_JOB_CPUS_PER_NODE",),
+    }
+    if environ.get("SLURM_HET_SIZE") and environ.get("SLURM_JOB_NODELIST_HET_GROUP_0"):
+        return {field: tuple(f"{name}_HET_GROUP_0" for name in names) for field, names in plain.items()}
+    return plain
+
+
 def _is_shell(environ: Mapping[str, str]) -> bool:
     """Tell whether the step is the batch script or an interactive shell: it names one host, the job has more."""
-    step = environ.get("SLURM_STEP_ID", "")
-    return step.isdigit() and int(step) >= _FIRST_SPECIAL_STEP
+    step = environ.get("SLURM_STEP_ID", "0")
+    return not step.isdigit() or int(step) >= _FIRST_SPECIAL_STEP
 
 
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((name for name in names if environ.get(name)), "")
+def _components(environ: Mapping[str, str], listed: str) -> tuple[str, ...]:
+    """Return a note on the other components of a heterogeneous job."""
+    size = environ.get("SLURM_HET_SIZE", "")
+    if not listed.endswith("_HET_GROUP_0") or not size.isdigit():
+        return ()
+    others = [
+        f"{index} has {environ.get(f'SLURM_JOB_NODELIST_HET_GROUP_{index}', '?')}" for index in range(1, int(size))
+    ]
+    return (
+        f"component 0 of {size} of a heterogeneous job is used (SLURM_HET_SIZE); component {', component '.join(others)}",
+    )
+
+
+def _left_over(environ: Mapping[str, str], job: str) -> Allocation:
+    earlier = earlier_hosts(environ, "slurm", job)
+    if earlier:
+        return earlier
+    raise MachineError(
+        f"no hosts of job {job} (from SLURM_JOB_ID): SLURM_JOB_NODELIST is unset and scontrol gave no answer; expected a "
+        "host expression. Run inside the job (salloc, sbatch), or `unset SLURM_JOB_ID`."
+    )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    if text and not text.isdigit():
+        raise MachineError(f"not a number of tasks: {text!r} (from {name}); expected digits. Run `unset {name}`.")
+    return int(text) if text else None
 
 
 def _counts(environ: Mapping[str, str], name: str) -> tuple[int, ...] | None:

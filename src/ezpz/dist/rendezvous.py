@@ -115,9 +115,9 @@ def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Addr
         return Address(environ["MASTER_ADDR"], number, "MASTER_ADDR, MASTER_PORT", listens)
     if ranks.local_world_size == ranks.world_size:
         return Address("127.0.0.1", port or int(told), "port=", listens)
-    from ezpz.cluster import detect
+    from ezpz.cluster import detect, probe
 
-    allocation = detect(environ)
+    allocation = detect(environ, run=probe.run_nothing)
     if allocation.scheduler == "none":
         raise RendezvousError(
             f"rank {ranks.rank} of {ranks.world_size} spans several hosts (from {ranks.family}), but no scheduler names them; "

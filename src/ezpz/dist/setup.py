@@ -164,10 +164,10 @@ def _job() -> tuple[str, str, list[str]]:
     """Return scheduler, job id and hosts: the launcher's answer, because an MPI may hide the job's variables from ranks."""
     if os.environ.get("EZPZ_FLAVOUR") and os.environ.get("EZPZ_HOSTS"):
         return os.environ["EZPZ_SCHEDULER"], os.environ["EZPZ_JOBID"], os.environ["EZPZ_HOSTS"].split(",")
-    from ezpz.cluster import detect
+    from ezpz.cluster import detect, probe
 
     try:
-        allocation = detect()
+        allocation = detect(run=probe.run_nothing)
     except MachineError as error:
         get_logger(__name__).warning(str(error))
         return "unknown", "", [os.uname().nodename]

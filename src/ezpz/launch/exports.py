@@ -27,8 +27,12 @@ def exports() -> list[str]:
     Raises:
         EzpzError: The job's hosts cannot be found.
     """
-    found = survey(parse([], os.environ))
-    allocation, devices, placement = found
+    # What an earlier shell found is asked for anew: a job may have begun on this host since.
+    environ = {name: value for name, value in os.environ.items() if name != "EZPZ_SCHEDULER"}
+    found = survey(parse([], environ), environ)
+    allocation, devices, placement, site = found
+    for note in found.notes:
+        print(f"ezpz: note: {note}", file=sys.stderr)
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
@@ -36,6 +40,7 @@ def exports() -> list[str]:
     values = {
         "EZPZ_SCHEDULER": allocation.scheduler,
         "EZPZ_JOBID": allocation.job_id,
+        "EZPZ_SITE": site.site.name if site.site else "",
         "EZPZ_NRANKS": placement.world_size,
         "NHOSTS": len(hosts),
         "NGPU_PER_HOST": devices.count,

@@ -22,11 +22,13 @@ class Placement:
         hosts: Hosts that hold at least one rank, in launch order.
         counts: Ranks per host, as long as ``hosts``, all positive.
         origin: Where the total came from.
+        cpus: CPUs that the scheduler granted on the host that has the fewest; None when unknown.
     """
 
     hosts: tuple[str, ...]
     counts: tuple[int, ...]
     origin: str
+    cpus: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -105,7 +107,8 @@ def place(
         )
     counts = _fill(room, total)
     used = sum(count > 0 for count in counts)
-    return Placement(hosts[:used], tuple(counts[:used]), why if ranks is None else origin)
+    cpus = min(allocation.cpus[:used]) if allocation.cpus else None
+    return Placement(hosts[:used], tuple(counts[:used]), why if ranks is None else origin, cpus)
 
 
 def _fill(room: list[int], total: int) -> list[int]:

@@ -40,6 +40,7 @@ class LaunchPlan:
         run_id: Unique name of this launch.
         reason: Why this flavour.
         extra: More variables for all ranks.
+        job: The scheduler's variable that names the job, where this shell has none of them; else empty.
     """
 
     placement: Placement
@@ -50,6 +51,7 @@ class LaunchPlan:
     master: tuple[str, int] = ("127.0.0.1", 0)
     run_id: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
+    job: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flavour_name(self) -> str:
@@ -84,7 +86,8 @@ class LaunchPlan:
         """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""
         if self.flavour is None:
             return [sys.executable, "-m", "ezpz.launch", "-n", str(self.placement.world_size), "--"]
-        return self.flavour.command(self.exe, self.placement, self.hostfile)
+        job = ["env", *(f"{name}={value}" for name, value in self.job.items())] if self.job else []
+        return [*job, *self.flavour.command(self.exe, self.placement, self.hostfile)]
 
     def shared(self) -> dict[str, str]:
         """Return the variables that are equal on all ranks."""

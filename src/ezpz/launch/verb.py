@@ -56,6 +56,8 @@ def _launch(wishes: Wishes) -> int:
     missing = _missing(plan, wishes.command[0])
     if missing:
         return missing
+    for note in found.notes:
+        _tell(f"note: {note}")
     return _run(plan, found.devices, list(wishes.command))
 
 

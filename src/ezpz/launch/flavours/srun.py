@@ -52,5 +52,5 @@ def cpus_per_rank(placement: Placement) -> int:
     text = os.environ.get("SLURM_CPUS_PER_TASK") or ""
     if text.isdigit():
         return int(text)
-    granted = min(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+    granted = placement.cpus or min(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
     return max(1, granted // max(placement.counts))

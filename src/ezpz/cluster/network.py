@@ -1,0 +1,57 @@
+"""The network interface and address by which this host speaks with the others of its job.
+
+The kernel is asked, not guessed at by names: a UDP socket that is connected to a host sends nothing, but its own address is the
+one that packets to that host would carry. On Linux the interface is found by its address (``SIOCGIFADDR``, netdevice(7)).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import NamedTuple
+
+__all__ = ["Route", "route_to"]
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route
+
+
+class Route(NamedTuple):
+    """Where packets to a host leave this one: interface and address are empty when there is no way."""
+
+    interface: str
+    address: str
+    origin: str
+
+
+def route_to(host: str = "") -> Route:
+    """Return the route to a host, or the default route.
+
+    Args:
+        host: A name or an address; empty for the default route.
+    """
+    origin = f"the route to {host}" if host else "the default route"
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host or _NOWHERE, 9))
+            address = probe.getsockname()[0]
+    except OSError as error:
+        return Route("", "", f"{origin}: {error.strerror or error}")
+    return Route(_interface(address), address, origin)
+
+
+def _interface(address: str) -> str:
+    """Return the name of the interface that has an address; empty where the system does not tell."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # an interface without an address; macOS, which numbers its questions differently
+                continue
+            if socket.inet_ntoa(told[20:24]) == address:
+                return name
+    return ""

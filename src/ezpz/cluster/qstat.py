@@ -1,0 +1,124 @@
+"""What ``qstat -f`` tells of a PBS job: hosts, slots, devices and its end, where no node file can be read.
+
+``qstat -f -F json 1.head`` (OpenPBS 23.06.06) has the fields below in ``Jobs``; the classic ``qstat -f 1.head`` of older
+versions has them as lines, which it cuts anywhere and continues behind a tab:
+
+    Job Id: 1.head
+        exec_host = n01/0*2+n02/0*2
+        exec_vnode = (n01:ncpus=2:ngpus=1)+(n02:ncpus=2:ngpus=1)
+        Resource_List.select = 2:ncpus=2:mpiprocs=2
+        Resource_List.walltime = 00:01:00
+        stime = Fri Nov 20 15:22:30 2026
+
+``exec_host`` has one word ``host/slot[*cpus]`` per chunk of ``select`` (``[count:]resource=value[:…]`` joined by ``+``), in its
+order. A chunk holds ``mpiprocs`` processes: 1 when it is not said, 0 when the chunk has no CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.cluster.allocation import Allocation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ezpz.cluster.allocation import Run
+
+__all__ = ["exec_hosts", "show_job"]
+
+
+def show_job(job: str, run: Run) -> Allocation | None:
+    """Return the running job, or None when ``qstat`` is absent, does not answer or does not know it."""
+    for command, read in ((["qstat", "-f", "-F", "json", job], _json), (["qstat", "-f", job], _classic)):
+        fields = read(run(command) or "", job)
+        if fields.get("exec_host"):
+            return _allocation(job, fields, " ".join(command))
+    return None
+
+
+def exec_hosts(text: str) -> list[str]:
+    """Return the host of each chunk: ``n01/0*2+n02/1`` is n01, n02."""
+    return [word.split("/", 1)[0].strip() for word in text.split("+") if word.strip()]
+
+
+def _json(text: str, job: str) -> dict[str, str]:
+    try:
+        told = json.loads(text)["Jobs"][job]
+        resources = told.get("Resource_List", {})
+        flat = {f"Resource_List.{name}": str(value) for name, value in resources.items()}
+        return {name: value for name, value in told.items() if isinstance(value, str)} | flat
+    except (ValueError, KeyError, TypeError, AttributeError):  # old releases print JSON that is none
+        return {}
+
+
+def _classic(text: str, job: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    whole = text.replace("\n\t", "")
+    if not whole.startswith(f"Job Id: {job}\n"):
+        return fields
+    for line in whole.splitlines()[1:]:
+        name, found, value = line.strip().partition(" = ")
+        if found:
+            fields.setdefault(name, value)
+    return fields
+
+
+def _allocation(job: str, fields: Mapping[str, str], origin: str) -> Allocation:
+    chunks = exec_hosts(fields["exec_host"])
+    sizes = list(_mpiprocs(fields.get("Resource_List.select", "")))
+    slots: dict[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    if len(sizes) == len(chunks):
+        slots = {}
+        for host, size in zip(chunks, sizes, strict=True):
+            slots[host] = slots.get(host, 0) + size
+        slots = {host: size for host, size in slots.items() if size}  # a chunk without processes is in no node file
+    if not slots:
+        slots = None
+        notes = (
+            f"the ranks per host are not known: {len(chunks)} hosts were granted for {len(sizes)} chunks (from {origin})",
+        )
+    hosts = tuple(slots or dict.fromkeys(chunks))
+    told: dict[str, Any] = {"devices": _devices(fields, hosts), "end_time": _end(fields), "notes": notes}
+    names = ("scheduler", "job_id", "hosts", "slots", "tasks", "devices", "end_time")
+    return Allocation(
+        scheduler="pbs",
+        job_id=job,
+        hosts=hosts,
+        slots=tuple(slots.values()) if slots else None,
+        tasks=sum(slots.values()) if slots else None,
+        origin=dict.fromkeys(names, origin),
+        **told,
+    )
+
+
+def _mpiprocs(select: str) -> Iterator[int]:
+    """Yield the MPI processes of each chunk of ``2:ncpus=32:mpiprocs=4+1:ncpus=8``."""
+    for part in filter(None, select.split("+")):
+        words = part.split(":")
+        count = int(words.pop(0)) if words[0].isdigit() else 1
+        resources = dict(word.split("=", 1) for word in words if "=" in word)
+        default = "0" if resources.get("ncpus") == "0" else "1"
+        size = resources.get("mpiprocs", default)
+        for _ in range(count):
+            yield int(size) if size.isdigit() else 1
+
+
+def _devices(fields: Mapping[str, str], hosts: tuple[str, ...]) -> int | None:
+    """Return the GPUs per host from ``exec_vnode``; None when no chunk names any or hosts differ."""
+    total = sum(int(count) for count in re.findall(r":ngpus=(\d+)", fields.get("exec_vnode", "")))
+    return total // len(hosts) if total and total % len(hosts) == 0 else None
+
+
+def _end(fields: Mapping[str, str]) -> int | None:
+    """Return the start plus the wall time, in seconds since the epoch."""
+    try:
+        start = time.mktime(time.strptime(fields["stime"], "%a %b %d %H:%M:%S %Y"))
+        hours, minutes, seconds = fields["Resource_List.walltime"].split(":")
+    except (KeyError, ValueError, OverflowError):
+        return None
+    return int(start) + int(hours) * 3600 + int(minutes) * 60 + int(seconds)

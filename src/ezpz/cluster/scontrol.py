@@ -1,0 +1,118 @@
+"""What ``scontrol`` tells of a job: hosts, slots, devices and its end, for shells without the job's variables.
+
+``scontrol -d show job 13`` (Slurm 22.05.8), of which these words are read; an array's or a heterogeneous job's answer holds
+several such blocks, parted by empty lines:
+
+    JobId=13 JobName=interactive
+       StartTime=2026-11-20T19:21:32 EndTime=2026-11-20T19:31:32 Deadline=N/A
+       NodeList=n[01-02]
+       NumNodes=2 NumCPUs=4 NumTasks=4 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+       Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+         Nodes=n01 CPU_IDs=0-2 Mem=0 GRES=gpu:3(IDX:0-2)
+         Nodes=n02 CPU_IDs=0 Mem=0 GRES=gpu:3(IDX:0-2)
+       TresPerNode=gres:gpu:3
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.hostlist import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ezpz.cluster.allocation import Run
+
+__all__ = ["show_job"]
+
+_GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?[:=](\d+)")  # gpu:3, gpu:a100:4, gres/gpu=4
+
+
+def show_job(job: str, run: Run) -> Allocation | None:
+    """Return the running job, or None when ``scontrol`` is absent, does not answer or does not know it.
+
+    The slots are those that Slurm itself would tell in ``SLURM_TASKS_PER_NODE``: the CPUs of each host shared by tasks.
+    """
+    # The second try asks for less: what an older or a busy controller may still answer.
+    command = ["scontrol", "-d", "show", "job", job]
+    text = run(command)
+    if text is None:
+        command = ["scontrol", "show", "job", job]
+        text = run(command)
+    for block in re.split(r"\n\s*\n", text or ""):
+        told = dict(re.findall(r"(\S+?)=(\S*)", block))
+        if told.get("JobId") == job and told.get("NodeList", "(null)") != "(null)":
+            break
+    else:
+        return None
+    hosts = tuple(dict.fromkeys(expand(told["NodeList"])))
+    lines = dict(_details(block))
+    origin = " ".join(command)
+    return Allocation(
+        scheduler="slurm",
+        job_id=job,
+        hosts=hosts,
+        slots=_slots(told, lines, hosts),
+        tasks=int(told["NumTasks"]) if told.get("NumTasks", "").isdigit() else None,
+        cpus=tuple(lines[host][0] for host in hosts) if set(hosts) <= set(lines) else None,
+        devices=_devices(told, lines),
+        end_time=_seconds(told.get("EndTime", "")),
+        notes=_others(text or "", job),
+        origin=dict.fromkeys(("scheduler", "job_id", "hosts", "slots", "tasks", "cpus", "devices", "end_time"), origin),
+    )
+
+
+def _details(block: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield each host of the detailed lines with its CPUs and GPUs."""
+    for names, ids, gres in re.findall(r"Nodes=(\S+) CPU_IDs=(\S+) Mem=\S* GRES=(\S*)", block):
+        cpus = 0
+        for part in ids.split(","):
+            low, _, high = part.partition("-")
+            cpus += int(high or low) - int(low) + 1
+        for host in expand(names):
+            yield host, (cpus, _gpus(gres))
+
+
+def _gpus(text: str) -> int:
+    return sum(int(count) for count in _GPUS.findall(text))
+
+
+def _slots(told: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tuple[str, ...]) -> tuple[int, ...] | None:
+    per_host = told.get("NtasksPerN:B:S:C", "0").split(":")[0]
+    if per_host.isdigit() and int(per_host):
+        return (int(per_host),) * len(hosts)
+    each = told.get("CPUs/Task", "1")
+    if not each.isdigit() or not set(hosts) <= set(lines):
+        return None
+    return tuple(max(1, lines[host][0] // int(each)) for host in hosts)
+
+
+def _devices(told: dict[str, str], lines: dict[str, tuple[int, int]]) -> int | None:
+    """Return the GPUs per host; None when hosts differ, and without any: some sites grant whole hosts and count no GPUs."""
+    if lines:
+        counts = {gpus for _, gpus in lines.values()}
+        return counts.pop() or None if len(counts) == 1 else None
+    return _gpus(told.get("TresPerNode", "")) or None
+
+
+def _seconds(text: str) -> int | None:
+    """Return seconds since the epoch of a time in the local zone, as scontrol prints it; None for ``Unknown``."""
+    try:
+        return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _others(text: str, job: str) -> tuple[str, ...]:
+    """Return a note on the other components of a heterogeneous job."""
+    blocks = [dict(re.findall(r"(\S+?)=(\S*)", block)) for block in re.split(r"\n\s*\n", text)]
+    others = [
+        f"component {told.get('HetJobOffset', '?')} has {told.get('NodeList', '?')}"
+        for told in blocks
+        if told.get("HetJobId") == job and told.get("JobId") != job
+    ]
+    return (f"component 0 of a heterogeneous job is used; {', '.join(others)}",) if others else ()
