@@ -9,7 +9,7 @@ ARGS ?=
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
-SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/*.sh tests/*/*.sh bench/*.sh)
+SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh)
 
 .PHONY: help test check bench sites clean
 help:

@@ -26,6 +26,13 @@ def shell(request, tmp_path):
 
 
 @pytest.fixture
+def small(shell):
+    """A shell whose Python does not import ezpz: the small answer of the shell itself."""
+    shell.program("python3", "exit 1")
+    return shell
+
+
+@pytest.fixture
 def fake(shell):
     """A shell whose only Python is the fake one."""
     shell.program("python3", FAKE_PYTHON)

@@ -9,7 +9,20 @@ UTILS = ROOT / "src/ezpz/bin/utils.sh"
 SHELLS = {"bash": ["bash", "--noprofile", "--norc"], "zsh": ["zsh", "-f"]}
 
 # What the surrounding machine may say about jobs and environments must not reach a test.
-FOREIGN = ("PBS_", "SLURM", "EZPZ_", "CONDA", "VIRTUAL_ENV", "PYTHON", "LOADEDMODULES", "NHOSTS", "NGPU", "DIST_LAUNCH")
+FOREIGN = (
+    "PBS_",
+    "SLURM",
+    "FLUX_",
+    "XDG_",
+    "EZPZ_",
+    "CONDA",
+    "VIRTUAL_ENV",
+    "PYTHON",
+    "LOADEDMODULES",
+    "NHOSTS",
+    "NGPU",
+    "DIST_LAUNCH",
+)
 
 # A Python that plays its part without costing a second. It answers what utils.sh asks an interpreter, notes each call
 # in $FAKE_LOG, and can be told to fail: FAKE_VERSION, FAKE_NO_ENSUREPIP, FAKE_TORCH, FAKE_VENV_SAYS, FAKE_PIP_SAYS,
@@ -98,3 +111,33 @@ def errors(result: subprocess.CompletedProcess) -> list[str]:
     lines = result.stderr.splitlines()
     assert all(line.startswith("[ezpz] ") for line in lines), result.stderr
     return [line for line in lines if line.startswith("[ezpz] error: ")]
+
+
+NAMES = "EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH"
+TELL = f"for name in {NAMES}; do printf '%s=%s\\n' $name \"$(printenv $name)\"; done"
+
+
+def job(shell, before="", call="ezpz_setup_job", **env):
+    """Run ezpz_setup_job and return (its result, what it exports)."""
+    result = shell(f"{before}\n{call}\nrc=$?\necho '==='\n{TELL}\nexit $rc", **env)
+    blocks, _, told = result.stdout.partition("===\n")
+    result.stdout = blocks
+    return result, dict(line.split("=", 1) for line in told.splitlines())
+
+
+def on_host(shell, name):
+    """Let the shell stand on a host of this name."""
+    shell.program("uname", f'[ "$*" = -n ] || exec /usr/bin/uname "$@"\necho {name}')
+
+
+def answers(shell, commands):
+    """Put programs on PATH that give recorded answers; what was not recorded, they refuse. Each call is in $FAKE_LOG."""
+    programs = {}
+    for number, (line, answer) in enumerate(commands.items()):
+        program, arguments = line.split(" ", 1)
+        text = shell.cwd.parent / f"answer-{program}-{number}"
+        text.write_text(answer["stdout"])
+        programs.setdefault(program, []).append(f"  '{arguments}') cat '{text}'; exit {answer['rc']} ;;")
+    for program, cases in programs.items():
+        log = f'echo "{program} $*" >>"$FAKE_LOG"'
+        shell.program(program, "\n".join([log, 'case "$*" in', *cases, "esac", "exit 1"]))

@@ -1,6 +1,7 @@
 """``python3 -m ezpz.cluster --sh``: the job in shell words, which ``ezpz_setup_job`` evaluates.
 
-An entry point and no part of the package: the launch line among the words is the answer of `ezpz.launch`.
+``--sh --second`` is for a second shell of a job (``ezpz_get_job_env``): it takes what the first one saved. An entry point and no part
+of the package: the launch line among the words is the answer of `ezpz.launch`.
 """
 
 import sys
@@ -10,13 +11,13 @@ from ezpz.errors import EzpzError, end_with
 
 def main(argv: list[str]) -> int:
     """Print the exports and return the exit code."""
-    if argv != ["--sh"]:
-        print("usage: python3 -m ezpz.cluster --sh     (for people: ezpz where)", file=sys.stderr)
+    if argv not in (["--sh"], ["--sh", "--second"]):
+        print("usage: python3 -m ezpz.cluster --sh [--second]     (for people: ezpz where)", file=sys.stderr)
         return 2
     from ezpz.launch.exports import exports
 
     try:
-        print("\n".join(exports()))
+        print("\n".join(exports(second="--second" in argv)))
     except EzpzError as error:
         return end_with(error)
     return 0

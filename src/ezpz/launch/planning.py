@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ezpz.launch.options import Wishes
     from ezpz.launch.placement import Placement
 
-__all__ = ["Survey", "draw_up", "survey"]
+__all__ = ["Survey", "draw_up", "survey", "untold_job"]
 
 
 class Survey(NamedTuple):
@@ -69,10 +69,10 @@ def draw_up(found: Survey) -> LaunchPlan:
     flavour, exe, reason = choose(found.allocation, found.placement, os.environ, probe.run)
     allocation = found.allocation
     extra = {"EZPZ_SCHEDULER": allocation.scheduler, "EZPZ_JOBID": allocation.job_id}
-    return LaunchPlan(found.placement, flavour, exe, reason, extra=extra, job=_untold_job(allocation))
+    return LaunchPlan(found.placement, flavour, exe, reason, extra=extra, job=untold_job(allocation))
 
 
-def _untold_job(allocation: Allocation) -> dict[str, str]:
+def untold_job(allocation: Allocation) -> dict[str, str]:
     """Return the variable of a job that was found by this host's name: the launcher must be told of it."""
     if not allocation.job_id:
         return {}

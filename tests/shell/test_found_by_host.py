@@ -1,0 +1,184 @@
+"""A shell without variables of a job: found by the name of its host, or in no job, which is an ordinary answer."""
+
+import time
+
+import pytest
+from shells import UTILS, answers, job, on_host
+
+SQUEUE = "squeue --noheader --states=RUNNING --user=me --nodelist={} --format=%A|%i|%N"
+QSTAT = "qstat -u me -n1rw"
+HEAD = "\nhead: \nJob ID   Username Queue Jobname SessID NDS TSK Memory Time  S Time\n-------- -------- ----- ------- ------ --- --- ------ ----- - -----\n"
+SHOWN = "JobId=13 JobName=it\n   JobState=RUNNING\n   NodeList=n[01-02]\n   BatchHost=n01\n   NumNodes=2 NumCPUs=4 NumTasks=4\n"
+SCONTROL = {"scontrol show job 13": {"rc": 0, "stdout": SHOWN}}
+
+
+def told_by(stdout, rc=0):
+    return {"rc": rc, "stdout": stdout}
+
+
+def row(identifier, hosts, state="R"):
+    return f"{identifier}  me  workq  name  --  2  4  --  00:10 {state} 00:01 {hosts}\n"
+
+
+@pytest.fixture
+def ssh(small):
+    small.env |= {"USER": "me", "PBS_HOME": "/nowhere"}
+    on_host(small, "n02.cluster.example")
+    return small
+
+
+def test_slurm_finds_the_job(ssh):
+    answers(ssh, {SQUEUE.format("n02"): told_by("13|13|n[01-02]\n"), **SCONTROL})
+    result, told = job(ssh, before="set -euo pipefail")
+    assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"], told["EZPZ_HOSTS"]) == ("slurm", "13", "n01,n02")
+    assert told["DIST_LAUNCH"] == "srun --jobid=13 -N 2 -n 4"
+    assert "taking slurm job 13, which runs on this host (n02.cluster.example)" in result.stderr
+
+
+def test_a_component_is_known_by_its_leader(ssh):
+    other = "JobId=14 HetJobId=13 HetJobOffset=1 JobName=it\n   NodeList=n03\n   NumNodes=1 NumCPUs=9 NumTasks=9\n\n"
+    shown = {"scontrol show job 13": told_by(other + SHOWN)}
+    answers(ssh, {SQUEUE.format("n02"): told_by("14|13+1|n02\n13|13+0|n[01-02]\n"), **shown})
+    _, told = job(ssh)
+    assert (told["EZPZ_JOBID"], told["EZPZ_HOSTS"], told["EZPZ_NRANKS"]) == ("13", "n01,n02", "4")
+
+
+def test_pbs_finds_the_job(ssh):
+    shown = "Job Id: 7.head\n    exec_host = n01/0*2+n02/0*2\n    Resource_List.select = 2:ncpus=2:mpiprocs=2\n"
+    rows = (
+        HEAD
+        + row("6.head", "n03/0+n020/0")
+        + row("7.head", "n01.cluster/0*2+n02.cluster/0*2")
+        + row("8.head", "n02/1", "E")
+    )
+    answers(ssh, {QSTAT: told_by(rows), "qstat -f 7.head": told_by(shown)})
+    _, told = job(ssh, before="set -euo pipefail")
+    assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"], told["EZPZ_NRANKS"]) == ("pbs", "7.head", "4")
+    assert told["EZPZ_HOSTS"] == "n01,n02"
+
+
+def test_a_job_of_an_array_is_found(ssh):
+    shown = told_by("Job Id: 7[2].head\n    exec_host = n02/0\n")
+    rows = told_by(HEAD + row("7[2].head", "n02/0"))
+    answers(ssh, {QSTAT: told_by(""), "qstat -t -u me -n1rw": rows, "qstat -f 7[2].head": shown})
+    assert job(ssh)[1]["EZPZ_JOBID"] == "7[2].head"
+
+
+@pytest.mark.parametrize(
+    ("commands", "variable"),
+    [
+        ({SQUEUE.format("n02"): told_by("13|13|n02\n15|15|n[01-02]\n")}, "SLURM_JOB_ID=13"),
+        ({QSTAT: told_by(HEAD + row("7.head", "n02/0") + row("9.head", "n02/1"))}, "PBS_JOBID=7.head"),
+    ],
+)
+def test_several_jobs_are_an_error_that_names_them(ssh, commands, variable):
+    answers(ssh, commands)
+    result, told = job(ssh)
+    assert (result.returncode, told["EZPZ_HOSTS"]) == (125, "")
+    assert (
+        "several jobs of yours run on this host: " + ("13 15" if "SLURM" in variable else "7.head 9.head")
+        in result.stderr
+    )
+    assert f"Choose: export {variable}\n" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_chosen_one_is_taken(ssh):
+    answers(ssh, {SQUEUE.format("n02"): told_by("13|13|n02\n15|15|n02\n"), **SCONTROL})
+    _, told = job(ssh, SLURM_JOB_ID="13")
+    assert (told["EZPZ_JOBID"], told["EZPZ_HOSTS"]) == ("13", "n01,n02")
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        {},
+        {SQUEUE.format("n02"): told_by("")},
+        {SQUEUE.format("n02"): told_by("slurm_load_jobs error: Invalid node name specified\n", 1)},
+        {QSTAT: told_by("")},
+        {QSTAT: told_by(HEAD + row("7.head", "n01/0"))},
+        {QSTAT: told_by("qstat: cannot connect to server head\n", 1), SQUEUE.format("n02"): told_by("", 1)},
+    ],
+)
+def test_no_job_is_an_ordinary_answer(ssh, commands):
+    answers(ssh, commands)
+    result, told = job(ssh, before="set -euo pipefail")
+    assert (result.returncode, told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"]) == (0, "none", "")
+    assert told["EZPZ_HOSTS"] == "n02.cluster.example"
+    assert not [line for line in result.stderr.splitlines() if "no launcher" not in line]
+    assert not list((ssh.cwd.parent / "home").iterdir()), "no job, no file about it"
+
+
+def test_a_command_that_fails_is_asked_twice(ssh):
+    answers(ssh, {"squeue nothing": told_by("")})
+    job(ssh)
+    calls = (ssh.cwd.parent / "calls").read_text().splitlines()
+    assert calls == [SQUEUE.format("n02")] * 2
+
+
+def test_commands_that_hang_cost_seconds_and_no_more(ssh):
+    for name in ("squeue", "qstat", "nvidia-smi"):
+        ssh.program(name, "sleep 60")
+    ssh.program("timeout", 'shift 3; exec /usr/bin/timeout -k 1 0.3 "$@"')
+    before = time.monotonic()
+    assert job(ssh, before="set -euo pipefail")[1]["EZPZ_SCHEDULER"] == "none"
+    assert time.monotonic() - before < 10
+
+
+def test_the_time_limit_is_five_seconds(ssh):
+    ssh.program("timeout", 'echo "$1 $2 $3 ${4##*/}" >>"$FAKE_LOG"; exit 124')
+    for name in ("squeue", "qstat", "nvidia-smi"):
+        ssh.program(name, "exit 0")
+    job(ssh)
+    asked = ["squeue", "squeue", "qstat", "qstat", "nvidia-smi"]
+    assert (ssh.cwd.parent / "calls").read_text().splitlines() == [f"-k 1 5 {name}" for name in asked]
+
+
+def test_with_no_scheduler_on_path_none_is_started(ssh):
+    tools = ssh.cwd.parent / "tools"
+    tools.mkdir()
+    for name in ("awk", "tr", "cat", "mkdir", "mv", "nproc"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    ssh.program("timeout", 'echo "$4" >>"$FAKE_LOG"')
+    _, told = job(ssh, before=f"PATH={ssh.bin}:{tools}", call="ezpz_setup_job && PATH=/usr/bin:/bin")
+    assert told["EZPZ_SCHEDULER"] == "none"
+    assert not (ssh.cwd.parent / "calls").exists()
+
+
+def test_without_timeout_the_commands_are_asked_all_the_same(ssh):
+    answers(ssh, {SQUEUE.format("n02"): told_by("13|13|n[01-02]\n"), **SCONTROL})
+    tools = ssh.cwd.parent / "tools"
+    tools.mkdir()
+    for name in ("awk", "tr", "cat", "mkdir", "mv", "ls", "nproc", "chmod", "date", "sh"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    _, told = job(ssh, before=f"PATH={ssh.bin}:{tools}", call="ezpz_setup_job && PATH=/usr/bin:/bin")
+    assert told["EZPZ_JOBID"] == "13"
+
+
+HERE = f"source '{UTILS}'; "
+
+
+def test_a_real_slurm_knows_the_job_of_an_ssh_shell(shell, slurm):
+    """A second shell, entered on a worker by its name, has no variables of the job and asks the real squeue."""
+    shell.program("python3", "exit 1")
+    shown = shell.cwd.parent / "shown"
+    words = {"bash": "bash --noprofile --norc", "zsh": "zsh -f"}[shell.name]
+    script = shell.cwd.parent / "second"
+    script.write_text(f'{HERE}ezpz_print_hosts; ezpz_setup_job >/dev/null; echo "$EZPZ_JOBID $NHOSTS $DIST_LAUNCH"\n')
+    env = " ".join(
+        f"{name}={value}" for name, value in {**slurm.env, "USER": "root", "HOME": shell.env["HOME"]}.items()
+    )
+    path = f"PATH={shell.bin}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    second = slurm.hosts["n02"].command(["env", "-i", *env.split(), path, *words.split(), str(script)])
+    line = " ".join(f"'{word}'" for word in second)
+    wait = shell.cwd.parent / "first"
+    wait.write_text(f'#!/bin/sh\necho "$SLURM_JOB_ID" >{shown}\n{line} >>{shown} 2>&1\n')
+    wait.chmod(0o755)
+    done = slurm.salloc(["-N2", "--ntasks=4"], [str(wait)], timeout=50)
+    assert done.returncode == 0, done.stderr
+    identifier, *said = shown.read_text().splitlines()
+    assert [line for line in said if not line.startswith("[ezpz]")] == [
+        "n01",
+        "n02",
+        f"{identifier} 2 srun --jobid={identifier} -N 2 -n 4",
+    ]
