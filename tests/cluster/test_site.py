@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ezpz.cluster import site as site_module
 from ezpz.cluster.site import PACKAGED, load, recognise, user_file
 from ezpz.cluster.site_keys import KEYS, PLACEHOLDERS
 from ezpz.cluster.site_match import host_names
@@ -299,3 +300,21 @@ builtins.open = refuse
 assert site.load({}, lambda _: None).keys() == first.keys()
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+def test_what_was_parsed_once_is_kept_and_is_the_same(tmp_path, monkeypatch):
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+
+    def tables():
+        monkeypatch.setattr(site_module, "_packaged", {})
+        load(environ, lambda _: None)
+        return site_module._packaged
+
+    first = tables()
+    with monkeypatch.context() as patch:
+        patch.setattr("ezpz.cluster.site_table.parse", lambda *_: pytest.fail("parsed again"))
+        assert tables() == first
+    [kept] = (tmp_path / "ezpz").iterdir()
+    kept.write_text("{broken")
+    assert tables() == first
+    assert tables() == first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 import socket
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ def hold_port(placement: Placement) -> tuple[int, socket.socket | None]:
     On another host the port cannot be held; a random one is named, and rank 0 says so when it is taken.
     """
     if not is_here(placement.hosts[0]):
-        return random.SystemRandom().choice(_REMOTE_PORTS), None
+        return _REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], None
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("", 0))

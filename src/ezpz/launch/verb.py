@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import shutil
 import signal
@@ -65,7 +64,7 @@ def _show(plan: LaunchPlan, wishes: Wishes) -> int:
     """Print what would run; the host file named in the line stays, so that the line can be pasted."""
     if plan.needs_hostfile:
         plan = plan.with_hostfile(private_folder(f"dry-run-{os.getpid()}"))
-    plan = replace(plan, master=(plan.address, hold_port(plan.placement)[0]), run_id=secrets.token_hex(4))
+    plan = replace(plan, master=(plan.address, hold_port(plan.placement)[0]), run_id=os.urandom(4).hex())
     print("\n".join(plan.lines(list(wishes.command) or ["COMMAND"])))
     return 0
 
@@ -103,7 +102,7 @@ def _run(plan: LaunchPlan, devices: Devices, command: list[str]) -> int:
         plan = plan.with_hostfile(folder)
         line = shlex.join([*plan.prefix(), *command])[:LONGEST_VARIABLE]
         extra = {**plan.extra, "EZPZ_HOSTS": named_hosts(plan.placement.hosts), "EZPZ_LAUNCH_CMD": line}
-        plan = replace(plan, master=(plan.address, port), run_id=secrets.token_hex(8), extra=extra)
+        plan = replace(plan, master=(plan.address, port), run_id=os.urandom(8).hex(), extra=extra)
         _announce(plan, devices)
         return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
     finally:

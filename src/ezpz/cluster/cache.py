@@ -1,0 +1,54 @@
+"""Answers that cost time and seldom change, kept as JSON in ``$XDG_CACHE_HOME/ezpz`` (``~/.cache/ezpz``).
+
+Whoever keeps an answer puts into its key what it depends on; a file that is missing, foreign or broken is an answer that is not
+there, and a home that cannot be written only costs the time again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["keep", "kept", "state_of"]
+
+
+def kept(environ: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return what is kept under a name; empty when nothing is."""
+    try:
+        with open(_path(environ, name), encoding="utf-8") as file:
+            told = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def keep(environ: Mapping[str, str], name: str, value: Mapping[str, Any]) -> None:
+    """Keep a value under a name; renamed into place, because others may be reading."""
+    path = _path(environ, name)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(file.name, path)
+    except OSError:
+        pass  # the time is spent again next time
+
+
+def state_of(path: str) -> str:
+    """Return a text that changes when a file does: its real path, size and time of change."""
+    real = os.path.realpath(path)
+    try:
+        told = os.stat(real)
+    except OSError:
+        return real
+    return f"{real} {told.st_size} {told.st_mtime_ns}"
+
+
+def _path(environ: Mapping[str, str], name: str) -> str:
+    home = environ.get("HOME", "")
+    folder = environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
+    return os.path.join(folder, "ezpz", f"{name}.json") if folder else os.devnull + "/none"
