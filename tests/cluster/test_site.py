@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import site as site_module
+from ezpz.cluster.cache import keep
 from ezpz.cluster.site import PACKAGED, load, recognise, user_file
 from ezpz.cluster.site_keys import KEYS, PLACEHOLDERS
 from ezpz.cluster.site_match import host_names
@@ -318,3 +319,9 @@ def test_what_was_parsed_once_is_kept_and_is_the_same(tmp_path, monkeypatch):
     kept.write_text("{broken")
     assert tables() == first
     assert tables() == first
+
+
+def test_a_home_that_is_not_there_is_not_made(tmp_path):
+    load({"HOME": str(tmp_path / "none")}, lambda _: None)
+    keep({"HOME": str(tmp_path / "none")}, "x", {})
+    assert list(tmp_path.iterdir()) == []

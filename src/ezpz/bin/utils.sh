@@ -341,7 +341,7 @@ function ezpz__choose_env {
   local now="${VIRTUAL_ENV:-}" now_from="active, VIRTUAL_ENV"
   if [ -n "$now" ] && [ ! -x "$now/bin/python3" ]; then ezpz__log "VIRTUAL_ENV is not used: $now has no bin/python3 that runs"; now=''; fi
   # A conda environment that the user may not write, or that a module brought, is a base and no place to install into.
-  if [ -z "${VIRTUAL_ENV:-}$loaded" ] && [ -w "${CONDA_PREFIX:-/nowhere}" ] && [ "$(ezpz__which python3)" = "$CONDA_PREFIX/bin/python3" ]; then now="$CONDA_PREFIX" now_from="active, CONDA_PREFIX"; fi
+  if [ -z "${VIRTUAL_ENV:-}$loaded" ] && [ -n "${CONDA_PREFIX:-}" ] && [ -w "$CONDA_PREFIX" ] && [ "$(ezpz__which python3)" = "$CONDA_PREFIX/bin/python3" ]; then now="$CONDA_PREFIX" now_from="active, CONDA_PREFIX"; fi
   venv="$(ezpz__real "${1:-${EZPZ_VENV_DIR:-.venv}}")" venv_from="the current folder" active=0
   if [ -n "$1" ]; then venv_from="the VENV argument"; elif [ -n "${EZPZ_VENV_DIR:-}" ]; then venv_from=EZPZ_VENV_DIR; fi
   if [ -n "$now" ] && { [ -z "$1" ] || [ "$venv" = "$(ezpz__real "$now")" ]; }; then venv="$now" venv_from="$now_from" active=1; fi

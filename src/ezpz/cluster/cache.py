@@ -29,6 +29,8 @@ def kept(environ: Mapping[str, str], name: str) -> dict[str, Any]:
 def keep(environ: Mapping[str, str], name: str, value: Mapping[str, Any]) -> None:
     """Keep a value under a name; renamed into place, because others may be reading."""
     path = _path(environ, name)
+    if not (environ.get("XDG_CACHE_HOME") or os.path.isdir(environ.get("HOME", ""))):
+        return  # a service without a home: none is made for it
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:

@@ -107,6 +107,7 @@ def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) 
 
 def _folder(environ: Mapping[str, str]) -> str:
     home = environ.get("HOME", "")
+    home = home if os.path.isdir(home) else ""  # a service without a home: none is made for it
     base = environ.get("XDG_STATE_HOME") or (home and os.path.join(home, ".local", "state"))
     return os.path.join(base, "ezpz", "jobs") if base else ""
 
