@@ -1,7 +1,19 @@
+import shlex
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ezpz.errors import UsageError
-from ezpz.launch.options import parse
+from ezpz.launch.options import Wishes, parse
+
+
+def error(line, environ=None):
+    with pytest.raises(UsageError) as caught:
+        parse(shlex.split(line), environ or {})
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -10,9 +22,20 @@ from ezpz.launch.options import parse
         (["python3", "t.py"], None, None, ("python3", "t.py")),
         (["-n", "4", "--ppn", "2", "python3"], 4, 2, ("python3",)),
         (["--np=4", "x", "-n", "9", "--help"], 4, None, ("x", "-n", "9", "--help")),
+        (["-n4", "x"], 4, None, ("x",)),
         (["-np", "4", "-ppn", "2", "--", "-x", "--"], 4, 2, ("-x", "--")),
         (["--", "python3", "-c", "print(1)"], None, None, ("python3", "-c", "print(1)")),
+        (["--", "--", "x"], None, None, ("--", "x")),
+        (["-n", "2", "-n", "3", "x"], 3, None, ("x",)),
+        (["-n", "2", "--"], 2, None, ()),
         (["-n", "2"], 2, None, ()),
+        (
+            ["python3", "t.py", "--ppn", "2", "--hosts", "a"],
+            None,
+            None,
+            ("python3", "t.py", "--ppn", "2", "--hosts", "a"),
+        ),
+        (["t.py", "--timeout", "3", "--nprocs=2"], None, None, ("t.py", "--timeout", "3", "--nprocs=2")),
     ],
 )
 def test_our_options_end_where_the_command_begins(argv, ranks, per_host, command):
@@ -21,29 +44,118 @@ def test_our_options_end_where_the_command_begins(argv, ranks, per_host, command
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("line", "wishes"),
     [
-        (["--nprocs", "2", "true"], ("--nprocs", "launch [options] COMMAND")),
-        (["--host-file", "f", "true"], ("Did you mean --hostfile?",)),
-        (["-n", "0", "true"], ("-n/--np", "'0' is not a whole number of at least 1", "--help")),
-        (["-n", "two", "true"], ("'two' is not a whole number",)),
-        (["--ppn", "-1", "true"], ("--ppn",)),
-        (["-n"], ("-n/--np", "expected one argument")),
+        ("", Wishes()),
+        ("--nhosts 3", Wishes(nhosts=3)),
+        ("--hosts n[01-03],x", Wishes(hosts=("n01", "n02", "n03", "x"))),
+        ("--exclude n01 --exclude=n[03-04]", Wishes(exclude=("n01", "n03", "n04"))),
+        ("--exclude ''", Wishes()),
+        ("--hostfile f --exclude n01", Wishes(hostfile="f", exclude=("n01",))),
+        ("--devices-per-host 0 --oversubscribe", Wishes(devices_per_host=0, oversubscribe=True)),
+        ("--flavour openmpi --cpu-bind list:0-3:4-7", Wishes(flavour="openmpi", cpu_bind="list:0-3:4-7")),
+        ("--cpu-bind=--odd", Wishes(cpu_bind="--odd")),
+        (
+            "--launcher-args '-v --mca a \"b c\"' --launcher-args=-l --launcher-args -q",
+            Wishes(launcher_args=("-v", "--mca", "a", "b c", "-l", "-q")),
+        ),
+        ("--comm-env none --unset A,B_1 --unset=C", Wishes(comm_env="none", unset=("A", "B_1", "C"))),
+        ("--dry-run --explain --json", Wishes(dry_run=True, explain=True, json=True)),
     ],
 )
-def test_a_wrong_option_is_one_clear_line(argv, words):
-    with pytest.raises(UsageError) as caught:
-        parse(argv, {})
-    assert all(word in str(caught.value) for word in words)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("command", [(), ("python3", "t.py", "--nhosts", "9", "--json")])
+def test_every_option_is_a_wish(line, wishes, command):
+    assert parse([*shlex.split(line), *command], {}) == Wishes(**{**vars(wishes), "command": command})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--nprocs 2 true", ("unknown option --nprocs", "Did you mean -n?", "launch [options] COMMAND --nprocs")),
+        ("--host-file f true", ("Did you mean --hostfile?",)),
+        ("--nhost 2 true", ("Did you mean --nhosts?",)),
+        ("--dry_run true", ("Did you mean --dry-run?",)),
+        ("--oversubscribed true", ("Did you mean --oversubscribe?",)),
+        ("--flavor=mpich true", ("unknown option --flavor=mpich", "Did you mean --flavour?")),
+        ("--nproc-per-node=4 t.py", ("Did you mean --ppn?",)),
+        ("--nnodes 2 t.py", ("Did you mean --nhosts?",)),
+        ("-N 2 t.py", ("Did you mean --nhosts?",)),
+        ("--nodelist n01 t.py", ("Did you mean --hosts?",)),
+        ("--timeout 3 t.py", ("unknown option --timeout", "Options of the command come after it")),
+        ("--zzz t.py", ("unknown option --zzz (from the command line). Options of the command",)),
+        ("--dry-run=yes t.py", ("--dry-run", "yes")),
+        ("-n 0 true", ("-n/--np", "'0' is not a whole number of at least 1", "--help")),
+        ("-n two true", ("'two' is not a whole number",)),
+        ("-n 2.0 true", ("'2.0' is not a whole number",)),
+        ("-n ٣ true", ("is not a whole number",)),
+        (f"-n {'9' * 5000} true", ("is not a whole number",)),
+        ("--ppn -1 true", ("--ppn", "'-1' is not a whole number of at least 1")),
+        ("--nhosts 0 true", ("--nhosts", "'0' is not a whole number of at least 1")),
+        ("--devices-per-host -2 true", ("--devices-per-host", "'-2' is not a whole number of at least 0")),
+        ("-n", ("-n/--np", "expected one argument")),
+        ("--hosts", ("--hosts", "expected one argument")),
+        ("--hosts --ppn 4 t.py", ("--hosts needs a value, but --ppn follows", "`--hosts VALUE`", "`--hosts=--ppn`")),
+        ("--hosts -- t.py", ("--hosts needs a value, but -- follows",)),
+        ("--flavour=-- t.py", ("--flavour needs a value, but -- follows",)),
+        ("--hosts '' t.py", ("--hosts", "the value is empty")),
+        ("--hostfile= t.py", ("--hostfile", "the value is empty")),
+        ("--flavour ' ' t.py", ("--flavour", "the value is empty")),
+        ("--cpu-bind '' t.py", ("--cpu-bind", "the value is empty")),
+        (
+            "--hosts n[01- t.py",
+            ("--hosts", "'n[01-'", "this bracket is never closed", "expected e.g. n01,n02 or n[01-04]"),
+        ),
+        ("--exclude a,,b t.py", ("--exclude", "'a,,b'", "a host name is missing")),
+        ("--hosts n01:4 t.py", ("--hosts", "'n01:4' is not a host name")),
+        ("--hosts me@n01 t.py", ("--hosts", "'me@n01' is not a host name")),
+        ("--hosts 'n01;rm' t.py", ("--hosts", "'n01;rm' is not a host name")),
+        ("""--launcher-args '-x "a' t.py""", ("--launcher-args", "no closing quotation", "as a shell reads them")),
+        ("--comm-env on t.py", ("--comm-env", "'on' is not known; expected site or none")),
+        ("--unset A=1 t.py", ("--unset", "'A=1' is not the name of a variable")),
+        ("--unset 'NCCL_*' t.py", ("--unset", "'NCCL_*' is not the name of a variable")),
+        ("--hosts n01 --hostfile f t.py", ("--hosts and --hostfile f both name the hosts", "Leave one out")),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line(line, words):
+    text = error(line)
+    assert all(word in text for word in words), text
 
 
 def test_world_size_without_rank_is_a_wish_that_the_option_outranks():
-    assert (parse(["x"], {"WORLD_SIZE": "12"}).ranks, parse(["x"], {"WORLD_SIZE": "12"}).ranks_origin) == (
-        12,
-        "WORLD_SIZE",
-    )
-    assert parse(["-n", "3", "x"], {"WORLD_SIZE": "12"}).ranks == 3
+    assert parse(["x"], {"WORLD_SIZE": "12"}) == Wishes(ranks=12, ranks_origin="WORLD_SIZE", command=("x",))
+    assert parse(["-n", "3", "x"], {"WORLD_SIZE": "12"}) == Wishes(ranks=3, command=("x",))
     assert parse(["x"], {"WORLD_SIZE": "12", "RANK": "0"}).ranks is None
-    with pytest.raises(UsageError, match="WORLD_SIZE"):
-        parse(["x"], {"WORLD_SIZE": "many"})
+    assert "WORLD_SIZE: 'many' is not a whole number" in error("x", {"WORLD_SIZE": "many"})
+
+
+OURS = ["-n", "--ppn", "--hosts", "--exclude", "--dry-run", "--json", "--launcher-args", "--timeout", "--", "-h", "-x"]
+
+
+@given(st.lists(st.sampled_from(OURS) | st.text(max_size=8), max_size=8), st.booleans())
+def test_words_behind_the_command_are_never_looked_into(words, with_dashes):
+    wishes = parse(["-n", "2", *(["--"] if with_dashes else []), "prog", *words], {})
+    assert wishes == Wishes(ranks=2, command=("prog", *words))
+
+
+@given(st.text(alphabet="abc' \"\\-x=", max_size=12).filter(lambda text: text != "--"))
+def test_words_for_the_launcher_are_a_shells(text):
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError:
+        assert "--launcher-args" in error(shlex.join([f"--launcher-args={text}", "x"]))
+    else:
+        assert parse([f"--launcher-args={text}", "x"], {}).launcher_args == words
+
+
+def test_help_fits_a_terminal_and_tells_every_option(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        parse(["--ppn", "2", "--help", "x"], {})
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert len(lines) < 60
+    assert max(map(len, lines)) <= 80
+    names = {f"--{name.replace('_', '-')}" for name in vars(Wishes())} - {"--ranks", "--ranks-origin", "--per-host"}
+    names = names - {"--command"} | {"-n N", "--ppn N", "examples:"}
+    assert not [name for name in names if name not in text]

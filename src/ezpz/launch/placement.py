@@ -1,17 +1,32 @@
-"""How many ranks each host holds, from what is there and what the user wishes."""
+"""How many ranks each host holds, from what is there and what the user wishes.
+
+A host holds at most as many ranks as
+
+1. it has devices, where it has any: the scheduler's slots do not count then, because ``salloc -N 2 --gres=gpu:4`` and
+   ``qsub -l select=2:ngpus=4`` grant 1 slot per host, or as many as CPUs, and mean 4 ranks;
+2. without devices, the scheduler granted slots, where it granted any;
+3. the user's own host file names slots, where it names any, besides 1 and 2.
+
+More needs --oversubscribe. Where nobody grants anything, there is no limit.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.devices import Devices
 
 __all__ = ["Placement", "default_ranks", "place"]
+
+# How more slots are asked of a scheduler.
+_ASK = {"slurm": "--ntasks-per-node", "pbs": "mpiprocs"}
 
 
 @dataclass(frozen=True)
@@ -23,12 +38,15 @@ class Placement:
         counts: Ranks per host, as long as ``hosts``, all positive.
         origin: Where the total came from.
         cpus: CPUs that the scheduler granted on the host that has the fewest; None when unknown.
+        oversubscribed: Whether some host holds more ranks than its devices, or than the slots that were granted on it
+            or, where nobody granted any, than it has cores: launchers that count must be told.
     """
 
     hosts: tuple[str, ...]
     counts: tuple[int, ...]
     origin: str
     cpus: int | None = None
+    oversubscribed: bool = False
 
     @property
     def world_size(self) -> int:
@@ -37,14 +55,7 @@ class Placement:
 
     def encode(self) -> str:
         """Return the counts with repetitions folded, e.g. ``4(x2),3``: small for any number of hosts."""
-        words: list[str] = []
-        start = 0
-        for index in range(1, len(self.counts) + 1):
-            if index == len(self.counts) or self.counts[index] != self.counts[start]:
-                times = index - start
-                words.append(f"{self.counts[start]}(x{times})" if times > 1 else str(self.counts[start]))
-                start = index
-        return ",".join(words)
+        return _folded(self.counts)
 
 
 def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple[list[int], str]:
@@ -75,6 +86,9 @@ def place(
     ranks: int | None = None,
     per_host: int | None = None,
     origin: str = "-n",
+    wanted: tuple[int, ...] | None = None,
+    wanted_origin: str = "--hostfile",
+    oversubscribe: bool = False,
 ) -> Placement:
     """Return the placement that the wishes ask for.
 
@@ -85,36 +99,195 @@ def place(
         ranks: Wish for a total, or None.
         per_host: Wish for ranks per host, or None.
         origin: Where the wish for a total came from.
+        wanted: Ranks per host that the user's host file names, or None.
+        wanted_origin: The host file.
+        oversubscribe: Allow more ranks on a host than its devices or slots.
 
     Raises:
         UsageError: The wishes do not fit on the hosts; the arithmetic and the nearest possible wish are named.
     """
-    hosts = allocation.hosts
-    defaults, why = default_ranks(allocation, devices, cores)
+    defaults, why = (list(wanted), wanted_origin) if wanted else default_ranks(allocation, devices, cores)
+    limits = _limits(allocation, devices, wanted, wanted_origin)
+    scene = _Scene(allocation, [] if oversubscribe else limits, ranks, per_host, why if ranks is None else origin)
     if per_host is not None:
-        room = [per_host] * len(hosts)
-        why = "--ppn"
+        room = [per_host] * len(allocation.hosts)
+        scene = scene._replace(origin="--ppn" if ranks is None else origin)
+        if ranks is not None and ranks > sum(room):
+            raise _no_room(scene)
     elif ranks is not None:
-        # A single host holds what the user asks for; on several hosts the defaults say how a total is spread.
-        room = defaults if sum(defaults) >= ranks else [-(-ranks // len(hosts))] * len(hosts)
+        if scene.limits and ranks > sum(scene.most):
+            raise _too_many(scene)
+        room = _spread(ranks, defaults, scene.most, limits)
     else:
         room = defaults
-    total = sum(room) if ranks is None else ranks
-    if total > sum(room):
-        raise UsageError(
-            f"cannot place {total} ranks (from {origin}) on {len(hosts)} host{'s'[: len(hosts) > 1]} with {per_host} each "
-            f"(from --ppn): that is room for {sum(room)}. Use `-n {sum(room)}` or `--ppn {-(-total // len(hosts))}`."
-        )
-    counts = _fill(room, total)
+    counts = _fill(room, sum(room) if ranks is None else ranks)
+    for limit in scene.limits:
+        if any(count > most for count, most in zip(counts, limit.counts, strict=True)):
+            raise _beyond(scene, counts, limit)
     used = sum(count > 0 for count in counts)
-    cpus = min(allocation.cpus[:used]) if allocation.cpus else None
-    return Placement(hosts[:used], tuple(counts[:used]), why if ranks is None else origin, cpus)
+    return Placement(
+        hosts=allocation.hosts[:used],
+        counts=tuple(counts[:used]),
+        origin=scene.origin,
+        cpus=min(allocation.cpus[:used]) if allocation.cpus else None,
+        oversubscribed=_is_oversubscribed(counts, devices, allocation.slots or wanted, cores),
+    )
 
 
-def _fill(room: list[int], total: int) -> list[int]:
+class _Limit(NamedTuple):
+    """The most ranks that each host may hold, and why."""
+
+    counts: Sequence[int]
+    noun: str
+    origin: str
+
+
+class _Scene(NamedTuple):
+    allocation: Allocation
+    limits: list[_Limit]  # empty with --oversubscribe
+    ranks: int | None
+    per_host: int | None
+    origin: str
+
+    @property
+    def most(self) -> list[int]:
+        """The most ranks of each host under all limits; empty without any."""
+        return _least(self.limits)
+
+
+def _limits(
+    allocation: Allocation, devices: Devices, wanted: tuple[int, ...] | None, wanted_origin: str
+) -> list[_Limit]:
+    limits = []
+    if devices.count:
+        limits.append(_Limit([devices.count] * len(allocation.hosts), "device", devices.origin))
+    elif allocation.slots:
+        limits.append(_Limit(allocation.slots, "slot", allocation.origin.get("slots", allocation.scheduler)))
+    if wanted:
+        limits.append(_Limit(wanted, "slot", wanted_origin))
+    return limits
+
+
+def _least(limits: list[_Limit]) -> list[int]:
+    return [min(counts) for counts in zip(*(limit.counts for limit in limits), strict=True)]
+
+
+def _is_oversubscribed(counts: list[int], devices: Devices, slots: tuple[int, ...] | None, cores: int) -> bool:
+    if devices.count and max(counts) > devices.count:
+        return True
+    return any(count > most for count, most in zip(counts, slots or [cores] * len(counts), strict=True))
+
+
+def _spread(ranks: int, defaults: list[int], most: list[int], limits: list[_Limit]) -> list[int]:
+    """Return room for a total: the defaults where they suffice, else the lowest level of all hosts that does.
+
+    Args:
+        ranks: The total.
+        defaults: Ranks per host that nobody had to ask for.
+        most: What no host may exceed; empty when nothing is in the way. It holds the total.
+        limits: What would be in the way without --oversubscribe.
+    """
+    room = [min(pair) for pair in zip(defaults, most, strict=True)] if most else defaults
+    if sum(room) >= ranks:
+        return room
+    even = -(-ranks // len(room))
+    full = most or _least(limits)
+    if not full:
+        return [even] * len(room)
+    if sum(full) < ranks:  # with --oversubscribe: every host bears an equal part of the excess
+        return [count + -(-(ranks - sum(full)) // len(full)) for count in full]
+    low, high = even, max(full)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if sum(min(middle, count) for count in full) >= ranks else (middle + 1, high)
+    return [min(low, count) for count in full]
+
+
+def _fill(room: Sequence[int], total: int) -> list[int]:
     """Fill hosts in order; the last one used may stay partly filled."""
     counts = []
     for space in room:
         counts.append(min(space, total))
         total -= counts[-1]
     return counts
+
+
+def _no_room(scene: _Scene) -> UsageError:
+    """More ranks than hosts times --ppn."""
+    total, each, hosts = scene.ranks or 0, scene.per_host or 0, len(scene.allocation.hosts)
+    needed, least = -(-total // hosts), min(scene.most, default=total)
+    if each > least:  # --ppn is impossible itself
+        ways = [f"`-n {min(total, sum(scene.most))}` without --ppn", "`--oversubscribe` with `-n` alone"]
+    else:
+        ways = [f"`-n {each * hosts}`", *([f"`--ppn {needed}`"] if needed <= least else [])]
+        ways.append(f"{-(-total // each)} hosts")
+    return UsageError(
+        f"cannot place {_some(total, 'rank')} (from {scene.origin}) on {_some(hosts, 'host')} with {each} each (from --ppn): "
+        f"that is room for {each * hosts}. Use {_either(ways)}."
+    )
+
+
+def _too_many(scene: _Scene) -> UsageError:
+    """More ranks than the limits of all hosts together."""
+    hosts, room = scene.allocation.hosts, sum(scene.most)
+    limit = min(scene.limits, key=lambda one: sum(one.counts))
+    if sum(limit.counts) > room:  # neither of two limits alone
+        limit = _Limit(scene.most, "slot", ", ".join(one.origin for one in scene.limits))
+    ways = [f"`-n {room}`"]
+    if len(set(limit.counts)) == 1:
+        ways.append(_some(-(-(scene.ranks or 0) // limit.counts[0]), "host"))
+    return UsageError(
+        f"cannot place {_some(scene.ranks or 0, 'rank')} (from {scene.origin}) on {_some(len(hosts), 'host')} with "
+        f"{_per_host(limit, len(hosts))} ({limit.origin}): that is room for {room}. "
+        f"Use {_either([*ways, *_around(scene, limit)])}."
+    )
+
+
+def _beyond(scene: _Scene, counts: list[int], limit: _Limit) -> UsageError:
+    """More ranks on one host than its limit, although the total may fit."""
+    index = next(place for place, count in enumerate(counts) if count > limit.counts[place])
+    if scene.ranks is None:
+        ways = [f"`--ppn {min(scene.most)}`"]
+    else:
+        ways = [f"`-n {min(scene.ranks, sum(scene.most))}` without --ppn"]
+    source = "--ppn" if scene.per_host is not None else scene.origin
+    return UsageError(
+        f"cannot place {_some(counts[index], 'rank')} (from {source}) on {scene.allocation.hosts[index]}: it has "
+        f"{_some(limit.counts[index], limit.noun)} ({limit.origin}). Use {_either([*ways, *_around(scene, limit)])}."
+    )
+
+
+def _around(scene: _Scene, limit: _Limit) -> list[str]:
+    """Return the ways that lift a limit."""
+    ways = []
+    if limit.noun == "device" and not scene.allocation.slots:
+        ways.append("`TORCH_DEVICE=cpu` for ranks on CPUs")
+    if limit.counts is scene.allocation.slots and scene.allocation.scheduler in _ASK:
+        ways.append(f"a job with more slots ({_ASK[scene.allocation.scheduler]})")
+    return [*ways, f"`--oversubscribe` to share {limit.noun}s"]
+
+
+def _per_host(limit: _Limit, hosts: int) -> str:
+    if len(set(limit.counts)) > 1:
+        text = _folded(limit.counts)
+        return f"{text if len(text) <= 40 else text[:40] + '…'} {limit.noun}s"
+    return _some(limit.counts[0], limit.noun) + " each" * (hosts > 1)
+
+
+def _some(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s'[: count != 1]}"
+
+
+def _either(ways: list[str]) -> str:
+    return ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
+
+
+def _folded(counts: Sequence[int]) -> str:
+    words: list[str] = []
+    start = 0
+    for index in range(1, len(counts) + 1):
+        if index == len(counts) or counts[index] != counts[start]:
+            times = index - start
+            words.append(f"{counts[start]}(x{times})" if times > 1 else str(counts[start]))
+            start = index
+    return ",".join(words)

@@ -1,0 +1,251 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ezpz.cluster import Allocation
+from ezpz.errors import MachineError, UsageError
+from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.options import Wishes
+from ezpz.launch.planning import survey
+from ezpz.launch.selection import select, wished_devices
+
+FULL = tuple(f"n{index:02d}.cluster" for index in range(1, 5))
+JOB = Allocation(
+    "slurm",
+    "12",
+    FULL,
+    slots=(1, 2, 3, 4),
+    tasks=10,
+    cpus=(8, 16, 24, 32),
+    devices=4,
+    end_time=99,
+    hostfile="/var/spool/nodes",
+    notes=("a note",),
+    origin={"hosts": "SLURM_JOB_NODELIST", "slots": "SLURM_TASKS_PER_NODE", "tasks": "SLURM_NTASKS"},
+)
+HERE = Allocation("none", "", ("desk",), origin={"hosts": "the host name"})
+
+
+@pytest.fixture
+def hostfile(tmp_path):
+    def write(text):
+        path = tmp_path / "hosts"
+        path.write_text(text)
+        return read_hostfile(str(path))
+
+    return write
+
+
+def error(allocation, wishes, named=None):
+    with pytest.raises(UsageError) as caught:
+        select(allocation, wishes, named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "numbers", "origin"),
+    [
+        (Wishes(), [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
+        (Wishes(hosts=("n03", "n01")), [3, 1], "--hosts"),
+        (Wishes(hosts=("N02", "n04.cluster", "n01.other")), [2, 4, 1], "--hosts"),
+        (Wishes(nhosts=2), [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
+        (Wishes(nhosts=4), [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
+        (Wishes(exclude=("n02", "n02", "n04")), [1, 3], "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster"),
+        (
+            Wishes(hosts=("n04", "n02", "n01"), exclude=("n02", "n03"), nhosts=1),
+            [4],
+            "--hosts, --exclude n02.cluster, --nhosts 1",
+        ),
+    ],
+)
+def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_spelling(wishes, numbers, origin):
+    chosen, wanted, _ = select(JOB, wishes)
+    assert chosen.hosts == tuple(f"n{number:02d}.cluster" for number in numbers)
+    assert (chosen.slots, chosen.cpus) == (tuple(numbers), tuple(8 * number for number in numbers))
+    assert chosen.tasks == sum(numbers)
+    assert (chosen.origin["hosts"], chosen.origin["slots"]) == (origin, "SLURM_TASKS_PER_NODE")
+    assert (chosen.job_id, chosen.devices, chosen.end_time, chosen.notes) == ("12", 4, 99, ("a note",))
+    assert chosen.hostfile == ("/var/spool/nodes" if numbers == [1, 2, 3, 4] else "")  # it names all hosts, in order
+    assert wanted is None
+
+
+def test_without_a_scheduler_any_host_can_be_named():
+    chosen = select(HERE, Wishes(hosts=("b", "a", "10.0.0.1", "10.0.0.2"), exclude=("a",))).allocation
+    assert chosen.hosts == ("b", "10.0.0.1", "10.0.0.2")
+    assert chosen.slots is None
+
+
+def test_a_total_of_tasks_shrinks_with_the_slots_and_never_grows():
+    job = Allocation("slurm", "1", ("a", "b"), slots=(8, 8), tasks=10)
+    assert select(job, Wishes(hosts=("b",))).allocation.tasks == 8
+    assert select(job, Wishes(hosts=("b", "a"))).allocation.tasks == 10
+
+
+def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
+    job = Allocation("pbs", "1", ("a.east", "a.west"))
+    assert select(job, Wishes(hosts=("a.west",))).allocation.hosts == ("a.west",)
+    assert "a (from --hosts) means a.east and a.west; expected one" in error(job, Wishes(hosts=("a",)))
+    assert select(job, Wishes(exclude=("a.east",))).allocation.hosts == ("a.west",)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "wishes", "words"),
+    [
+        (
+            JOB,
+            Wishes(hosts=("n01", "n07")),
+            ("n07 (from --hosts) is not a host of slurm job 12; expected one of n01.cluster, n02.cluster,",),
+        ),
+        (JOB, Wishes(hosts=("n05.cluster",)), ("n05.cluster (from --hosts)", "Did you mean n04.cluster?")),
+        (JOB, Wishes(hosts=("elsewhere",)), ("elsewhere (from --hosts)", "`ezpz where` shows the hosts")),
+        (JOB, Wishes(exclude=("n9",)), ("n9 (from --exclude) is not a host of slurm job 12",)),
+        (HERE, Wishes(exclude=("desc",)), ("desc (from --exclude) is not one of the hosts", "Did you mean desk?")),
+        (
+            JOB,
+            Wishes(hosts=("n01", "n02", "n01.cluster")),
+            ("n01.cluster is named twice (from --hosts)", "More ranks on a host are asked for with --ppn or -n"),
+        ),
+        (HERE, Wishes(hosts=("x", "x")), ("x is named twice (from --hosts)",)),
+        (
+            JOB,
+            Wishes(exclude=("n01", "n02", "n03", "n04")),
+            ("no host is left: --exclude removes all 4 hosts (n01.cluster, n02.cluster, n03.cluster, n04.cluster)",),
+        ),
+        (HERE, Wishes(exclude=("desk",)), ("no host is left: --exclude removes the only host (desk)",)),
+        (
+            JOB,
+            Wishes(nhosts=5),
+            ("cannot use 5 hosts (from --nhosts): there are 4 (4 from SLURM_JOB_NODELIST). Use `--nhosts 4`.",),
+        ),
+        (
+            JOB,
+            Wishes(hosts=("n01", "n02"), exclude=("n01",), nhosts=2),
+            ("there is 1 (2 from --hosts, less 1 by --exclude). Use `--nhosts 1`.",),
+        ),
+        (HERE, Wishes(nhosts=2), ("1 from the host name", "name more with `--hosts LIST` or `--hostfile FILE`")),
+    ],
+)
+def test_an_impossible_choice_says_what_there_is(allocation, wishes, words):
+    text = error(allocation, wishes)
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "wanted"),
+    [
+        ("n03\nn01\n", (3, 1), None),
+        ("n03:9\nn01:1\n", (3, 1), (9, 1)),
+        ("n02 slots=2\n", (2,), (2,)),
+        ("n02\nn02\n", (2,), None),  # the lines that the scheduler's own node file has
+        ("n02\nn02\nn02\n", (2,), (3,)),
+        ("n02\nn02.cluster\nn02\n", (2,), (3,)),
+    ],
+)
+def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(hostfile, text, hosts, wanted):
+    named = hostfile(text)
+    found = select(JOB, Wishes(hostfile=named.path), named)
+    assert found.allocation.hosts == tuple(f"n{number:02d}.cluster" for number in hosts)
+    assert found.allocation.slots == hosts  # still what the scheduler granted
+    assert (found.wanted, found.wanted_origin) == (wanted, f"--hostfile {named.path}" if wanted else "")
+
+
+def test_slots_of_a_file_stay_with_their_hosts(hostfile):
+    named = hostfile("a:1\nb:2\nc:3\n")
+    found = select(HERE, Wishes(exclude=("b",)), named)
+    assert (found.allocation.hosts, found.wanted) == (("a", "c"), (1, 3))
+    assert found.allocation.origin["hosts"] == f"--hostfile {named.path}, --exclude b"
+
+
+def test_a_stranger_in_a_host_file_is_named_with_its_line(hostfile):
+    named = hostfile("# mine\nn01\n\nn09 slots=2\n")
+    text = error(JOB, Wishes(hostfile=named.path), named)
+    assert f"n09 (from line 4 of --hostfile {named.path}) is not a host of slurm job 12; expected one of" in text
+
+
+NAMES = [f"n{index}" for index in range(6)]
+
+
+@given(
+    st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    st.none() | st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    st.lists(st.sampled_from(NAMES)),
+    st.none() | st.integers(1, 6),
+)
+def test_a_choice_keeps_order_and_facts_or_is_an_error(granted, hosts, exclude, nhosts):
+    slots = tuple(int(name[1:]) + 1 for name in granted)
+    job = Allocation("pbs", "1", tuple(granted), slots=slots, cpus=slots)
+    wished = hosts or granted
+    expected = [name for name in wished if name not in exclude][:nhosts]
+    bad = not {*wished, *exclude} <= set(granted) or not expected or len(expected) < (nhosts or 1)
+    wishes = Wishes(hosts=tuple(hosts) if hosts else None, exclude=tuple(exclude), nhosts=nhosts)
+    if bad:
+        error(job, wishes)
+        return
+    chosen = select(job, wishes).allocation
+    assert list(chosen.hosts) == expected
+    assert chosen.slots == chosen.cpus == tuple(int(name[1:]) + 1 for name in expected)
+
+
+def count(number, environ, answers=None):
+    return wished_devices(number, environ, JOB, None, read=(answers or {}).get, run=lambda argv: None)
+
+
+def test_the_option_outranks_every_count_and_is_the_origin():
+    environ = {"EZPZ_NGPU_PER_HOST": "2", "TORCH_DEVICE": "xpu"}
+    assert count(3, environ)[:3] == (3, "xpu", "--devices-per-host")
+    assert count(0, environ)[:3] == (0, "cpu", "--devices-per-host")
+    assert count(None, environ)[:3] == (2, "xpu", "EZPZ_NGPU_PER_HOST")
+
+
+def test_notes_name_the_option_and_not_the_variable_that_the_user_never_set():
+    found = count(3, {"CUDA_VISIBLE_DEVICES": "0"})
+    assert any("--devices-per-host 3 tells 3" in note for note in found.notes), found.notes
+    assert "EZPZ_NGPU_PER_HOST" not in "".join(found.notes)
+    more = count(1, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert any("(leave it out for all)" in note for note in more.notes), more.notes
+
+
+def test_devices_for_a_program_that_may_use_none_are_a_contradiction():
+    assert count(0, {"TORCH_DEVICE": "cpu"}).count == 0
+    with pytest.raises(UsageError, match=r"--devices-per-host 4 contradicts TORCH_DEVICE=cpu .*`unset TORCH_DEVICE`"):
+        count(4, {"TORCH_DEVICE": "cpu"})
+
+
+SLURM = {
+    "SLURM_JOB_ID": "12",
+    "SLURMD_NODENAME": "n01",
+    "SLURM_JOB_NODELIST": "n[01-03]",
+    "SLURM_TASKS_PER_NODE": "1(x3)",
+    "SLURM_JOB_CPUS_PER_NODE": "1(x3)",
+    "SLURM_GPUS_ON_NODE": "4",
+}
+
+
+def test_from_wishes_to_a_placement():
+    found = survey(Wishes(exclude=("n02",), devices_per_host=3), SLURM)
+    assert (found.placement.hosts, found.placement.counts) == (("n01", "n03"), (3, 3))
+    assert found.placement.oversubscribed  # of Slurm's one slot: devices decide, but launchers that count must be told
+    assert found.placement.origin == "one per device (--devices-per-host)"
+    with pytest.raises(UsageError, match=r"4 ranks \(from --ppn\) on n02: it has 3 devices \(--devices-per-host\)"):
+        survey(Wishes(hosts=("n02",), devices_per_host=3, per_host=4), SLURM)
+    assert survey(
+        Wishes(hosts=("n02",), devices_per_host=3, per_host=4, oversubscribe=True), SLURM
+    ).placement.counts == (4,)
+
+
+def test_a_host_file_names_ranks_besides_the_devices(tmp_path):
+    (tmp_path / "hosts").write_text("n03 slots=2\nn01 slots=1\n")
+    found = survey(Wishes(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
+    assert (found.placement.hosts, found.placement.counts) == (("n03", "n01"), (2, 1))
+    assert found.placement.origin == f"--hostfile {tmp_path}/hosts"
+    (tmp_path / "hosts").write_text("n03 slots=5\n")
+    with pytest.raises(UsageError, match=r"5 ranks \(from --hostfile .*hosts\) on n03: it has 4 devices"):
+        survey(Wishes(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
+
+
+def test_named_hosts_are_the_way_out_of_a_job_whose_hosts_are_lost():
+    lost = {"PBS_JOBID": "1.head"}
+    with pytest.raises(MachineError):
+        survey(Wishes(), lost)
+    assert survey(Wishes(hosts=("n02", "n01"), per_host=1), lost).placement.hosts == ("n02", "n01")
