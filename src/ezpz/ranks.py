@@ -7,9 +7,12 @@ Families, innermost first; the variables of a family are read together or not at
     contract    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK         torchrun, ``ezpz launch``, by hand
     openmpi     OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}              Open MPI 4 and 5
     hydra       PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS              MPICH, Intel MPI
+    pals        PALS_RANKID PALS_LOCAL_RANKID PALS_NODEID; sizes below         Cray PALS (Aurora, Polaris)
+    flux        FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID                flux run
     slurm       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID SLURM_NODEID   a step of srun
     alone       nothing of the above: rank 0 of 1
 
+PALS may tell no size at all (Aurora), flux tells no local one: then the launcher's plan does (EZPZ_PLACEMENT).
 A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has no ``SLURM_STEP_NUM_TASKS``. A lone
 ``WORLD_SIZE`` without ``RANK`` is a wish to the launcher and says nothing about ranks.
 """
@@ -77,8 +80,19 @@ _FAMILIES = (
 
 _STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 
+_PALS = (
+    "PALS_RANKID",
+    "PALS_SIZE",
+    "PALS_LOCAL_RANKID",
+    "PALS_LOCAL_SIZE",
+    "PALS_NODEID",
+    "PMI_LOCAL_RANK",
+    "PMI_LOCAL_SIZE",
+)
+_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
+
 # The names by which launchers tell a rank: what an outer one says of its own ranks is not true of those started inside.
-LAUNCHERS_OWN = frozenset(name for names in (*(names for _, names in _FAMILIES), _STEP) for name in names)
+LAUNCHERS_OWN = frozenset(name for names in (*(names for _, names in _FAMILIES), _PALS, _FLUX, _STEP) for name in names)
 
 
 def from_environ(environ: Mapping[str, str]) -> Ranks:
@@ -93,7 +107,7 @@ def from_environ(environ: Mapping[str, str]) -> Ranks:
     Raises:
         RankError: A family is incomplete or out of range, or two families contradict each other.
     """
-    outer = _mpi(environ) or _slurm(environ)
+    outer = _mpi(environ) or _pals(environ) or _flux(environ) or _slurm(environ)
     if "RANK" not in environ:
         return outer or ALONE
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -123,6 +137,47 @@ def _mpi(environ: Mapping[str, str]) -> Ranks | None:
         if names[0] in environ and names[2] in environ:
             return _checked(family, environ, names, None)
     return None
+
+
+def _pals(environ: Mapping[str, str]) -> Ranks | None:
+    """Read a rank of PALS; ``--pmi=pmix``, Aurora's default, sets neither PALS_SIZE nor PMI_SIZE (pytorch/torchcomms#79)."""
+    if "PALS_RANKID" not in environ:
+        return None
+    planned, local = _planned(environ, environ["PALS_RANKID"])
+    told = {
+        "PALS_SIZE": environ.get("PMI_SIZE", planned),
+        "PALS_LOCAL_SIZE": environ.get("PMI_LOCAL_SIZE", local),
+        "PALS_LOCAL_RANKID": environ.get("PMI_LOCAL_RANK", ""),
+        **environ,
+    }
+    host = environ.get("PALS_NODEID", "")
+    return _checked("pals", told, _PALS[:4], int(host) if host.isdigit() else None)
+
+
+def _flux(environ: Mapping[str, str]) -> Ranks | None:
+    """Read a task of ``flux run``, which spreads tasks evenly: FLUX_JOB_SIZE=8 FLUX_JOB_NNODES=2 has 4 per host."""
+    if "FLUX_TASK_RANK" not in environ:
+        return None
+    _, local = _planned(environ, environ["FLUX_TASK_RANK"])
+    size, hosts = environ.get("FLUX_JOB_SIZE", ""), environ.get("FLUX_JOB_NNODES", "")
+    if not local and size.isdigit() and hosts.isdigit() and int(hosts) and int(size) % int(hosts) == 0:
+        local = str(int(size) // int(hosts))
+    told = {**environ, "FLUX_LOCAL_SIZE": local}
+    host = int(environ["FLUX_TASK_RANK"]) // int(local) if local and environ["FLUX_TASK_RANK"].isdigit() else None
+    return _checked("flux", told, (*_FLUX, "FLUX_LOCAL_SIZE"), host)
+
+
+def _planned(environ: Mapping[str, str], rank: str) -> tuple[str, str]:
+    """Return world size and local world size of a rank as `ezpz launch` planned them; empty without a plan."""
+    if "EZPZ_PLACEMENT" not in environ or not rank.isdigit():
+        return "", ""
+    counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
+    first = 0
+    for count in counts:
+        first += count
+        if int(rank) < first:
+            return str(sum(counts)), str(count)
+    return str(sum(counts)), ""
 
 
 def _slurm(environ: Mapping[str, str]) -> Ranks | None:

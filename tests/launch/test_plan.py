@@ -1,4 +1,4 @@
-"""Lines, as lists of words, for every flavour."""
+"""The plan: what stands around the program, and the environment of its ranks."""
 
 import shlex
 import sys
@@ -6,110 +6,94 @@ import sys
 import pytest
 
 from ezpz.cluster import Allocation
-from ezpz.errors import LaunchError
+from ezpz.cluster.site import Recognise, Site
 from ezpz.launch import LaunchPlan, Placement
+from ezpz.launch.binding import Binding, choose_binding
+from ezpz.launch.choice import Choice
 from ezpz.launch.contract import inherited
-from ezpz.launch.flavours import flavour, identify
-from ezpz.launch.plan import SHIM, choose
+from ezpz.launch.flavours import flavour
+from ezpz.launch.plan import SHIM
+from ezpz.launch.settings import communication
 
-ONE = Placement(("here",), (2,), "-n")
+ONE = Placement(("localhost",), (2,), "-n")
 TWO = Placement(("n01", "n02"), (2, 1), "-n")
-EVEN = Placement(("n01", "n02"), (2, 2), "-n")
-VERSIONS = {
-    "mpich": "HYDRA build details:\n    Version:                                 5.0.2\n",
-    "impi": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n",
-    "openmpi": "mpiexec (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n",
-}
+NOBODY = Allocation("none", "", ("localhost",))
 
 
-def test_a_flavour_is_known_by_what_it_says():
-    assert {name: identify(text).__name__.rpartition(".")[2] for name, text in VERSIONS.items()} == dict(
-        zip(VERSIONS, VERSIONS, strict=True)
-    )
-    assert identify("mpiexec (OpenRTE) 4.1.8\n").NAME == "Open MPI"
-    assert identify("garbage") is None
-    assert identify("") is None
-
-
-@pytest.mark.parametrize(
-    ("name", "placement", "hostfile", "line"),
-    [
-        ("mpich", ONE, "", "mpiexec -n 2 -launcher fork"),
-        ("mpich", TWO, "/f", "mpiexec -n 3 -f /f"),
-        ("impi", ONE, "", "mpiexec -n 2 -bootstrap fork"),
-        ("impi", TWO, "/f", "mpiexec -n 3 -machinefile /f"),
-        ("openmpi", ONE, "", "mpiexec -n 2 --map-by slot:OVERSUBSCRIBE --bind-to none"),
-    ],
-)
-def test_the_line_of_a_flavour(name, placement, hostfile, line):
-    assert shlex.join(flavour(name).command("mpiexec", placement, hostfile)) == line
-
-
-def test_srun_states_every_count(monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "16(x2)")
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    even = flavour("srun").command("srun", EVEN, "/f")
-    uneven = flavour("srun").command("srun", TWO, "/f")
-
-    assert even[:5] == ["srun", "-N", "2", "-n", "4"]
-    assert {"--ntasks-per-node=2", "--nodelist=n01,n02", "--export=ALL", "--kill-on-bad-exit=1"} < set(even)
-    assert even[even.index("-c") + 1] == "8"
-    assert {"--distribution=arbitrary", "--nodelist=/f"} < set(uneven)
-    assert flavour("srun").environment(EVEN) == {"OMP_NUM_THREADS": "8"}
-
-
-def test_open_mpi_names_the_users_variables_for_other_hosts(monkeypatch):
-    monkeypatch.setenv("MY_OWN", "a b")
-    monkeypatch.setenv("BASH_FUNC_f%%", "() { :; }")
-    others = ("SSH_AUTH_SOCK", "DISPLAY", "PBS_JOBID", "PWDX", "HOSTNAME_MAP")
-    for name in (*others, "PWD", "HOSTNAME", "OMPI_MCA_x", "SLURM_PROCID"):
-        monkeypatch.setenv(name, "1")
-    words = flavour("openmpi").command("mpiexec", TWO, "/f")
-    assert {"MY_OWN", *others} < set(words)
-    assert not {"PWD", "HOSTNAME", "OMPI_MCA_x", "SLURM_PROCID"} & set(words)
-    assert not any("%" in word for word in words)
-    plan = LaunchPlan(TWO, flavour("openmpi"), "mpiexec", "test", hostfile="/f")
-    assert {"MASTER_ADDR", "EZPZ_PLACEMENT"} < set(plan.argv(["true"]))
+def plan(name, placement, **more):
+    chosen = Choice(flavour(name) if name else None, "mpiexec", "test")
+    return LaunchPlan(placement, chosen, **{"environ": {}, **more})
 
 
 def test_the_shim_stands_in_front_of_the_program():
-    plan = LaunchPlan(ONE, flavour("mpich"), "mpiexec", "test")
-    assert plan.argv(["x", "a b"])[-6:] == [sys.executable, "-I", "-S", SHIM, "x", "a b"]
-    assert plan.prefix() == ["mpiexec", "-n", "2", "-launcher", "fork"]
+    made = plan("mpich", ONE)
+    assert made.argv(["x", "a b"])[-6:] == [sys.executable, "-I", "-S", SHIM, "x", "a b"]
+    assert made.prefix() == ["mpiexec", "-n", "2", "-launcher", "fork"]
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [("mpich", ["n01:2", "n02:1"]), ("impi", ["n01:2", "n02:1"]), ("openmpi", ["n01 slots=2", "n02 slots=1"])],
+def test_open_mpi_names_the_users_variables_and_ours_for_other_hosts():
+    others = ("SSH_AUTH_SOCK", "DISPLAY", "PBS_JOBID", "PWDX", "HOSTNAME_MAP", "MY_OWN")
+    foreign = ("PWD", "HOSTNAME", "OMPI_MCA_x", "SLURM_PROCID", "BASH_FUNC_f%%")
+    made = plan("openmpi5", TWO, environ=dict.fromkeys((*others, *foreign), "1"), hostfile="/f")
+    words = made.argv(["true"])
+    assert {*others, "MASTER_ADDR", "EZPZ_PLACEMENT"} < set(words)
+    assert not set(foreign) & set(words)
+    assert "MASTER_ADDR" not in made.prefix()  # a line without our variables: it would warn of each
+
+
+def test_a_job_that_no_variable_tells_is_told_to_the_launcher():
+    made = plan("srun", TWO, hostfile="/f", job={"SLURM_JOB_ID": "12"})
+    assert made.prefix()[:3] == ["env", "SLURM_JOB_ID=12", "mpiexec"]
+
+
+def test_a_binding_is_the_launchers_or_the_shims():
+    binding = choose_binding("list:0:1", None, 2)
+    assert plan("mpich", ONE, binding=binding).shared()["EZPZ_CPUS"] == "0:1"
+    assert "EZPZ_CPUS" not in plan("srun", ONE, binding=binding).shared()
+    local = plan("", ONE, binding=binding)
+    assert [local.cpus(0), local.cpus(1), plan("", ONE).cpus(0)] == [[0], [1], None]
+    assert plan("mpich", ONE, binding=Binding("auto", (), "--cpu-bind")).shared()["EZPZ_CPUS"] == "auto"
+
+
+SITE = Site(
+    "toy",
+    "slurm",
+    recognise=Recognise(),
+    launcher="mpich",
+    launcher_args=("-site",),
+    environment={"NCCL_A": "1", "FI_B": "/tmp/{user}-{jobid}", "NCCL_C": "3"},
+    environment_unset=("MPICH_X", "ABSENT"),
 )
-def test_host_files_speak_the_dialect(name, lines):
-    assert [flavour(name).hostfile_line(*pair) for pair in zip(TWO.hosts, TWO.counts, strict=True)] == lines
-    assert flavour("srun").hostfile_line("n01", 2) == "n01\nn01"
 
 
-def test_the_choice_of_a_launcher(tmp_path):
-    def program(name):
-        path = tmp_path / name
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
-        return str(path)
+def test_the_sites_environment_stands_under_the_users():
+    environ = {"NCCL_A": "9", "MPICH_X": "1", "USER": "me", "GLOO_Y": "2", "PATH": "/bin"}
+    job = Allocation("slurm", "7", ("localhost",))
+    told = communication(environ, SITE, job, use_site=True, unset=("NCCL_C", "PATH_X"))
+    assert {name: setting.value for name, setting in told.settings.items()} == {"FI_B": "/tmp/me-7"}
+    assert told.unset == {"MPICH_X": "site toy", "NCCL_C": "--unset", "PATH_X": "--unset"}
+    assert told.inherited["NCCL_A"].origin == "your environment; site toy advises '1'"
+    assert "GLOO_Y" in told.inherited
+    assert "PATH" not in told.inherited
 
-    environ = {"PATH": str(tmp_path)}
-    here = Placement(("localhost",), (2,), "-n")
-    alone = Allocation("none", "", ("localhost",))
-    slurm = Allocation("slurm", "7", ("n01", "n02"))
+    made = plan("mpich", ONE, communication=told, environ=environ, site=SITE)
+    assert "MPICH_X" not in made.kept()
+    assert made.kept()["NCCL_A"] == "9"
+    assert made.shared()["FI_B"] == "/tmp/me-7"
+    assert made.prefix()[-1] == "-site"
+    assert "-site" not in plan("impi", ONE, site=SITE).prefix()  # they are the words of another launcher
+    assert shlex.split(made.lines(["true"])[0])[:3] == ["env", "-u", "MPICH_X"]
 
-    assert choose(alone, here, environ, lambda _: None)[0] is None
-    with pytest.raises(LaunchError, match=r"no mpiexec on PATH.*Load the site's MPI module"):
-        choose(alone, TWO, environ, lambda _: None)
-    mpiexec = program("mpiexec")
-    assert choose(alone, here, environ, lambda _: VERSIONS["mpich"])[:2] == (flavour("mpich"), mpiexec)
-    assert choose(alone, here, environ, lambda _: "who knows")[0] is None
-    with pytest.raises(LaunchError, match="does not say which MPI it is"):
-        choose(alone, TWO, environ, lambda _: "who knows")
-    srun = program("srun")
-    assert choose(slurm, TWO, environ, lambda _: VERSIONS["mpich"])[:2] == (flavour("srun"), srun)
-    assert choose(alone, here, environ, lambda _: VERSIONS["impi"])[0].NAME == "Intel MPI"
+
+def test_comm_env_none_takes_nothing_from_the_site_and_still_shows_its_advice():
+    told = communication({"MPICH_X": "1"}, SITE, NOBODY, use_site=False, unset=())
+    assert not told.settings
+    assert not told.unset
+    assert "advises to unset it" in told.inherited["MPICH_X"].origin
+
+
+def test_every_variable_says_who_chose_it():
+    assert all(setting.origin for setting in plan("openmpi5", TWO, hostfile="/f").settings().values())
 
 
 def test_leftovers_of_another_launcher_are_dropped_and_the_users_variables_kept():
@@ -118,3 +102,11 @@ def test_leftovers_of_another_launcher_are_dropped_and_the_users_variables_kept(
     assert inherited({"OMP_NUM_THREADS": "3"}) == {"OMP_NUM_THREADS": "3"}
     assert inherited({"PBS_JOBID": "1", "NCPUS": "64", "OMP_NUM_THREADS": "64"}) == {"PBS_JOBID": "1", "NCPUS": "64"}
     assert inherited({"PBS_JOBID": "1", "NCPUS": "64", "OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi5", "pals", "srun"])
+def test_a_plan_for_ten_thousand_hosts_is_small(name, tmp_path):
+    hosts = tuple(f"nid{index:06d}" for index in range(10_000))
+    made = plan(name, Placement(hosts, (12,) * 10_000, "-n")).with_hostfile(str(tmp_path))
+    assert sum(map(len, made.argv(["true"]))) < 10_000
+    assert made.shared()["EZPZ_PLACEMENT"] == "12(x10000)"

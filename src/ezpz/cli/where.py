@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import sys
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ezpz.cluster.network import route_to
 from ezpz.errors import EzpzError, end_with
 from ezpz.launch import flavours
+from ezpz.launch.here import is_here
+from ezpz.launch.identify import identify
 from ezpz.launch.options import parse
-from ezpz.launch.plan import is_here
 from ezpz.launch.planning import survey
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def facts() -> dict[str, Any]:
         EzpzError: A job is told of that cannot be understood.
     """
     found = survey(parse([], {}), more=True)
-    allocation, devices, _, (site, site_origin) = found
+    allocation, devices, _, (site, site_origin) = found[:4]
     mpi, mpi_path, mpi_origin = _mpi()
     remote = next((host for host in allocation.hosts if not is_here(host)), "")
     route = route_to(remote)
@@ -108,8 +110,11 @@ def _mpi() -> tuple[str | None, str | None, str]:
     path = shutil.which("mpiexec") or shutil.which("mpirun")
     if not path:
         return None, None, "neither mpiexec nor mpirun on PATH"
-    found = flavours.identify(probe.run([path, "--version"]) or "")
-    return (found.NAME if found else None), path, f"{path} --version" + (" says no known name" if not found else "")
+    found = identify(path, os.environ, probe.run)
+    if not found.name:
+        return None, path, f"{path} --version says no known name"
+    version = ".".join(map(str, found.version))
+    return f"{flavours.flavour(found.name).NAME} {version}".strip(), path, f"{path} --version"
 
 
 def _text(answer: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ def exports(*, second: bool = False) -> list[str]:
     found = survey(parse([], environ), environ)
     for note in found.notes:
         _say(f"note: {note}")
-    values = _values(found)
+    values = _values(found, environ)
     _save(environ, found, values)
     schedulers = {name: value for name, value in taken.items() if name in SCHEDULERS}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in {**schedulers, **values}.items()]
@@ -58,8 +58,8 @@ def exports(*, second: bool = False) -> list[str]:
     return [*lines, f"{how} EZPZ_HOSTS={shlex.quote(','.join(hosts))}"]
 
 
-def _values(found: Survey) -> dict[str, str]:
-    allocation, devices, placement, site = found
+def _values(found: Survey, environ: Mapping[str, str]) -> dict[str, str]:
+    allocation, devices, placement, site = found[:4]
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
@@ -73,14 +73,14 @@ def _values(found: Survey) -> dict[str, str]:
         "NGPU_PER_HOST": str(devices.count),
         "NGPUS": str(devices.count * len(hosts)),
         "HOSTFILE": allocation.hostfile or write_lines(os.path.join(folder, "hostfile"), hosts),
-        "DIST_LAUNCH": _prefix(found, folder),
+        "DIST_LAUNCH": _prefix(found, folder, environ),
     }
 
 
-def _prefix(found: Survey, folder: str) -> str:
+def _prefix(found: Survey, folder: str, environ: Mapping[str, str]) -> str:
     """Return the plain launch line; empty, with a word on stderr, where no launcher is known: the rest is of use."""
     try:
-        return " ".join(draw_up(found).with_hostfile(folder).prefix())
+        return " ".join(draw_up(found, parse([], {}), environ).with_hostfile(folder).prefix())
     except LaunchError as error:
         _say(str(error))
         return ""

@@ -1,47 +1,165 @@
-"""The port where the ranks meet, held by the launcher, and the names under which shims reach it."""
+"""Where the ranks meet: an address that all of them reach, a port that is free, and the names under which shims reach us."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.launch.plan import is_here
+from ezpz.cluster.network import route_to
+from ezpz.errors import LaunchError, UsageError
+from ezpz.launch.here import is_here
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.cluster.site import Site
     from ezpz.launch.placement import Placement
 
-__all__ = ["addresses", "hold_port"]
+__all__ = ["Master", "addresses", "choose_address", "choose_port"]
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _REMOTE_PORTS = range(20_000, 32_000)
 
 
-def hold_port(placement: Placement) -> tuple[int, socket.socket | None]:
-    """Return a port for the rendezvous, and the socket that keeps it ours.
+class Master(NamedTuple):
+    """An address, and who chose it; a note when it is not what was advised."""
+
+    address: str
+    origin: str
+    note: str = ""
+
+
+def choose_address(placement: Placement, environ: Mapping[str, str], site: Site | None) -> Master:
+    """Return the address of rank 0's host as all ranks can reach it.
+
+    Raises:
+        UsageError: The user's ``MASTER_ADDR`` is this host's loopback, while ranks run on other hosts too.
+        LaunchError: No name of the first host can be resolved to an address that other hosts reach.
+    """
+    first = placement.hosts[0]
+    wish = environ.get("MASTER_ADDR", "") if "RANK" not in environ else ""  # with RANK a leftover of an outer launcher
+    if len(placement.hosts) == 1 and is_here(first):
+        return Master(wish or "127.0.0.1", "MASTER_ADDR" if wish else "all ranks are here")
+    if wish:
+        if _is_loopback(wish):
+            raise UsageError(
+                f"unusable address {wish!r} (from MASTER_ADDR): ranks run on {len(placement.hosts)} hosts from {first} on, and it means "
+                "each host itself; expected an address of the first host. Run `unset MASTER_ADDR`."
+            )
+        return Master(wish, "MASTER_ADDR")
+    advised = _by_site(first, site) if site else first
+    origin = f"first host, as site {site.name} names it" if site and advised != first else "first host"
+    if _reachable(advised):
+        return Master(advised, origin)
+    if advised != first and _reachable(first):
+        return Master(
+            first,
+            "first host",
+            f"{advised}, as site {site.name if site else ''} names it, does not resolve here: {first} is used",
+        )
+    if is_here(first):
+        # Debian's /etc/hosts gives a host's own name 127.0.1.1: the address on the route to the others is meant.
+        route = route_to(next(host for host in placement.hosts if not is_here(host)))
+        if route.address and not _is_loopback(route.address):
+            return Master(route.address, f"{route.origin}, because {first} is a loopback address here")
+    raise LaunchError(
+        f"no address of {first} (the first host) that other hosts reach: {advised} is unknown or a loopback address here; expected a name in DNS "
+        "or /etc/hosts. Set it: `export MASTER_ADDR=ADDRESS`."
+    )
+
+
+def choose_port(placement: Placement, environ: Mapping[str, str]) -> tuple[int, str, socket.socket | None]:
+    """Return a port for the rendezvous, who chose it, and the socket that keeps it ours.
 
     On this host the socket is bound but does not listen: with ``SO_REUSEADDR`` on both sides the kernel lets rank 0's
     store listen on it, while it gives the port to nobody else, neither to another launch nor to an outgoing connection.
-    On another host the port cannot be held; a random one is named, and rank 0 says so when it is taken.
+    On another host the shim of rank 0 does the same, and when the port is taken there the start is repeated with another.
+
+    Raises:
+        UsageError: The user's ``MASTER_PORT`` is no port, or another process holds it.
     """
+    wish = environ.get("MASTER_PORT", "") if "RANK" not in environ else ""
+    if wish and not (wish.isdigit() and 0 < int(wish) < 65536):
+        raise UsageError(f"unusable port {wish!r} (from MASTER_PORT); expected 1 to 65535. Run `unset MASTER_PORT`.")
     if not is_here(placement.hosts[0]):
-        return _REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], None
+        return (
+            (int(wish), "MASTER_PORT", None)
+            if wish
+            else (_REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], "random", None)
+        )
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("", 0))
-    return held.getsockname()[1], held
+    try:
+        held.bind(("", int(wish or 0)))
+    except OSError as error:
+        held.close()
+        holder = _holder(int(wish))
+        raise UsageError(
+            f"cannot use port {wish} (from MASTER_PORT): {error.strerror}{holder}; expected a free one. Run `unset MASTER_PORT`, or "
+            "set another."
+        ) from None
+    return held.getsockname()[1], "MASTER_PORT" if wish else "free on this host, and held", held
 
 
 def addresses(placement: Placement) -> list[str]:
     """Return names under which shims may reach this host: by loopback, by its address on the route, by its name."""
     if len(placement.hosts) == 1 and is_here(placement.hosts[0]):
         return ["127.0.0.1"]
-    found = [socket.gethostname()]
     remote = next((host for host in placement.hosts if not is_here(host)), placement.hosts[0])
+    route = route_to(remote)
+    return [*filter(None, [route.address]), socket.gethostname()]
+
+
+def _by_site(host: str, site: Site) -> str:
+    name = site.address.replace("{host}", host).replace("{short}", host.split(".", 1)[0])
+    if "{ip}" not in name:
+        return name
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((remote, 9))  # no packet is sent: the kernel only tells which interface it would use
-            found.insert(0, probe.getsockname()[0])
+        return name.replace("{ip}", socket.gethostbyname(host))
     except OSError:
-        pass  # the name must do
-    return found
+        return host
+
+
+def _reachable(name: str) -> bool:
+    """Tell whether a name is known here and means no loopback address."""
+    try:
+        told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return not any(ipaddress.ip_address(str(where[0]).split("%", maxsplit=1)[0]).is_loopback for *_, where in told)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.startswith("localhost.")
+
+
+def _holder(port: int) -> str:
+    """Return `` by NAME (pid N)`` of the process that listens on a port, where /proc shows it to this user."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        sockets |= {f"socket:[{row[9]}]" for row in rows if int(row[1].rsplit(":", 1)[1], 16) == port}
+    for pid in filter(str.isdigit, os.listdir("/proc") if sockets else ()):
+        try:
+            if any(_link(f"/proc/{pid}/fd/{fd}") in sockets for fd in os.listdir(f"/proc/{pid}/fd")):
+                with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                    return f" by {file.read().strip()} (pid {pid})"
+        except OSError:
+            continue  # another user's process, or one that has just ended
+    return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed since it was listed
+        return ""

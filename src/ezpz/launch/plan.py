@@ -1,28 +1,31 @@
-"""The plan of one launch: placement, flavour, the line to run, the variables of the ranks, and why."""
+"""The plan of one launch: placement, flavour, the line to run, the variables of the ranks, and a reason for each of them."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ezpz.errors import LaunchError
-from ezpz.launch import flavours
-from ezpz.launch.contract import rank_variables, started_here, threads
+from ezpz.launch.binding import Binding, parse_cpus, share
+from ezpz.launch.contract import inherited, rank_variables, started_here, threads
+from ezpz.launch.flavours import FLAVOURS
 from ezpz.launch.folder import write_lines
+from ezpz.launch.here import is_here
+from ezpz.launch.order import Flag, Order, Setting, words
+from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.cluster.allocation import Allocation, Run
+    from ezpz.cluster.site import Site
+    from ezpz.launch.choice import Choice
     from ezpz.launch.flavours import Flavour
     from ezpz.launch.placement import Placement
 
-__all__ = ["LaunchPlan", "choose", "is_here"]
+__all__ = ["LaunchPlan", "is_here"]
 
 SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")  # pathlib costs 10 ms
 
@@ -33,25 +36,36 @@ class LaunchPlan:
 
     Attributes:
         placement: Ranks per host.
-        flavour: The launcher's module, or None for the local flavour, where the launcher starts the ranks itself.
-        exe: Path of ``mpiexec`` or ``srun``; empty for the local flavour.
+        choice: The launcher, and why.
+        binding: CPUs of each local rank.
+        communication: What the site wants of the ranks' environment.
+        site: The machine, if it is known.
+        user_args: ``--launcher-args``.
         hostfile: Host file in the flavour's dialect; empty on one host.
-        master: Address and port of the rendezvous.
+        master: Address and port of the rendezvous, and who chose them.
         run_id: Unique name of this launch.
-        reason: Why this flavour.
         extra: More variables for all ranks.
         job: The scheduler's variable that names the job, where this shell has none of them; else empty.
+        environ: The environment of the launcher.
     """
 
     placement: Placement
-    flavour: Flavour | None
-    exe: str
-    reason: str
+    choice: Choice
+    binding: Binding = field(default_factory=Binding)
+    communication: Communication = field(default_factory=lambda: Communication({}, {}, {}))
+    site: Site | None = None
+    user_args: tuple[str, ...] = ()
     hostfile: str = ""
-    master: tuple[str, int] = ("127.0.0.1", 0)
+    master: tuple[Setting, Setting] = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
     run_id: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Setting] = field(default_factory=dict)
     job: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @property
+    def flavour(self) -> Flavour | None:
+        """The launcher's module; None for the local flavour."""
+        return self.choice.flavour
 
     @property
     def flavour_name(self) -> str:
@@ -64,14 +78,36 @@ class LaunchPlan:
         return len(self.placement.hosts) == 1 and is_here(self.placement.hosts[0])
 
     @property
-    def address(self) -> str:
-        """Address of rank 0's host as all ranks can reach it."""
-        return "127.0.0.1" if self.is_here else self.placement.hosts[0]
+    def by_hosts(self) -> bool:
+        """Whether each host has a leader of ours, which starts its ranks."""
+        return self.flavour_name == "ssh"
 
     @property
     def needs_hostfile(self) -> bool:
         """Whether the launcher must be told of other hosts."""
         return self.flavour is not None and not self.is_here
+
+    def order(self, carried: tuple[str, ...] = ()) -> Order:
+        """Return what the flavour is asked to do."""
+        site = self.site
+        return Order(
+            exe=self.choice.exe,
+            placement=self.placement,
+            binding=self.binding,
+            is_here=self.is_here,
+            master=(self.master[0].value, int(self.master[1].value)),
+            hostfile=self.hostfile,
+            version=self.choice.version,
+            carried=carried,
+            environ=self.kept(),
+            site_args=site.launcher_args if site and self.flavour and self._is_sites_launcher(site) else (),
+            user_args=self.user_args,
+            site=site.name if site else "",
+        )
+
+    def _is_sites_launcher(self, site: Site) -> bool:
+        module = self.flavour.__name__.rpartition(".")[2] if self.flavour else "local"  # type: ignore[attr-defined]  # a module has a name
+        return module.startswith(site.launcher) and bool(site.launcher)
 
     def with_hostfile(self, folder: str) -> LaunchPlan:
         """Return this plan with its host file written into ``folder``; unchanged where none is needed."""
@@ -82,88 +118,117 @@ class LaunchPlan:
         path = write_lines(os.path.join(folder, name), (self.flavour.hostfile_line(*pair) for pair in pairs))
         return replace(self, hostfile=path)
 
+    def flags(self, *, ranks: bool = False) -> list[Flag]:
+        """Return the words in front of a program, with reasons; those that only concern our shims with ``ranks``."""
+        if self.flavour is None:
+            wish = ["-n", str(self.placement.world_size), *["--oversubscribe"] * self.placement.oversubscribed]
+            return [Flag((sys.executable, "-m", "ezpz.launch", *wish, "--"), "ranks are started by ezpz itself")]
+        flags = [Flag((f"{name}={value}",), "the job of this host") for name, value in self.job.items()]
+        if flags:
+            flags.insert(0, Flag(("env",), "this shell has no variable of the job"))
+        return [*flags, *self.flavour.command(self.order(tuple(self.shared()) if ranks else ()))]
+
     def prefix(self) -> list[str]:
         """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""
-        if self.flavour is None:
-            return [sys.executable, "-m", "ezpz.launch", "-n", str(self.placement.world_size), "--"]
-        job = ["env", *(f"{name}={value}" for name, value in self.job.items())] if self.job else []
-        return [*job, *self.flavour.command(self.exe, self.placement, self.hostfile)]
+        return words(self.flags())
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what speaks against this plan."""
+        site = self.site
+        if site is None:
+            return ()
+        against = [
+            f"site {site.name} advises against {word} (from --launcher-args)"
+            for word in self.user_args
+            if word.split("=", 1)[0] in site.launcher_forbids
+        ]
+        if site.launcher and site.launcher not in {*FLAVOURS, "openmpi"}:
+            against.append(
+                f"site {site.name} advises {site.launcher}, which ezpz does not start; {self.flavour_name} is used"
+            )
+        return tuple(against)
+
+    def settings(self) -> dict[str, Setting]:
+        """Return the variables that are equal on all ranks, each with who chose it."""
+        told = {
+            "MASTER_ADDR": self.master[0],
+            "MASTER_PORT": self.master[1],
+            "TORCHELASTIC_RUN_ID": Setting(self.run_id, "this launch"),
+            "EZPZ_PLACEMENT": Setting(self.placement.encode(), "ranks per host"),
+            "EZPZ_FLAVOUR": Setting(self.flavour_name, self.choice.reason),
+            **self.extra,
+            **self.communication.settings,
+        }
+        if self.flavour:
+            told.update(self.flavour.environment(self.order()))
+        if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.BINDS)):
+            told["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or "auto", self.binding.origin)
+        return told
 
     def shared(self) -> dict[str, str]:
         """Return the variables that are equal on all ranks."""
-        shared = {
-            "MASTER_ADDR": self.master[0],
-            "MASTER_PORT": str(self.master[1]),
-            "TORCHELASTIC_RUN_ID": self.run_id,
-            "EZPZ_PLACEMENT": self.placement.encode(),
-            "EZPZ_FLAVOUR": self.flavour_name,
-            **self.extra,
-        }
-        if self.flavour:
-            shared.update(self.flavour.environment(self.placement))
-        return shared
+        return {name: setting.value for name, setting in self.settings().items()}
+
+    def kept(self) -> dict[str, str]:
+        """Return the user's environment as ranks get it: without leftovers, and without what is to be unset."""
+        kept = inherited(self.environ)
+        return {name: value for name, value in kept.items() if name not in self.communication.unset}
 
     def argv(self, command: list[str]) -> list[str]:
         """Return the launcher's whole command; the shim translates for the rank behind it."""
         if self.flavour is None:
             return command
-        words = self.prefix()
-        if "-x" in words:  # Open MPI on several hosts: ours must be named like the user's
-            words += [
-                word for name in self.shared() if not name.startswith(("OMPI_", "PRTE_")) for word in ("-x", name)
-            ]
-        return [*words, sys.executable, "-I", "-S", SHIM, *command]
+        if self.by_hosts:
+            return [*self.prefix(), *command]
+        return [*words(self.flags(ranks=True)), *self.behind(command)]
 
-    def rank_environment(self, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    def behind(self, command: list[str]) -> list[str]:
+        """Return the command with the shim in front of it."""
+        return [sys.executable, "-I", "-S", SHIM, *command]
+
+    def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the whole environment of one rank of the local flavour."""
         world = self.placement.world_size
         ranks = Ranks(rank, world, rank, world, 0, "contract")
-        return {"OMP_NUM_THREADS": threads(world), **started_here(environ), **self.shared(), **rank_variables(ranks, 1)}
+        return {
+            "OMP_NUM_THREADS": threads(world),
+            **started_here(self.kept()),
+            **self.shared(),
+            **rank_variables(ranks, 1),
+        }
+
+    def cpus(self, rank: int) -> list[int] | None:
+        """Return the CPUs of one rank of the local flavour; None where nobody binds it."""
+        if self.binding.cpus:
+            return parse_cpus(self.binding.cpus[rank])
+        if self.binding.text == "auto" and hasattr(os, "sched_getaffinity"):  # macOS binds nothing
+            return share(os.sched_getaffinity(0), rank, self.placement.world_size)
+        return None
 
     def lines(self, command: list[str]) -> list[str]:
         """Return the lines that ``--dry-run`` shows; pasted into a shell they start the same ranks."""
-        unset = ["env", *(word for name in CONTRACT if name in os.environ for word in ("-u", name))]
+        gone = [name for name in (*CONTRACT, *self.communication.unset) if name in self.environ]
+        unset = ["env", *(word for name in gone for word in ("-u", name))]
+        if self.by_hosts:
+            return self._lines_by_host(command)
         if self.flavour is not None:
             shared = [f"{name}={value}" for name, value in self.shared().items()]
             return [shlex.join([*unset, *shared, *self.argv(command)])]
         lines = []
         for rank in range(self.placement.world_size):
-            environment = self.rank_environment(rank, os.environ)
-            new = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
+            environment = self.rank_environment(rank)
+            new = [f"{name}={value}" for name, value in environment.items() if self.environ.get(name) != value]
             lines.append(shlex.join([*unset, *new, *command]) + " &")
         return [*lines, "wait"]
 
+    def _lines_by_host(self, command: list[str]) -> list[str]:
+        """Return a line per host: the parcel takes the environment from the shell where it is pasted, and no secret is shown."""
+        from ezpz.launch.flavours.ssh import PARCEL, leader_line
 
-def choose(
-    allocation: Allocation, placement: Placement, environ: Mapping[str, str], run: Run
-) -> tuple[Flavour | None, str, str]:
-    """Return the flavour, the path of its program and the reason.
-
-    Inside a Slurm job its own srun; else the ``mpiexec`` on PATH when it says what it is; else, on this host alone, the
-    local flavour.
-
-    Raises:
-        LaunchError: Several hosts and nothing that could start ranks on them.
-    """
-    path = environ.get("PATH")
-    srun = shutil.which("srun", path=path) if allocation.scheduler == "slurm" else None
-    if srun:
-        return flavours.flavour("srun"), srun, f"srun of Slurm job {allocation.job_id}"
-    mpiexec = shutil.which("mpiexec", path=path) or shutil.which("mpirun", path=path)
-    found = flavours.identify(run([mpiexec, "--version"]) or "") if mpiexec else None
-    if mpiexec and found:
-        return found, mpiexec, f"{mpiexec} on PATH"
-    here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
-    told = f"{mpiexec} does not say which MPI it is" if mpiexec else "no mpiexec on PATH"
-    if here:
-        return None, "", told
-    wanted = "srun" if allocation.scheduler == "slurm" else "an mpiexec of MPICH, Open MPI or Intel MPI"
-    raise LaunchError(
-        f"cannot start ranks on {', '.join(placement.hosts[:3])}: {told} (PATH={path}); expected {wanted}. "
-        "Load the site's MPI module, or run on this host alone with `launch --hostfile` naming it."
-    )
-
-
-def is_here(host: str) -> bool:
-    """Tell whether a host name means this host; names are compared by their first label."""
-    return host.split(".", maxsplit=1)[0] in {os.uname().nodename.split(".")[0], "localhost", "127"}
+        environ = {**started_here(self.kept()), **self.shared(), "EZPZ_STDIN": "none"}
+        gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
+        new = [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]
+        parcel = shlex.join(["env", *gone, *new, sys.executable, "-I", "-S", PARCEL, *command])
+        order = self.order()
+        hosts = range(len(self.placement.hosts))
+        return [*(f"{parcel} | {shlex.join(leader_line(order, index))} &" for index in hosts), "wait"]

@@ -6,13 +6,19 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.cluster import count_devices, detect, probe, recognise
+from ezpz.cluster import detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
 from ezpz.errors import MachineError
+from ezpz.launch.binding import choose_binding
+from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
+from ezpz.launch.here import is_here
 from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.order import Setting
 from ezpz.launch.placement import place
-from ezpz.launch.plan import LaunchPlan, choose
+from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.selection import select, wished_devices
+from ezpz.launch.settings import communication
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Recognised
     from ezpz.launch.options import Wishes
     from ezpz.launch.placement import Placement
+    from ezpz.launch.selection import Selection
 
 __all__ = ["Survey", "draw_up", "survey", "untold_job"]
 
@@ -51,25 +58,47 @@ def survey(wishes: Wishes, environ: Mapping[str, str] | None = None, *, more: bo
         EzpzError: The job's hosts cannot be found, or the wishes do not fit on them.
     """
     environ = os.environ if environ is None else environ
-    allocation = _allocation(wishes, environ, more=more)
+    allocation, wanted, wanted_origin = _allocation(wishes, environ, more=more)
     site = recognise(environ, probe.read, allocation.job_id)
-    devices = count_devices(environ, probe.read, probe.run, allocation, site.site)
+    devices = wished_devices(wishes.devices_per_host, environ, allocation, site.site, read=probe.read, run=probe.run)
     placement = place(
-        allocation, devices, cores(), ranks=wishes.ranks, per_host=wishes.per_host, origin=wishes.ranks_origin
+        allocation,
+        devices,
+        cores(),
+        ranks=wishes.ranks,
+        per_host=wishes.per_host,
+        origin=wishes.ranks_origin,
+        wanted=wanted,
+        wanted_origin=wanted_origin,
+        oversubscribe=wishes.oversubscribe,
     )
     return Survey(allocation, devices, placement, site)
 
 
-def draw_up(found: Survey) -> LaunchPlan:
+def draw_up(found: Survey, wishes: Wishes, environ: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan that starts ranks where they were placed.
 
     Raises:
-        LaunchError: Nothing could start ranks there.
+        EzpzError: Nothing could start ranks there, or a wish does not fit.
     """
-    flavour, exe, reason = choose(found.allocation, found.placement, os.environ, probe.run)
-    allocation = found.allocation
-    extra = {"EZPZ_SCHEDULER": allocation.scheduler, "EZPZ_JOBID": allocation.job_id}
-    return LaunchPlan(found.placement, flavour, exe, reason, extra=extra, job=untold_job(allocation))
+    environ = os.environ if environ is None else environ
+    allocation, placement, site = found.allocation, found.placement, found.site.site
+    here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
+    choice = choose(allocation, environ, probe.run, is_here=here, wish=wishes.flavour, site=site)
+    return LaunchPlan(
+        placement,
+        choice,
+        choose_binding(wishes.cpu_bind, site, max(placement.counts), found.devices.count),
+        communication(environ, site, allocation, use_site=wishes.comm_env == "site", unset=wishes.unset),
+        site,
+        user_args=wishes.launcher_args,
+        extra={
+            "EZPZ_SCHEDULER": Setting(allocation.scheduler, "where this launch is"),
+            "EZPZ_JOBID": Setting(allocation.job_id, "where this launch is"),
+        },
+        job=untold_job(allocation),
+        environ=environ,
+    )
 
 
 def untold_job(allocation: Allocation) -> dict[str, str]:
@@ -81,20 +110,13 @@ def untold_job(allocation: Allocation) -> dict[str, str]:
     return {} if told else {module.JOB_VARIABLE: allocation.job_id}
 
 
-def _allocation(wishes: Wishes, environ: Mapping[str, str], *, more: bool) -> Allocation:
-    if not wishes.hostfile:
-        return detect(environ, more=more)
-    named = read_hostfile(wishes.hostfile)
+def _allocation(wishes: Wishes, environ: Mapping[str, str], *, more: bool) -> Selection:
+    named = read_hostfile(wishes.hostfile) if wishes.hostfile else None
+    hosts = wishes.hosts or (named.hosts if named else ())
     try:
         around = detect(environ, more=more)
-    except MachineError:  # the host file is the way out of a job whose hosts cannot be found
-        around = Allocation("none", "", named.hosts)
-    origin = dict.fromkeys(("hosts", "slots", "tasks"), f"--hostfile {wishes.hostfile}")
-    return Allocation(
-        scheduler=around.scheduler,
-        job_id=around.job_id,
-        hosts=named.hosts,
-        slots=named.slots,
-        tasks=sum(named.slots) if named.slots else None,
-        origin={**around.origin, **origin},
-    )
+    except MachineError:
+        if not hosts:
+            raise
+        around = Allocation("none", "", hosts)  # naming hosts is the way out of a job whose hosts cannot be found
+    return select(around, wishes, named)

@@ -69,7 +69,7 @@ def start(command: list[str], *, reads: bool) -> int:
         os.setsid()
         if not reads:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in FORWARDED:
+        for number in (*FORWARDED, signal.SIGPIPE):  # Python ignores SIGPIPE, and a rank would inherit that
             signal.signal(number, signal.SIG_DFL)
         die_with_parent()
         if os.getppid() != parent:  # the parent died before the wish for its death signal was armed
@@ -105,8 +105,15 @@ def main(command: list[str]) -> int:
         sys.stderr.write(f"ezpz: {error}\n")
         report("mismatch", "?", 0, error.exit_code)
         return error.exit_code
-    os.environ.update(rank_variables(ranks, hosts))
+    if ranks.family != "contract":  # torchrun's agent has said it all, and holds the store itself
+        os.environ.update(rank_variables(ranks, hosts))
+    bind(ranks)
     os.environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
+    if hosts > 1:
+        name_interface()
+        if ranks.rank == 0 and not hold_port(int(os.environ["MASTER_PORT"])):
+            report("port", 0, 0, 0)
+            return 125
     if ranks.local_rank == 0:
         report("up", ranks.rank, os.getpid(), 0)
     die_with_parent()
@@ -115,6 +122,55 @@ def main(command: list[str]) -> int:
     if code:
         report("ended", ranks.rank, pid, code)
     return code if code >= 0 else 128 - code
+
+
+def bind(ranks: Ranks) -> None:
+    """Bind this process, and so the rank, to the CPUs that the plan gives its local rank."""
+    text = os.environ.pop("EZPZ_CPUS", "")
+    if not text or not hasattr(os, "sched_setaffinity"):  # macOS binds nothing
+        return
+    from ezpz.launch.binding import parse_cpus, share
+
+    allowed = os.sched_getaffinity(0)
+    wanted = share(allowed, ranks.local_rank, ranks.local_world_size)
+    if text != "auto":
+        wanted = parse_cpus(text.split(":")[ranks.local_rank])
+    try:
+        os.sched_setaffinity(0, wanted)
+    except OSError:
+        sys.stderr.write(
+            f"ezpz: note: rank {ranks.rank} cannot be bound to CPUs {wanted[0]} to {wanted[-1]} (from the plan); "
+            f"{os.uname().nodename} allows {len(allowed)} from {min(allowed)} to {max(allowed)}\n"
+        )
+
+
+def name_interface() -> None:
+    """Tell gloo the interface that leads to rank 0: by itself it takes the one of the host's name, which may be loopback."""
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    from ezpz.cluster.network import route_to
+
+    interface = route_to(os.environ["MASTER_ADDR"]).interface
+    if interface not in {"", "lo"}:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+
+def hold_port(port: int) -> bool:
+    """Keep the rendezvous port for rank 0, and return False when another process has it.
+
+    Bound but not listening, with ``SO_REUSEADDR`` on both sides: rank 0's store can listen on it, nobody else gets it.
+    """
+    import socket
+
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind(("", port))
+    except OSError:
+        held.close()
+        return False
+    held.detach()  # open until this shim ends
+    return True
 
 
 def report(event: str, rank: int | str, pid: int, code: int) -> None:

@@ -18,20 +18,24 @@ if TYPE_CHECKING:
 
     from ezpz.launch.control import Control, Event
 
-__all__ = ["Supervisor", "exit_code"]
+__all__ = ["PORT_TAKEN", "Supervisor", "exit_code"]
+
+PORT_TAKEN = -1  # no exit code of a process: the ranks could not meet where they were sent
 
 FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
+_LAST_WORDS = 1.0  # seconds for what is still on its way when the last process has ended
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass
 class Child:
-    """A process of ours: one rank of the local flavour, or the ``mpiexec`` in front of all of them."""
+    """A process of ours: one rank of the local flavour, the ``mpiexec`` in front of all of them, or one host's ``ssh``."""
 
     process: subprocess.Popen[bytes]
     rank: int | None = None
+    host: int = -1
 
 
 def exit_code(code: int) -> int:
@@ -79,8 +83,19 @@ class Supervisor:
         os.close(self._read)
         os.close(self._write)
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str], rank: int | None, stdin: int | None) -> None:
+    def start(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        rank: int | None,
+        stdin: int | None,
+        cpus: Sequence[int] | None = None,
+        *,
+        host: int = -1,
+    ) -> None:
         """Start a process that dies with this one: a rank, or the launcher of all of them when ``rank`` is None.
+
+        With ``cpus`` it is bound to those. ``host`` is the index of the one host that it serves.
 
         Raises:
             OSError: It cannot be started.
@@ -90,9 +105,9 @@ class Supervisor:
             env=dict(environ),
             stdin=stdin,
             start_new_session=self._own_session,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+            preexec_fn=lambda: _prepare(cpus),  # noqa: PLW1509  # no thread runs in the launcher
         )
-        self._children.append(Child(process, rank))
+        self._children.append(Child(process, rank, host))
 
     def wait(self) -> int:
         """Return the exit code of the run when its last process is gone."""
@@ -106,7 +121,8 @@ class Supervisor:
                 selector.register(self._control, selectors.EVENT_READ)
             self._reap()  # a child may have ended already
             while self._alive():
-                wait = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+                due = self._due()
+                wait = None if due is None else max(0.0, due - time.monotonic())
                 ready = {key.fileobj for key, _ in selector.select(wait)}
                 if self._control in ready:
                     self._listen()
@@ -114,24 +130,34 @@ class Supervisor:
                     for number in os.read(self._read, 4096):
                         self._signal(number)
                 self._reap()
-                if self._deadline is not None and time.monotonic() >= self._deadline:
-                    self._deadline = None
-                    self._send(signal.SIGKILL)
-            self._listen()  # a shim's last word may arrive with the end of its mpiexec
+                self._overdue(time.monotonic())
+            self._listen(_LAST_WORDS)  # a shim's may arrive with the end of its mpiexec
+
+    def _due(self) -> float | None:
+        """Return the time at which something must happen by itself."""
+        return self._deadline
+
+    def _overdue(self, now: float) -> None:
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            self._send(signal.SIGKILL)
 
     def _alive(self) -> list[Child]:
         return [child for child in self._children if child.process.returncode is None]
 
-    def _listen(self) -> None:
+    def _listen(self, patience: float = 0.0) -> None:
         if self._control:
-            for event in self._control.events():
+            for event in self._control.events(patience):
                 self._hear(event)
 
     def _hear(self, event: Event) -> None:
         if event.kind == "up":
             self._hosts_up += 1
         elif self._code is None and not self._stopping:
-            if event.kind == "ended":
+            if event.kind == "port":
+                self._code = PORT_TAKEN
+                self._stop(FAILURE_GRACE)
+            elif event.kind == "ended":
                 self._fail(f"rank {event.rank} on host {event.host} (pid {event.pid})", event.code)
             else:
                 self._fail(f"a rank on host {event.host}", event.code)
@@ -143,14 +169,22 @@ class Supervisor:
                 continue
             if child.rank is not None and self._own_session:
                 _kill(child.process.pid, signal.SIGKILL, group=True)  # what the rank left behind
-            if code and self._code is None and not self._stopping and child.rank is not None:
-                self._fail(f"rank {child.rank} (pid {child.process.pid})", code)
+            if self._code is None and not self._stopping:
+                self._ended(child, code)
+
+    def _ended(self, child: Child, code: int) -> None:
+        """Judge the end of a child: a launcher's is judged when all is over, its shims have told why."""
+        if code and child.rank is not None:
+            self._fail(f"rank {child.rank} (pid {child.process.pid})", code)
 
     def _fail(self, who: str, code: int) -> None:
-        self._code = exit_code(code)
         how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-        others = len(self._alive())
-        self._tell(f"{who} {how}" + ("; stopping the other ranks" if others else ""))
+        self._blame(f"{who} {how}", exit_code(code))
+
+    def _blame(self, cause: str, code: int) -> None:
+        """Tell the cause and stop what still runs."""
+        self._code = code
+        self._tell(cause + ("; stopping the other ranks" if self._alive() else ""))
         self._stop(FAILURE_GRACE)
 
     def _signal(self, number: int) -> None:
@@ -174,7 +208,10 @@ class Supervisor:
         self._send(signal.SIGTERM)
 
     def _send(self, number: int) -> None:
-        for child in self._alive():
+        self._send_to(self._alive(), number)
+
+    def _send_to(self, children: Sequence[Child], number: int) -> None:
+        for child in children:
             # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
             group = self._own_session and child.rank is not None and number in (*_ENDING, signal.SIGKILL)
             _kill(child.process.pid, number, group=group)
@@ -189,6 +226,12 @@ class Supervisor:
             self._tell(f"the launcher ended with {code} and no rank reported that it came up; its own words are above")
             return 125
         return code
+
+
+def _prepare(cpus: Sequence[int] | None) -> None:
+    die_with_parent()
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 def _kill(pid: int, number: int, *, group: bool) -> None:

@@ -12,21 +12,27 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ezpz.errors import EzpzError, end_with
-from ezpz.launch.contract import LONGEST_VARIABLE, cores, inherited, named_hosts
+from ezpz.cluster.network import route_to
+from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
+from ezpz.launch.contract import LONGEST_VARIABLE, cores, named_hosts
+from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.folder import private_folder
-from ezpz.launch.master import addresses, hold_port
+from ezpz.launch.master import addresses, choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
+from ezpz.launch.order import Setting
 from ezpz.launch.planning import draw_up, survey
-from ezpz.launch.supervise import Supervisor
+from ezpz.launch.supervise import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
-    from ezpz.cluster.devices import Devices
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.planning import Survey
 
 __all__ = ["main"]
+
+_MOST_STARTS = 5  # of a launch whose port is taken on another host each time
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,24 +55,42 @@ def _tell(text: str) -> None:
 
 def _launch(wishes: Wishes) -> int:
     found = survey(wishes)
-    plan = draw_up(found)
-    if not wishes.command or wishes.dry_run:
-        return _show(plan, wishes)
+    plan = draw_up(found, wishes)
+    if not wishes.command or wishes.dry_run or wishes.explain or wishes.json:
+        return _show(found, plan, wishes)
     missing = _missing(plan, wishes.command[0])
     if missing:
         return missing
-    for note in found.notes:
+    for note in (*found.notes, *plan.notes()):
         _tell(f"note: {note}")
-    return _run(plan, found.devices, list(wishes.command))
+    return _run(plan, found, list(wishes.command))
 
 
-def _show(plan: LaunchPlan, wishes: Wishes) -> int:
+def _show(found: Survey, plan: LaunchPlan, wishes: Wishes) -> int:
     """Print what would run; the host file named in the line stays, so that the line can be pasted."""
     if plan.needs_hostfile:
         plan = plan.with_hostfile(private_folder(f"dry-run-{os.getpid()}"))
-    plan = replace(plan, master=(plan.address, hold_port(plan.placement)[0]), run_id=os.urandom(4).hex())
-    print("\n".join(plan.lines(list(wishes.command) or ["COMMAND"])))
+    plan, held, note = _met(replace(plan, run_id=os.urandom(4).hex()))
+    if held:
+        held.close()
+    command = list(wishes.command) or ["COMMAND"]
+    if note:
+        _tell(f"note: {note}")
+    if wishes.json:
+        print(as_json(found, plan, command))
+    elif wishes.explain:
+        print(as_text(found, plan, command))
+    else:
+        print("\n".join(plan.lines(command)))
     return 0
+
+
+def _met(plan: LaunchPlan) -> tuple[LaunchPlan, socket.socket | None, str]:
+    """Return the plan with the address and port where the ranks meet, the socket that holds the port, and a note."""
+    address = choose_address(plan.placement, plan.environ, plan.site)
+    port, origin, held = choose_port(plan.placement, plan.environ)
+    master = (Setting(address.address, address.origin), Setting(str(port), origin))
+    return replace(plan, master=master), held, address.note
 
 
 def _missing(plan: LaunchPlan, program: str) -> int:
@@ -84,32 +108,61 @@ def _refuse(program: str, reason: str, code: int) -> int:
     return code
 
 
-def _announce(plan: LaunchPlan, devices: Devices) -> None:
-    placement = plan.placement
+def _announce(plan: LaunchPlan, found: Survey) -> None:
+    placement, devices = plan.placement, found.devices
     ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
     who = f"{ranks} rank{'s'[: ranks > 1]} on {f'{len(placement.hosts)} hosts from {first} on' if several else first}"
     device = f"{devices.count} {devices.kind} devices per host" if devices.count else "cpu"
     _tell(f"{who} ({placement.origin}), {device}")
-    _tell(f"{plan.flavour_name} launcher ({plan.reason}), rendezvous at {plan.master[0]}:{plan.master[1]}")
+    address, port = plan.master
+    through = ""
+    if several:
+        route = route_to(address.value)
+        through = f" through {route.interface}" if route.interface not in {"", "lo"} else ""
+    site = f", site {plan.site.name}" if plan.site else ""
+    _tell(
+        f"{plan.flavour_name} launcher ({plan.choice.reason}), rendezvous at {address.value}:{port.value}{through}{site}"
+    )
     if not devices.count and not several and ranks > cores():
         _tell(f"note: {ranks} ranks share {cores()} cores")
 
 
-def _run(plan: LaunchPlan, devices: Devices, command: list[str]) -> int:
-    port, held = hold_port(plan.placement)
+def _run(plan: LaunchPlan, found: Survey, command: list[str]) -> int:
+    """Run to the end; again with another port when the one that was chosen is taken on the first host."""
     folder = tempfile.mkdtemp(prefix="ezpz-launch-") if plan.needs_hostfile else ""
     try:
         plan = plan.with_hostfile(folder)
         line = shlex.join([*plan.prefix(), *command])[:LONGEST_VARIABLE]
-        extra = {**plan.extra, "EZPZ_HOSTS": named_hosts(plan.placement.hosts), "EZPZ_LAUNCH_CMD": line}
-        plan = replace(plan, master=(plan.address, port), run_id=os.urandom(8).hex(), extra=extra)
-        _announce(plan, devices)
-        return _local(plan, command) if plan.flavour is None else _foreign(plan, command)
+        hosts = named_hosts(plan.placement.hosts)
+        ours = {"EZPZ_HOSTS": Setting(hosts, "the plan"), "EZPZ_LAUNCH_CMD": Setting(line, "this launch")}
+        plan = replace(plan, extra={**plan.extra, **ours})
+        for attempt in range(_MOST_STARTS):
+            met, held, note = _met(replace(plan, run_id=os.urandom(8).hex()))
+            if not attempt:
+                _announce(met, found)
+                if note:
+                    _tell(f"note: {note}")
+            try:
+                code = _local(met, command) if met.flavour is None else _foreign(met, command)
+            finally:
+                if held:
+                    held.close()
+            if code != PORT_TAKEN:
+                return code
+            port, origin = met.master[1]
+            if origin == "MASTER_PORT":
+                raise UsageError(
+                    f"cannot use port {port} (from MASTER_PORT): it is taken on {met.placement.hosts[0]}; expected a free one. "
+                    "Run `unset MASTER_PORT`, or set another."
+                )
+            _tell(f"port {port} is taken on {met.placement.hosts[0]}; starting again with another")
+        raise LaunchError(
+            f"no free port on {plan.placement.hosts[0]} in {_MOST_STARTS} starts (ports below 32000); expected one. "
+            "Set MASTER_PORT to a free one."
+        )
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
-        if held:
-            held.close()
 
 
 def _local(plan: LaunchPlan, command: list[str]) -> int:
@@ -119,7 +172,7 @@ def _local(plan: LaunchPlan, command: list[str]) -> int:
         for rank in range(world):
             stdin = None if rank == 0 and (world == 1 or _input()) else subprocess.DEVNULL
             try:
-                run.start(command, plan.rank_environment(rank, os.environ), rank, stdin)
+                run.start(command, plan.rank_environment(rank), rank, stdin, plan.cpus(rank))
             except OSError as error:  # for example a script whose first line names no interpreter
                 code = 127 if isinstance(error, FileNotFoundError) else 126
                 return _refuse(command[0], str(error.strerror), code)
@@ -127,14 +180,19 @@ def _local(plan: LaunchPlan, command: list[str]) -> int:
 
 
 def _foreign(plan: LaunchPlan, command: list[str]) -> int:
-    """Start ``mpiexec`` or ``srun``, and listen to the shims in front of the ranks."""
+    """Start ``mpiexec``, ``srun`` or an ssh per host, and listen to the shims in front of the ranks."""
+    if plan.by_hosts:
+        from ezpz.launch.remote import over_ssh
+
+        return over_ssh(plan, command, _tell, has_input=_input())
     from ezpz.launch.control import Control
 
     control = Control(addresses(plan.placement))
     has_input = _input()
-    extra = {"EZPZ_CONTROL": control.variable, **({} if has_input else {"EZPZ_STDIN": "none"})}
-    plan = replace(plan, extra={**plan.extra, **extra})
-    environ = {**inherited(os.environ), **plan.shared()}
+    ours = {"EZPZ_CONTROL": control.variable, **({} if has_input else {"EZPZ_STDIN": "none"})}
+    settings = {name: Setting(value, "this launch") for name, value in ours.items()}
+    plan = replace(plan, extra={**plan.extra, **settings})
+    environ = {**plan.kept(), **plan.shared()}
     try:
         with Supervisor(_tell, control) as run:
             run.start(plan.argv(command), environ, None, None if has_input else subprocess.DEVNULL)

@@ -9,30 +9,42 @@ the placement of torch's own threads; a user's ``I_MPI_PIN`` wins.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from ezpz.launch.order import Flag, Setting
+
 if TYPE_CHECKING:
-    from ezpz.launch.placement import Placement
+    from collections.abc import Mapping
+
+    from ezpz.launch.order import Order
 
 NAME = "Intel MPI"
+BINDS = False
 
 
-def recognises(version: str) -> bool:
+def recognises(said: str) -> bool:
     """Tell whether ``--version`` speaks of Intel MPI."""
-    return "Intel(R) MPI Library" in version
+    return "Intel(R) MPI Library" in said
 
 
-def command(exe: str, placement: Placement, hostfile: str) -> list[str]:
-    """Return ``mpiexec -n 2``, with ``-machinefile FILE`` on several hosts."""
-    where = ["-machinefile", hostfile] if hostfile else ["-bootstrap", "fork"]
-    return [exe, "-n", str(placement.world_size), *where]
+def command(order: Order) -> list[Flag]:
+    """Return ``mpiexec -n 2 -bootstrap fork``, or ``-machinefile FILE`` on several hosts."""
+    flags = [Flag((order.exe,), "launcher"), Flag(("-n", str(order.placement.world_size)), order.placement.origin)]
+    if order.hostfile:
+        flags.append(Flag(("-machinefile", order.hostfile), "hosts, and ranks on each"))
+    elif order.is_here:
+        flags.append(Flag(("-bootstrap", "fork"), "all ranks are here: a stale job must not lead Hydra elsewhere"))
+    return [*flags, *order.tail()]
 
 
-def environment(placement: Placement) -> dict[str, str]:
-    """Return the pinning switch, unless the user set it."""
-    del placement
-    return {} if "I_MPI_PIN" in os.environ else {"I_MPI_PIN": "0"}
+def environment(order: Order) -> Mapping[str, Setting]:
+    """Return what keeps Intel MPI from pinning ranks, and from following a scheduler's counts instead of the plan's."""
+    settings = {}
+    if "I_MPI_PIN" not in order.environ:
+        settings["I_MPI_PIN"] = Setting("0", "it would pin each rank's threads by a rule of its own")
+    if order.hostfile:
+        settings["I_MPI_JOB_RESPECT_PROCESS_PLACEMENT"] = Setting("0", "the plan's counts, not the scheduler's")
+    return settings
 
 
 def hostfile_line(host: str, count: int) -> str:

@@ -1,4 +1,4 @@
-"""MPICH and its Hydra process manager, measured with 5.0.2.
+"""MPICH and its Hydra process manager, measured with 5.0.2; MVAPICH has the same.
 
     $ mpiexec --version
     HYDRA build details:
@@ -11,29 +11,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ezpz.launch.order import Flag
+
 if TYPE_CHECKING:
-    from ezpz.launch.placement import Placement
+    from collections.abc import Mapping
+
+    from ezpz.launch.order import Order, Setting
 
 NAME = "MPICH"
+BINDS = False
 
 
-def recognises(version: str) -> bool:
+def recognises(said: str) -> bool:
     """Tell whether ``--version`` speaks of Hydra."""
-    return "HYDRA build details" in version
+    return "HYDRA build details" in said
 
 
-def command(exe: str, placement: Placement, hostfile: str) -> list[str]:
-    """Return ``mpiexec -n 2 -launcher fork``, or ``mpiexec -n 4 -f FILE`` on several hosts.
+def command(order: Order) -> list[Flag]:
+    """Return ``mpiexec -n 2 -launcher fork``, or ``mpiexec -n 4 -f FILE`` on several hosts."""
+    flags = [Flag((order.exe,), "launcher"), Flag(("-n", str(order.placement.world_size)), order.placement.origin)]
+    if order.hostfile:
+        flags.append(Flag(("-f", order.hostfile), "hosts, and ranks on each"))
+    elif order.is_here:
+        flags.append(Flag(("-launcher", "fork"), "all ranks are here: a stale SLURM_* must not lead Hydra elsewhere"))
+    return [*flags, *order.tail()]
 
-    On one host the fork launcher keeps Hydra from following stale ``SLURM_*`` variables into a job that is gone.
-    """
-    where = ["-f", hostfile] if hostfile else ["-launcher", "fork"]
-    return [exe, "-n", str(placement.world_size), *where]
 
-
-def environment(placement: Placement) -> dict[str, str]:
+def environment(order: Order) -> Mapping[str, Setting]:
     """Return nothing: Hydra needs no variables."""
-    del placement
+    del order
     return {}
 
 

@@ -1,45 +1,86 @@
 """Slurm's srun, measured with 22.05.
 
 srun takes ``SLURM_NTASKS`` and other variables of the job as options, so every count is given explicitly. A host list
-with one entry per rank and ``--distribution=arbitrary`` places uneven blocks exactly.
+with one entry per rank and ``--distribution=arbitrary`` places uneven blocks exactly. Steps do not share CPUs since 20.11: a second
+launch in the same job would wait for the first for ever without ``--overlap``.
+
+    $ srun --version
+    slurm-wlm 22.05.8
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from ezpz.launch.order import Flag, Setting
 from ezpz.ranks import expand_counts
 
 if TYPE_CHECKING:
-    from ezpz.launch.placement import Placement
+    from collections.abc import Mapping
+
+    from ezpz.launch.order import Order
 
 NAME = "srun"
+BINDS = True
 
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
+_OVERLAPS_SINCE = (20, 11)
 
 
-def recognises(version: str) -> bool:
+def recognises(said: str) -> bool:
     """Tell that srun is chosen by the job, never by ``mpiexec --version``."""
-    del version
+    del said
     return False
 
 
-def command(exe: str, placement: Placement, hostfile: str) -> list[str]:
+def command(order: Order) -> list[Flag]:
     """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""
-    words = [exe, "-N", str(len(placement.hosts)), "-n", str(placement.world_size)]
-    if len(set(placement.counts)) == 1 and len(placement.hosts) <= _MOST_NAMED_HOSTS:
-        words += [f"--ntasks-per-node={placement.counts[0]}", f"--nodelist={','.join(placement.hosts)}"]
-        words += ["--distribution=block"]
+    placement, cpus = order.placement, cpus_per_rank(order)
+    hosts, ranks = str(len(placement.hosts)), str(placement.world_size)
+    flags = [Flag((order.exe,), "launcher"), Flag(("-N", hosts), "hosts"), Flag(("-n", ranks), placement.origin)]
+    if is_named(order):
+        flags.append(Flag((f"--ntasks-per-node={placement.counts[0]}",), "ranks per host"))
+        flags.append(Flag((f"--nodelist={','.join(placement.hosts)}", "--distribution=block"), "hosts, in blocks"))
     else:
-        words += ["--distribution=arbitrary", f"--nodelist={hostfile}"]
-    words += ["-c", str(cpus_per_rank(placement)), "--overcommit"]
-    return [*words, "--export=ALL", "--kill-on-bad-exit=1", "--quit-on-interrupt", "--input=0"]
+        flags.append(Flag((f"--nodelist={order.hostfile}", "--distribution=arbitrary"), "a host per rank"))
+    own = (*order.site_args, *order.user_args)
+    if not any(word.startswith(("-c", "--cpus-per-task")) for word in own):
+        flags.append(Flag(("-c", str(cpus)), "CPUs of a host shared by its ranks; srun does not take the job's"))
+    if placement.cpus is None or max(placement.counts) * cpus > placement.cpus:
+        flags.append(Flag(("--overcommit",), "as many ranks as were planned, whatever CPUs were granted"))
+    if not order.version or order.version[:2] >= _OVERLAPS_SINCE:
+        flags.append(Flag(("--overlap",), "another launch in this job must not wait for this one"))
+    flags += _binding(order)
+    flags.append(Flag(("--export=ALL",), "the user's variables"))
+    flags.append(Flag(("--kill-on-bad-exit=1", "--quit-on-interrupt"), "one failed rank ends all, one Ctrl-C suffices"))
+    flags.append(Flag(("--input=0",), "stdin is rank 0's"))
+    return [*flags, *order.tail()]
 
 
-def environment(placement: Placement) -> dict[str, str]:
+def is_named(order: Order) -> bool:
+    """Tell whether hosts can be named in a word: even blocks on few hosts."""
+    return len(set(order.placement.counts)) == 1 and len(order.placement.hosts) <= _MOST_NAMED_HOSTS
+
+
+def _binding(order: Order) -> list[Flag]:
+    binding = order.binding
+    if binding.cpus:
+        masks = (
+            binding.text
+            if binding.text.startswith(("mask_cpu:", "map_cpu:"))
+            else f"mask_cpu:{','.join(binding.masks)}"
+        )
+        return [Flag((f"--cpu-bind={masks}",), binding.origin)]
+    if binding.text == "auto" or (binding.text == "none" and binding.origin != "--cpu-bind"):
+        return []
+    return [Flag((f"--cpu-bind={binding.text}",), binding.origin)]
+
+
+def environment(order: Order) -> Mapping[str, Setting]:
     """Return the threads of a rank: the CPUs that srun binds it to, unless the user chose."""
-    return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(cpus_per_rank(placement))}
+    if "OMP_NUM_THREADS" in order.environ:
+        return {}
+    return {"OMP_NUM_THREADS": Setting(str(cpus_per_rank(order)), "the CPUs that srun gives a rank")}
 
 
 def hostfile_line(host: str, count: int) -> str:
@@ -47,10 +88,10 @@ def hostfile_line(host: str, count: int) -> str:
     return "\n".join([host] * count)
 
 
-def cpus_per_rank(placement: Placement) -> int:
+def cpus_per_rank(order: Order) -> int:
     """Return the CPUs that each rank gets: the job's CPUs per host shared among its ranks, at least 1."""
-    text = os.environ.get("SLURM_CPUS_PER_TASK") or ""
+    text = order.environ.get("SLURM_CPUS_PER_TASK") or ""
     if text.isdigit():
         return int(text)
-    granted = placement.cpus or min(expand_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
-    return max(1, granted // max(placement.counts))
+    granted = order.placement.cpus or min(expand_counts(order.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+    return max(1, granted // max(order.placement.counts))

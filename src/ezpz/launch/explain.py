@@ -1,0 +1,91 @@
+"""What ``launch --explain`` and ``launch --json`` show: every word and variable of a launch, with its reason."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.planning import Survey
+
+__all__ = ["as_json", "as_text"]
+
+_NARROWEST = 60
+
+
+def as_json(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
+    """Return one JSON object; docs/launch.md describes its fields."""
+    told: dict[str, Any] = {
+        "hosts": list(plan.placement.hosts),
+        "ranks_per_host": list(plan.placement.counts),
+        "world_size": plan.placement.world_size,
+        "flavour": plan.flavour_name,
+        "program": plan.choice.exe or None,
+        "reason": plan.choice.reason,
+        "argv": plan.argv(command) if plan.flavour else None,
+        "lines": plan.lines(command),
+        "flags": [{"words": list(words), "reason": reason} for words, reason in plan.flags(ranks=True)],
+        "variables": {name: {"value": value, "origin": origin} for name, (value, origin) in plan.settings().items()},
+        "unset": dict(plan.communication.unset),
+        "inherited": {
+            name: {"value": value, "origin": origin} for name, (value, origin) in plan.communication.inherited.items()
+        },
+        "binding": {"text": plan.binding.text, "cpus": list(plan.binding.cpus), "origin": plan.binding.origin},
+        "notes": [*found.notes, *plan.notes()],
+    }
+    return json.dumps(told, indent=2)
+
+
+def as_text(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
+    """Return the answers as a table for people, as wide as the terminal."""
+    placement = plan.placement
+    rows = [
+        ("ranks", f"{placement.world_size}", placement.origin),
+        (
+            "hosts",
+            ", ".join(placement.hosts[:8]) + ", …" * (len(placement.hosts) > 8),
+            found.allocation.origin.get("hosts", ""),
+        ),
+        ("per host", placement.encode(), "blocks, hosts in order"),
+        ("devices", f"{found.devices.count} {found.devices.kind} per host", found.devices.origin),
+        ("flavour", f"{plan.flavour_name} {'.'.join(map(str, plan.choice.version))}".strip(), plan.choice.reason),
+        ("binding", plan.binding.text, plan.binding.origin),
+    ]
+    parts = [("plan", rows)]
+    parts.append(("line", [("", shlex.join(words), reason) for words, reason in plan.flags(ranks=True)]))
+    parts[-1][1].append(("", shlex.join(command), "the program, behind ezpz's shim" if plan.flavour else "the program"))
+    parts.append(("variables of all ranks", [(name, *setting) for name, setting in plan.settings().items()]))
+    if plan.communication.unset:
+        parts.append(("unset", [(name, "", why) for name, why in plan.communication.unset.items()]))
+    if plan.communication.inherited:
+        parts.append(("inherited", [(name, *setting) for name, setting in plan.communication.inherited.items()]))
+    notes = (*found.notes, *plan.notes())
+    if notes:
+        parts.append(("notes", [("", note, "") for note in notes]))
+    return "\n\n".join(_part(title, rows) for title, rows in parts)
+
+
+def _part(title: str, rows: list[tuple[str, str, str]]) -> str:
+    width = max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0
+    label = max(len(name) for name, _, _ in rows)
+    lines = [title]
+    for name, value, origin in rows:
+        head = f"  {name:<{label}}  " if label else "  "
+        text = f"{value}  [{origin}]" if origin else value
+        if not width:
+            lines.append(head + text)
+            continue
+        lines += textwrap.wrap(
+            text,
+            width,
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [head]
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""What a flavour is asked to do, and its answer: words and variables, each with the reason for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ezpz.launch.binding import Binding
+    from ezpz.launch.placement import Placement
+
+__all__ = ["Flag", "Order", "Setting", "words"]
+
+
+class Flag(NamedTuple):
+    """Words of a launch line that belong together, and why they are there."""
+
+    words: tuple[str, ...]
+    reason: str
+
+
+class Setting(NamedTuple):
+    """The value of a variable, and who chose it."""
+
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a flavour needs to write its line.
+
+    Attributes:
+        exe: Path of the launcher's program.
+        placement: Ranks per host.
+        binding: CPUs of each local rank.
+        is_here: Whether all ranks run on this host.
+        master: Address and port where the ranks meet.
+        hostfile: Path of the host file in the flavour's dialect; empty where none is needed.
+        version: What the program says its version is, e.g. ``(5, 0, 11)``; empty when unknown.
+        carried: Variables that ranks on other hosts must get and that some flavours want named.
+        environ: The environment of the launcher.
+        site_args: What the site wants on the line.
+        user_args: What the user wants on the line.
+        site: Name of the site, or empty.
+    """
+
+    exe: str
+    placement: Placement
+    binding: Binding
+    is_here: bool = True
+    master: tuple[str, int] = ("127.0.0.1", 0)
+    hostfile: str = ""
+    version: tuple[int, ...] = ()
+    carried: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    site_args: tuple[str, ...] = ()
+    user_args: tuple[str, ...] = ()
+    site: str = ""
+
+    def tail(self) -> list[Flag]:
+        """Return the words of the site and, last because the last one counts, those of the user."""
+        flags = [Flag((word,), f"site {self.site}") for word in self.site_args]
+        return [*flags, *([Flag(self.user_args, "--launcher-args")] if self.user_args else [])]
+
+
+def words(flags: Iterable[Flag]) -> list[str]:
+    """Return the words alone."""
+    return [word for flag in flags for word in flag.words]

@@ -1,0 +1,102 @@
+r"""What the launcher sends through ssh to the leader of a host: the command, its folder, and the whole environment of the ranks.
+
+Command lines are limited and shells differ, so it comes as the first bytes of stdin, and what follows is rank 0's input:
+
+    118 {"command": ["python3", "train.py"], "folder": "/home/user/run", "environ": {"EZPZ_PLACEMENT": "2(x2)", …}}
+    length, a space, JSON in ASCII; bytes that are no UTF-8 are lone surrogates, as Python's surrogateescape writes them
+
+``python3 -I -S parcel.py COMMAND…`` writes one from its own environment and working folder, for lines pasted by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import namedtuple
+
+if __name__ == "__main__":
+    sys.path.insert(
+        0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    )  # pathlib costs 10 ms
+
+from ezpz.errors import LaunchError
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Parcel", "pack", "to_bytes", "unpack"]
+
+
+class Parcel(namedtuple("Parcel", "command folder environ")):  # noqa: PYI024  # typing.NamedTuple needs typing
+    """What a leader is to run, where, and with which variables."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        command: list[str]
+        folder: str
+        environ: dict[str, str]
+
+
+def pack(command: Sequence[str], environ: Mapping[str, str]) -> bytes:
+    """Return the parcel for every leader: what to run, where, and the whole environment of the ranks."""
+    parcel = {
+        "command": [_text(word) for word in command],
+        "folder": _text(_folder(environ)),
+        "environ": {_text(name): _text(value) for name, value in environ.items()},
+    }
+    text = json.dumps(parcel)  # ASCII, so that characters are bytes
+    return f"{len(text)} {text}".encode("ascii")
+
+
+def _text(word: str) -> str:
+    """Return UTF-8 text whatever the locale here is: the one over there may differ."""
+    return os.fsencode(word).decode("utf-8", "surrogateescape")
+
+
+def to_bytes(text: str) -> bytes:
+    """Return the bytes that a text of a parcel stands for."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _folder(environ: Mapping[str, str]) -> str:
+    """Return the working folder by the name that the user knows: an automounter may not know the real one elsewhere."""
+    told = environ.get("PWD", "")
+    try:
+        return told if os.path.isabs(told) and os.path.samefile(told, ".") else os.getcwd()
+    except OSError:
+        return os.getcwd()
+
+
+def unpack(source: int) -> Parcel:
+    """Read a parcel from a descriptor and not one byte more.
+
+    Raises:
+        LaunchError: Something else came, or not all of it.
+    """
+    length = b""
+    while not length.endswith(b" "):
+        byte = os.read(source, 1)
+        if not (byte.isdigit() or (byte == b" " and length)):
+            raise LaunchError(
+                f"no parcel for {os.uname().nodename} came through ssh: found {length + byte!r} (from stdin); expected its length. "
+                f"Does a start-up file of the shell there read stdin? Try `echo x | ssh {os.uname().nodename} cat`."
+            )
+        length += byte
+    parts, left = [], int(length)
+    while left:
+        parts.append(os.read(source, left))
+        left -= len(parts[-1])
+        if not parts[-1]:
+            raise LaunchError(
+                f"the parcel for {os.uname().nodename} is cut: {left} of {int(length)} bytes are missing (from stdin); expected all. "
+                "The connection broke: start again."
+            )
+    return Parcel(**json.loads(b"".join(parts)))
+
+
+if __name__ == "__main__":
+    with open(1, "wb", closefd=False) as out:
+        out.write(pack(sys.argv[1:], os.environ))

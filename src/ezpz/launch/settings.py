@@ -1,0 +1,82 @@
+"""The variables that ranks get beside the user's own, each with who chose it, and those that are taken away."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ezpz.launch.order import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.cluster.allocation import Allocation
+    from ezpz.cluster.site import Site
+
+__all__ = ["Communication", "communication"]
+
+# What steers collectives and the fabric under them: shown by --explain wherever it comes from.
+_STEERING = re.compile(r"(NCCL|RCCL|CCL|FI|GLOO|UCX|OFI|MPICH|ZE|HSA|TORCH_NCCL|TP)_")
+
+
+class Communication(NamedTuple):
+    """What the site wants of the ranks' environment.
+
+    Attributes:
+        settings: Variables that are set, because the user has not.
+        unset: Variables that are taken away, with the reason.
+        inherited: Steering variables of the user's environment, which stay, with a note where the site advises otherwise.
+    """
+
+    settings: Mapping[str, Setting]
+    unset: Mapping[str, str]
+    inherited: Mapping[str, Setting]
+
+
+def communication(
+    environ: Mapping[str, str], site: Site | None, allocation: Allocation, *, use_site: bool, unset: tuple[str, ...]
+) -> Communication:
+    """Return the site's communication environment under the user's own.
+
+    Args:
+        environ: The environment of the launcher.
+        site: The machine, if it is known.
+        allocation: The job; its id stands in some values.
+        use_site: ``--comm-env site``; False for ``none``.
+        unset: The names of ``--unset``.
+    """
+    told = site if use_site else None
+    wanted = dict(told.environment) if told else {}
+    taken = dict.fromkeys(unset, "--unset")
+    if told:
+        taken = {name: f"site {told.name}" for name in told.environment_unset if name in environ} | taken
+    settings = {
+        name: Setting(_filled(value, environ, allocation), f"site {told.name}")
+        for name, value in wanted.items()
+        if told and name not in environ and name not in taken
+    }
+    inherited = {
+        name: Setting(value, _advice(name, value, site))
+        for name, value in sorted(environ.items())
+        if _STEERING.match(name) and name not in taken
+    }
+    return Communication(settings, taken, inherited)
+
+
+def _filled(value: str, environ: Mapping[str, str], allocation: Allocation) -> str:
+    if "{user}" in value:
+        value = value.replace("{user}", environ.get("USER") or getpass.getuser())
+    return value.replace("{jobid}", allocation.job_id or "nojob")
+
+
+def _advice(name: str, value: str, site: Site | None) -> str:
+    origin = "your environment"
+    if site is None:
+        return origin
+    advised = site.environment.get(name)
+    if name in site.environment_unset:
+        return f"{origin}; site {site.name} advises to unset it"
+    if advised is not None and advised != value and "{" not in advised:
+        return f"{origin}; site {site.name} advises {advised!r}"
+    return origin

@@ -1,0 +1,256 @@
+"""Golden lines: what every flavour writes for one host, many, uneven blocks, a subset, and the sites' documented cases."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ezpz.cluster import Allocation, recognise
+from ezpz.errors import LaunchError, UsageError
+from ezpz.launch import Placement
+from ezpz.launch.binding import Binding, choose_binding, share
+from ezpz.launch.choice import Choice
+from ezpz.launch.flavours import FLAVOURS, flavour, identify
+from ezpz.launch.order import Order, words
+from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.settings import communication
+
+ONE = Placement(("here",), (2,), "-n")
+MANY = Placement(("n01", "n02", "n03"), (4, 4, 4), "one per device")
+LAST = Placement(("n01", "n02"), (4, 1), "-n")
+UNEVEN = Placement(("n01", "n02", "n03"), (2, 4, 1), "SLURM_TASKS_PER_NODE")
+SUBSET = Placement(("n03", "n01"), (4, 4), "--hosts")
+
+
+def line(name, placement, *, environ=None, binding=None, **more):
+    here = placement is ONE
+    exe = {"srun": "srun", "flux": "flux", "torchrun": "python3"}.get(name, "mpiexec")
+    order = Order(
+        exe=exe,
+        placement=placement,
+        binding=binding or Binding(),
+        is_here=here,
+        hostfile="" if here else "/f",
+        environ=environ or {},
+        **more,
+    )
+    return shlex.join(words(flavour(name).command(order)))
+
+
+OPENMPI = "mpiexec -n {} --map-by slot:OVERSUBSCRIBE --bind-to none"
+SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "expected"),
+    [
+        ("mpich", ONE, "mpiexec -n 2 -launcher fork"),
+        ("mpich", MANY, "mpiexec -n 12 -f /f"),
+        ("mpich", UNEVEN, "mpiexec -n 7 -f /f"),
+        ("mpich", SUBSET, "mpiexec -n 8 -f /f"),
+        ("impi", ONE, "mpiexec -n 2 -bootstrap fork"),
+        ("impi", MANY, "mpiexec -n 12 -machinefile /f"),
+        ("impi", UNEVEN, "mpiexec -n 7 -machinefile /f"),
+        ("openmpi5", ONE, OPENMPI.format(2)),
+        ("openmpi5", MANY, OPENMPI.format(12) + " --hostfile /f -x MINE"),
+        ("openmpi5", UNEVEN, OPENMPI.format(7) + " --hostfile /f -x MINE"),
+        ("openmpi4", ONE, OPENMPI.format(2)),
+        ("openmpi4", SUBSET, OPENMPI.format(8) + " --hostfile /f -x MINE"),
+        ("pals", ONE, "mpiexec --envall -n 2 --ppn 2"),
+        ("pals", MANY, "mpiexec --envall -n 12 --ppn 4 --hostfile /f"),
+        ("pals", LAST, "mpiexec --envall -n 5 --ppn 4 --hostfile /f"),
+        ("pals", SUBSET, "mpiexec --envall -n 8 --ppn 4 --hostfile /f"),
+        (
+            "srun",
+            MANY,
+            f"srun -N 3 -n 12 --ntasks-per-node=4 --nodelist=n01,n02,n03 --distribution=block -c 1 --overcommit --overlap {SRUN}",
+        ),
+        ("srun", UNEVEN, f"srun -N 3 -n 7 --nodelist=/f --distribution=arbitrary -c 1 --overcommit --overlap {SRUN}"),
+        (
+            "srun",
+            SUBSET,
+            f"srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=n03,n01 --distribution=block -c 1 --overcommit --overlap {SRUN}",
+        ),
+        ("flux", ONE, "flux run --nodes=1 --ntasks=2 --requires=host:here -o cpu-affinity=per-task"),
+        ("flux", MANY, "flux run --nodes=3 --ntasks=12 --requires=host:n01,n02,n03 -o cpu-affinity=per-task"),
+        (
+            "torchrun",
+            ONE,
+            "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=0 --no-python",
+        ),
+    ],
+)
+def test_the_line_of_a_flavour(name, placement, expected):
+    assert line(name, placement, environ={"MINE": "1", "OMPI_MCA_x": "1", "PWD": "/"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "placement"), [("pals", UNEVEN), ("flux", UNEVEN), ("flux", LAST), ("torchrun", MANY)]
+)
+def test_what_a_launcher_cannot_place_is_refused_with_a_way_out(name, placement):
+    with pytest.raises(LaunchError, match=r"--ppn|--flavour ssh"):
+        line(name, placement)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("mpich", ["n01:4", "n02:1"]),
+        ("impi", ["n01:4", "n02:1"]),
+        ("openmpi5", ["n01 slots=4", "n02 slots=1"]),
+        ("openmpi4", ["n01 slots=4", "n02 slots=1"]),
+        ("pals", ["n01", "n02"]),
+        ("srun", ["n01\nn01\nn01\nn01", "n02"]),
+    ],
+)
+def test_host_files_speak_the_dialect(name, lines):
+    assert [flavour(name).hostfile_line(*pair) for pair in zip(LAST.hosts, LAST.counts, strict=True)] == lines
+
+
+@pytest.mark.parametrize("name", [name for name in FLAVOURS if name not in {"local", "ssh"}])
+def test_every_word_and_variable_has_a_reason_and_the_users_words_come_last(name):
+    order = Order(
+        "exe",
+        ONE,
+        Binding(),
+        site_args=("--site",),
+        user_args=("--mine", "1"),
+        site="s",
+        environ={"OMP_NUM_THREADS": "1"},
+    )
+    flags = flavour(name).command(order)
+    assert all(flag.words and flag.reason for flag in flags)
+    assert words(flags)[-3:] == ["--site", "--mine", "1"]
+    assert all(setting.origin for setting in flavour(name).environment(order).values())
+    assert flavour(name).NAME
+
+
+@pytest.mark.parametrize("name", FLAVOURS)
+def test_a_flavour_is_complete(name):
+    """What docs/launch.md asks of a new flavour."""
+    root = Path(__file__).parents[2]
+    rows = [row.lower() for row in (root / "docs" / "launch.md").read_text().splitlines() if row.startswith("| ")]
+    spoken = {"openmpi5": "open mpi 5", "openmpi4": "open mpi 5, 4", "impi": "intel mpi"}.get(name, name)
+    assert any(row.startswith(f"| {spoken}") for row in rows), "no row in docs/launch.md"
+    assert spoken.split(" 5")[0] in (root / "CHANGELOG.md").read_text().lower()
+    if name != "local":
+        module = flavour(name)
+        assert module.NAME
+        assert module.BINDS in {True, False}
+        assert not module.recognises("")
+        assert module.hostfile_line("n01", 1)
+
+
+# ---- what programs say of themselves -------------------------------------------------------------------------------
+
+SAID = {
+    "mpich": "HYDRA build details:\n    Version:                                 5.0.2\n",
+    "impi": "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n",
+    "openmpi5": "mpiexec (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n",
+    "openmpi4": "mpiexec (OpenRTE) 4.1.8\n",
+    "pals": "Usage: mpiexec [options]\n --cpu-bind KEYWORD\n --depth N\n --no-vni\n --line-buffer\n",
+}
+
+
+def test_a_flavour_is_known_by_what_it_says():
+    assert {name: identify(text) for name, text in SAID.items()} == {name: name for name in SAID}
+    assert identify("mpirun (Open MPI) 4.1.4") == "openmpi4"
+    assert identify("/opt/cray/pals/1.7/bin/mpiexec\n") == "pals"
+    assert identify("garbage") == identify("") == ""
+
+
+# ---- the documented lines of four sites ----------------------------------------------------------------------------
+
+
+def at_site(environ, hosts, ppn, exe="mpiexec", name="pals", cpus=None):
+    site = recognise(environ, lambda _: None).site
+    placement = Placement(hosts, (ppn,) * len(hosts), "one per device", cpus)
+    plan = LaunchPlan(
+        placement,
+        Choice(flavour(name), exe, "test"),
+        choose_binding("", site, ppn),
+        communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
+        site,
+        hostfile="/f",
+        environ=environ,
+    )
+    return shlex.join(plan.prefix()), plan
+
+
+def test_aurora():
+    text, plan = at_site({"PBS_JOBID": "1.aurora-pbs-0001.host"}, ("x4000c0s0b0n0", "x4000c0s1b0n0"), 12)
+    assert text == (
+        "mpiexec --envall -n 24 --ppn 12 --hostfile /f --cpu-bind "
+        "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
+    )
+    assert plan.shared()["CCL_ATL_TRANSPORT"] == "mpi"
+    assert plan.shared()["ZE_FLAT_DEVICE_HIERARCHY"] == "FLAT"
+    assert "EZPZ_CPUS" not in plan.shared()
+
+
+def test_polaris():
+    text, _ = at_site({"PBS_JOBID": "1.polaris-pbs-01.hsn"}, ("x3001c0s1b0n0", "x3001c0s1b1n0"), 4)
+    assert text == (
+        "mpiexec --envall -n 8 --ppn 4 --hostfile /f --cpu-bind list:24-31,56-63:16-23,48-55:8-15,40-47:0-7,32-39"
+    )
+
+
+def test_perlmutter():
+    text, _ = at_site({"NERSC_HOST": "perlmutter"}, ("nid000001", "nid000002"), 4, "srun", "srun", 128)
+    assert text == (
+        "srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=nid000001,nid000002 --distribution=block -c 32 --overlap "
+        f"--cpu-bind=cores {SRUN} --gpu-bind=none"
+    )
+
+
+def test_frontier():
+    text, plan = at_site({"LMOD_SYSTEM_NAME": "frontier"}, ("frontier00001", "frontier00002"), 8, "srun", "srun", 56)
+    assert text == (
+        "srun -N 2 -n 16 --ntasks-per-node=8 --nodelist=frontier00001,frontier00002 --distribution=block --overlap "
+        f"{SRUN} -c7 --gpus-per-task=1 --gpu-bind=closest"
+    )
+    assert plan.shared()["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1,hsn2,hsn3"
+
+
+# ---- binding -------------------------------------------------------------------------------------------------------
+
+
+def test_bindings_are_read_in_the_launchers_dialects():
+    listed = choose_binding("list:0-3,8:4-7", None, 2)
+    assert listed.cpus == ("0-3,8", "4-7")
+    assert listed.masks == ("0x10f", "0xf0")
+    assert choose_binding("mask_cpu:0x10f,0xf0", None, 2).cpus == ("0,1,2,3,8", "4,5,6,7")
+    assert choose_binding("map_cpu:0,8", None, 1).cpus == ("0",)
+    assert line("srun", SUBSET, binding=listed).count("--cpu-bind=mask_cpu:0x10f,0xf0") == 1
+    assert "--cpu-bind none" in line("pals", SUBSET, binding=choose_binding("none", None, 4))
+
+
+def test_fewer_ranks_than_devices_are_bound_as_the_first_of_all():
+    site = recognise({"EZPZ_SITE": "aurora"}, lambda _: None).site
+    assert choose_binding("", site, 4, 12).cpus == ("4-7", "8-11", "12-15", "16-19")
+    assert choose_binding("", site, 4, 6).cpus == ("1-16", "17-32", "33-48", "53-68")
+    assert choose_binding("", site, 13, 12).text == "none"
+
+
+@pytest.mark.parametrize(
+    ("wish", "words_"),
+    [
+        ("list:0-3", ("too short", "names the CPUs of 1 local ranks", "expected 2", "--ppn 1")),
+        ("list:3-0:1", ("cannot read the binding 'list:3-0:1'", "--cpu-bind")),
+        ("list:", ("cannot read the binding",)),
+        ("mask_cpu:0,0x1", ("cannot read the binding",)),
+        ("core", ("cannot read the binding 'core'", "cores")),
+    ],
+)
+def test_a_bad_binding_is_one_clear_error(wish, words_):
+    with pytest.raises(UsageError) as caught:
+        choose_binding(wish, None, 2)
+    assert all(word in str(caught.value) for word in words_)
+
+
+def test_cores_are_shared_in_order_and_more_ranks_than_cores_share_all():
+    allowed = os.sched_getaffinity(0)
+    parts = [share(allowed, rank, 2) for rank in range(2)]
+    assert sorted(parts[0] + parts[1]) == sorted(allowed) or len(allowed) < 2
+    assert share({0, 1}, 5, 1000) == [0, 1]

@@ -1,0 +1,79 @@
+"""Where the ranks meet."""
+
+import socket
+
+import pytest
+
+from ezpz.cluster.site import Recognise, Site
+from ezpz.errors import LaunchError, UsageError
+from ezpz.launch import Placement
+from ezpz.launch.master import choose_address, choose_port
+
+HERE = Placement(("localhost",), (2,), "-n")
+OTHERS = Placement(("192.0.2.7", "192.0.2.8"), (1, 1), "--hosts")
+
+
+def test_on_one_host_the_ranks_meet_on_loopback():
+    assert choose_address(HERE, {}, None)[:2] == ("127.0.0.1", "all ranks are here")
+    assert choose_address(HERE, {"MASTER_ADDR": "10.0.0.1"}, None).address == "10.0.0.1"
+    assert choose_address(HERE, {"MASTER_ADDR": "10.0.0.1", "RANK": "0"}, None).address == "127.0.0.1"
+
+
+def test_on_several_hosts_it_is_the_first_one():
+    assert choose_address(OTHERS, {}, None)[:2] == ("192.0.2.7", "first host")
+    assert choose_address(OTHERS, {"MASTER_ADDR": "192.0.2.9"}, None)[:2] == ("192.0.2.9", "MASTER_ADDR")
+
+
+def test_a_site_names_hosts_by_its_own_rule_and_a_name_that_is_unknown_here_is_told():
+    site = Site("toy", "pbs", recognise=Recognise(), address="{ip}")
+    assert choose_address(OTHERS, {}, site)[:2] == ("192.0.2.7", "first host")
+    site = Site("toy", "pbs", recognise=Recognise(), address="{short}.hsn.invalid")
+    told = choose_address(OTHERS, {}, site)
+    assert told.address == "192.0.2.7"
+    assert "192.hsn.invalid, as site toy names it, does not resolve here" in told.note
+
+
+@pytest.mark.parametrize("wish", ["localhost", "127.0.0.1", "::1"])
+def test_loopback_for_several_hosts_is_refused(wish):
+    with pytest.raises(UsageError, match=r"MASTER_ADDR.*2 hosts from 192.0.2.7 on.*unset MASTER_ADDR"):
+        choose_address(OTHERS, {"MASTER_ADDR": wish}, None)
+
+
+def test_a_first_host_that_nobody_knows_is_refused():
+    with pytest.raises(LaunchError, match=r"no address of nosuch\.invalid .*export MASTER_ADDR"):
+        choose_address(Placement(("nosuch.invalid", "192.0.2.8"), (1, 1), "--hosts"), {}, None)
+
+
+def test_the_port_on_this_host_is_held_and_rank_0_can_still_listen_on_it():
+    port, origin, held = choose_port(HERE, {})
+    with held, socket.socket() as other, socket.socket() as store:
+        assert "held" in origin
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("", port))
+        store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        store.bind(("", port))
+        store.listen()
+
+
+def test_a_users_port_that_is_taken_names_its_holder():
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            UsageError, match=rf"port {port} \(from MASTER_PORT\).*by \S+ \(pid \d+\).*unset MASTER_PORT"
+        ):
+            choose_port(HERE, {"MASTER_PORT": str(port)})
+    chosen, origin, held = choose_port(HERE, {"MASTER_PORT": str(port)})
+    held.close()
+    assert (chosen, origin) == (port, "MASTER_PORT")
+
+
+@pytest.mark.parametrize("wish", ["x", "0", "65536", "-1"])
+def test_what_is_no_port_is_refused(wish):
+    with pytest.raises(UsageError, match="MASTER_PORT"):
+        choose_port(HERE, {"MASTER_PORT": wish})
+
+
+def test_on_another_host_a_port_is_named_and_cannot_be_held():
+    port, _, held = choose_port(OTHERS, {})
+    assert 20_000 <= port < 32_000
+    assert held is None

@@ -1,0 +1,119 @@
+"""Launches that must not disturb each other, ports that are taken, and interfaces that lead to the others."""
+
+import json
+import sys
+import time
+
+from lab import process
+from lab.shown import SHOW, shown
+
+LAUNCH = [sys.executable, "-m", "ezpz.launch"]
+MEET = """
+import os, socket, sys, time
+port = int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    server = socket.create_server((os.environ["MASTER_ADDR"], port))
+    others = [server.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
+    for other in others:
+        other.sendall(sys.argv[1].encode())
+    print("met", len(others), flush=True)
+else:
+    end = time.monotonic() + 20
+    while True:
+        try:
+            peer = socket.create_connection((os.environ["MASTER_ADDR"], port), 5)
+            break
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    assert peer.recv(64).decode() == sys.argv[1]
+time.sleep(1.5)
+"""
+
+
+def meet(word):
+    return [sys.executable, "-c", MEET, word]
+
+
+def test_two_launches_on_one_host_meet_apart(start_launch):
+    runs = [start_launch("-n", "3", *meet(word)) for word in ("one", "two", "three")]
+    for run in runs:
+        out, err = run.communicate(timeout=60)
+        assert (run.returncode, out) == (0, "met 2\n"), err
+
+
+def test_two_launches_in_one_slurm_allocation_run_at_the_same_time(slurm, clean_env, tmp_path):
+    line = " ".join([*LAUNCH, "-n", "2", sys.executable, str(tmp_path / "meet.py")])
+    (tmp_path / "meet.py").write_text(MEET)
+    script = f"{line} one & one=$!; {line} two & two=$!; wait $one && wait $two"
+    begin = time.monotonic()
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", script], clean_env, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "met 1\nmet 1\n"), done.stderr
+    assert time.monotonic() - begin < 30
+
+
+def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env):
+    """The launcher on head cannot hold a port of n01: every port that it may choose is taken there at first, but for few."""
+    hold = (
+        "import socket, time\nheld = []\n"
+        "for port in range(20000, 32000):\n"
+        "    if port % 3:\n"
+        "        held.append(socket.create_server(('', port)))\n"
+        "print('held', flush=True)\ntime.sleep(60)\n"
+    )
+    taker = slurm.hosts["n01"].popen(
+        ["bash", "-c", f'ulimit -n 20000; exec {sys.executable} -c "{hold}"'], {**clean_env}, stdout=-1, text=True
+    )
+    try:
+        assert taker.stdout.readline() == "held\n"
+        for _ in range(3):
+            done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, *meet("x")], clean_env, timeout=60)
+            if "starting again with another" in done.stderr:
+                break
+        assert (done.returncode, done.stdout) == (0, "met 1\n"), done.stderr
+        assert "is taken on n01; starting again with another" in done.stderr
+    finally:
+        process.kill_group(taker)
+
+
+def test_a_users_port_that_is_taken_on_the_first_host_is_not_exchanged(slurm, clean_env):
+    hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(60)"
+    taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
+    try:
+        assert taker.stdout.readline() == "held\n"
+        done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, "true"], {**clean_env, "MASTER_PORT": "23456"}, timeout=60)
+        assert done.returncode == 2
+        assert "port 23456 (from MASTER_PORT): it is taken on n01" in done.stderr
+    finally:
+        process.kill_group(taker)
+
+
+def test_ranks_on_several_hosts_are_told_the_interface_that_leads_to_rank_0(slurm, clean_env):
+    show = [sys.executable, "-c", "import os; print(os.environ.get('GLOO_SOCKET_IFNAME'), flush=True)"]
+    done = slurm.salloc(["-N2", "-n2"], [*LAUNCH, *show], clean_env)
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.split()
+    assert len(names) == 2
+    assert all(name.startswith("e") for name in names)
+    assert f" through {names[0][:2]}" in done.stderr
+    mine = slurm.salloc(["-N2", "-n2"], [*LAUNCH, *show], {**clean_env, "GLOO_SOCKET_IFNAME": "lo"})
+    assert mine.stdout.split() == ["lo", "lo"]
+
+
+def test_a_users_port_that_is_taken_stops_the_launch_before_it_starts(launch, clean_env):
+    import socket
+
+    with socket.create_server(("", 0)) as taken:
+        done = launch("-n", "2", *SHOW, env={**clean_env, "MASTER_PORT": str(taken.getsockname()[1])})
+    assert (done.returncode, shown(done.stdout)) == (2, [])
+    assert "pytest" in done.stderr or "python" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_json_and_explain_start_nothing(launch, tmp_path):
+    for option in ("--json", "--explain", "--dry-run"):
+        done = launch("-n", "2", option, "touch", "ran")
+        assert done.returncode == 0, done.stderr
+        if option == "--json":
+            assert json.loads(done.stdout)["world_size"] == 2
+    assert not (tmp_path / "ran").exists()

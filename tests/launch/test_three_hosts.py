@@ -1,0 +1,85 @@
+"""Placement, environment and binding as the ranks see them, over three hosts of a laboratory, on every flavour that has hosts."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from lab.shown import SHOW, shown
+
+LAUNCH = [sys.executable, "-m", "ezpz.launch"]
+CPUS = [
+    sys.executable,
+    "-c",
+    "import json, os; print(json.dumps([os.environ['RANK'], sorted(os.sched_getaffinity(0))]), flush=True)",
+]
+
+
+@pytest.fixture
+def three(make_hosts):
+    return make_hosts("head", "n01", "n02", "n03")
+
+
+def remote(hosts):
+    return {
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(hosts.rsh),
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": str(hosts.rsh),
+        "OMPI_MCA_plm_rsh_agent": str(hosts.rsh),
+        "PRTE_MCA_plm_ssh_agent": str(hosts.rsh),
+    }
+
+
+def test_uneven_blocks_a_subset_and_an_excluded_host_come_out_as_planned(flavour, three, tmp_path):
+    env = flavour.env(MINE="a 'b' \"c\"", NCCL_DEBUG="INFO", **remote(three))
+    (tmp_path / "hosts").write_text("n01:2\nn02:1\nn03:3\n")
+
+    def run(*options):
+        done = three["head"].run([*LAUNCH, *options, *SHOW, "x y"], env, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return shown(done.stdout)
+
+    uneven = run("--hostfile", "hosts", "--unset", "NCCL_DEBUG")
+    assert [host for _, _, host, _ in uneven] == ["n01"] * 2 + ["n02"] + ["n03"] * 3
+    told = [
+        (environ["RANK"], environ["LOCAL_RANK"], environ["LOCAL_WORLD_SIZE"], environ["GROUP_RANK"])
+        for environ, *_ in uneven
+    ]
+    assert told == [
+        ("0", "0", "2", "0"),
+        ("1", "1", "2", "0"),
+        ("2", "0", "1", "1"),
+        ("3", "0", "3", "2"),
+        ("4", "1", "3", "2"),
+        ("5", "2", "3", "2"),
+    ]
+    assert {(environ["MASTER_ADDR"], environ["MINE"], *argv) for environ, argv, _, _ in uneven} == {
+        ("n01", "a 'b' \"c\"", "x y")
+    }
+
+    subset = run("--hosts", "n03,n01", "--ppn", "2")
+    assert [host for _, _, host, _ in subset] == ["n03", "n03", "n01", "n01"]
+    assert {environ["MASTER_ADDR"] for environ, *_ in subset} == {"n03"}
+
+    rest = run("--hosts", "n[01-03]", "--exclude", "n02", "--ppn", "1")
+    assert [host for _, _, host, _ in rest] == ["n01", "n03"]
+
+
+def test_a_binding_reaches_every_rank(flavour, three, tmp_path):
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one CPU")
+    env = flavour.env(**remote(three))
+    for spec, expected in ((f"list:{allowed[1]}:{allowed[0]}", [[allowed[1]], [allowed[0]]]), ("auto", None)):
+        done = three["head"].run(
+            [*LAUNCH, "--hosts", "n01,n02", "--ppn", "2", "--cpu-bind", spec, *CPUS], env, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        told = dict(json.loads(line) for line in done.stdout.splitlines())
+        ranks = [told[str(rank)] for rank in range(4)]
+        if expected:
+            assert ranks == expected * 2
+        else:
+            assert sorted(ranks[0] + ranks[1]) == sorted(ranks[2] + ranks[3]) == allowed
+            assert not set(ranks[0]) & set(ranks[1])
