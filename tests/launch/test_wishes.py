@@ -24,6 +24,12 @@ def test_the_local_flavour_binds_its_ranks(launch):
     assert told == {"0": [allowed[-1]], "1": [allowed[0]]}
 
 
+def test_cpus_that_this_host_has_not_are_a_note_and_no_failure(launch):
+    done = launch("-n", "1", "--cpu-bind", "list:4000", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "cannot be bound to CPUs 4000 to 4000" in done.stderr
+
+
 def test_torchruns_agent_serves_as_a_launcher(launch):
     done = launch("-n", "2", "--flavour", "torchrun", *SHOW, "a b", timeout=120)
     assert done.returncode == 0, done.stderr

@@ -224,7 +224,7 @@ def _replace(path: str, text: str) -> None:
             file.flush()
             os.chmod(file.name, os.stat(path).st_mode & 0o7777)
             os.replace(file.name, path)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the half-written file goes, whatever came
             os.unlink(file.name)
             raise
 

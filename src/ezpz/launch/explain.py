@@ -9,6 +9,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from ezpz.launch.contract import threads
+
 if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.planning import Survey
@@ -55,7 +57,12 @@ def as_text(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
         ("devices", f"{found.devices.count} {found.devices.kind} per host", found.devices.origin),
         ("flavour", f"{plan.flavour_name} {'.'.join(map(str, plan.choice.version))}".strip(), plan.choice.reason),
         ("binding", plan.binding.text, plan.binding.origin),
+        ("threads", *_threads(plan)),
     ]
+    if len(placement.hosts) > 1 and "GLOO_SOCKET_IFNAME" not in {*plan.kept(), *plan.shared()}:
+        rows.append(
+            ("interface", "the one that leads to rank 0, on each host", "GLOO_SOCKET_IFNAME, told to each rank")
+        )
     parts = [("plan", rows)]
     parts.append(("line", [("", shlex.join(words), reason) for words, reason in plan.flags(ranks=True)]))
     parts[-1][1].append(("", shlex.join(command), "the program, behind ezpz's shim" if plan.flavour else "the program"))
@@ -68,6 +75,18 @@ def as_text(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
     if notes:
         parts.append(("notes", [("", note, "") for note in notes]))
     return "\n\n".join(_part(title, rows) for title, rows in parts)
+
+
+def _threads(plan: LaunchPlan) -> tuple[str, str]:
+    """Return ``OMP_NUM_THREADS`` of a rank, and who chose it."""
+    setting = plan.settings().get("OMP_NUM_THREADS")
+    if setting:
+        return setting
+    if "OMP_NUM_THREADS" in plan.kept():
+        return plan.kept()["OMP_NUM_THREADS"], "your environment"
+    if plan.is_here:
+        return threads(plan.placement.world_size), "cores of this host shared by its ranks"
+    return "cores of a host / its ranks", "each host counts its own"
 
 
 def _part(title: str, rows: list[tuple[str, str, str]]) -> str:

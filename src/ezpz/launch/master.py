@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING, NamedTuple
@@ -124,16 +123,20 @@ def _by_site(host: str, site: Site) -> str:
 
 def _reachable(name: str) -> bool:
     """Tell whether a name is known here and means no loopback address."""
+    from ipaddress import ip_address
+
     try:
         told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return not any(ipaddress.ip_address(str(where[0]).split("%", maxsplit=1)[0]).is_loopback for *_, where in told)
+    return not any(ip_address(str(where[0]).split("%", maxsplit=1)[0]).is_loopback for *_, where in told)
 
 
 def _is_loopback(name: str) -> bool:
+    from ipaddress import ip_address
+
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return ip_address(name).is_loopback
     except ValueError:
         return name == "localhost" or name.startswith("localhost.")
 

@@ -231,7 +231,11 @@ class Supervisor:
 def _prepare(cpus: Sequence[int] | None) -> None:
     die_with_parent()
     if cpus:
-        os.sched_setaffinity(0, cpus)
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError:  # said by the rank itself: the launcher would show a traceback
+            text = f"ezpz: note: a rank cannot be bound to CPUs {cpus[0]} to {cpus[-1]} (from --cpu-bind or the site) on this host\n"
+            os.write(2, text.encode())
 
 
 def _kill(pid: int, number: int, *, group: bool) -> None:

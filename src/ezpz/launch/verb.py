@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ezpz.cluster.network import route_to
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.launch.contract import LONGEST_VARIABLE, cores, named_hosts
-from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.folder import private_folder
 from ezpz.launch.master import addresses, choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
@@ -76,6 +75,9 @@ def _show(found: Survey, plan: LaunchPlan, wishes: Wishes) -> int:
     command = list(wishes.command) or ["COMMAND"]
     if note:
         _tell(f"note: {note}")
+    if wishes.json or wishes.explain:
+        from ezpz.launch.explain import as_json, as_text  # a launch needs neither json nor textwrap
+
     if wishes.json:
         print(as_json(found, plan, command))
     elif wishes.explain:
