@@ -63,7 +63,8 @@ def record(commands, command, key=None):
 
 def scrub(text):
     folder = Path(os.environ.get("SLURM_CONF", "")).parent
-    for old in map(str, (folder, Path.cwd(), Path.home())):
+    submitted = os.environ.get("SLURM_SUBMIT_DIR") or os.environ.get("PBS_O_WORKDIR") or folder
+    for old in map(str, (folder, submitted, Path.cwd(), Path.home())):
         text = text.replace(old, "/home/user/run") if len(old) > 1 else text
     text = re.sub(r"root\(0\)", "user(1000)", text)
     text = re.sub(r"--user=root", "--user=user", text)
