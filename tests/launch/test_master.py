@@ -44,6 +44,14 @@ def test_a_first_host_that_nobody_knows_is_refused():
         choose_address(Placement(("nosuch.invalid", "192.0.2.8"), (1, 1), "--hosts"), {}, None)
 
 
+def test_a_host_that_is_none_of_the_jobs_need_not_know_their_names():
+    placement = Placement(("nosuch.invalid", "other.invalid"), (1, 1), "-n")
+    site = Site("toy", "pbs", recognise=Recognise(), address="{short}.hsn.invalid")
+    told = choose_address(placement, {}, site, must_know=False)
+    assert told.address == "nosuch.hsn.invalid"
+    assert "nosuch.hsn.invalid is unknown on this host" in told.note
+
+
 def test_the_port_on_this_host_is_held_and_rank_0_can_still_listen_on_it():
     port, origin, held = choose_port(HERE, {})
     with held, socket.socket() as other, socket.socket() as store:

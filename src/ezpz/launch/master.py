@@ -30,8 +30,17 @@ class Master(NamedTuple):
     note: str = ""
 
 
-def choose_address(placement: Placement, environ: Mapping[str, str], site: Site | None) -> Master:
+def choose_address(
+    placement: Placement, environ: Mapping[str, str], site: Site | None, *, must_know: bool = True
+) -> Master:
     """Return the address of rank 0's host as all ranks can reach it.
+
+    Args:
+        placement: Ranks per host.
+        environ: Holds the user's own ``MASTER_ADDR``, perhaps.
+        site: The machine, whose rule names hosts.
+        must_know: Refuse a name that is unknown on this host; without it such a name is a note, because a host that is none of the
+            job's, such as a login host, need not know the names that the job's hosts know.
 
     Raises:
         UsageError: The user's ``MASTER_ADDR`` is this host's loopback, while ranks run on other hosts too.
@@ -58,6 +67,8 @@ def choose_address(placement: Placement, environ: Mapping[str, str], site: Site 
             "first host",
             f"{advised}, as site {site.name if site else ''} names it, does not resolve here: {first} is used",
         )
+    if not must_know and not _resolved(advised):
+        return Master(advised, origin, f"{advised} is unknown on this host; the ranks' hosts must know it")
     if is_here(first):
         # Debian's /etc/hosts gives a host's own name 127.0.1.1: the address on the route to the others is meant.
         route = route_to(next(host for host in placement.hosts if not is_here(host)))
@@ -125,11 +136,17 @@ def _reachable(name: str) -> bool:
     """Tell whether a name is known here and means no loopback address."""
     from ipaddress import ip_address
 
+    told = _resolved(name)
+    return bool(told) and not any(ip_address(text).is_loopback for text in told)
+
+
+def _resolved(name: str) -> list[str]:
+    """Return the addresses of a name; none when it is unknown here."""
     try:
         told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
-        return False
-    return not any(ip_address(str(where[0]).split("%", maxsplit=1)[0]).is_loopback for *_, where in told)
+        return []
+    return [str(where[0]).split("%", maxsplit=1)[0] for *_, where in told]
 
 
 def _is_loopback(name: str) -> bool:

@@ -16,6 +16,7 @@ from ezpz.cluster.network import route_to
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.launch.contract import LONGEST_VARIABLE, cores, named_hosts
 from ezpz.launch.folder import private_folder
+from ezpz.launch.here import is_here
 from ezpz.launch.master import addresses, choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
 from ezpz.launch.order import Setting
@@ -69,7 +70,7 @@ def _show(found: Survey, plan: LaunchPlan, wishes: Wishes) -> int:
     """Print what would run; the host file named in the line stays, so that the line can be pasted."""
     if plan.needs_hostfile:
         plan = plan.with_hostfile(private_folder(f"dry-run-{os.getpid()}"))
-    plan, held, note = _met(replace(plan, run_id=os.urandom(4).hex()))
+    plan, held, note = _met(replace(plan, run_id=os.urandom(4).hex()), must_know=False)
     if held:
         held.close()
     command = list(wishes.command) or ["COMMAND"]
@@ -87,9 +88,9 @@ def _show(found: Survey, plan: LaunchPlan, wishes: Wishes) -> int:
     return 0
 
 
-def _met(plan: LaunchPlan) -> tuple[LaunchPlan, socket.socket | None, str]:
+def _met(plan: LaunchPlan, *, must_know: bool) -> tuple[LaunchPlan, socket.socket | None, str]:
     """Return the plan with the address and port where the ranks meet, the socket that holds the port, and a note."""
-    address = choose_address(plan.placement, plan.environ, plan.site)
+    address = choose_address(plan.placement, plan.environ, plan.site, must_know=must_know)
     port, origin, held = choose_port(plan.placement, plan.environ)
     master = (Setting(address.address, address.origin), Setting(str(port), origin))
     return replace(plan, master=master), held, address.note
@@ -138,8 +139,10 @@ def _run(plan: LaunchPlan, found: Survey, command: list[str]) -> int:
         hosts = named_hosts(plan.placement.hosts)
         ours = {"EZPZ_HOSTS": Setting(hosts, "the plan"), "EZPZ_LAUNCH_CMD": Setting(line, "this launch")}
         plan = replace(plan, extra={**plan.extra, **ours})
+        # A scheduler vouches for its hosts where this one is none of them.
+        must_know = not found.allocation.job_id or any(map(is_here, found.allocation.hosts))
         for attempt in range(_MOST_STARTS):
-            met, held, note = _met(replace(plan, run_id=os.urandom(8).hex()))
+            met, held, note = _met(replace(plan, run_id=os.urandom(8).hex()), must_know=must_know)
             if not attempt:
                 _announce(met, found)
                 if note:
