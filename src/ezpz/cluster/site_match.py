@@ -10,9 +10,9 @@ The user's own sites are asked before the packaged ones, at each step.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from ezpz.cluster.probe import host_name
 from ezpz.errors import MachineError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["by_names", "by_variables", "host_names", "one_of"]
 
 def host_names(read: Read) -> tuple[str, ...]:
     """Return the names of this host in small letters, its own first, without asking a name server."""
-    name = (read("/proc/sys/kernel/hostname") or os.uname().nodename).strip().lower()
+    name = host_name(read).lower()
     if "." in name:
         return (name,)
     names = [name]

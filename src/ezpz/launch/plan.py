@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours import Flavour
     from ezpz.launch.placement import Placement
 
-__all__ = ["LaunchPlan", "is_here"]
+__all__ = ["LaunchPlan"]
 
 SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")  # pathlib costs 10 ms
 

@@ -11,12 +11,12 @@ site                                      the site's default, for hosts that can
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.devices import amd, apple, grants, intel, masks, nvidia
 from ezpz.cluster.devices.answer import Devices, refusal
+from ezpz.cluster.probe import host_name
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _wished_number(environ: Mapping[str, str]) -> int | None:
 
 def _is_here(environ: Mapping[str, str], read: Read, allocation: Allocation) -> bool:
     # Slurm's name of a host may be another than the host's own; node files may list fully qualified names.
-    names = {read("/proc/sys/kernel/hostname") or os.uname().nodename, "localhost", "127.0.0.1"}
+    names = {host_name(read), "localhost", "127.0.0.1"}
     if allocation.scheduler == "slurm":
         names.add(environ.get("SLURMD_NODENAME", ""))
     return not {_short(name) for name in names if name}.isdisjoint(map(_short, allocation.hosts))
