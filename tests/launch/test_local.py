@@ -73,7 +73,7 @@ def test_the_first_line_says_what_starts_and_stdout_stays_the_programs(launch):
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        ("exit 3", 3, "rank 1 (pid"),
+        ("exit 3", 3, "rank 1 on host "),
         ("kill -SEGV $$", 139, "was killed by SIGSEGV"),
         ("kill -KILL $$", 137, "was killed by SIGKILL"),
         ("exec /no/such/program", 127, "exited with code 127"),
@@ -181,7 +181,7 @@ def test_bad_input_is_one_line_and_the_right_exit_code(launch, tmp_path, args, c
     done = launch(*args)
     assert (done.returncode, done.stdout) == (code, "")
     said = [line for line in done.stderr.splitlines() if not re.match(r"ezpz: (\d+ ranks on|local launcher)", line)]
-    assert len(said) == 1
+    assert len(said) == 1 or said[1:] == ["ezpz: 1 other rank failed in the same way"]
     assert said[0].startswith("ezpz: ")
     assert words in said[0]
 

@@ -60,6 +60,11 @@ def test_our_options_end_where_the_command_begins(argv, ranks, per_host, command
             Wishes(launcher_args=("-v", "--mca", "a", "b c", "-l", "-q")),
         ),
         ("--comm-env none --unset A,B_1 --unset=C", Wishes(comm_env="none", unset=("A", "B_1", "C"))),
+        ("--label --log-dir logs/x", Wishes(label=True, log_dir="logs/x")),
+        ("--start-timeout 90 --timeout=1h30m", Wishes(start_timeout=90, timeout=5400)),
+        ("--start-timeout off --timeout none --exit-timeout 0", Wishes(start_timeout=None)),
+        ("--idle-timeout 10m --exit-timeout 0.5", Wishes(idle_timeout=600, exit_timeout=0.5)),
+        ("--timeout 01:30:10", Wishes(timeout=5410)),
         ("--dry-run --explain --json", Wishes(dry_run=True, explain=True, json=True)),
     ],
 )
@@ -81,7 +86,22 @@ def test_every_option_is_a_wish(line, wishes, command):
         ("--nnodes 2 t.py", ("Did you mean --nhosts?",)),
         ("-N 2 t.py", ("Did you mean --nhosts?",)),
         ("--nodelist n01 t.py", ("Did you mean --hosts?",)),
-        ("--timeout 3 t.py", ("unknown option --timeout", "Options of the command come after it")),
+        ("--time 3 t.py", ("unknown option --time", "Did you mean --timeout?", "Options of the command come after it")),
+        ("-l t.py", ("Did you mean --label?",)),
+        ("--tee 3 t.py", ("Did you mean --log-dir?",)),
+        ("-W 30 t.py", ("Did you mean --exit-timeout?",)),
+        ("--log-dir '' t.py", ("--log-dir", "the value is empty")),
+        ("--timeout 10min t.py", ("--timeout", "'10min' is not a time", "expected seconds (90), 90s, 10m,", "or off")),
+        ("--timeout '' t.py", ("--timeout", "'' is not a time")),
+        ("--timeout -5 t.py", ("--timeout", "'-5' is not a time")),
+        ("--timeout inf t.py", ("'inf' is not a time",)),
+        ("--timeout 1e3 t.py", ("'1e3' is not a time",)),
+        ("--timeout 30m1h t.py", ("'30m1h' is not a time",)),
+        ("--timeout 10:00 t.py", ("'10:00' is not a time", "HH:MM:SS")),
+        ("--timeout 1:60:00 t.py", ("'1:60:00' is not a time",)),
+        ("--timeout ٣ t.py", ("is not a time",)),
+        ("--start-timeout 1001d t.py", ("--start-timeout", "'1001d' is longer than 1000 days")),
+        ("--idle-timeout --timeout 3 t.py", ("--idle-timeout needs a value, but --timeout follows",)),
         ("--zzz t.py", ("unknown option --zzz (from the command line). Options of the command",)),
         ("--dry-run=yes t.py", ("--dry-run", "yes")),
         ("-n 0 true", ("-n/--np", "'0' is not a whole number of at least 1", "--help")),
@@ -145,6 +165,33 @@ def test_words_for_the_launcher_are_a_shells(text):
         assert "--launcher-args" in error(shlex.join([f"--launcher-args={text}", "x"]))
     else:
         assert parse([f"--launcher-args={text}", "x"], {}).launcher_args == words
+
+
+@given(st.integers(0, 80_000_000))
+def test_a_time_is_the_same_in_every_spelling(seconds):
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours_of_day = divmod(hours, 24)
+    spellings = [
+        str(seconds),
+        f"{seconds}s",
+        f"{hours}h{minutes}m{rest}s",
+        f"{days}d{hours_of_day}h{minutes}m{rest}s",
+        f"{hours:02}:{minutes:02}:{rest:02}",
+    ]
+    assert {parse([f"--timeout={text}", "x"], {}).timeout for text in spellings} == {seconds or None}
+
+
+@given((st.text(alphabet="0123456789.:smhd-e", max_size=8) | st.text(max_size=4)).filter(lambda text: text != "--"))
+def test_a_time_is_positive_or_off_or_refused_with_the_expected_forms(text):
+    try:
+        seconds = parse([f"--timeout={text}", "x"], {}).timeout
+    except UsageError:
+        said = error(shlex.join([f"--timeout={text}", "x"]))
+        assert "longer than 1000 days" in said or "expected seconds (90), 90s" in said
+    else:
+        assert seconds is None or 0 < seconds <= 1000 * 86400
+        assert seconds is not None or text in {"off", "none"} or not text.strip("0.:smhd")
 
 
 def test_help_fits_a_terminal_and_tells_every_option(capsys, monkeypatch):

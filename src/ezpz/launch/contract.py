@@ -4,7 +4,10 @@ Source of the contract: torch 2.13, ``torch.distributed.run``. The launcher sets
 added per rank, by the local flavour itself or by the shim in front of a rank (`ezpz.launch.shim`).
 
     EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
-    EZPZ_CONTROL=token@port@address,address   where a shim reports how its rank ended
+    EZPZ_CONTROL=secret@port@address,address   where the launcher listens for the leader of each host; ranks do not see it
+    EZPZ_SOCKET=@ezpz-5f3a…  where the leader of this host listens for shims and ranks (`ezpz.launch.local_socket`)
+    EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
+    EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -22,7 +25,17 @@ __all__ = ["LONGEST_VARIABLE", "cores", "inherited", "named_hosts", "rank_variab
 
 LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
 
-OURS = ("EZPZ_PLACEMENT", "EZPZ_CONTROL", "EZPZ_STDIN", "EZPZ_HOSTS", "EZPZ_LAUNCH_CMD", "EZPZ_FLAVOUR")
+OURS = (
+    "EZPZ_PLACEMENT",
+    "EZPZ_CONTROL",
+    "EZPZ_SOCKET",
+    "EZPZ_LAUNCH",
+    "EZPZ_LAUNCH_ID",
+    "EZPZ_STDIN",
+    "EZPZ_HOSTS",
+    "EZPZ_LAUNCH_CMD",
+    "EZPZ_FLAVOUR",
+)
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,16 +1,6 @@
-r"""The thin channel between ranks and the launcher: lines of text over TCP, in both cases a host or rank that connects.
+"""The launcher's end of the lines to its leaders: it lets in who knows the secret, reads what they say, and gives orders.
 
-A shim makes one short connection when the first rank of its host is up and one when its rank fails. Where ssh starts the
-ranks, shims speak with the leader of their host, whose one connection lasts as long as its ranks (`ezpz.launch.leader`). Lines:
-
-    TOKEN EVENT HOST RANK PID CODE\n        CODE is minus the signal for a signal
-
-    up, ended, mismatch, port        from shims
-    leader, refused, done            from leaders, whose RANK is the index of their host
-    lost                             made here, when a leader's connection ends before it is done
-
-The launcher answers a leader with single bytes, each the number of a signal for its ranks. The token keeps strangers on a
-shared network from ending the job.
+The protocol is that of `ezpz.launch.link`. A leader that has gone without saying ``done`` is lost, and its host with it.
 """
 
 from __future__ import annotations
@@ -19,172 +9,257 @@ import os
 import selectors
 import socket
 import time
-from collections import namedtuple
-from operator import ne
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
+from ezpz.launch.link import lines, sign, watch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Control", "Event", "send", "watch"]
+__all__ = ["Control", "Event", "Piece"]
 
-_PATIENCE = 5.0  # seconds: a shim that cannot reach the launcher must still end with its rank's exit code
-_LONGEST = 4096  # bytes of a line; whoever says more is no shim
+_LONGEST = 1 << 20  # bytes of a line; a leader's longest holds the stacks of its ranks
+_LONGEST_HELLO = 4096
+_STRANGER = 15.0  # seconds for a connection to show that it knows the secret
+_READ = 1 << 18
 
-# A peer that answers nothing for so long is gone: its host crashed or the network between is cut. Seconds.
-_SILENCE, _PROBE_EVERY, _PROBES = 10, 5, 3
+
+class Event(NamedTuple):
+    """What a leader said: ``kind`` is its ``say``, ``host`` the index of its host, or ``lost`` when it has gone; ``told`` holds the rest."""
+
+    kind: str
+    host: int
+    told: dict[str, Any]
 
 
-class Event(namedtuple("Event", "kind host rank pid code")):  # noqa: PYI024  # typing.NamedTuple needs typing
-    """What a shim or a leader said."""
+class Piece(NamedTuple):
+    """What a rank wrote on stream 1 or 2."""
 
-    __slots__ = ()
+    rank: int
+    stream: int
+    data: bytes
 
-    if TYPE_CHECKING:
-        kind: str
-        host: str
-        rank: str
-        pid: int
-        code: int
+
+class _Peer:
+    """One connection, and what is known of it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.nonce = os.urandom(16).hex()
+        self.came = time.monotonic()
+        self.unread = b""
+        self.kind = ""  # until it has shown that it knows the secret
+        self.index = -1
 
 
 class Control:
-    """The launcher's end, and the leader's towards its shims: one descriptor to select on.
+    """All leaders of a launch; a selector can watch it by `fileno`.
 
     Attributes:
-        leaders: Open connections of leaders by the index of their host.
-        heard: Hosts whose leader has ever connected.
-        done: Hosts whose leader has said that all is over there.
+        heard: Hosts whose leader has come, by index.
+        done: Hosts whose leader has said that all is over there, or is lost.
+        settings: What every leader is told when it comes.
     """
 
-    def __init__(self, addresses: list[str]) -> None:
-        self._token = os.urandom(8).hex()
-        self._socket = socket.create_server(("127.0.0.1" if addresses == ["127.0.0.1"] else "", 0), backlog=512)
-        self._socket.setblocking(False)
-        self._addresses = addresses
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
-        self._unfinished: dict[socket.socket, bytes] = {}  # what a connection has said since its last whole line
-        self.leaders: dict[int, socket.socket] = {}
-        self.heard: set[int] = set()
+    def __init__(self, settings: dict[str, Any], addresses: list[str] | None = None) -> None:
+        """Listen for leaders on ``addresses``; without, they are handed over by `adopt`."""
+        self.heard: dict[int, str] = {}
         self.done: set[int] = set()
+        self.settings = settings
+        self._secret = os.urandom(16).hex()
+        self._addresses = addresses or []
+        self._selector = selectors.DefaultSelector()
+        self._leaders: dict[int, list[_Peer]] = {}
+        self._outputs: dict[socket.socket, _Peer] = {}
+        self._strangers: set[_Peer] = set()
+        self._paused = False
+        self._listener: socket.socket | None = None
+        if addresses:
+            self._listener = socket.create_server(("127.0.0.1" if addresses == ["127.0.0.1"] else "", 0), backlog=4096)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     @property
     def variable(self) -> str:
-        """Value of ``EZPZ_CONTROL`` for the ranks."""
-        return f"{self._token}@{self._socket.getsockname()[1]}@{','.join(self._addresses)}"
+        """Value of ``EZPZ_CONTROL`` for the shims."""
+        assert self._listener is not None
+        return f"{self._secret}@{self._listener.getsockname()[1]}@{','.join(self._addresses)}"
+
+    @property
+    def open_outputs(self) -> bool:
+        """Whether output may still come."""
+        return bool(self._outputs)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when somebody speaks: a selector can be selected on."""
         return self._selector.fileno()
 
-    def events(self, patience: float = 0.0) -> Iterator[Event]:
-        """Yield what has been said since the last call; does not block, or with ``patience`` until every connection ended."""
-        end = time.monotonic() + patience
-        while True:
-            wait = max(0.0, end - time.monotonic()) if self._unfinished else 0.0
-            ready = self._selector.select(wait)
-            if not ready:
-                return
-            for key, _ in ready:
-                if key.fileobj is self._socket:
-                    self._accept()
-                else:
-                    yield from self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
+    def adopt(self, index: int, host: str, control: socket.socket, output: socket.socket) -> None:
+        """Take the connections of a leader that was started by fork: it needs to prove nothing."""
+        for kind, connection in (("hello", control), ("output", output)):
+            connection.setblocking(False)
+            peer = _Peer(connection)
+            self._selector.register(connection, selectors.EVENT_READ, peer)
+            self._admit(peer, kind, index, host)
 
-    def tell(self, number: int, hosts: set[int] | None = None) -> set[int]:
-        """Send a signal's number to the leaders of some hosts, or of all, and return the hosts that it was sent to."""
+    def read(self) -> Iterator[Event | Piece]:
+        """Yield what has been said since the last call; does not block."""
+        for key, _ in self._selector.select(0):
+            if key.data is None:
+                self._accept()
+            elif key.fd in self._selector.get_map():
+                yield from self._read(key.data)
+        now = time.monotonic()
+        for peer in [peer for peer in self._strangers if now - peer.came > _STRANGER]:
+            self._close(peer)
+
+    def pause(self, full: bool) -> None:
+        """Stop reading output while the screen is full; news are read on."""
+        if full == self._paused:
+            return
+        self._paused = full
+        for connection, peer in self._outputs.items():
+            if full:
+                self._selector.unregister(connection)
+            else:
+                self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def order(self, do: str, hosts: set[int] | None = None, **more: object) -> set[int]:
+        """Tell the leaders of some hosts, or of all, to do something; return those that were told."""
+        import json
+
+        line = json.dumps({"do": do, **more}).encode() + b"\n"
         told = set()
-        for index, connection in self.leaders.items():
+        for index, peers in self._leaders.items():
             if hosts is not None and index not in hosts:
                 continue
-            try:
-                connection.send(bytes([number]))
-                told.add(index)
-            except OSError:
-                pass  # the end of the connection is told by events()
+            for peer in peers:
+                try:
+                    peer.connection.sendall(line)
+                    told.add(index)
+                except OSError:
+                    pass  # the end of the connection is told by read()
         return told
 
     def close(self) -> None:
         """Stop listening, and hang up."""
-        for connection in (*self._unfinished, self._socket):
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        for connection in self._outputs:
             connection.close()
         self._selector.close()
 
+    def give_up(self) -> None:
+        """Wait for no more output."""
+        for peer in list(self._outputs.values()):
+            self._close(peer)
+
     def _accept(self) -> None:
+        assert self._listener is not None
         try:
-            connection, _ = self._socket.accept()
+            connection, _ = self._listener.accept()
         except OSError:  # it went away again
             return
-        connection.setblocking(False)
-        self._selector.register(connection, selectors.EVENT_READ)
-        self._unfinished[connection] = b""
+        import json
 
-    def _read(self, connection: socket.socket) -> Iterator[Event]:
+        connection.setblocking(False)
+        peer = _Peer(connection)
+        self._strangers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
         try:
-            data = connection.recv(65536)
+            connection.send(json.dumps({"nonce": peer.nonce, "time": time.time()}).encode() + b"\n")
+        except OSError:
+            self._close(peer)
+
+    def _read(self, peer: _Peer) -> Iterator[Event | Piece]:
+        try:
+            data = peer.connection.recv(_READ)
         except BlockingIOError:
             return
         except OSError:  # reset, or silent for too long
             data = b""
-        *lines, rest = (self._unfinished[connection] + data).split(b"\n")
-        self._unfinished[connection] = rest
-        for line in lines:
-            event = self._parsed(line)
-            if event:
-                self._note(event, connection)
-                yield event
-        if not data or len(rest) > _LONGEST:
-            yield from self._hang_up(connection)
+        peer.unread += data
+        if peer.kind == "output":
+            yield from self._pieces(peer)
+        else:
+            yield from self._events(peer)
+        if not data and peer.connection.fileno() >= 0:
+            self._close(peer)
+            if peer.kind == "hello" and peer.index not in self.done:
+                self.done.add(peer.index)
+                yield Event("lost", peer.index, {})
 
-    def _parsed(self, line: bytes) -> Event | None:
-        words = line.decode(errors="replace").split()
-        if len(words) != 6 or len(words[0]) != len(self._token) or sum(map(ne, words[0], self._token)):
-            return None
-        return Event(words[1], words[2], words[3], int(words[4]), int(words[5]))
-
-    def _note(self, event: Event, connection: socket.socket) -> None:
-        if event.kind == "leader":
-            watch(connection)
-            self.leaders[int(event.rank)] = connection
-            self.heard.add(int(event.rank))
-        elif event.kind == "done":
-            self.done.add(int(event.rank))
-
-    def _hang_up(self, connection: socket.socket) -> Iterator[Event]:
-        self._selector.unregister(connection)
-        connection.close()
-        del self._unfinished[connection]
-        for index in [index for index, leader in self.leaders.items() if leader is connection]:
-            del self.leaders[index]
-            if index not in self.done:
-                yield Event("lost", "?", str(index), 0, 125)
-
-
-def watch(connection: socket.socket) -> None:
-    """Let the kernel end a connection whose other side has fallen silent; nothing is sent by us meanwhile."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = {
-        "TCP_KEEPIDLE": _SILENCE,
-        "TCP_KEEPALIVE": _SILENCE,  # macOS's name for the same
-        "TCP_KEEPINTVL": _PROBE_EVERY,
-        "TCP_KEEPCNT": _PROBES,
-        "TCP_USER_TIMEOUT": 1000 * (_SILENCE + _PROBE_EVERY * _PROBES),  # the same for bytes that nobody acknowledges
-    }
-    for name, value in wanted.items():
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def send(variable: str, event: str, rank: int | str, pid: int, code: int) -> bool:
-    """Tell the launcher, and return whether it could be reached: when not, the rank ends as it would have."""
-    token, port, addresses = variable.split("@")
-    line = f"{token} {event} {os.uname().nodename} {rank} {pid} {code}\n".encode()
-    for address in addresses.split(","):
+    def _events(self, peer: _Peer) -> Iterator[Event]:
         try:
-            with socket.create_connection((address, int(port)), timeout=_PATIENCE) as connection:
-                connection.sendall(line)
-                return True
+            found, peer.unread = lines(peer.unread)
+        except ValueError:
+            self._close(peer)
+            return
+        for told in found:
+            if not peer.kind:
+                if (
+                    self._greet(peer, told) != "hello"
+                ):  # a stranger, or the other connection, on which no more JSON comes
+                    return
+                yield Event("hello", peer.index, told)
+                continue
+            kind = told.pop("say", "")
+            if kind == "done":
+                self.done.add(peer.index)
+            yield Event(kind, peer.index, told)
+        if len(peer.unread) > (_LONGEST if peer.kind else _LONGEST_HELLO):
+            self._close(peer)
+
+    def _greet(self, peer: _Peer, told: dict[str, Any]) -> str:
+        """Let a leader in when its answer to the challenge is right, and return what the connection is for."""
+        import hmac
+        import json
+
+        kind, index = told.get("say"), told.get("index")
+        wanted = sign(self._secret, peer.nonce, f"{kind} {index}")
+        right = kind in {"hello", "output"} and isinstance(index, int)
+        if not right or not hmac.compare_digest(wanted, str(told.get("mac"))):
+            self._close(peer)
+            return ""
+        self._admit(peer, str(kind), int(str(index)), str(told.get("host")))
+        watch(peer.connection)
+        proof = {"proof": sign(self._secret, str(told.get("nonce")), f"launcher {index}"), "settings": self.settings}
+        try:
+            peer.connection.send(json.dumps(proof).encode() + b"\n")
         except OSError:
-            continue
-    return False
+            pass  # its end is told by read()
+        return str(kind)
+
+    def _admit(self, peer: _Peer, kind: str, index: int, host: str) -> None:
+        self._strangers.discard(peer)
+        peer.kind, peer.index = kind, index
+        if kind == "output":
+            self._outputs[peer.connection] = peer
+            if self._paused:
+                self._selector.unregister(peer.connection)
+        else:
+            self._leaders.setdefault(index, []).append(peer)
+            self.heard[index] = host
+
+    def _pieces(self, peer: _Peer) -> Iterator[Piece]:
+        data, start = peer.unread, 0
+        while True:
+            end = data.find(b"\n", start)
+            if end < 0:
+                break
+            rank, stream, size = map(int, data[start:end].split())
+            if len(data) < end + 1 + size:
+                break
+            yield Piece(rank, stream, data[end + 1 : end + 1 + size])
+            start = end + 1 + size
+        peer.unread = data[start:]
+
+    def _close(self, peer: _Peer) -> None:
+        if peer.connection in self._selector.get_map():
+            self._selector.unregister(peer.connection)
+        self._strangers.discard(peer)
+        self._outputs.pop(peer.connection, None)
+        if peer in self._leaders.get(peer.index, []):
+            self._leaders[peer.index].remove(peer)
+        peer.connection.close()

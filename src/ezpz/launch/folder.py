@@ -11,7 +11,7 @@ from ezpz.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["private_folder", "write_lines"]
+__all__ = ["private_folder", "write_lines", "write_whole"]
 
 
 def private_folder(name: str) -> str:
@@ -39,3 +39,23 @@ def write_lines(path: str, lines: Iterable[str]) -> str:
     with open(path, "w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
     return path
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write a file that only this user can read; whoever reads it sees all of it or what was there before.
+
+    Raises:
+        OSError: It cannot be written; nothing of it is left.
+    """
+    new = f"{path}.{os.getpid()}"
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(new, path)
+    except OSError:
+        try:
+            os.unlink(new)
+        except OSError:
+            pass  # it was never made
+        raise

@@ -1,11 +1,17 @@
-r"""What stands in front of the ranks of one host where ssh starts them: it starts their shims and is the host's one voice.
+r"""The one process per host that speaks with the launcher: it hears shims and ranks, reads what they write, and kills them.
 
-Run as ``python3 -I -S leader.py INDEX`` by ``ssh HOST``, so it starts in milliseconds: few imports, no site packages. On its
-stdin stands a parcel (`ezpz.launch.parcel`); what follows on the first host is rank 0's input, of which nothing is read here.
+It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the launcher itself (local), or run as
+``python3 -I -S leading.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims. When
+the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that was killed.
 
-Signals cannot travel through ssh without a terminal, and the end of a launcher is not told by it: both come over a connection to
-the launcher (`ezpz.launch.control`). When that ends, all that was started here is killed. Lines pasted from ``--dry-run`` have
-no launcher: then the leader itself stops its ranks after the first failure.
+It says, besides ``hello`` (`ezpz.launch.link`):
+
+    up        all ranks of the host run              partial    only some of them do, ``have`` so many
+    mismatch  ``worlds``: who came up instead        port       MASTER_PORT is taken here
+    ended     a rank ended badly: ``rank pid code at words shown log why``
+    finished  a rank ended with 0 (the first one)    done       all is over here; ``stuck``: pids that no signal ends
+    stages    ``stage count low median high``        idle       ``rank`` shows no progress for ``seconds``
+    stacks    ``ranks``: what each of them is doing  note, refused    ``text``
 """
 
 from __future__ import annotations
@@ -13,280 +19,375 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
-import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # pathlib costs 10 ms
-
-from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch.contract import rank_variables
-from ezpz.launch.control import Control, watch
-from ezpz.launch.parcel import to_bytes, unpack
-from ezpz.launch.shim import die_with_parent
-from ezpz.ranks import Ranks, expand_counts
+from ezpz.launch import local_socket, survivors
+from ezpz.launch.link import Link, Nobody
+from ezpz.launch.member import Member
+from ezpz.launch.progress import Progress
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import socket
+    from collections.abc import Callable
+    from typing import Any
 
-__all__ = ["main"]
+__all__ = ["Leader"]
 
-_SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
-_CLEAN_UP = 5.0  # seconds: a process that does not end of SIGKILL for so long hangs in the kernel
-_CONNECT = 10.0  # seconds for one address of the launcher
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
+_PARTIAL = 2.0  # seconds after which the launcher is told that not all ranks have come
+_MISMATCH = 0.3  # seconds for the other ranks of a wrong world
+_FLUSH = 60.0  # seconds for output that a slow screen has not taken
+_RELEASE = 30.0  # seconds for the launcher to say how shims shall end
 
 
 class Leader:
-    """The shims of one host, and the connection to the launcher if there is one."""
+    """The ranks of one host.
 
-    def __init__(self, index: int, environ: dict[str, str], wakeup: int) -> None:
-        self._index = index
-        self._environ = environ
-        self._wakeup = wakeup
-        self._launcher: socket.socket | None = None
-        self._token = ""
-        self._shims: dict[int, int] = {}  # rank by pid
-        self._told: set[str] = set()  # ranks whose end the launcher knows
-        self._code = 0
-        self._deadline: float | None = None
-        self._control = Control(["127.0.0.1"])
+    Args:
+        link: The line to the launcher.
+        launch: Id of the launch.
+        expected: How many ranks this host shall have.
+        settings: ``log_dir`` and ``idle`` of the launch.
+        own_session: Whether the ranks that it starts itself leave its session.
+    """
 
-    def connect(self) -> None:
-        """Reach the launcher, unless there is none.
+    def __init__(
+        self, link: Link | Nobody, launch: str, expected: int, settings: dict[str, Any], *, own_session: bool = True
+    ) -> None:
+        self.link = link
+        self.launch = launch
+        self.expected = expected
+        self.settings = settings
+        self.members: dict[int, Member] = {}
+        self.selector = selectors.DefaultSelector()
+        self.progress = Progress(self)
+        self.own_session = own_session
+        self._strangers: list[list[str]] = []  # world, family and words of those that are none of the plan
+        self._timers: dict[str, float] = {}
+        self._partial: list[int] = []
+        self._unread: dict[socket.socket, bytes] = {}
+        self._released = False
+        self._over = False
+        self._up = False
+        self._finished = False
+        if isinstance(link, Link):
+            self._watch(link.control, self._obey)
 
-        Raises:
-            LaunchError: It cannot be reached.
-        """
-        variable = self._environ.pop("EZPZ_CONTROL", "")
-        if not variable:
-            return
-        self._token, port, addresses = variable.split("@")
-        reasons = []
-        for address in addresses.split(","):
-            try:
-                self._launcher = socket.create_connection((address, int(port)), timeout=_CONNECT)
-            except OSError as error:
-                reasons.append(f"{address}: {error.strerror or error}")
-                continue
-            self._launcher.settimeout(None)
-            watch(self._launcher)
-            self._say("leader", self._index, os.getpid(), 0)
-            return
-        raise LaunchError(
-            f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way back. Does a "
-            "firewall stand between them? Start `launch` on one of the hosts."
-        )
+    def stand_guard(self, *, obeys_signals: bool) -> None:
+        """Adopt orphans, and be told of the end of children; other signals count only where this is a host's own process."""
+        read, write = os.pipe()
+        for end in (read, write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (*_OURS, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, (lambda *_: None) if obeys_signals and number in _OURS else signal.SIG_IGN)
+        survivors.adopt()
+        self._watch(read, self._signalled)
 
-    def start(self, command: list[str]) -> None:
-        """Start one shim per rank of this host; only rank 0 reads what follows the order."""
-        counts = list(expand_counts(self._environ["EZPZ_PLACEMENT"]))
-        count, first = counts[self._index], sum(counts[: self._index])
-        argv: list[str | bytes] = [sys.executable, "-I", "-S", _SHIM, *map(to_bytes, command)]
-        if "HOSTNAME" in self._environ:  # true of the launcher's host alone, as bash sets and some shells export it
-            self._environ["HOSTNAME"] = os.uname().nodename
-        for local in range(count):
-            ranks = Ranks(first + local, sum(counts), local, count, self._index, "contract")
-            environ = {**self._environ, **rank_variables(ranks, len(counts)), "EZPZ_CONTROL": self._control.variable}
-            given = {to_bytes(name): to_bytes(value) for name, value in environ.items()}
-            reads = not ranks.rank and environ.get("EZPZ_STDIN") != "none"
-            self._shims[_start(argv, given, reads=reads)] = ranks.rank
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
+    def listen(self, listener: socket.socket) -> None:
+        """Let shims and ranks in."""
+        listener.setblocking(False)
+        self._watch(listener, self._accept)
+
+    def add(self, member: Member) -> None:
+        """Take charge of a rank."""
+        self.members[member.rank] = member
+        for fd in member.pipes:
+            self._watch_pipe(member, fd)
+        self._timers.setdefault("partial", time.monotonic() + _PARTIAL)
 
     def run(self) -> int:
-        """Return the exit code of the first rank that failed, when nothing of this host's ranks is left."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(self._wakeup, selectors.EVENT_READ)
-            if self._launcher:
-                selector.register(self._launcher, selectors.EVENT_READ)
-            while self._shims:
-                wait = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-                ready = {key.fileobj for key, _ in selector.select(wait)}
-                if self._launcher in ready:
-                    self._obey()
-                if self._wakeup in ready and set(os.read(self._wakeup, 4096)) & set(_OURS):
-                    self.refuse(-signal.SIGTERM)  # sshd has gone, or somebody means this leader
-                self._relay()
-                self._reap()
-                if self._deadline is not None and time.monotonic() >= self._deadline:
-                    self._kill()
-        self._kill()
-        self._say("done", self._index, os.getpid(), self._code)
-        return self._code if self._code >= 0 else 128 - self._code
+        """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
+        while not self._over:
+            self._pause_reading(self.link.full)
+            due = self._due()
+            for key, _ in self.selector.select(None if due is None else max(0.0, due - time.monotonic())):
+                if key.fd in self.selector.get_map():  # not closed by what was just done
+                    key.data(key.fileobj)
+            self._show()
+            self._settle()
+            self._overdue(time.monotonic())
+        code = next((member.code for member in self._by_end() if member.code), 0)
+        return code if code >= 0 else 128 - code
 
-    def refuse(self, code: int) -> None:
-        """Tell the launcher that this host does not go on, and end what was started."""
-        self._say("refused", self._index, os.getpid(), code)
-        self._code = self._code or code
-        self._kill()
+    # --- what happens -----------------------------------------------------------------------------------------------------
 
-    def _say(self, kind: str, rank: int | str, pid: int, code: int) -> None:
-        if self._launcher:
-            line = f"{self._token} {kind} {os.uname().nodename} {rank} {pid} {code}\n"
-            try:
-                self._launcher.sendall(line.encode())
-            except OSError:
-                pass  # its end is noticed by reading
-
-    def _obey(self) -> None:
-        """Pass on the signals that the launcher sends; its end is the end of all."""
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            numbers = self._launcher.recv(4096) if self._launcher else b""
+            connection, _ = listener.accept()
+        except OSError:  # it went away again
+            return
+        if not local_socket.is_own(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._unread[connection] = b""
+        self._watch(connection, self._hear)
+
+    def _hear(self, connection: socket.socket) -> None:
+        """Read what a shim or a rank says."""
+        try:
+            data, fds = local_socket.receive(connection)
+        except BlockingIOError:
+            return
         except OSError:
-            numbers = b""
-        if not numbers or signal.SIGKILL in numbers:
+            data, fds = b"", []
+        *lines, self._unread[connection] = (self._unread[connection] + data).split(b"\n")
+        for line in lines:
+            word, _, rest = line.decode(errors="replace").partition(" ")
+            if word == "shim":
+                self._shim_came(connection, rest.split(), tuple(fds))
+            elif self.progress.heard(connection, word, rest):
+                continue
+            else:
+                member = next((member for member in self.members.values() if member.shim is connection), None)
+                self._shim_said(member, word, rest)
+        if not data:
+            self._hung_up(connection)
+
+    def _shim_came(self, connection: socket.socket, words: list[str], pipes: tuple[int, ...]) -> None:
+        rank, world, _, _, _, family, pid, when = words
+        known = int(rank) < 0 or int(rank) in self.members  # a second rank 0 is none of the plan's, and will say so
+        member = Member(
+            -len(self.members) - 1 if known else int(rank), pipes=pipes, log_dir=self.settings.get("log_dir", "")
+        )
+        member.world, member.family = world, family
+        member.shim, member.shim_pid = connection, int(pid)
+        member.reach("shim", float(when))
+        self.add(member)
+
+    def _shim_said(self, member: Member | None, word: str, rest: str) -> None:
+        if member is None:
+            return
+        if word == "up":
+            member.pid = int(rest)
+            member.reach("program", time.time())
+        elif word == "ended":
+            member.end(int(rest))
+        elif word == "cannot":
+            from ezpz.launch.rank_start import cannot_run
+
+            number, _, program = rest.partition(" ")
+            member.end(cannot_run(int(number)), f"cannot run {program}: {os.strerror(int(number))}")
+        elif word == "port":
+            self.link.say("port")
+        elif word == "note":
+            self.link.say("note", text=rest)
+        elif word == "mismatch":
+            self._strangers.append([member.world, member.family, rest])
+            self._timers.setdefault("mismatch", time.monotonic() + _MISMATCH)
+
+    def _hung_up(self, connection: socket.socket) -> None:
+        self.selector.unregister(connection)
+        connection.close()
+        del self._unread[connection]
+        self.progress.hung_up(connection)
+        for member in self.members.values():
+            if member.shim is connection:
+                member.shim = None
+                member.end(-signal.SIGKILL, f"its shim (pid {member.shim_pid}) was killed")
+
+    def _read(self, member: Member, fd: int) -> None:
+        if not member.read(fd):
+            self.selector.unregister(fd)
+
+    def _signalled(self, fd: int) -> None:
+        numbers = os.read(fd, 4096)
+        for pid, status in survivors.reap():
+            member = next(
+                (member for member in self.members.values() if member.pid == pid and not member.shim_pid), None
+            )
+            if member:
+                code = os.waitstatus_to_exitcode(status)
+                if self.own_session:
+                    _kill_group(pid)  # what it left behind
+                member.end(code)
+        if set(numbers) & set(_OURS):  # sshd has gone, or somebody means this leader
+            self.link.say("refused", text=f"its leader received {signal.Signals(min(set(numbers) & set(_OURS))).name}")
             self._kill()
-        for number in numbers:
-            self._pass_on(number)
 
-    def _pass_on(self, number: int) -> None:
-        for pid in self._shims:
-            _send(pid, number)
+    def _obey(self, _: object) -> None:
+        for order in self.link.orders():
+            what = order["do"]
+            if what == "signal":
+                for member in self._alive():
+                    member.signal(int(order["number"]), group=self.own_session)
+            elif what == "stacks":
+                self.progress.collect(fatal=bool(order["fatal"]), number=order["id"])
+            elif what == "kill":
+                self._kill()
+            elif what == "release":
+                self._release("true" if order.get("codes") else "")
+            elif what == "lost":
+                self.selector.unregister(self.link.control)  # type: ignore[arg-type]  # Nobody has no orders
+                self._kill()
+                survivors.kill_all(self.launch, everything=True)
+                self._over = True
 
-    def _relay(self) -> None:
-        """Pass on what shims say."""
-        for event in self._control.events():
-            self._say(event.kind, event.rank, event.pid, event.code)
-            if event.kind != "up":
-                self._told.add(event.rank)
+    # --- what follows from it -----------------------------------------------------------------------------------------
 
-    def _reap(self) -> None:
-        for pid, status in _ended():
-            if pid in self._shims:
-                self._relay()  # a shim's last word comes before its end
-                rank, code = self._shims.pop(pid), os.waitstatus_to_exitcode(status)
-                if code and not {str(rank), "?"} & self._told:
-                    self._say("ended", rank, pid, code)  # the shim itself was killed, or could not start
-                self._failed(code)
+    def _settle(self) -> None:
+        """Report who came up and who has ended, and see whether all is over."""
+        came = [member for member in self.members.values() if member.rank >= 0 and (member.pid or not member.alive)]
+        if not self._up and len(came) >= self.expected:
+            self._up = True
+            self._timers.pop("partial", None)
+            self.link.say("up", ranks=len(came), pids=[member.pid for member in came[:4]])
+        for member in self._by_end():
+            if member.drained and not member.told:
+                self._report(member)
+        if self.members and len(self.members) >= self.expected and all(member.told for member in self.members.values()):
+            self._finish()
 
-    def _failed(self, code: int) -> None:
-        if code and not self._code:
-            self._code = code
-            if not self._launcher:
-                self._pass_on(signal.SIGTERM)
-                self._deadline = time.monotonic() + _FAILURE_GRACE
+    def _report(self, member: Member) -> None:
+        member.told = True
+        for fd in list(member.pipes):
+            self.selector.unregister(fd)
+            member.close(fd)
+        failed = bool(member.code)
+        output = member.output
+        if output:
+            for stream, data in output.end(failed, time.monotonic()):
+                self.link.show(member.rank, stream, data)
+        if not failed:
+            if not self._finished:
+                self.link.say("finished", rank=member.rank)
+            self._finished = True
+            others = any(not other.told for other in self.members.values()) or len(self.members) < self.expected
+            if others:  # the last one is released when all has been said: Slurm may kill this process then
+                member.order("release ")
+            return
+        self.link.say(
+            "ended",
+            rank=member.rank,
+            pid=member.pid,
+            code=member.code,
+            at=member.ended_at + self.link.clock,
+            why=member.why,
+            words=output.words if output else "",
+            shown=output.words_shown if output else True,
+        )
+        if isinstance(self.link, Nobody) and "kill" not in self._timers:
+            for other in self._alive():
+                other.signal(signal.SIGTERM, group=self.own_session)
+            self._timers["kill"] = time.monotonic() + _FAILURE_GRACE
+
+    def _finish(self) -> None:
+        """Say that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts."""
+        if "release" in self._timers:
+            return
+        lost = any(
+            member.shim_pid and member.why for member in self.members.values()
+        )  # what it had adopted is nobody's now
+        stuck = survivors.kill_all(self.launch) if lost or not survivors.childless() else []
+        self.progress.report(final=True)
+        self.link.flush(_FLUSH)
+        self.link.say("done", stuck=stuck)
+        if isinstance(self.link, Nobody):
+            self._release("true")
+        elif any(member.shim and member.code for member in self.members.values()):
+            self._timers["release"] = time.monotonic() + _RELEASE
+        else:
+            self._release("")
+
+    def _release(self, how: str) -> None:
+        for member in self.members.values():
+            member.order(f"release {how}")
+        self._over = True
 
     def _kill(self) -> None:
-        """Kill all that was started here: orphans of whatever session become children of their leader."""
-        end = time.monotonic() + _CLEAN_UP
-        while True:
-            for pid in {*self._shims, *_children()}:
-                _send(pid, signal.SIGKILL)
-            for pid, _ in _ended():
-                self._shims.pop(pid, None)
-            if not self._shims and (not _children() or time.monotonic() > end):
-                return
-            if time.monotonic() > end:
-                self._shims.clear()
-            time.sleep(0.005)
+        """Kill all that was started here: orphans of whatever session become children of their shim, or of this process."""
+        for member in self._alive():
+            member.signal(signal.SIGKILL, group=self.own_session)
+        shims = {member.shim_pid for member in self.members.values() if member.shim}
+        stuck = survivors.kill_all(self.launch, spare=shims, below=shims)
+        for member in self._alive():
+            member.end(-signal.SIGKILL, "killed")
+            member.told = True  # our own signals are never a cause
+        for member in self.members.values():
+            if member.rank < 0:
+                member.told = True
+        self.expected = min(self.expected, len(self.members))
+        if stuck:
+            self.link.say(
+                "note", text=f"processes {', '.join(map(str, stuck))} on {os.uname().nodename} do not end of SIGKILL"
+            )
+        if not self.members:
+            self._finish()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        for member in self.members.values():
+            if member.output and not member.told:
+                for stream, data in member.output.take(now):
+                    self.link.show(member.rank, stream, data)
+                if member.output.problem:
+                    self.link.say("note", text=f"rank {member.rank}: {member.output.problem}")
+                    member.output.problem = ""
+        self.link.push()
+
+    # --- time ------------------------------------------------------------------------------------------------------------
+
+    def _due(self) -> float | None:
+        dues = [*self._timers.values(), *filter(None, [self.progress.due()])]
+        for member in self.members.values():
+            if not member.told:
+                dues += filter(None, [member.drain_by, member.output.due() if member.output else None])
+        return min(dues, default=None)
+
+    def _overdue(self, now: float) -> None:
+        for name in [name for name, due in self._timers.items() if now >= due]:
+            del self._timers[name]
+            if name == "partial" and not self._up:
+                have = sorted(member.rank for member in self.members.values() if member.pid)
+                if have != self._partial:
+                    self.link.say("partial", have=len(have))
+                self._partial = have
+                self._timers["partial"] = now + _PARTIAL
+            elif name == "mismatch":
+                self.link.say("mismatch", worlds=self._strangers)
+            elif name == "kill":
+                self._kill()
+            elif name == "release":
+                self._release("true")
+        self.progress.tick(now)
+
+    def _pause_reading(self, full: bool) -> None:
+        """Read the ranks' pipes only while the launcher takes more; else they fill, and the ranks wait."""
+        keys = self.selector.get_map()
+        for member in self.members.values():
+            for fd in member.pipes:
+                if full and fd in keys and member.alive:
+                    self.selector.unregister(fd)
+                elif not full and fd not in keys:
+                    self._watch_pipe(member, fd)
+        output = self.link.output
+        if output is not None:
+            if self.link.waiting and output not in keys:
+                self.selector.register(output, selectors.EVENT_WRITE, lambda _: self.link.push())
+            elif not self.link.waiting and output in keys:
+                self.selector.unregister(output)
+
+    def _watch(self, file: Any, action: Callable[[Any], None]) -> None:
+        self.selector.register(file, selectors.EVENT_READ, action)
+
+    def _watch_pipe(self, member: Member, fd: int) -> None:
+        self._watch(fd, lambda fd: self._read(member, fd))
+
+    def _alive(self) -> list[Member]:
+        return [member for member in self.members.values() if member.alive]
+
+    def _by_end(self) -> list[Member]:
+        return sorted(
+            (member for member in self.members.values() if not member.alive), key=lambda member: member.ended_at
+        )
 
 
-def _start(argv: list[str | bytes], environ: dict[bytes, bytes], *, reads: bool) -> int:
-    """Start a shim that dies with this leader from its first moment on, and return its pid."""
-    leader = os.getpid()
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, _OURS
-    )  # one for the shim must not be taken for one for the leader
-    pid = os.fork()
-    if pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return pid
+def _kill_group(pid: int) -> None:
     try:
-        signal.set_wakeup_fd(-1)
-        die_with_parent()
-        if not reads:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in _OURS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if os.getppid() == leader:  # else it died before the wish was armed
-            os.execve(argv[0], argv, environ)
-    finally:
-        os._exit(125)
-
-
-def _ended() -> list[tuple[int, int]]:
-    """Return pid and status of the children that have ended."""
-    ended: list[tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if not pid:
-            return ended
-        ended.append((pid, status))
-
-
-def _children() -> list[int]:
-    """Return the children of this process; without /proc (macOS) those that it adopted are not known, and there are none."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/self") else ()):
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]  # 7 (a program) S 1 7 …  proc(5)
-        except OSError:
-            continue
-        if int(parent) == os.getpid() and state != b"Z":
-            found.append(int(name))
-    return found
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
+        os.killpg(pid, signal.SIGKILL)
     except OSError:
-        pass  # it is gone already
-
-
-def _stand_guard() -> int:
-    """Adopt orphans, notice the end of sshd, and return the descriptor that tells of signals."""
-    read, write = os.pipe()
-    for end in (read, write):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (*_OURS, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)
-    if sys.platform == "linux":
-        import ctypes
-
-        libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return read
-
-
-def main(words: Sequence[str]) -> int:
-    """Lead the host with the index that is given, and return the exit code."""
-    wakeup = _stand_guard()
-    leader = None
-    try:
-        parcel = unpack(0)
-        leader = Leader(int(words[0]), dict(parcel.environ), wakeup)
-        leader.connect()
-        _enter(parcel.folder)
-        leader.start(parcel.command)
-        return leader.run()
-    except EzpzError as error:
-        sys.stderr.write(f"ezpz: {error}\n")
-        if leader:
-            leader.refuse(error.exit_code)
-        return error.exit_code
-
-
-def _enter(folder: str) -> None:
-    try:
-        os.chdir(to_bytes(folder))
-    except OSError as error:
-        raise LaunchError(
-            f"cannot enter {folder} on {os.uname().nodename} (from the launcher's working folder): {error.strerror}; expected the same "
-            "folder on every host. Start `launch` in a folder that they share."
-        ) from None
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        pass  # nothing is left of it

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ezpz.errors import UsageError
-from ezpz.launch.hostfile import HOST
+from ezpz.launch.values import comm_env, count, devices, duration, hosts, names, some_hosts, word, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,10 @@ _SAME_IDEA = {
     "--hosts": "-w -H --host --nodelist",
     "--exclude": "-x",
     "--hostfile": "-f --machinefile -machinefile",
+    "--label": "-l -prepend-rank --prepend-rank --tag-output",
+    "--log-dir": "-o --output --log_dir --redirects --tee -outfile-pattern",
+    "--timeout": "--time --walltime",
+    "--exit-timeout": "-W --wait",
 }
 
 
@@ -60,6 +63,12 @@ class Wishes:
         launcher_args: More words for the launcher itself.
         comm_env: ``site`` or ``none``: whether ranks get the site's communication environment.
         unset: Variables that ranks shall not see.
+        label: Whether each line of output begins with its rank.
+        log_dir: Folder for a file per rank and run.json, or empty.
+        start_timeout: Seconds within which every rank must have come up; None for no limit, like the three below.
+        timeout: Seconds within which the run must have ended.
+        idle_timeout: Seconds that a rank may be without a heartbeat.
+        exit_timeout: Seconds that the other ranks have when the first has ended with 0.
         explain: Show every flag and variable with its origin, and run nothing.
         json: Show plan and reasons for machines, and run nothing.
         dry_run: Print the line instead of running it.
@@ -80,6 +89,12 @@ class Wishes:
     launcher_args: tuple[str, ...] = ()
     comm_env: str = "site"
     unset: tuple[str, ...] = ()
+    label: bool = False
+    log_dir: str = ""
+    start_timeout: float | None = 600.0
+    timeout: float | None = None
+    idle_timeout: float | None = None
+    exit_timeout: float | None = None
     explain: bool = False
     json: bool = False
     dry_run: bool = False
@@ -89,68 +104,6 @@ class Wishes:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. Run `launch --help` for the options.")
-
-
-def _whole(text: str, least: int) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _devices(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("the value is empty; expected one, or leave the option out")
-    return text
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    from ezpz.cluster import expand
-
-    try:
-        names = expand(text)
-    except UsageError as error:
-        reason = str(error).split("\n", 1)[0].partition(": ")[2]
-        raise argparse.ArgumentTypeError(f"cannot read {text!r}: {reason}; expected e.g. n01,n02 or n[01-04]") from None
-    odd = next((name for name in names if not HOST.fullmatch(name)), None)
-    if odd is not None:
-        raise argparse.ArgumentTypeError(f"{odd!r} is not a host name; expected e.g. n01,n02 or n[01-04]")
-    return tuple(names)
-
-
-def _some_hosts(text: str) -> tuple[str, ...]:
-    return _hosts(_text(text))
-
-
-def _words(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:  # "No closing quotation"
-        reason = str(error).lower()
-        raise argparse.ArgumentTypeError(
-            f"cannot read {text!r}: {reason}; expected words as a shell reads them"
-        ) from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    odd = next((name for name in names if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)), None)
-    if odd is not None:
-        raise argparse.ArgumentTypeError(f"{odd!r} is not the name of a variable; expected e.g. NCCL_DEBUG,FI_PROVIDER")
-    return names
-
-
-def _comm_env(text: str) -> str:
-    if text not in {"site", "none"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is not known; expected site or none")
-    return text
 
 
 def _format(prog: str) -> argparse.HelpFormatter:
@@ -171,6 +124,7 @@ def _parser() -> _Parser:
     _add_ranks(parser.add_argument_group("how many ranks"))
     _add_hosts(parser.add_argument_group("which hosts (LIST: n01,n02 or n[01-04])"))
     _add_launcher(parser.add_argument_group("how they are started"))
+    _add_ends(parser.add_argument_group("how it ends, and what is kept (TIME: 90, 90s, 10m, 1h30m, HH:MM:SS, off)"))
     show = parser.add_argument_group("show, and run nothing")
     show.add_argument("--dry-run", action="store_true", help="the line that would run, to paste by hand")
     show.add_argument("--explain", action="store_true", help="every flag and variable with value and origin")
@@ -181,44 +135,54 @@ def _parser() -> _Parser:
 
 def _add_ranks(group: Any) -> None:
     add: Callable[..., object] = group.add_argument
-    add("-n", "--np", "-np", dest="ranks", type=_count, metavar="N", help="ranks in total")
-    add("--ppn", "-ppn", dest="per_host", type=_count, metavar="N", help="ranks per host")
-    add("--devices-per-host", type=_devices, metavar="N", help="devices of each host instead of the counted ones")
+    add("-n", "--np", "-np", dest="ranks", type=count, metavar="N", help="ranks in total")
+    add("--ppn", "-ppn", dest="per_host", type=count, metavar="N", help="ranks per host")
+    add("--devices-per-host", type=devices, metavar="N", help="devices of each host instead of the counted ones")
     add("--oversubscribe", action="store_true", help="allow more ranks on a host than devices or slots")
 
 
 def _add_hosts(group: Any) -> None:
     add: Callable[..., object] = group.add_argument
-    add("--nhosts", type=_count, metavar="N", help="the first N hosts")
-    add("--hosts", type=_some_hosts, metavar="LIST", help="these hosts, in this order")
-    add("--exclude", type=_hosts, action="append", metavar="LIST", help="all but these; may be repeated")
-    add("--hostfile", type=_text, metavar="FILE", help="hosts of a file: n01, n01:4 or n01 slots=4 a line")
+    add("--nhosts", type=count, metavar="N", help="the first N hosts")
+    add("--hosts", type=some_hosts, metavar="LIST", help="these hosts, in this order")
+    add("--exclude", type=hosts, action="append", metavar="LIST", help="all but these; may be repeated")
+    add("--hostfile", type=word, metavar="FILE", help="hosts of a file: n01, n01:4 or n01 slots=4 a line")
 
 
 def _add_launcher(group: Any) -> None:
     add: Callable[..., object] = group.add_argument
-    add("--flavour", type=_text, metavar="NAME", help="kind of launcher instead of the one found")
-    add("--cpu-bind", type=_text, metavar="SPEC", help="CPUs of each rank instead of the planned ones")
+    add("--flavour", type=word, metavar="NAME", help="kind of launcher instead of the one found")
+    add("--cpu-bind", type=word, metavar="SPEC", help="CPUs of each rank instead of the planned ones")
     add(
         "--launcher-args",
-        type=_words,
+        type=words,
         action="append",
         metavar="WORDS",
         help="more words for mpiexec or srun, quoted as one; may be repeated",
     )
     add(
         "--comm-env",
-        type=_comm_env,
+        type=comm_env,
         metavar="site|none",
         help="the site's communication variables (default), or none",
     )
     add(
         "--unset",
-        type=_names,
+        type=names,
         action="append",
         metavar="NAMES",
         help="variables that ranks shall not see; may be repeated",
     )
+
+
+def _add_ends(group: Any) -> None:
+    add: Callable[..., object] = group.add_argument
+    add("--label", action="store_true", help="begin each line of output with its rank")
+    add("--log-dir", type=word, metavar="DIR", help="a file per rank, and run.json, in DIR")
+    add("--start-timeout", type=duration, metavar="TIME", help="all ranks must be up by then (10m)")
+    add("--timeout", type=duration, metavar="TIME", help="the run must have ended by then")
+    add("--idle-timeout", type=duration, metavar="TIME", help="no rank may be without a heartbeat for longer")
+    add("--exit-timeout", type=duration, metavar="TIME", help="when one rank has ended with 0, the others must follow")
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
@@ -244,7 +208,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
     wish = environ.get("WORLD_SIZE", "")
     if "ranks" not in given and wish and "RANK" not in environ:
         try:
-            given.update(ranks=_count(wish), ranks_origin="WORLD_SIZE")
+            given.update(ranks=count(wish), ranks_origin="WORLD_SIZE")
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"argument WORLD_SIZE: {error} (from the environment). Run `unset WORLD_SIZE`.") from None
     return Wishes(**given, command=tuple(command))

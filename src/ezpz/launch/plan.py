@@ -87,6 +87,15 @@ class LaunchPlan:
         """Whether the launcher must be told of other hosts."""
         return self.flavour is not None and not self.is_here
 
+    @property
+    def tells_codes(self) -> bool:
+        """Whether the launcher is to learn how ranks ended: accounting of the scheduler shows it, and it stays silent about it."""
+        return self.flavour_name in {"srun", "flux"}
+
+    def and_settings(self, more: Mapping[str, Setting]) -> LaunchPlan:
+        """Return this plan with more variables for all ranks."""
+        return replace(self, extra={**self.extra, **more})
+
     def order(self, carried: tuple[str, ...] = ()) -> Order:
         """Return what the flavour is asked to do."""
         site = self.site

@@ -6,73 +6,56 @@ import os
 import resource
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ezpz.errors import LaunchError, UsageError
+from ezpz.errors import LaunchError
+from ezpz.launch import survivors
+from ezpz.launch.causes import Failure
+from ezpz.launch.child import Child
 from ezpz.launch.contract import started_here
 from ezpz.launch.control import Control
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.master import addresses
-from ezpz.launch.order import Setting
 from ezpz.launch.parcel import pack
-from ezpz.launch.shim import die_with_parent
-from ezpz.launch.supervise import Child, Supervisor, exit_code
+from ezpz.launch.supervise import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ezpz.launch.control import Event
     from ezpz.launch.order import Order
+    from ezpz.launch.outcome import Outcome
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.starting import Start
 
 __all__ = ["over_ssh"]
 
-_REPORT = 60.0  # seconds for a login, the start-up files of a shell and a Python from a slow file system
-_LAST_OUTPUT = 2.0  # seconds for ssh to end when the leader behind it was told to kill all: its host may be gone
+_LAST_WORD = 2.0  # seconds for a leader to say that all is over when its ssh has ended
 _SAID = 300  # characters of ssh's own words
 _REFUSED = 125
 
 
-def over_ssh(plan: LaunchPlan, command: list[str], tell: Callable[[str], None], *, has_input: bool) -> int:
-    """Run the plan to its end and return the exit code.
+def over_ssh(start: Start) -> tuple[Outcome, Supervisor]:
+    """Run the plan to its end and return how it was.
 
     Raises:
-        EzpzError: A variable cannot be used.
+        EzpzError: A program that is needed cannot be run.
     """
-    within = _report_within(plan)
-    _make_room(len(plan.placement.hosts))
-    control = Control(addresses(plan.placement))
-    ours = {"EZPZ_CONTROL": control.variable, **({} if has_input else {"EZPZ_STDIN": "none"})}
-    plan = replace(plan, extra={**plan.extra, **{name: Setting(value, "this launch") for name, value in ours.items()}})
+    _make_room(len(start.plan.placement.hosts))
+    control = Control(start.settings, addresses(start.plan.placement))
+    plan = start.with_control(control)
     logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
     try:
-        run = _Remote(tell, control, plan.order(), logs)
-        with _Parcels(plan, command) as parcels, run:
+        run = _Remote(plan, start.limits, control, start.screen, start.wall)
+        run.prepare(start, logs)
+        with _Parcels(plan, start.command) as parcels, run:
             for index in range(len(plan.placement.hosts)):
-                run.start_host(index, parcels.open(with_input=has_input and index == 0))
+                run.start_host(index, parcels.open(with_input=start.input and index == 0))
             parcels.unlink()
-            return run.wait_for_all(within)
+            return run.wait(), run
     finally:
         control.close()
         shutil.rmtree(logs, ignore_errors=True)
-
-
-def _report_within(plan: LaunchPlan) -> float:
-    told = plan.environ.get("EZPZ_SSH_TIMEOUT", "")
-    try:
-        seconds = float(told or _REPORT)
-    except ValueError:
-        seconds = 0.0
-    if seconds > 0:
-        return seconds
-    raise UsageError(
-        f"unusable time {told!r} (from EZPZ_SSH_TIMEOUT); expected seconds, e.g. 120. Run `unset EZPZ_SSH_TIMEOUT`."
-    )
 
 
 class _Parcels:
@@ -104,7 +87,7 @@ class _Parcels:
             stdout=write,
             pass_fds=[parcel],
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+            preexec_fn=survivors.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
         )
         for end in (parcel, write):
             os.close(end)
@@ -118,21 +101,15 @@ class _Parcels:
 
 
 class _Remote(Supervisor):
-    """A supervisor whose children are the ``ssh`` of each host: signals go to the leaders behind them, not to ssh."""
+    """A supervisor whose children are the ``ssh`` of each host: what ssh said is part of the cause when a host fails."""
 
-    def __init__(self, tell: Callable[[str], None], control: Control, order: Order, logs: str) -> None:
-        super().__init__(tell, control)
-        self._leaders = control
-        self._order = order
-        self._hosts = order.placement.hosts
-        self._logs = logs
-        self._report_by: float | None = None
-        self._report_within = 0.0
-        self._last: float | None = None  # when ssh itself is killed
+    _order: Order
+    _logs = ""
 
-    def __exit__(self, *error: object) -> None:
-        self._send_to(self._alive(), signal.SIGKILL)
-        super().__exit__(*error)
+    def prepare(self, start: Start, logs: str) -> None:
+        """Take what one start knows, and the folder for what ssh itself has to say."""
+        start.fill(self)
+        self._order, self._logs = self.plan.order(), logs
 
     def start_host(self, index: int, stdin: int) -> None:
         """Start the leader of one host, which reads ``stdin``; it is closed here.
@@ -140,9 +117,9 @@ class _Remote(Supervisor):
         Raises:
             LaunchError: The program that should start it cannot be run.
         """
-        line = leader_line(self._order, index, self._log(index))
+        line = leader_line(self._order, index, self._said_in(index))
         try:
-            self.start(line, os.environ, None, stdin, host=index)
+            self.add(Child.start(line, os.environ, stdin, index))
         except OSError as error:
             raise LaunchError(
                 f"cannot run {line[0]} (from {self._program_from()}): {error.strerror}; expected ssh, or a program that is called like it."
@@ -150,70 +127,39 @@ class _Remote(Supervisor):
         finally:
             os.close(stdin)
 
-    def wait_for_all(self, within: float) -> int:
-        """Return the exit code of the run; every leader must report within so many seconds from now."""
-        self._report_within, self._report_by = within, time.monotonic() + within
-        return self.wait()
+    def child_ended(self, child: Child) -> None:
+        """Judge the end of a host's ssh: after its leader is done it says nothing new."""
+        if child.host in self.control.done or self.stopping:
+            return
+        self.listen()  # two connections: the leader's word may come behind the end of ssh
+        if child.host in self.control.done:
+            return
+        if child.host in self.control.heard:
+            self.timers.setdefault("launcher", time.monotonic() + _LAST_WORD)
+            return
+        host = self.plan.placement.hosts[child.host]
+        said = f"{self._words(child.host)} ended with {child.code}{self._said(child.host)}"
+        trial = f"expected a leader that reports. Try `{self._trial(child.host)}`"
+        self.fail(Failure(f"cannot start ranks on {host}:", f"{said}; {trial}", _REFUSED, time.time(), host=host))
 
-    def _log(self, index: int) -> str:
+    def judge_launcher(self) -> None:
+        """An ssh has ended before its leader said that all is over there."""
+        gone = [child for child in self.children if not child.alive and child.host not in self.control.done]
+        if gone and not self.stopping:
+            child, host = gone[0], self.plan.placement.hosts[gone[0].host]
+            said = f"{self._words(child.host)} ended with {child.code}{self._said(child.host)}"
+            self.blame(Failure(f"host {host}", f"is lost: {said}", _REFUSED, time.time(), host=host))
+
+    def hint(self) -> str:
+        """Return the line by which a person finds out what is wrong with the first host that says nothing."""
+        silent = [index for index in range(len(self.plan.placement.hosts)) if index not in self.control.heard]
+        return f". Try `{self._trial(silent[0])}`{self._said(silent[0])}" if silent else ""
+
+    def _said_in(self, index: int) -> str:
         return os.path.join(self._logs, str(index))
 
     def _program_from(self) -> str:
         return "EZPZ_SSH" if self._order.environ.get("EZPZ_SSH") else "PATH"
-
-    def _due(self) -> float | None:
-        return min((due for due in (self._deadline, self._report_by, self._last) if due is not None), default=None)
-
-    def _overdue(self, now: float) -> None:
-        super()._overdue(now)
-        if self._last is not None and now >= self._last:
-            self._last = None
-            self._send_to(self._alive(), signal.SIGKILL)
-        if self._report_by is not None and now >= self._report_by:
-            self._report_by = None
-            silent = [child.host for child in self._alive() if child.host not in self._leaders.heard]
-            if silent and not self._stopping:
-                names = ", ".join(self._hosts[index] for index in silent[:3]) + ", …" * (len(silent) > 3)
-                self._blame(
-                    f"{len(silent)} of {len(self._hosts)} hosts did not report within {self._report_within:g} s: {names}"
-                    f"{self._said(silent[0])}; expected a leader. Try `{self._trial(silent[0])}`, or set EZPZ_SSH_TIMEOUT to more seconds",
-                    _REFUSED,
-                )
-
-    def _hear(self, event: Event) -> None:
-        if event.kind in {"lost", "refused"} and not self._stopping:
-            host = self._hosts[int(event.rank)]
-            how = "its connection ended, or answered no more" if event.kind == "lost" else "its leader gave up"
-            self._blame(f"host {host} is lost: {how}", _REFUSED)
-        elif event.kind == "leader" and self._stopping:
-            self._leaders.tell(signal.SIGKILL, {int(event.rank)})  # it comes too late
-        elif event.kind not in {"leader", "done", "lost", "refused"}:
-            super()._hear(event)
-
-    def _ended(self, child: Child, code: int) -> None:
-        """Judge the end of a host's ssh: after its leader is done it says nothing new."""
-        if child.host not in self._leaders.done:
-            self._listen(_LAST_OUTPUT)  # two connections: the leader's word may come behind the end of ssh
-        if child.host in self._leaders.done or self._stopping:
-            return
-        host, how = self._hosts[child.host], f"{self._words(child.host)} ended with {code}{self._said(child.host)}"
-        if child.host in self._leaders.heard:
-            self._blame(f"host {host} is lost: {how}", _REFUSED)
-        else:
-            trial = f"expected a leader that reports. Try `{self._trial(child.host)}`"
-            self._blame(f"cannot start ranks on {host}: {how}; {trial}", _REFUSED)
-
-    def _send(self, number: int) -> None:
-        told = self._leaders.tell(number)
-        if number == signal.SIGKILL:
-            self._last = time.monotonic() + _LAST_OUTPUT
-        if number not in {signal.SIGUSR1, signal.SIGUSR2}:  # ssh would die of those, and has no rank behind it yet
-            others = [child for child in self._alive() if child.host not in told | self._leaders.done]
-            self._send_to(others, number)
-
-    def _result(self) -> int:
-        codes = [exit_code(child.process.returncode or 0) for child in self._children]
-        return self._code if self._code is not None else next(filter(None, codes), 0)
 
     def _words(self, index: int) -> str:
         return os.path.basename(leader_line(self._order, index)[0])
@@ -226,7 +172,7 @@ class _Remote(Supervisor):
     def _said(self, index: int) -> str:
         """Return the last line that ssh wrote to its log."""
         try:
-            with open(self._log(index), encoding="utf-8", errors="replace") as file:
+            with open(self._said_in(index), encoding="utf-8", errors="replace") as file:
                 lines = file.read().split("\n")
         except OSError:
             return ""
@@ -235,9 +181,9 @@ class _Remote(Supervisor):
 
 
 def _make_room(hosts: int) -> None:
-    """Raise the soft limit of open files where it is below what the hosts need: a connection each."""
+    """Raise the soft limit of open files where it is below what the hosts need: two connections and two pipes each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * hosts + 256
+    wanted = 5 * hosts + 256
     if soft < wanted:
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)

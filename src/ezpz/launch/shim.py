@@ -1,25 +1,44 @@
 """What stands in front of a rank under a foreign launcher: it says who the rank is, and how the rank ended.
 
 Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
-imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan,
-runs the command as its child, passes signals on, and reports a failure to `ezpz.launch.control`, because neither
-Hydra nor srun tells which rank failed first.
+imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan, runs
+the command as its child and passes signals on. All it knows it tells the leader of its host (`ezpz.launch.leader`), which the
+first shim of a host forks off, and which from then on reads what the rank writes. Lines on that socket:
+
+    shim RANK WORLD LOCAL LOCAL_WORLD HOST_INDEX FAMILY PID SECONDS    SECONDS since 1970; with the rank's stdout and stderr
+    up PID              the rank runs
+    ended CODE          minus the signal for a signal; the shim then waits to be released
+    cannot ERRNO NAME   the program cannot be run
+    mismatch TEXT       this is not the world that was planned
+    port                MASTER_PORT is taken on this host
+    note TEXT           for the user
+
+and back: ``signal N``, ``kill``, ``release`` (end with 0: the launcher knows the rest), ``release true`` (with the rank's code).
+Without EZPZ_CONTROL, in a line pasted from ``--dry-run``, there is no leader, and the shim ends as its rank does.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost 5 ms and 1 MB
 import os
-import signal
+import select
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
+from ezpz.launch import local_socket, survivors
 from ezpz.launch.contract import rank_variables, threads
+from ezpz.launch.rank_start import FORWARDED, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
+if TYPE_CHECKING:
+    import _socket
+
+_TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the leader's, counts once
+_ALONE = 125
 
 
 def who(environ: dict[str, str]) -> tuple[Ranks, int]:
@@ -48,143 +67,221 @@ def who(environ: dict[str, str]) -> tuple[Ranks, int]:
     return told._replace(host_index=index), len(counts)
 
 
-def die_with_parent() -> None:
-    """Ask Linux for SIGKILL when the parent dies, so that nothing outlives a killed ``mpiexec``."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def start(command: list[str], *, reads: bool) -> int:
-    """Start the command as a child in a session of its own and return its pid.
-
-    Only rank 0 reads the launcher's input: under Hydra another rank that did would wait for ever.
-    """
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        if not reads:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in (*FORWARDED, signal.SIGPIPE):  # Python ignores SIGPIPE, and a rank would inherit that
-            signal.signal(number, signal.SIG_DFL)
-        die_with_parent()
-        if os.getppid() != parent:  # the parent died before the wish for its death signal was armed
-            os._exit(125)
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.stderr.write(f"ezpz: cannot run {command[0]}: {error.strerror}\n")
-        os._exit(126 if isinstance(error, PermissionError) else 127)
-
-
-def supervise(pid: int) -> int:
-    """Pass signals on to the rank and return how it ended: its exit code, or minus the signal that killed it."""
-    for number in FORWARDED:
-        signal.signal(number, lambda received, _frame: _send(pid, received))
-    _, status = os.waitpid(pid, 0)
-    _send(pid, signal.SIGKILL)  # what the rank left behind in its session
-    return os.waitstatus_to_exitcode(status)
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
-        (os.kill if number in {signal.SIGUSR1, signal.SIGUSR2} else os.killpg)(pid, number)
-    except OSError:
-        pass  # it is gone already
-
-
 def main(command: list[str]) -> int:
     """Run one rank and return the exit code for the launcher."""
+    survivors.call_me("ezpz-shim")
+    survivors.die_with_parent()
+    environ = dict(os.environ)
     try:
-        ranks, hosts = who(dict(os.environ))
+        ranks, hosts = who(environ)
     except EzpzError as error:
-        sys.stderr.write(f"ezpz: {error}\n")
-        report("mismatch", "?", 0, error.exit_code)
-        return error.exit_code
+        return _refuse(environ, error)
     if ranks.family != "contract":  # torchrun's agent has said it all, and holds the store itself
-        os.environ.update(rank_variables(ranks, hosts))
-    bind(ranks)
-    os.environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
+        environ.update(rank_variables(ranks, hosts))
+    environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
+    cpus, note = bind(environ.pop("EZPZ_CPUS", ""), ranks.local_rank, ranks.local_world_size)
+    shim = _Shim(ranks, environ)
+    if note:
+        shim.tell(f"note rank {ranks.rank} {note}")
     if hosts > 1:
-        name_interface()
-        if ranks.rank == 0 and not hold_port(int(os.environ["MASTER_PORT"])):
-            report("port", 0, 0, 0)
-            return 125
-    if ranks.local_rank == 0:
-        report("up", ranks.rank, os.getpid(), 0)
-    die_with_parent()
-    pid = start(command, reads=ranks.rank == 0 and os.environ.get("EZPZ_STDIN") != "none")
-    code = supervise(pid)
-    if code:
-        report("ended", ranks.rank, pid, code)
-    return code if code >= 0 else 128 - code
+        environ.update(name_interface(environ))
+        if ranks.rank == 0 and not hold_port(int(environ["MASTER_PORT"])):
+            shim.tell("port")
+            return shim.linger(_ALONE)
+    return shim.run(command, environ, cpus)
 
 
-def bind(ranks: Ranks) -> None:
-    """Bind this process, and so the rank, to the CPUs that the plan gives its local rank."""
-    text = os.environ.pop("EZPZ_CPUS", "")
-    if not text or not hasattr(os, "sched_setaffinity"):  # macOS binds nothing
-        return
-    from ezpz.launch.binding import parse_cpus, share
-
-    allowed = os.sched_getaffinity(0)
-    wanted = share(allowed, ranks.local_rank, ranks.local_world_size)
-    if text != "auto":
-        wanted = parse_cpus(text.split(":")[ranks.local_rank])
+def _refuse(environ: dict[str, str], error: EzpzError) -> int:
+    """Tell that this is no rank of the plan; nothing is run."""
+    told = Ranks(-1, 0, 0, 0, None, "alone")
     try:
-        os.sched_setaffinity(0, wanted)
-    except OSError:
-        sys.stderr.write(
-            f"ezpz: note: rank {ranks.rank} cannot be bound to CPUs {wanted[0]} to {wanted[-1]} (from the plan); "
-            f"{os.uname().nodename} allows {len(allowed)} from {min(allowed)} to {max(allowed)}\n"
-        )
+        told = from_environ(environ)
+    except EzpzError:
+        pass  # contradictions are what `error` says
+    shim = _Shim(told, environ)
+    shim.tell(f"mismatch {error}")
+    return shim.linger(error.exit_code)
 
 
-def name_interface() -> None:
-    """Tell gloo the interface that leads to rank 0: by itself it takes the one of the host's name, which may be loopback."""
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return
-    from ezpz.cluster.network import route_to
-
-    interface = route_to(os.environ["MASTER_ADDR"]).interface
-    if interface not in {"", "lo"}:
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-
-
-def hold_port(port: int) -> bool:
-    """Keep the rendezvous port for rank 0, and return False when another process has it.
-
-    Bound but not listening, with ``SO_REUSEADDR`` on both sides: rank 0's store can listen on it, nobody else gets it.
-    """
-    import socket
-
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _become_leader(listener: _socket.socket, control: str, launch: str, placement: str, index: int | None) -> None:
+    """Leave all that ties this process to the rank and its ``mpiexec``, and lead the host."""
+    code = _ALONE
     try:
-        held.bind(("", port))
-    except OSError:
-        held.close()
-        return False
-    held.detach()  # open until this shim ends
-    return True
+        if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
+            os._exit(0)
+        os.setsid()
+        survivors.die_with_parent(0)
+        kept = listener.detach()
+        for fd in map(int, os.listdir("/dev/fd")):
+            if fd > 2 and fd != kept:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # that of the list itself
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        import socket
+
+        from ezpz.launch.leading import lead_for_shims  # no shim but this one needs it
+
+        code = lead_for_shims(socket.socket(fileno=kept), control, launch, placement, index)
+    finally:
+        os._exit(code)
 
 
-def report(event: str, rank: int | str, pid: int, code: int) -> None:
-    """Tell the launcher, when there is one: a line pasted from ``--dry-run`` has none."""
-    if "EZPZ_CONTROL" in os.environ:
-        from ezpz.launch.control import send
+class _Shim:
+    """One rank, and the connection to the leader of its host if there is one."""
 
-        told = send(os.environ["EZPZ_CONTROL"], event, rank, pid, code)
-        if not told and event == "up":
-            addresses = os.environ["EZPZ_CONTROL"].rpartition("@")[2]
-            sys.stderr.write(
-                f"ezpz: note: {os.uname().nodename} cannot reach the launcher ({addresses}): a failure is then told late\n"
-            )
+    def __init__(self, ranks: Ranks, environ: dict[str, str]) -> None:
+        self._ranks = ranks
+        self._leader: _socket.socket | None = None
+        self._pid = 0
+        self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
+        self._unread = b""
+        self._released: str | None = None
+        self._output: tuple[int, int] | None = None
+        self._wakeup, wakes = os.pipe()
+        for end in (self._wakeup, wakes):
+            os.set_blocking(end, False)
+        for number in (*FORWARDED, _signal.SIGCHLD):
+            _signal.signal(number, lambda *_: None)
+        _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        control = environ.pop("EZPZ_CONTROL", "")
+        launch = environ.pop("EZPZ_LAUNCH", "")
+        if control:
+            environ["EZPZ_LAUNCH_ID"] = launch
+            self._meet(control, launch, environ)
+        survivors.adopt()
+
+    def _meet(self, control: str, launch: str, environ: dict[str, str]) -> None:
+        index = self._ranks.host_index
+        where = environ["EZPZ_SOCKET"]
+        if index is not None:  # two hosts of the plan may share one network, as containers do
+            where = environ["EZPZ_SOCKET"] = f"{where}-{index}"
+        listener = local_socket.claim(where)
+        if listener:
+            pid = os.fork()
+            if not pid:
+                _become_leader(listener, control, launch, environ["EZPZ_PLACEMENT"], index)
+            os.waitpid(pid, 0)
+            listener.close()
+        reads, self._output = pipes()
+        try:
+            self._leader = local_socket.reach(where)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot reach the leader of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; expected the first "
+                "rank of this host to listen there. Start again; if it stays so, try `--flavour ssh`."
+            ) from None
+        ranks, host = self._ranks, -1 if index is None else index
+        line = f"shim {ranks.rank} {ranks.world_size} {ranks.local_rank} {ranks.local_world_size} {host} {ranks.family} {os.getpid()}"
+        local_socket.send(self._leader, f"{line} {time.time()}", reads)
+        for fd in reads:
+            os.close(fd)
+
+    def tell(self, line: str) -> None:
+        """Tell the leader, or the user when there is none."""
+        if self._leader is None:
+            kind, _, text = line.partition(" ")
+            if kind in {"note", "mismatch"}:
+                sys.stderr.write(f"ezpz: {'note: ' * (kind == 'note')}{text}\n")
+            return
+        try:
+            local_socket.send(self._leader, " ".join(line.split("\n")))
+        except OSError:
+            pass  # its end is noticed by reading
+
+    def run(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> int:
+        """Run the command to its end, with all that it left behind, and return the exit code for the launcher."""
+        reads = self._ranks.rank == 0 and environ.pop("EZPZ_STDIN", "") != "none"
+        self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus)
+        if problem:
+            code = cannot_run(problem)
+            if self._leader is None:
+                sys.stderr.write(f"ezpz: cannot run {command[0]}: {os.strerror(problem)}\n")
+            self.tell(f"cannot {problem} {command[0]}")
+            return self.linger(code)
+        self.tell(f"up {self._pid}")
+        code = self._wait()
+        self._clear()
+        self.tell(f"ended {code}")
+        return self.linger(code if code >= 0 else 128 - code)
+
+    def _wait(self) -> int:
+        """Return the rank's exit code, or minus the signal that ended it."""
+        while True:
+            for pid, status in survivors.reap():
+                if pid == self._pid:
+                    return os.waitstatus_to_exitcode(status)
+            self._attend()
+
+    def _clear(self) -> None:
+        """Kill what the rank left behind, in whatever session: as orphans they are children of this process."""
+        self._send(_signal.SIGKILL)
+        self._pid = 0
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return  # the usual case, and no look at all processes of the host
+        survivors.kill_tree(os.getpid())
+
+    def linger(self, code: int) -> int:
+        """Wait until the leader has told the launcher: an mpiexec would judge the end of this process by rules of its own."""
+        while self._leader is not None and self._released is None:
+            self._attend()
+        return code if self._released in {None, "true"} else 0
+
+    def _attend(self) -> None:
+        """Wait for a signal or the leader, and do what they say."""
+        readers: list[int | _socket.socket] = [self._wakeup, *([self._leader] if self._leader else [])]
+        ready, _, _ = select.select(readers, [], [])
+        if self._leader in ready:
+            self._obey()
+        if self._wakeup in ready:
+            for number in os.read(self._wakeup, 4096):
+                if number in FORWARDED:
+                    self._forward(number, "itself")
+
+    def _obey(self) -> None:
+        assert self._leader is not None
+        try:
+            data = self._leader.recv(4096)
+        except OSError:
+            data = b""
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            word, _, value = line.decode().partition(" ")
+            if word == "signal":
+                self._forward(int(value), "leader")
+            elif word == "kill":
+                survivors.kill_tree(os.getpid())
+            elif word == "release":
+                self._released = value
+        if not data:  # it was killed: the host is lost to the launcher, and nothing of it may go on
+            self._leader = None
+            survivors.kill_tree(os.getpid())
+
+    def _forward(self, number: int, way: str) -> None:
+        """Pass a signal on once: a scheduler may send one to this process and to the launcher."""
+        other = "leader" if way == "itself" else "itself"
+        now = time.monotonic()
+        if now - self._heard.pop((number, other), -_TWICE) < _TWICE:
+            return
+        self._heard[number, way] = now
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        if not self._pid:
+            return
+        try:
+            # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
+            (os.kill if number in {_signal.SIGUSR1, _signal.SIGUSR2} else os.killpg)(self._pid, number)
+        except OSError:
+            pass  # it is gone already
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except EzpzError as error:
+        sys.stderr.write(f"ezpz: {error}\n")
+        sys.exit(error.exit_code)

@@ -1,245 +1,490 @@
-"""Own a run until its last process is gone: pass signals on, stop all when one fails, tell the cause and its exit code."""
+"""Own a run until its last process is gone: the first failure stops all, and its cause and exit code are those of the launch."""
 
 from __future__ import annotations
 
-import ctypes  # noqa: F401  # die_with_parent needs it: loaded once here, and not by every child
 import os
 import selectors
 import signal
-import subprocess
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.shim import die_with_parent
+from ezpz.launch import record, survivors
+from ezpz.launch.causes import Failure, earliest, exit_code, how, others
+from ezpz.launch.control import Piece
+from ezpz.launch.hangs import Hangs
+from ezpz.launch.leading import UNSUPERVISED
+from ezpz.launch.outcome import Outcome
+from ezpz.launch.stages import Stages
+from ezpz.launch.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
+    from ezpz.launch.child import Child
     from ezpz.launch.control import Control, Event
+    from ezpz.launch.outcome import Limits
+    from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.screen import Screen
+    from ezpz.launch.wall import Wall
 
-__all__ = ["PORT_TAKEN", "Supervisor", "exit_code"]
+__all__ = ["PORT_TAKEN", "Supervisor"]
 
 PORT_TAKEN = -1  # no exit code of a process: the ranks could not meet where they were sent
 
 FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
-_LAST_WORDS = 1.0  # seconds for what is still on its way when the last process has ended
+_SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
+_SETTLE_LONG = 0.7  # the same where an MPI has killed the shims: its own end says why
+_CLEAN_UP = 8.0  # seconds from SIGKILL until a host that says nothing is given up
+_LAST_OUTPUT = 0.5  # seconds for what mpiexec has not passed on when it ended; a grandchild may hold its pipe for ever
+_LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@dataclass
-class Child:
-    """A process of ours: one rank of the local flavour, the ``mpiexec`` in front of all of them, or one host's ``ssh``."""
-
-    process: subprocess.Popen[bytes]
-    rank: int | None = None
-    host: int = -1
-
-
-def exit_code(code: int) -> int:
-    """Return the exit code of a shell for a process that ended with ``code``, minus the signal for a signal."""
-    return code if code >= 0 else 128 - code
+_REFUSED, _TIME_LIMIT = 125, 124
 
 
 class Supervisor:
-    """Waits for children, signals and shims; the earliest failure is the cause, our own signals never are.
+    """Waits for children, signals and leaders; the earliest failure is the cause, our own signals never are.
 
     A context manager, entered before the first child starts: a signal that comes in between must not be lost.
+
+    Args:
+        plan: The plan of this start.
+        limits: What the user allows the run.
+        control: The leaders.
+        screen: Where output goes.
+        wall: When the job's wall time is to be announced.
+        shares_terminal: The only rank keeps the terminal: Ctrl-C reaches it by itself, and a debugger there may live on.
     """
 
     def __init__(
-        self, tell: Callable[[str], None], control: Control | None = None, *, own_session: bool = True
+        self,
+        plan: LaunchPlan,
+        limits: Limits,
+        control: Control,
+        screen: Screen,
+        wall: Wall | None = None,
+        *,
+        shares_terminal: bool = False,
     ) -> None:
-        self._children: list[Child] = []
-        self._control = control
-        self._tell = tell
-        self._own_session = own_session
-        self._shares_terminal = not own_session and os.isatty(0)
-        self._code: int | None = None  # of the cause
-        self._deadline: float | None = None
-        self._stopping = False
-        self._hosts_up = 0
-        self._read, self._write = os.pipe()
+        self.plan, self.limits, self.control, self.screen = plan, limits, control, screen
+        self.outcome = Outcome()
+        self.stages = Stages()
+        self.world = World(plan)
+        self.began = time.time()
+        self.timers: dict[str, float] = {}
+        self.stopping = False
+        self.unsupervised = False
+        self.children: list[Child] = []
+        self.hangs = Hangs(self)
+        self.folder = ""  # of run.json and, without --log-dir, of the cause's last words
+        self.selector = selectors.DefaultSelector()
+        self._wall = wall
+        self._shares_terminal = shares_terminal
+        self._killed = False
+        self._since_failure = 0
+        self._read_end, self._write_end = os.pipe()
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
-        os.set_blocking(self._write, False)
-        os.set_blocking(self._read, False)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for end in (self._write_end, self._read_end):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in (*_PASSED_ON, signal.SIGCHLD):
             self._handlers[number] = signal.signal(number, lambda *_: None)
+        survivors.adopt()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give the signals back; what still runs, because a child could not be started, is killed."""
-        self._send(signal.SIGKILL)
-        for child in self._alive():
-            child.process.wait()
+        for child in self.children:
+            child.kill(signal.SIGKILL)
+        while any(child.alive for child in self.children):
+            self._reap()
+            time.sleep(0.002)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
-        os.close(self._read)
-        os.close(self._write)
+        self.selector.close()
+        self.hangs.close()
+        os.close(self._read_end)
+        os.close(self._write_end)
 
-    def start(
-        self,
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-        rank: int | None,
-        stdin: int | None,
-        cpus: Sequence[int] | None = None,
-        *,
-        host: int = -1,
-    ) -> None:
-        """Start a process that dies with this one: a rank, or the launcher of all of them when ``rank`` is None.
+    def add(self, child: Child) -> None:
+        """Take charge of a process."""
+        self.children.append(child)
+        for fd in child.pipes:
+            self.selector.register(fd, selectors.EVENT_READ, lambda fd, child=child: self._pass_on(child, fd))
 
-        With ``cpus`` it is bound to those. ``host`` is the index of the one host that it serves.
-
-        Raises:
-            OSError: It cannot be started.
-        """
-        process = subprocess.Popen(
-            list(argv),
-            env=dict(environ),
-            stdin=stdin,
-            start_new_session=self._own_session,
-            preexec_fn=lambda: _prepare(cpus),  # noqa: PLW1509  # no thread runs in the launcher
-        )
-        self._children.append(Child(process, rank, host))
-
-    def wait(self) -> int:
-        """Return the exit code of the run when its last process is gone."""
-        self._loop()
+    def wait(self) -> Outcome:
+        """Return how the run ended when its last process is gone."""
+        now = time.monotonic()
+        for name in ("start", "run"):
+            limit = getattr(self.limits, name)
+            if limit is not None:
+                self.timers[name] = now + limit
+        self.selector.register(self._read_end, selectors.EVENT_READ, self._signalled)
+        self.selector.register(self.control, selectors.EVENT_READ, self.listen)
+        self.hangs.listen()
+        self._reap()  # a child may have ended already
+        while not self._over():
+            self._watch_screen()
+            due = self._due()
+            for key, mask in self.selector.select(None if due is None else max(0.0, due - time.monotonic())):
+                if mask & selectors.EVENT_WRITE:
+                    self.screen.write(key.fd)
+                elif key.fd in self.selector.get_map():  # not closed by what was just done
+                    key.data(key.fileobj)
+            self._overdue(time.monotonic())
+            self._release()
         return self._result()
 
-    def _loop(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._read, selectors.EVENT_READ)
-            if self._control:
-                selector.register(self._control, selectors.EVENT_READ)
-            self._reap()  # a child may have ended already
-            while self._alive():
-                due = self._due()
-                wait = None if due is None else max(0.0, due - time.monotonic())
-                ready = {key.fileobj for key, _ in selector.select(wait)}
-                if self._control in ready:
-                    self._listen()
-                if self._read in ready:
-                    for number in os.read(self._read, 4096):
-                        self._signal(number)
-                self._reap()
-                self._overdue(time.monotonic())
-            self._listen(_LAST_WORDS)  # a shim's may arrive with the end of its mpiexec
+    def _over(self) -> bool:
+        if any(child.alive for child in self.children):
+            return False
+        open_pipes = any(child.pipes for child in self.children) and "pipes" in self.timers
+        return not open_pipes and not self.control.open_outputs and set(self.control.heard) <= self.control.done
 
-    def _due(self) -> float | None:
-        """Return the time at which something must happen by itself."""
-        return self._deadline
+    def _watch_screen(self) -> None:
+        self.control.pause(self.screen.full)
+        wanted, keys = set(self.screen.wants()), self.selector.get_map()
+        for fd in (1, 2):
+            if fd in wanted and fd not in keys:
+                self.selector.register(fd, selectors.EVENT_WRITE)
+            elif fd not in wanted and fd in keys:
+                self.selector.unregister(fd)
 
-    def _overdue(self, now: float) -> None:
-        if self._deadline is not None and now >= self._deadline:
-            self._deadline = None
-            self._send(signal.SIGKILL)
+    # --- what happens -----------------------------------------------------------------------------------------------------
 
-    def _alive(self) -> list[Child]:
-        return [child for child in self._children if child.process.returncode is None]
+    def _pass_on(self, child: Child, fd: int) -> None:
+        """Show what mpiexec itself, or a rank without a leader, has written."""
+        stream = child.pipes[fd]
+        data = child.read(fd)
+        if data == b"":
+            self.selector.unregister(fd)
+        if data:
+            self.unsupervised |= UNSUPERVISED.encode() in data
+            if self.unsupervised:
+                self.timers.pop("start", None)
+            self.screen.show(None, stream, data, time.monotonic())
 
-    def _listen(self, patience: float = 0.0) -> None:
-        if self._control:
-            for event in self._control.events(patience):
-                self._hear(event)
+    def listen(self, _: object = None) -> None:
+        for said in self.control.read():
+            if isinstance(said, Piece):
+                self._since_failure += len(said.data)
+                self.screen.show(*said, time.monotonic())
+            else:
+                self._hear(said)
 
     def _hear(self, event: Event) -> None:
-        if event.kind == "up":
-            self._hosts_up += 1
-        elif self._code is None and not self._stopping:
-            if event.kind == "port":
-                self._code = PORT_TAKEN
-                self._stop(FAILURE_GRACE)
-            elif event.kind == "ended":
-                self._fail(f"rank {event.rank} on host {event.host} (pid {event.pid})", event.code)
-            else:
-                self._fail(f"a rank on host {event.host}", event.code)
+        kind, index, told = event
+        host = self._host(index)
+        if kind == "hello":
+            self.world.came(index, str(told.get("host")))
+            wrong = self.world.misplaced(index, str(told.get("host")))
+            if wrong:
+                self.fail(Failure("world:", wrong, _REFUSED, time.time(), host=host))
+            if self._killed:
+                self.control.order("kill", {index})  # it comes too late
+        elif kind == "up":
+            self.world.up(index, told)
+            if self.world.complete:
+                self.timers.pop("start", None)
+        elif kind == "partial":
+            self.world.partly(index, told["have"])
+        elif kind == "stages":
+            times = (told[name] - self.began for name in ("low", "median", "high"))
+            self.stages.add(host, told["stage"], told["count"], *times)
+        elif kind == "finished" and self.limits.leave is not None:
+            self.timers.setdefault("leave", time.monotonic() + self.limits.leave)
+            self.hangs.first_to_leave = told["rank"]
+        elif kind == "idle":
+            self.hangs.idle(host, told)
+        elif kind == "stacks":
+            self.hangs.answered(index, told)
+        elif kind == "note":
+            self.note(told["text"])
+        else:
+            self._hear_failure(kind, index, told)
+
+    def _hear_failure(self, kind: str, index: int, told: dict[str, Any]) -> None:
+        host, now = self._host(index), time.time()
+        if kind == "ended":
+            who = f"rank {told['rank']} on host {host}" + (f" (pid {told['pid']})" if told["pid"] else "")
+            words = told["why"] if told["why"].startswith("cannot") else how(told["code"])
+            if told["why"].startswith("its shim"):
+                words += f": {told['why']}"
+            self.fail(
+                Failure(
+                    who,
+                    words,
+                    exit_code(told["code"]),
+                    told["at"],
+                    told["rank"],
+                    host,
+                    told["pid"],
+                    told["code"],
+                    told["words"],
+                    told["shown"],
+                    told["why"],
+                )
+            )
+        elif kind == "mismatch":
+            self.world.strangers(str(self.control.heard.get(index, host)), told["worlds"])
+            self.fail(Failure("world:", "", _REFUSED, now, why="mismatch"))
+        elif kind == "port" and not self.stopping:
+            self.outcome.code = PORT_TAKEN
+            self.stop(FAILURE_GRACE)
+        elif kind == "lost":
+            self.fail(
+                Failure(
+                    f"host {host}", "is lost: its connection ended, or answered no more", _REFUSED, now, host=host
+                )
+            )
+        elif kind == "refused":
+            self.fail(Failure(f"host {host}", f"is lost: {told['text']}", _REFUSED, now, host=host))
+
+    def _signalled(self, _: object) -> None:
+        for number in os.read(self._read_end, 4096):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif not (number == signal.SIGINT and self._shares_terminal):
+                self._signal(number)
 
     def _reap(self) -> None:
-        for child in self._alive():
-            code = child.process.poll()
-            if code is None:
-                continue
-            if child.rank is not None and self._own_session:
-                _kill(child.process.pid, signal.SIGKILL, group=True)  # what the rank left behind
-            if self._code is None and not self._stopping:
-                self._ended(child, code)
+        for pid, status in survivors.reap():
+            child = next((child for child in self.children if child.pid == pid), None)
+            if child:
+                child.ended(status)
+                self.timers["pipes"] = time.monotonic() + _LAST_OUTPUT
+                self.child_ended(child)
 
-    def _ended(self, child: Child, code: int) -> None:
-        """Judge the end of a child: a launcher's is judged when all is over, its shims have told why."""
-        if code and child.rank is not None:
-            self._fail(f"rank {child.rank} (pid {child.process.pid})", code)
-
-    def _fail(self, who: str, code: int) -> None:
-        how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-        self._blame(f"{who} {how}", exit_code(code))
-
-    def _blame(self, cause: str, code: int) -> None:
-        """Tell the cause and stop what still runs."""
-        self._code = code
-        self._tell(cause + ("; stopping the other ranks" if self._alive() else ""))
-        self._stop(FAILURE_GRACE)
+    def child_ended(self, child: Child) -> None:
+        """Judge the end of a child later, when the leaders have said what they know: theirs is the cause."""
+        del child
+        self.timers.setdefault("launcher", time.monotonic() + _SETTLE_LONG)
 
     def _signal(self, number: int) -> None:
-        if number == signal.SIGCHLD or (number == signal.SIGINT and self._shares_terminal):
-            return  # the terminal's Ctrl-C reaches the only rank by itself, and a debugger there may live on
         if number in _ENDING:
-            if self._stopping and number == signal.SIGINT:
-                self._deadline = time.monotonic()  # the second Ctrl-C means now
+            if self.stopping and number == signal.SIGINT:
+                self._kill()  # the second Ctrl-C means now
                 return
-            if self._code is None:
-                self._code = 128 + number
-                self._tell(f"{signal.Signals(number).name} received; passing it on, again to kill")
+            if not self.outcome.code:
+                self.outcome.code, self.outcome.stopped = 128 + number, True
+                self.say(f"{signal.Signals(number).name} received; passing it on, again to kill")
         self._send(number)
-        if number in _ENDING and not self._stopping:
-            self._stopping = True
-            self._deadline = time.monotonic() + SIGNAL_GRACE
+        if number in _ENDING and not self.stopping:
+            self.stopping = True
+            self.timers["kill"] = time.monotonic() + SIGNAL_GRACE
 
-    def _stop(self, grace: float) -> None:
-        self._stopping = True
-        self._deadline = time.monotonic() + grace
+    # --- what follows from it ---------------------------------------------------------------------------------------------
+
+    def fail(self, failure: Failure) -> None:
+        """Note a failure; the earliest of those that come within a moment is the cause."""
+        if self.stopping:
+            return  # a consequence
+        self.outcome.failures.append(failure)
+        patience = _SETTLE_LONG if failure.why.startswith(("its shim", "mismatch")) else _SETTLE
+        self.timers["settle"] = min(self.timers.get("settle", float("inf")), time.monotonic() + patience)
+
+    def _settle(self) -> None:
+        """Tell the cause and stop what still runs."""
+        if self.stopping or not self.outcome.failures:
+            return
+        failures = self.outcome.failures
+        cause = earliest(failures)
+        if cause.why == "mismatch":
+            cause = cause._replace(how=self.world.mismatch())
+            failures[:] = [cause]
+        self.blame(cause)
+
+    def blame(self, cause: Failure) -> None:
+        """Make this the cause of the end, and stop all."""
+        self.outcome.cause, self.outcome.code = cause, cause.code
+        alive = any(child.alive for child in self.children)
+        path = self._log(cause)
+        log = f" [log: {path}]" if path else ""
+        self.say(f"{cause.text}{'; stopping the other ranks' * (alive and self.plan.placement.world_size > 1)}{log}")
+        self._since_failure = 0
+        self.stop(FAILURE_GRACE)
+
+    def stop(self, grace: float) -> None:
+        """Ask all ranks to end, and kill them after so many seconds."""
+        self.stopping = True
+        self.timers["kill"] = time.monotonic() + grace
         self._send(signal.SIGTERM)
 
     def _send(self, number: int) -> None:
-        self._send_to(self._alive(), number)
+        """Send a signal to all ranks through their leaders; before there are any, to the program that would start them."""
+        told = self.control.order("signal", number=number)
+        if not told and not self.control.done:
+            for child in self.children:
+                child.kill(number)
 
-    def _send_to(self, children: Sequence[Child], number: int) -> None:
-        for child in children:
-            # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
-            group = self._own_session and child.rank is not None and number in (*_ENDING, signal.SIGKILL)
-            _kill(child.process.pid, number, group=group)
+    def _kill(self) -> None:
+        self._killed = True
+        self.timers.pop("kill", None)
+        told = self.control.order("kill")
+        self.timers.setdefault("clean", time.monotonic() + _CLEAN_UP)
+        if not told:
+            for child in self.children:
+                child.kill(signal.SIGKILL)
 
-    def _result(self) -> int:
-        if self._code is not None:
-            return self._code
-        if self._children[0].rank is not None:
-            return 0
-        code = exit_code(self._children[0].process.returncode or 0)
-        if code and self._control and not self._hosts_up:
-            self._tell(f"the launcher ended with {code} and no rank reported that it came up; its own words are above")
-            return 125
-        return code
+    def _release(self) -> None:
+        """Let shims go when all hosts are done; then mpiexec has nothing left to wait for."""
+        heard = set(self.control.heard)
+        if (
+            heard
+            and heard <= self.control.done
+            and "lingers" not in self.timers
+            and any(child.alive for child in self.children)
+        ):
+            self.control.order("release", codes=self.plan.tells_codes)
+            self.timers["lingers"] = time.monotonic() + _LINGERS
 
+    def judge_launcher(self) -> None:
+        """The launcher's program has ended and leaders have had their time: what remains is its own fault."""
+        if any(child.alive for child in self.children):
+            return
+        if not set(self.control.heard) <= self.control.done:
+            if not self.stopping:
+                self.blame(self._launcher_failure())
+            self._kill()
+        elif not self.stopping and not self.outcome.failures and not self.unsupervised:
+            code = next((child.code for child in self.children if child.code), 0)
+            if code or not self.world.complete:
+                self.outcome.failures.append(self._launcher_failure())
 
-def _prepare(cpus: Sequence[int] | None) -> None:
-    die_with_parent()
-    if cpus:
+    def _launcher_failure(self) -> Failure:
+        child = next((child for child in self.children if child.code), self.children[0])
+        code = child.code or 0
+        came = "no rank reported that it came up" if self.world.empty else self.world.absent()
+        words = f"{how(code)}, and {came}; its own words are above"
+        return Failure(f"{child.name} (pid {child.pid})", words, _REFUSED, time.time(), pid=child.pid, status=code)
+
+    def _result(self) -> Outcome:
+        """Say what is left to say, at the end of the screen."""
+        if not self.stopping:
+            self.judge_launcher()
+            if self.outcome.failures:
+                self._settle()
+        outcome = self.outcome
+        codes = [exit_code(child.code or 0) for child in self.children]
+        if not outcome.code and (self.unsupervised or not outcome.failures):
+            outcome.code = next(filter(None, codes), 0)
+        cause = outcome.cause
+        if cause:
+            also = others(outcome.failures, cause)
+            if also:
+                self.say(also)
+            if cause.words and not cause.shown:
+                self.screen.say(cause.words.rstrip("\n"))
+        return outcome
+
+    # --- time ---------------------------------------------------------------------------------------------------------------
+
+    def _due(self) -> float | None:
+        dues = [*self.timers.values(), *filter(None, [self.screen.due(), self._wall.due() if self._wall else None])]
+        return min(dues, default=None)
+
+    def _overdue(self, now: float) -> None:
+        self.screen.tick(now)
+        text = self._wall.take(now) if self._wall else None
+        if text:
+            self.note(text)
+        actions: dict[str, Callable[[], None]] = {
+            "settle": self._settle,
+            "kill": self._kill,
+            "clean": self._give_up,
+            "launcher": self.judge_launcher,
+            "lingers": self._end_launcher,
+            "start": self._not_started,
+            "run": lambda: self.hangs.begin(f"the run has not ended within {self.limits.run:g} s (--timeout)"),
+            "leave": self.hangs.left_behind,
+            "stacks": self.hangs.conclude,
+        }
+        for name in [name for name, due in self.timers.items() if now >= due]:
+            del self.timers[name]
+            if name in actions:
+                actions[name]()
+
+    def _give_up(self) -> None:
+        """Wait no longer for hosts that say nothing after SIGKILL, nor for the programs that started them."""
+        for child in self.children:
+            child.kill(signal.SIGKILL, group=True)
+        silent = [self._host(index) for index in self.control.heard if index not in self.control.done]
+        if silent:
+            self.note(f"{', '.join(silent[:3])} did not say that all is over there")
+        self.control.done.update(self.control.heard)
+        self.control.give_up()
+
+    def _end_launcher(self) -> None:
+        for child in self.children:
+            child.kill(signal.SIGKILL if self._killed else signal.SIGTERM)
+        if any(child.alive for child in self.children):
+            self._killed = True
+            self.timers["lingers"] = time.monotonic() + _LINGERS / 2
+
+    def _not_started(self) -> None:
+        if not self.stopping:
+            text = self.world.missing(self.limits.start or 0.0) + self.hint()
+            self.blame(Failure("world:", text, _REFUSED, time.time()))
+
+    def hint(self) -> str:
+        """Return what else to try when hosts do not come up."""
+        return ""
+
+    def record(self, told: dict[str, Any]) -> dict[str, Any]:
+        """Return what run.json says of a launch that is over, from what it said at the beginning."""
+        outcome = self.outcome
+        entries = [
+            record.failure(
+                one.text,
+                rank=one.rank,
+                host=one.host,
+                pid=one.pid,
+                code=one.status,
+                log=self._log(one) or None,
+                words=one.words or None,
+            )
+            for one in ([outcome.cause] if outcome.cause else [])
+            + [one for one in outcome.failures if one is not outcome.cause]
+        ]
+        more = {
+            "stages": self.stages.summary(),
+            "cause": entries[0] if outcome.cause else None,
+            "failures": entries[1:] if outcome.cause else entries,
+            "hang": outcome.hang,
+            "notes": outcome.notes,
+        }
+        return record.ended({**told, **more}, outcome.code, time.time(), stopped=outcome.stopped)
+
+    # --- words -------------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Speak on stderr: stdout belongs to the program."""
+        self.screen.say(f"ezpz: {text}")
+
+    def note(self, text: str) -> None:
+        """Say something that ends nothing."""
+        self.outcome.notes.append(text)
+        self.say(f"note: {text}")
+
+    def _host(self, index: int) -> str:
+        hosts = self.plan.placement.hosts
+        return hosts[index] if 0 <= index < len(hosts) else self.control.heard.get(index, "?")
+
+    def _log(self, cause: Failure) -> str:
+        """Return the file with the output of the rank that failed; without --log-dir it holds its last words, written here."""
+        if cause.rank is None:
+            return ""
+        folder = self.control.settings.get("log_dir")
+        path = os.path.join(folder or self.folder, f"rank-{cause.rank}.log")
+        if folder or not self.folder or not cause.words:
+            return path if folder else ""
         try:
-            os.sched_setaffinity(0, cpus)
-        except OSError:  # said by the rank itself: the launcher would show a traceback
-            text = f"ezpz: note: a rank cannot be bound to CPUs {cpus[0]} to {cpus[-1]} (from --cpu-bind or the site) on this host\n"
-            os.write(2, text.encode())
-
-
-def _kill(pid: int, number: int, *, group: bool) -> None:
-    try:
-        os.killpg(pid, number) if group else os.kill(pid, number)
-    except OSError:
-        pass  # it is gone already
+            with open(path, "w", encoding="utf-8", errors="replace") as file:
+                file.write(cause.words)
+        except OSError:
+            return ""
+        return path

@@ -6,26 +6,31 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ezpz.cluster.network import route_to
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
+from ezpz.launch import record
 from ezpz.launch.contract import LONGEST_VARIABLE, cores, named_hosts
 from ezpz.launch.folder import private_folder
 from ezpz.launch.here import is_here
-from ezpz.launch.master import addresses, choose_address, choose_port
+from ezpz.launch.master import choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
 from ezpz.launch.order import Setting
+from ezpz.launch.outcome import Limits
 from ezpz.launch.planning import draw_up, survey
-from ezpz.launch.supervise import PORT_TAKEN, Supervisor
+from ezpz.launch.screen import Screen
+from ezpz.launch.starting import Start
+from ezpz.launch.supervise import PORT_TAKEN
+from ezpz.launch.wall import Wall
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.planning import Survey
@@ -63,7 +68,7 @@ def _launch(wishes: Wishes) -> int:
         return missing
     for note in (*found.notes, *plan.notes()):
         _tell(f"note: {note}")
-    return _run(plan, found, list(wishes.command))
+    return _run(plan, found, wishes)
 
 
 def _show(found: Survey, plan: LaunchPlan, wishes: Wishes) -> int:
@@ -130,85 +135,66 @@ def _announce(plan: LaunchPlan, found: Survey) -> None:
         _tell(f"note: {ranks} ranks share {cores()} cores")
 
 
-def _run(plan: LaunchPlan, found: Survey, command: list[str]) -> int:
+def _run(plan: LaunchPlan, found: Survey, wishes: Wishes) -> int:
     """Run to the end; again with another port when the one that was chosen is taken on the first host."""
+    began, command = time.time(), list(wishes.command)
+    launch = os.urandom(8).hex()
+    outer = plan.environ.get("EZPZ_LAUNCH_ID")
+    launch = f"{outer}/{launch}" if outer else launch
+    log_dir = os.path.abspath(wishes.log_dir) if wishes.log_dir else ""
+    kept, note = record.launch_folder(log_dir, launch, began)
+    if note:
+        _tell(f"note: {note}")
     folder = tempfile.mkdtemp(prefix="ezpz-launch-") if plan.needs_hostfile else ""
+    limits = Limits(wishes.start_timeout, wishes.timeout, wishes.idle_timeout, wishes.exit_timeout)
+    screen = Screen(plan.placement.world_size, label=wishes.label)
+    wall = Wall(found.allocation, plan.environ)
     try:
         plan = plan.with_hostfile(folder)
         line = shlex.join([*plan.prefix(), *command])[:LONGEST_VARIABLE]
         hosts = named_hosts(plan.placement.hosts)
-        ours = {"EZPZ_HOSTS": Setting(hosts, "the plan"), "EZPZ_LAUNCH_CMD": Setting(line, "this launch")}
-        plan = replace(plan, extra={**plan.extra, **ours})
-        # A scheduler vouches for its hosts where this one is none of them.
-        must_know = not found.allocation.job_id or any(map(is_here, found.allocation.hosts))
-        for attempt in range(_MOST_STARTS):
-            met, held, note = _met(replace(plan, run_id=os.urandom(8).hex()), must_know=must_know)
-            if not attempt:
-                _announce(met, found)
-                if note:
-                    _tell(f"note: {note}")
-            try:
-                code = _local(met, command) if met.flavour is None else _foreign(met, command)
-            finally:
-                if held:
-                    held.close()
-            if code != PORT_TAKEN:
-                return code
-            port, origin = met.master[1]
-            if origin == "MASTER_PORT":
-                raise UsageError(
-                    f"cannot use port {port} (from MASTER_PORT): it is taken on {met.placement.hosts[0]}; expected a free one. "
-                    "Run `unset MASTER_PORT`, or set another."
-                )
-            _tell(f"port {port} is taken on {met.placement.hosts[0]}; starting again with another")
-        raise LaunchError(
-            f"no free port on {plan.placement.hosts[0]} in {_MOST_STARTS} starts (ports below 32000); expected one. "
-            "Set MASTER_PORT to a free one."
+        plan = plan.and_settings(
+            {"EZPZ_HOSTS": Setting(hosts, "the plan"), "EZPZ_LAUNCH_CMD": Setting(line, "this launch")}
+        )
+        return _until_met(
+            plan,
+            found,
+            lambda met: Start(
+                met, command, launch, limits, screen, log_dir=log_dir, folder=kept, wall=wall, began=began
+            ),
         )
     finally:
+        screen.close()
+        wall.close()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _local(plan: LaunchPlan, command: list[str]) -> int:
-    """Start the ranks ourselves; a single rank keeps the terminal, so that a debugger works."""
-    world = plan.placement.world_size
-    with Supervisor(_tell, own_session=world > 1) as run:
-        for rank in range(world):
-            stdin = None if rank == 0 and (world == 1 or _input()) else subprocess.DEVNULL
-            try:
-                run.start(command, plan.rank_environment(rank), rank, stdin, plan.cpus(rank))
-            except OSError as error:  # for example a script whose first line names no interpreter
-                code = 127 if isinstance(error, FileNotFoundError) else 126
-                return _refuse(command[0], str(error.strerror), code)
-        return run.wait()
-
-
-def _foreign(plan: LaunchPlan, command: list[str]) -> int:
-    """Start ``mpiexec``, ``srun`` or an ssh per host, and listen to the shims in front of the ranks."""
-    if plan.by_hosts:
-        from ezpz.launch.remote import over_ssh
-
-        return over_ssh(plan, command, _tell, has_input=_input())
-    from ezpz.launch.control import Control
-
-    control = Control(addresses(plan.placement))
-    has_input = _input()
-    ours = {"EZPZ_CONTROL": control.variable, **({} if has_input else {"EZPZ_STDIN": "none"})}
-    settings = {name: Setting(value, "this launch") for name, value in ours.items()}
-    plan = replace(plan, extra={**plan.extra, **settings})
-    environ = {**plan.kept(), **plan.shared()}
-    try:
-        with Supervisor(_tell, control) as run:
-            run.start(plan.argv(command), environ, None, None if has_input else subprocess.DEVNULL)
-            return run.wait()
-    finally:
-        control.close()
-
-
-def _input() -> bool:
-    """Tell whether there is input to pass on: a pipe or a file, and neither a terminal nor the null device."""
-    try:
-        return not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
-    except OSError:  # closed
-        return False
+def _until_met(plan: LaunchPlan, found: Survey, start: Callable[[LaunchPlan], Start]) -> int:
+    """Start the ranks, again where another program has taken the port on a host that is not this one."""
+    # A scheduler vouches for its hosts where this one is none of them.
+    must_know = not found.allocation.job_id or any(map(is_here, found.allocation.hosts))
+    for attempt in range(_MOST_STARTS):
+        met, held, note = _met(replace(plan, run_id=os.urandom(8).hex()), must_know=must_know)
+        if not attempt:
+            _announce(met, found)
+            if note:
+                _tell(f"note: {note}")
+        try:
+            code = start(met).run()
+        finally:
+            if held:
+                held.close()
+        if code != PORT_TAKEN:
+            return code
+        port, origin = met.master[1]
+        if origin == "MASTER_PORT":
+            raise UsageError(
+                f"cannot use port {port} (from MASTER_PORT): it is taken on {met.placement.hosts[0]}; expected a free one. "
+                "Run `unset MASTER_PORT`, or set another."
+            )
+        _tell(f"port {port} is taken on {met.placement.hosts[0]}; starting again with another")
+    raise LaunchError(
+        f"no free port on {plan.placement.hosts[0]} in {_MOST_STARTS} starts (ports below 32000); expected one. "
+        "Set MASTER_PORT to a free one."
+    )

@@ -1,0 +1,78 @@
+"""Why a run ended: which failure came first, the line that says it, and the exit code that it gives."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Failure", "earliest", "exit_code", "how", "others"]
+
+_SHOWN = 3  # failures besides the cause that are named one by one
+
+
+class Failure(NamedTuple):
+    """Something that ends the run.
+
+    Attributes:
+        who: What failed: ``rank 3 on host n02 (pid 4711)``, ``host n02``, ``mpiexec (pid 12)``.
+        how: What happened to it: ``exited with code 3``.
+        code: Exit code of the launch.
+        at: When, in seconds since 1970 by the launcher's clock.
+        rank: The rank; None where it is none.
+        host: Its host.
+        pid: Its process.
+        status: How the process ended, minus the signal for a signal; None where it is no process.
+        words: The last that it wrote on stderr.
+        shown: Whether those are on the screen already.
+        why: What its code does not explain.
+    """
+
+    who: str
+    how: str
+    code: int
+    at: float
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    status: int | None = None
+    words: str = ""
+    shown: bool = True
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The failure as one line."""
+        return f"{self.who} {self.how}"
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code of a shell for a process that ended with ``code``, minus the signal for a signal."""
+    return code if code >= 0 else 128 - code
+
+
+def how(status: int) -> str:
+    """Return how a process ended, in words."""
+    if status >= 0:
+        return f"exited with code {status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def earliest(failures: Iterable[Failure]) -> Failure:
+    """Return the cause. A rank whose shim was killed counts last: whoever killed it did so because of something else."""
+    return min(failures, key=lambda failure: (bool(failure.why.startswith("its shim")), failure.at))
+
+
+def others(failures: Iterable[Failure], cause: Failure) -> str:
+    """Return one line on the failures besides the cause; empty without any."""
+    rest = [failure for failure in failures if failure is not cause]
+    if not rest:
+        return ""
+    if len({failure.how for failure in (cause, *rest)}) == 1:
+        return f"{len(rest)} other rank{'s'[: len(rest) > 1]} failed in the same way"
+    shown = "; ".join(failure.text for failure in rest[:_SHOWN])
+    return f"failed as well, later: {shown}" + (f"; and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else "")

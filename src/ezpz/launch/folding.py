@@ -1,0 +1,196 @@
+r"""Warnings that many ranks write at once, made into one line.
+
+A warning waits a moment for the other ranks to say the same, and what its rank writes behind it waits too, so that the order of
+each rank is kept. Windows close in the order in which they opened; a rank joins only those younger than the last that it is in.
+Nothing here writes or knows the time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+__all__ = ["Folds"]
+
+_WINDOW = 0.3  # seconds that a warning waits for other ranks
+_MEMORY = 10.0  # seconds after it was shown for which its repetition by other ranks is only counted
+_LONGEST = 4096  # bytes of a warning; longer ones are shown each time
+_MOST = 256  # warnings that are remembered at a time
+_QUOTED = 60  # characters
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# a.py:3: UserWarning: text\n  warnings.warn("text")\n   Python's warnings, with the source line, whatever it says
+# [rank0]:[W1121 19:12:49.123456789 socket.cpp:464] text\n   glog, as torch's C++ writes it, with or without the rank
+# W1121 19:12:49.123000 4711 torch/_inductor/utils.py:1137] text\n   torch/_logging/_internal.py, the same with or without
+_WARNING = re.compile(
+    rb"(?:(?m:^)|(?<=\r))(?:[^\r\n]{0,4096}(?i:warn)|(?:\[rank\d+\]:)?(?:\[W|W\d{4} \d\d:))[^\r\n]{0,4096}\r?\n"
+    rb"(?:  [^\r\n]{0,4096}\r?\n)?"
+)
+# What differs from rank to rank although the same is meant: rank, time and process.
+_GLOG = re.compile(rb"^(?:\[rank\d+\]:)?\[?W\d{4} [\d:.]+(?: +\d+)? ")
+_GLOG_ANYWHERE = re.compile(rb"W\d{4} ")
+
+
+class _Window:
+    """One showing of a warning, as long as other ranks may join."""
+
+    __slots__ = ("closes", "number", "ranks", "said", "text", "time")
+
+    def __init__(self, text: bytes, said: _Said, time: int, number: int, closes: float) -> None:
+        self.text, self.said, self.time, self.number, self.closes = text, said, time, number, closes
+        self.ranks: list[int] = []
+
+
+class _Said:
+    """A warning of the last seconds: how often each rank said it, and who only repeated others."""
+
+    __slots__ = ("counts", "key", "more", "open", "text", "times", "until")
+
+    def __init__(self, key: bytes, text: bytes) -> None:
+        self.key, self.text = key, text
+        self.counts: dict[int, int] = {}
+        self.more: set[int] = set()
+        self.open: dict[int, _Window] = {}  # by the how-many-eth time
+        self.times = 0
+        self.until: float | None = None  # unknown until it is shown
+
+
+class Folds:
+    """What ranks say on stderr. Pieces come back as (ranks, bytes); a piece of no rank is a line of ours.
+
+    Attributes:
+        held: Bytes that wait.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self.held = 0
+        self._world_size = world_size
+        self._opened = 0
+        self._said: dict[bytes, _Said] = {}
+        self._shown: deque[_Said] = deque()  # in order of their `until`
+        self._windows: deque[_Window] = deque()
+        self._behind: dict[int, deque[bytes | _Window]] = {}  # what waits, of ranks of which anything waits
+        self._midline: set[int] = set()
+
+    def add(self, rank: int, data: bytes, now: float) -> list[tuple[tuple[int, ...], bytes]]:
+        """Return what may be shown now that a rank has said something more."""
+        ready = self.tick(now)
+        continues = rank in self._midline
+        (self._midline.discard if data[-1:] in b"\r\n" else self._midline.add)(rank)
+        done = 0
+        for match in _WARNING.finditer(data) if _may_warn(data) else ():
+            if (continues and not match.start()) or len(match[0]) > _LONGEST:
+                continue  # the end of a line that has been shown, or too much to remember
+            self._plain(rank, data[done : match.start()], ready)
+            done = match.end()
+            self._warning(rank, match[0], now, ready)
+        self._plain(rank, data[done:] if done else data, ready)
+        return ready
+
+    def due(self) -> float | None:
+        """Return the monotonic time of the next `tick` that has something to show, or None."""
+        times = [window.closes for window in self._windows][:1]
+        times += [said.until for said in self._shown if said.more and said.until is not None][:1]
+        return min(times, default=None)
+
+    def tick(self, now: float) -> list[tuple[tuple[int, ...], bytes]]:
+        """Return what has waited long enough."""
+        ready: list[tuple[tuple[int, ...], bytes]] = []
+        while self._windows and (self._windows[0].closes <= now or len(self._windows[0].ranks) == self._world_size):
+            self._close(now, ready)
+        while self._shown and (self._shown[0].until or 0.0) <= now:
+            self._forget(ready)
+        return ready
+
+    def release(self, now: float) -> list[tuple[tuple[int, ...], bytes]]:
+        """Return all that waits: something else is to be said after it."""
+        ready: list[tuple[tuple[int, ...], bytes]] = []
+        while self._windows:
+            self._close(now, ready)
+        return ready
+
+    def finish(self) -> list[tuple[tuple[int, ...], bytes]]:
+        """Return all that waits, and all counts."""
+        ready = self.release(0.0)
+        while self._shown:
+            self._forget(ready)
+        return ready
+
+    def _plain(self, rank: int, data: bytes, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+        if data and rank in self._behind:
+            self._behind[rank].append(data)
+            self.held += len(data)
+        elif data:
+            ready.append(((rank,), data))
+
+    def _warning(self, rank: int, text: bytes, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+        key = _GLOG.sub(b"", text)
+        said = self._said.get(key)
+        if said is None:
+            if len(self._said) >= _MOST:
+                self._plain(rank, text, ready)
+                return
+            said = self._said[key] = _Said(key, text)
+        time = said.counts[rank] = said.counts.get(rank, 0) + 1
+        window = said.open.get(time)
+        if time > said.times:
+            window = self._open(said, text, now)
+        elif not window:
+            said.more.add(rank)
+            return
+        elif self._last(rank) > window.number:  # joining would turn the order of this rank round
+            self._plain(rank, text, ready)
+            return
+        window.ranks.append(rank)
+        self._behind.setdefault(rank, deque()).append(window)
+        ready += self.tick(now)
+
+    def _open(self, said: _Said, text: bytes, now: float) -> _Window:
+        self._opened += 1
+        said.times += 1
+        window = said.open[said.times] = _Window(text, said, said.times, self._opened, now + _WINDOW)
+        self._windows.append(window)
+        self.held += len(text)
+        return window
+
+    def _last(self, rank: int) -> int:
+        """Return the number of the last window that a rank is in."""
+        return max((one.number for one in self._behind.get(rank, ()) if isinstance(one, _Window)), default=0)
+
+    def _close(self, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+        """Show the oldest window, and what its ranks have said behind it."""
+        window = self._windows.popleft()
+        self.held -= len(window.text)
+        del window.said.open[window.time]
+        if window.said.until is None:
+            window.said.until = now + _MEMORY
+            self._shown.append(window.said)
+        ready.append((tuple(sorted(window.ranks)), window.text))
+        for rank in window.ranks:
+            behind = self._behind[rank]
+            behind.popleft()
+            while behind:
+                data = behind[0]
+                if not isinstance(data, bytes):
+                    break
+                behind.popleft()
+                self.held -= len(data)
+                ready.append(((rank,), data))
+            if not behind:
+                del self._behind[rank]
+
+    def _forget(self, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+        """Tell how many repeated the oldest warning that was shown, if any did."""
+        said = self._shown.popleft()
+        del self._said[said.key]
+        if not said.more:
+            return
+        text = _COLOUR.sub("", said.text.decode(errors="replace")).splitlines()[0].strip()
+        quote = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"
+        ranks = "1 more rank" if len(said.more) == 1 else f"{len(said.more)} more ranks"
+        ready.append(((), f"ezpz: {ranks} said the same: {quote}\n".encode()))
+
+
+def _may_warn(data: bytes) -> bool:
+    """Tell quickly, for nearly all that is written, that no line of it warns."""
+    return b"warn" in data.lower() or b"[W" in data or _GLOG_ANYWHERE.search(data) is not None

@@ -1,0 +1,236 @@
+r"""The leader's line to the launcher: what it says goes out at once, what its ranks wrote as fast as the launcher takes it.
+
+Two connections, so that a screen that is full never delays the news of a failure. Lines of JSON on the first one:
+
+    launcher  {"nonce": "8f…", "time": 1795287600.1}              the challenge; its clock, by which all times are told
+    leader    {"say": "hello", "host": "n01", "index": 0, "pid": 7, "nonce": "51…", "mac": "…"}
+    launcher  {"proof": "…", "settings": {"log_dir": "", "idle": null}}    it knows the secret too: now it is obeyed
+    leader    {"say": "up", …} {"say": "ended", …} …  {"say": "done", …}        ezpz.launch.leader
+    launcher  {"do": "signal", "number": 15} {"do": "kill"} {"do": "stacks", …} {"do": "release"}
+
+and on the second, after the same hello with ``"say": "output"``, pieces of output: ``3 1 12\n`` (rank, stream, bytes) and the bytes.
+The secret itself never crosses the network: each side shows that it can sign the other's nonce (HMAC, RFC 2104, SHA-256).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+from ezpz.errors import LaunchError
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+__all__ = ["Link", "Nobody", "connect", "lines", "pair", "sign", "watch"]
+
+_CONNECT = 10.0  # seconds for one address of the launcher
+_MOST_QUEUED = 256 * 1024  # bytes of output that wait here; then the ranks' pipes fill, and they wait
+
+# A peer that answers nothing for so long is gone: its host crashed or the network between is cut. Seconds.
+_SILENCE, _PROBE_EVERY, _PROBES = 10, 5, 3
+
+
+def sign(secret: str, nonce: str, purpose: str) -> str:
+    """Return the proof that somebody knows the secret."""
+    import hmac
+
+    return hmac.new(secret.encode(), f"{nonce} {purpose}".encode(), "sha256").hexdigest()
+
+
+def watch(connection: socket.socket) -> None:
+    """Let the kernel end a connection whose other side has fallen silent; nothing is sent by us meanwhile."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    wanted = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": _SILENCE,
+        "TCP_KEEPALIVE": _SILENCE,  # macOS's name for the same
+        "TCP_KEEPINTVL": _PROBE_EVERY,
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": 1000 * (_SILENCE + _PROBE_EVERY * _PROBES),  # the same for bytes that nobody acknowledges
+    }
+    for name, value in wanted.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def lines(data: bytes) -> tuple[list[dict[str, Any]], bytes]:
+    """Return the whole lines of JSON in ``data``, and what is left.
+
+    Raises:
+        ValueError: A line is no object in JSON.
+    """
+    *whole, rest = data.split(b"\n")
+    found = [json.loads(line) for line in whole if line]
+    if not all(isinstance(item, dict) for item in found):
+        raise ValueError("not an object")
+    return found, rest
+
+
+class Link:
+    """Both connections of a leader.
+
+    Attributes:
+        clock: What to add to this host's clock to get the launcher's, in seconds.
+        settings: What the launcher wants of every leader.
+    """
+
+    def __init__(self, control: socket.socket, output: socket.socket, clock: float = 0.0, settings: Any = None) -> None:
+        self.control, self.output, self.clock = control, output, clock
+        self.settings: dict[str, Any] = settings or {}
+        self._queue = bytearray()
+        self._unread = b""
+        self._lost = False
+        self.output.setblocking(False)
+
+    @property
+    def full(self) -> bool:
+        """Whether the launcher takes no more for now."""
+        return len(self._queue) > _MOST_QUEUED
+
+    @property
+    def waiting(self) -> bool:
+        """Whether output is queued here."""
+        return bool(self._queue)
+
+    def say(self, kind: str, **told: object) -> None:
+        """Tell the launcher; when it has gone, reading tells that."""
+        try:
+            self.control.sendall(json.dumps({"say": kind, **told}).encode() + b"\n")
+        except OSError:
+            self._lost = True
+
+    def show(self, rank: int, stream: int, data: bytes) -> None:
+        """Pass on what a rank wrote."""
+        self._queue += b"%d %d %d\n" % (rank, stream, len(data))
+        self._queue += data
+        self.push()
+
+    def push(self) -> None:
+        """Write what the launcher takes now."""
+        try:
+            while self._queue:
+                del self._queue[: self.output.send(self._queue[: 1 << 16])]
+        except BlockingIOError:
+            pass
+        except OSError:  # the launcher has gone: the control connection tells it
+            self._queue.clear()
+
+    def flush(self, patience: float) -> None:
+        """Write all that is left, however long the screen takes, but not into a connection that is dead."""
+        self.output.settimeout(patience)
+        try:
+            self.output.sendall(self._queue)
+            self.output.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def orders(self) -> Iterator[dict[str, Any]]:
+        """Yield what the launcher wants; ``{"do": "lost"}`` when it has gone."""
+        try:
+            data = self.control.recv(65536)
+            found, self._unread = lines(self._unread + data)
+        except (OSError, ValueError):
+            data, found = b"", []
+        yield from found
+        if not data:
+            yield {"do": "lost"}
+
+
+class Nobody:
+    """The line of a leader whose launcher cannot be reached, or that was pasted by hand: output goes where its own would."""
+
+    clock = 0.0
+    full = waiting = False
+    control = output = None
+
+    def say(self, kind: str, **told: object) -> None:
+        """Say what a person should know."""
+        if kind == "ended" and told.get("words") and not told.get("shown"):
+            os.write(2, f"{told['words']}\n".encode())
+        if kind in {"note", "mismatch", "refused"}:
+            os.write(2, f"ezpz: {told.get('text')}\n".encode())
+
+    def show(self, rank: int, stream: int, data: bytes) -> None:
+        """Write what a rank wrote."""
+        del rank
+        try:
+            while data:
+                data = data[os.write(stream, data) :]
+        except OSError:
+            pass  # nobody reads it any more
+
+    def push(self) -> None:
+        """Do nothing: nothing is queued."""
+
+    def flush(self, patience: float) -> None:
+        """Do nothing: nothing is queued."""
+        del patience
+
+    def orders(self) -> Iterator[dict[str, Any]]:
+        """Yield nothing."""
+        yield from ()
+
+
+def pair() -> tuple[tuple[socket.socket, socket.socket], tuple[socket.socket, socket.socket]]:
+    """Return the launcher's and the leader's ends of both connections, where the launcher starts its leader by fork."""
+    control, output = socket.socketpair(), socket.socketpair()
+    return (control[0], output[0]), (control[1], output[1])
+
+
+def connect(variable: str, index: int) -> Link:
+    """Reach the launcher.
+
+    Args:
+        variable: ``EZPZ_CONTROL``: secret@port@address,address.
+        index: Which host of the plan this is.
+
+    Raises:
+        LaunchError: It cannot be reached, or is another.
+    """
+    secret, port, addresses = variable.split("@")
+    reasons = []
+    for address in addresses.split(","):
+        try:
+            control, settings, clock = _open(address, int(port), secret, "hello", index)
+            output, _, _ = _open(address, int(port), secret, "output", index)
+        except (OSError, ValueError, KeyError) as error:  # KeyError: what answers is no launcher
+            reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+            continue
+        return Link(control, output, clock, settings)
+    raise LaunchError(
+        f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way back. Does a "
+        "firewall stand between them? Start `launch` on one of the hosts."
+    )
+
+
+def _open(address: str, port: int, secret: str, kind: str, index: int) -> tuple[socket.socket, Any, float]:
+    connection = socket.create_connection((address, port), timeout=_CONNECT)
+    challenge = _answer(connection)
+    clock = float(challenge["time"]) - time.time()
+    nonce = os.urandom(16).hex()
+    told = {"say": kind, "host": os.uname().nodename, "index": index, "pid": os.getpid(), "nonce": nonce}
+    told["mac"] = sign(secret, challenge["nonce"], f"{kind} {index}")
+    connection.sendall(json.dumps(told).encode() + b"\n")
+    answer = _answer(connection)
+    if answer["proof"] != sign(secret, nonce, f"launcher {index}"):
+        raise ValueError("another program answers")
+    connection.settimeout(None)
+    watch(connection)
+    return connection, answer["settings"], clock
+
+
+def _answer(connection: socket.socket) -> dict[str, Any]:
+    """Return one line, read byte by byte: what follows is for somebody else."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) > 4096:
+            raise ValueError("it hung up")
+        line += byte
+    found, _ = lines(line)
+    return found[0]

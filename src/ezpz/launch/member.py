@@ -1,0 +1,124 @@
+"""One rank as the leader of its host sees it: its process, its shim if there is one, what it writes, how far it came."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from ezpz.launch import local_socket
+from ezpz.launch.streams import RankOutput
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["Member"]
+
+_READ = 1 << 16
+_DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
+
+
+class Member:
+    """A rank of this host.
+
+    Attributes:
+        rank: Its rank.
+        pid: Its process; 0 until it runs.
+        shim: Connection to the shim that is its parent; None when this process is, or when the shim has gone.
+        shim_pid: The shim's process.
+        pipes: Descriptor to stream (1 or 2) of what it writes.
+        output: What became of that; None when it writes to the terminal itself.
+        code: How it ended, minus the signal for a signal; None while it runs.
+        ended_at: When, in seconds since 1970 by this host's clock.
+        why: Words for an end that its code does not explain.
+        beat: When it last showed progress, by the monotonic clock; None before it ever did.
+        stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
+        dumps: Process to the signal at which it writes its stacks.
+        told: Whether the launcher knows of its end.
+        world: World size that its shim was told, and
+        family: by which launcher's variables.
+    """
+
+    def __init__(self, rank: int, *, pid: int = 0, pipes: tuple[int, ...] = (), log_dir: str = "") -> None:
+        self.rank = rank
+        self.pid = pid
+        self.shim: socket.socket | None = None
+        self.shim_pid = 0
+        self.pipes = dict(zip(pipes, (1, 2), strict=False))
+        self.output = RankOutput(rank, log_dir) if pipes else None
+        self.code: int | None = None
+        self.ended_at = 0.0
+        self.why = ""
+        self.beat: float | None = None
+        self.stages: dict[str, float] = {}
+        self.dumps: dict[int, int] = {}
+        self.told = False
+        self.world = self.family = ""
+        self._drain_by = 0.0
+        for fd in pipes:
+            os.set_blocking(fd, False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.code is None
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing more is to be expected from its pipes."""
+        return self.code is not None and (not self.pipes or time.monotonic() >= self._drain_by)
+
+    @property
+    def drain_by(self) -> float | None:
+        """When its pipes are given up; None while it runs or when they are closed."""
+        return self._drain_by if self.code is not None and self.pipes else None
+
+    def reach(self, stage: str, when: float) -> None:
+        """Note when a stage was reached for the first time."""
+        self.stages.setdefault(stage, when)
+
+    def end(self, code: int, why: str = "") -> None:
+        """Note how it ended."""
+        if self.code is None:
+            self.code, self.why = code, why
+            self.ended_at = time.time()
+            self._drain_by = time.monotonic() + _DRAIN
+
+    def read(self, fd: int) -> bool:
+        """Take what one of its pipes holds, and tell whether the pipe is still open."""
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return True
+        stream = self.pipes[fd]
+        if self.output:
+            self.output.feed(stream, data, time.monotonic())
+        if not data:
+            self.close(fd)
+        return bool(data)
+
+    def close(self, fd: int) -> None:
+        """Close one of its pipes."""
+        del self.pipes[fd]
+        os.close(fd)
+
+    def order(self, line: str) -> None:
+        """Tell its shim something."""
+        if self.shim:
+            try:
+                local_socket.send(self.shim, line)
+            except OSError:
+                pass  # its end is noticed by reading
+
+    def signal(self, number: int, *, group: bool) -> None:
+        """Send a signal: through its shim, else to its process or, with ``group``, also to what it started."""
+        if self.shim:
+            self.order("kill" if number == signal.SIGKILL else f"signal {number}")
+        elif self.pid and self.alive and not self.shim_pid:
+            # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
+            alone = not group or number in {signal.SIGUSR1, signal.SIGUSR2}
+            try:
+                (os.kill if alone else os.killpg)(self.pid, number)
+            except OSError:
+                pass  # it is gone already

@@ -1,0 +1,255 @@
+"""``run.json``: what a launch was and how it ended, in a folder of its own; docs/launch.md describes the fields.
+
+    ~/.local/state/ezpz/launches/2026-11-21-191256-5f3a90c2/run.json
+
+Written when ranks have been started and again at the end, each time as a whole. Nothing here may fail a launch: what
+cannot be kept is told to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import LaunchError, UsageError
+from ezpz.launch.folder import private_folder, write_whole
+from ezpz.launch.index import Index
+from ezpz.launch.stages import Stages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ezpz.launch.plan import LaunchPlan
+
+__all__ = ["Index", "Stages", "ended", "failure", "launch_folder", "redact", "started", "write"]
+
+SCHEMA = 1
+_KEPT = 100  # launches
+_LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
+_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{6}-[^/]{1,8}")
+
+# The last word of a name decides, as for the arguments that a run records (ezpz.track.facts).
+_SECRET = re.compile(r"(key|token|passw(or)?d|passphrase|secret|credentials?)$", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # https://user:password@host
+_HIDDEN = "<redacted>"
+
+
+def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
+    """Return the folder for a launch's records, made when absent, and a note where it is not the usual one.
+
+    Without ``--log-dir`` it is one of this user's newest 100; older ones are removed, but for those that are running.
+
+    Args:
+        log_dir: Absolute path of ``--log-dir``, or empty.
+        launch_id: The launch's id.
+        when: When it began, in seconds since 1970-01-01 UTC.
+
+    Returns:
+        The path and a note; an empty path where nothing can be written.
+
+    Raises:
+        UsageError: ``log_dir`` cannot be made or written.
+    """
+    if log_dir:
+        reason = _made(log_dir, 0o777)
+        if reason:
+            raise UsageError(f"cannot use {log_dir} (from --log-dir): {reason}; expected a folder that you may write.")
+        return log_dir, ""
+    name = time.strftime("%Y-%m-%d-%H%M%S", time.localtime(when)) + f"-{launch_id.rpartition('/')[2][:8]}"
+    base, reason = _state_folder(os.environ)
+    if base:
+        folder = os.path.join(base, name)
+        reason = _made(folder, 0o700)
+        if not reason:
+            _forget_old(base, name)
+            return folder, ""
+        reason = f"{base}: {reason}"
+    try:
+        base = private_folder("records")
+    except LaunchError as error:
+        return "", f"no record of this launch is kept: {reason}; {error}"
+    folder = os.path.join(base, name)
+    again = _made(folder, 0o700)
+    if again:
+        return "", f"no record of this launch is kept: {reason}; {base}: {again}"
+    _forget_old(base, name)
+    return folder, f"the record of this launch is in {folder} ({reason})"
+
+
+def _state_folder(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return where launches are kept, or an empty path and why not."""
+    base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
+    if not os.path.isabs(base):  # the XDG rules: a relative path counts as none
+        if not os.path.isdir(home):  # a service without a home: none is made for it
+            return "", f"HOME={home} is no folder" if home else "HOME is not set"
+        base = os.path.join(home, ".local", "state")
+    return os.path.join(base, "ezpz", "launches"), ""
+
+
+def _made(folder: str, mode: int) -> str:
+    """Make a folder and return an empty text, or why it cannot be used."""
+    try:
+        os.makedirs(folder, mode=mode, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
+
+
+def _forget_old(base: str, newest: str) -> None:
+    """Remove all but the newest folders: their names begin with the time."""
+    try:
+        names = sorted(name for name in os.listdir(base) if _OURS.fullmatch(name) and name != newest)
+    except OSError:
+        return
+    for name in names[: max(0, len(names) - _KEPT + 1)]:
+        folder = os.path.join(base, name)
+        if not _may_run(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _may_run(folder: str) -> bool:
+    """Tell whether a launch may still run, here or on another host with the same home."""
+    path = os.path.join(folder, "run.json")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            is_running = '"state": "running"' in file.read()
+        return is_running and time.time() - os.stat(path).st_mtime < _LONGEST
+    except OSError:  # none was written: it ended before its ranks started
+        return False
+
+
+def write(folder: str, told: Mapping[str, Any]) -> str:
+    """Write ``run.json`` as a whole, readable by this user alone.
+
+    Returns:
+        An empty text, or why it could not be written.
+    """
+    import json  # once ranks run: it costs a launch 3 ms
+
+    if not folder:
+        return ""
+    path = os.path.join(folder, "run.json")
+    try:
+        write_whole(path, json.dumps(told, indent=1) + "\n")
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror}"
+    return ""
+
+
+def started(plan: LaunchPlan, command: Sequence[str], *, launch_id: str, when: float) -> dict[str, Any]:
+    """Return what ``run.json`` says of a launch that has begun.
+
+    Args:
+        plan: The plan, with the scheduler's name and job in ``extra``.
+        command: The program and its arguments.
+        launch_id: The launch's id.
+        when: When it began, in seconds since 1970-01-01 UTC.
+    """
+    shown = redact(command)
+    scheduler, job = (plan.extra[name].value if name in plan.extra else "" for name in ("EZPZ_SCHEDULER", "EZPZ_JOBID"))
+    return {
+        "schema": SCHEMA,
+        "launch_id": launch_id,
+        "state": "running",
+        "command": shown,
+        "cwd": _cwd(),
+        "started": round(when, 3),
+        "ended": None,
+        "seconds": None,
+        "plan": {
+            "hosts": list(plan.placement.hosts),
+            "ranks_per_host": list(plan.placement.counts),
+            "world_size": plan.placement.world_size,
+            "flavour": plan.flavour_name,
+            "program": plan.choice.exe or None,
+            "reason": plan.choice.reason,
+            "line": shlex.join([*redact(plan.prefix()), *shown]),
+            "scheduler": None if scheduler in {"", "none"} else scheduler,
+            "job_id": job or None,
+        },
+        "stages": {},
+        "exit_code": None,
+        "cause": None,
+        "failures": [],
+        "hang": None,
+        "notes": [],
+    }
+
+
+def ended(told: Mapping[str, Any], code: int, when: float, *, stopped: bool = False) -> dict[str, Any]:
+    """Return what ``run.json`` says of a launch that is over.
+
+    Args:
+        told: What `started` said, with what was learnt since.
+        code: Exit code of the launch.
+        when: When it ended, in seconds since 1970-01-01 UTC.
+        stopped: Whether it was ended from outside: by a signal or a limit that the user set.
+    """
+    state = "stopped" if stopped else "failed" if code else "finished"
+    seconds = round(when - told["started"], 3)
+    return {**told, "state": state, "ended": round(when, 3), "seconds": seconds, "exit_code": code}
+
+
+def failure(
+    text: str,
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    pid: int | None = None,
+    code: int | None = None,
+    log: str | None = None,
+    words: str | None = None,
+) -> dict[str, Any]:
+    """Return one entry for ``cause`` or ``failures``.
+
+    Args:
+        text: What is said of it on stderr.
+        rank: The rank that failed, where it is known.
+        host: Its host.
+        pid: Its process.
+        code: Its exit code, or minus the signal that killed it.
+        log: Path of the file with its output.
+        words: The last that it said.
+    """
+    name = None
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        code = None
+    return {
+        "text": text,
+        "rank": rank,
+        "host": host,
+        "pid": pid,
+        "code": code,
+        "signal": name,
+        "log": log,
+        "words": words,
+    }
+
+
+def redact(words: Sequence[str]) -> list[str]:
+    """Return a command's words with the values of options and settings whose names end like a secret's taken out."""
+    shown = []
+    hide_next = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if hide_next and not word.startswith("--"):
+            shown.append(_HIDDEN)
+        elif equals and _SECRET.search(name):
+            shown.append(f"{name}={_HIDDEN}")
+        else:
+            shown.append(_LOGIN.sub(f"{_HIDDEN}@", word))
+        hide_next = not equals and word.startswith("-") and bool(_SECRET.search(word))
+    return shown
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None

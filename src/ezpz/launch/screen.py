@@ -1,0 +1,148 @@
+r"""What all ranks write, on the launcher's own stdout and stderr.
+
+A terminal, a pipe and a file are the user's: bytes arrive there as ranks wrote them, in whole lines of one rank each. A reader
+that reads slowly lets ranks wait, one that has gone does not end the job, and neither holds the launcher up.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from ezpz.launch.folding import Folds
+from ezpz.launch.sinks import Sink, same
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Screen"]
+
+_MOST_QUEUED = 1 << 20  # bytes: more, and ranks have to wait for who reads
+_ENDS = b"\r\n"
+
+
+class Screen:
+    """The two streams of the launcher.
+
+    Args:
+        world_size: Ranks of the launch; a single one has nobody to share a warning with.
+        label: Put the rank in front of every line.
+        out: Descriptor that shows stdout of ranks.
+        err: Descriptor that shows their stderr and our own lines.
+    """
+
+    def __init__(self, world_size: int, *, label: bool = False, out: int = 1, err: int = 2) -> None:
+        self._fds = (out, err)
+        self._out = Sink(out)
+        # One queue for `2>&1` and a terminal, or the halves of two lines could meet there.
+        self._err = self._out if same(out, err) else Sink(err)
+        self._label = label
+        self._folds = Folds(world_size) if world_size > 1 else None
+        self._now = 0.0  # the last time that was told
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that no more should be read from ranks."""
+        held = self._folds.held if self._folds else 0
+        return held + self._out.queued + (self._err.queued if self._err is not self._out else 0) > _MOST_QUEUED
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Descriptors that nothing can be written to any more, with the reason: nobody reads, or the disk is full."""
+        return {fd: sink.lost for fd, sink in zip(self._fds, (self._out, self._err), strict=True) if sink.lost}
+
+    def show(self, rank: int | None, stream: int, data: bytes, now: float) -> None:
+        r"""Show what a rank has written.
+
+        Args:
+            rank: Its number, None for the words of mpiexec itself.
+            stream: 1 for stdout, 2 for stderr.
+            data: Whole lines, or the beginning of one that has waited long enough.
+            now: Monotonic time, seconds.
+        """
+        self._now = now
+        if stream == 2 and rank is not None and self._folds and data:
+            self._show_all(self._folds.add(rank, data, now))
+        else:
+            self._show((rank, stream), data, _label([rank]) if self._label and rank is not None else b"")
+
+    def say(self, text: str) -> None:
+        """Show a line of ours, or some, on stderr, behind all that was shown before; the last newline may be missing."""
+        if self._folds:
+            self._show_all(self._folds.release(self._now))
+        self._ours((text if text.endswith("\n") else text + "\n").encode(errors="surrogateescape"))
+
+    def due(self) -> float | None:
+        """Return the monotonic time of the next `tick`, or None."""
+        return self._folds.due() if self._folds else None
+
+    def tick(self, now: float) -> None:
+        """Show what has waited long enough for other ranks to say the same."""
+        self._now = now
+        if self._folds:
+            self._show_all(self._folds.tick(now))
+
+    def wants(self) -> list[int]:
+        """Return the descriptors to watch until they are writable."""
+        return [sink.fd for sink in {self._out, self._err} if sink.queued]
+
+    def write(self, fd: int) -> None:
+        """Write to a descriptor that is writable, without ever waiting for its reader."""
+        sink = self._out if fd == self._out.fd else self._err
+        if sink.queued:
+            sink.write()
+
+    def finish(self) -> None:
+        """Queue all that still waits for other ranks, and the counts, without waiting for a reader."""
+        if self._folds:
+            self._show_all(self._folds.finish())
+
+    def close(self) -> None:
+        """Write everything, and wait until it is read."""
+        self.finish()
+        self._out.flush()
+        self._err.flush()
+
+    def _show_all(self, pieces: Iterable[tuple[tuple[int, ...], bytes]]) -> None:
+        for ranks, data in pieces:
+            if not ranks:
+                self._ours(data)
+            elif self._label:
+                self._show((ranks[0], 2), data, _label(ranks))
+            else:
+                self._show((ranks[0], 2), data if len(ranks) == 1 else _counted(data, len(ranks)), b"")
+
+    def _ours(self, data: bytes) -> None:
+        self._show((None, 0), data, b"")
+
+    def _show(self, speaker: tuple[int | None, int], data: bytes, label: bytes) -> None:
+        """Put data on its sink so that a line of one speaker never goes on with another's."""
+        sink = self._out if speaker[1] == 1 else self._err
+        if not data or sink.lost:
+            return
+        goes_on = sink.speaker == speaker and sink.last not in _ENDS
+        if sink.last not in _ENDS and not goes_on:
+            sink.put(b"\n")
+        if label:
+            if sink.speaker == speaker and sink.last == ord("\r") and data[:1] == b"\n":
+                goes_on = True  # the two bytes of one line end came in two pieces
+            lines = data.splitlines(keepends=True)
+            data = (b"" if goes_on else label) + label.join(lines)
+        sink.speaker = speaker
+        sink.put(data)
+
+
+def _counted(data: bytes, ranks: int) -> bytes:
+    """Put the number of ranks at the end of the first line."""
+    line, rest = data.splitlines(keepends=True)[0], data[data.index(b"\n") + 1 :]
+    text = line.rstrip(_ENDS)
+    return text + f" [{ranks} ranks]".encode() + line[len(text) :] + rest
+
+
+def _label(ranks: Sequence[int | None]) -> bytes:
+    """Return the prefix of lines: ``[0-3,7]: ``."""
+    parts = []
+    for _, group in groupby(enumerate(ranks), key=lambda pair: (pair[1] or 0) - pair[0]):
+        run = [rank for _, rank in group]
+        parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return f"[{','.join(parts)}]: ".encode()

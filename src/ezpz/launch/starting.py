@@ -1,0 +1,182 @@
+"""Start the ranks of a plan, each kind of flavour in its way, and own the run until it is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ezpz.launch import local_socket, record
+from ezpz.launch.child import Child
+from ezpz.launch.control import Control
+from ezpz.launch.folder import private_folder
+from ezpz.launch.leading import lead_local
+from ezpz.launch.link import pair
+from ezpz.launch.master import addresses
+from ezpz.launch.order import Setting
+from ezpz.launch.supervise import PORT_TAKEN, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.launch.outcome import Limits, Outcome
+    from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.screen import Screen
+    from ezpz.launch.wall import Wall
+
+__all__ = ["Start", "has_input"]
+
+
+class Start:
+    """One start of a launch.
+
+    Args:
+        plan: Where the ranks go and meet.
+        command: What they run.
+        launch: Id of the launch.
+        limits: What the user allows the run.
+        screen: Where output goes.
+        log_dir: Folder for a file per rank, or empty.
+        folder: Folder of run.json, or empty.
+        wall: When the end of the job's wall time is to be announced.
+        began: When the launch began, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        command: Sequence[str],
+        launch: str,
+        limits: Limits,
+        screen: Screen,
+        *,
+        log_dir: str = "",
+        folder: str = "",
+        wall: Wall | None = None,
+        began: float = 0.0,
+    ) -> None:
+        self.command, self.launch, self.limits, self.screen = list(command), launch, limits, screen
+        self.folder, self.wall, self.began = folder, wall, began
+        self.input = has_input()
+        self.alone = plan.flavour is None and plan.placement.world_size == 1 and os.isatty(0)  # it keeps the terminal
+        self.settings = {"log_dir": log_dir, "idle": limits.idle, "input": self.input or self.alone}
+        ours = {} if self.alone else piped(plan)
+        where = local_socket.address(plan.run_id, private_folder("sockets") if sys.platform != "linux" else "")
+        self.plan = plan.and_settings({"EZPZ_SOCKET": Setting(where, "this launch"), **ours})
+
+    def run(self) -> int:
+        """Run to the end, keep a record of it, and return the exit code of the launch.
+
+        Raises:
+            EzpzError: The ranks could not even be started.
+        """
+        told = record.started(self.plan, self.command, launch_id=self.launch, when=self.began)
+        index = record.Index()
+        entry = {name: told[name] for name in ("started", "command")}
+        entry |= {"hosts": told["plan"]["hosts"], "world_size": told["plan"]["world_size"], "folder": self.folder}
+        index.enter(self.launch, {**entry, "socket": asking_address(self.launch)})
+        reason = record.write(self.folder, told)
+        try:
+            outcome, run = self._started()
+        finally:
+            index.leave()
+        if outcome.code != PORT_TAKEN:
+            told = run.record(told)
+            reason = record.write(self.folder, told) or reason
+        if reason:
+            run.say(f"note: {reason}")
+        return outcome.code
+
+    def _started(self) -> tuple[Outcome, Supervisor]:
+        if self.plan.by_hosts:
+            from ezpz.launch.remote import over_ssh
+
+            return over_ssh(self)
+        return self._local() if self.plan.flavour is None else self._foreign()
+
+    def supervisor(self, control: Control) -> Supervisor:
+        """Return who owns the run."""
+        run = Supervisor(self.plan, self.limits, control, self.screen, self.wall, shares_terminal=self.alone)
+        self.fill(run)
+        return run
+
+    def fill(self, run: Supervisor) -> None:
+        """Tell the run where its records go, and where it can be asked."""
+        run.folder, run.began = self.folder, self.began
+        run.hangs.socket = asking_address(self.launch)
+
+    def _local(self) -> tuple[Outcome, Supervisor]:
+        """Start the ranks ourselves, through a leader that is forked off; a single rank keeps the terminal."""
+        plan = self.plan.and_settings({"EZPZ_LAUNCH_ID": Setting(self.launch, "this launch")})
+        ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(plan.placement.world_size)]
+        ours, its = pair()
+        control = Control(self.settings)
+        with self.supervisor(control) as run:
+            pid = os.fork()
+            if not pid:
+                code = 125
+                try:
+                    for end in ours:
+                        end.close()
+                    code = lead_local(its, self.launch, self.command, ranks, self.settings, terminal=self.alone)
+                finally:
+                    os._exit(code)
+            for end in its:
+                end.close()
+            control.adopt(0, os.uname().nodename, *ours)
+            run.add(Child(pid, "the leader of this host", 0))
+            outcome = run.wait()
+        control.close()
+        return outcome, run
+
+    def _foreign(self) -> tuple[Outcome, Supervisor]:
+        """Start ``mpiexec`` or ``srun``, whose shims bring up a leader per host."""
+        control = Control(self.settings, addresses(self.plan.placement))
+        plan = self.with_control(control)
+        environ = {**plan.kept(), **plan.shared()}
+        try:
+            with self.supervisor(control) as run:
+                run.add(Child.start(plan.argv(self.command), environ, None if self.input else subprocess.DEVNULL))
+                return run.wait(), run
+        finally:
+            control.close()
+
+    def with_control(self, control: Control) -> LaunchPlan:
+        """Return the plan with what shims and leaders need to know."""
+        told = {"EZPZ_CONTROL": control.variable, "EZPZ_LAUNCH": self.launch}
+        if not self.input:
+            told["EZPZ_STDIN"] = "none"
+        return self.plan.and_settings({name: Setting(value, "this launch") for name, value in told.items()})
+
+
+def asking_address(launch: str) -> str:
+    """Return where `ezpz stacks` asks a launch."""
+    name = f"launch-{launch.replace('/', '+')}"
+    return local_socket.address(name, private_folder("sockets") if sys.platform != "linux" else "")
+
+
+def has_input() -> bool:
+    """Tell whether there is input to pass on: a pipe or a file, and neither a terminal nor the null device."""
+    try:
+        return not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
+    except OSError:  # closed
+        return False
+
+
+def piped(plan: LaunchPlan) -> dict[str, Setting]:
+    """Return variables that let ranks behave behind our pipes as they would on what the launcher itself writes to."""
+    why = "ranks write into a pipe"
+    told = {} if plan.environ.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": Setting("1", why)}
+    if os.isatty(1) and os.isatty(2):
+        size = shutil.get_terminal_size()
+        wanted = {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+        if "NO_COLOR" not in plan.environ and plan.environ.get("TERM", "dumb") != "dumb":
+            wanted["FORCE_COLOR"] = "1"
+        told |= {
+            name: Setting(value, f"{why}, and it is shown on a terminal")
+            for name, value in wanted.items()
+            if name not in plan.environ
+        }
+    return told

@@ -1,0 +1,247 @@
+r"""What one rank writes, on its way from the pipes of its host's leader to the launcher.
+
+Ranks write in whatever pieces they like; several write at once; the last words of a rank that fails matter most and scroll away
+first. So pieces are cut behind whole lines, a traceback waits for the end of its rank, and all bytes go into the rank's log.
+Nothing here reads, waits or knows the time: a leader feeds what it has read and takes what may be shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False  # `typing` costs 5 ms in every leader; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["RankOutput"]
+
+_OUT, _ERR = 1, 2
+_PATIENCE = 1.0  # seconds that the beginning of a line waits for its end: a prompt must appear
+_LONGEST = 1 << 20  # bytes of a line; a longer one is cut
+_HOLD = 5.0  # seconds that a traceback waits for its rank to end
+_MOST_HELD = 256 << 10  # bytes
+_TAIL, _TAIL_LINES = 8 << 10, 20  # the last words of a rank without a traceback
+_LARGEST_DUMP = 1 << 20  # bytes; faulthandler ends at 100 threads of 100 frames, a program that imitates it may not
+
+_COLOUR = re.compile(rb"\x1b\[[0-9;:]*m")
+# Python's own words, maybe behind torchrun's `[rank0]: ` or a progress bar, or in the box that rich draws
+_LAST = b"most recent call last"
+_TRACEBACK = re.compile(rb"Traceback \(most recent call last\)")
+# Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
+_STACK_BEGINS = re.compile(
+    rb"Fatal Python error: |(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):"
+    rb"|Stack \(most recent call first\):|Current thread's C stack trace \(most recent call first\):"
+)
+# A frame of a dump has no comma before `in`, unlike one of a traceback.
+_STACK_GOES_ON = re.compile(
+    rb'  File ".*", line (?:\d+|\?\?\?) in |  Binary file "|  <[^>]*>\s*$|  Garbage-collecting\s*$'
+    rb"|(?:  )?\.\.\.\s*$|Extension modules: |Python runtime state: "
+)
+
+
+class RankOutput:
+    """Both streams of one rank.
+
+    Attributes:
+        words: After `end(failed=True)`: the traceback that was held back, else the last lines of stderr.
+        words_shown: Whether `words` have been handed out by `take` or `end` too.
+        problem: Why the log of this rank ends early; empty as long as it does not.
+    """
+
+    def __init__(self, rank: int, log_dir: str = "") -> None:
+        self.words = self.problem = ""
+        self.words_shown = False
+        self._path = f"{log_dir}/rank-{rank}.log" if log_dir else ""
+        self._log = -1
+        self._flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+        self._lines = {_OUT: _Lines(), _ERR: _Lines()}
+        self._ready: list[tuple[int, bytes]] = []
+        self._held, self._held_since = bytearray(), 0.0
+        self._over = False
+        self._tail = b""
+        self._dump: bytearray | None = None
+        self._in_dump = False
+        self._blank = b""  # empty lines behind a stack: whose they are, the next line tells
+
+    def feed(self, stream: int, data: bytes, now: float) -> None:
+        """Take in what was read from stream 1 or 2; nothing means that it has ended.
+
+        Args:
+            stream: 1 for stdout, 2 for stderr.
+            data: The bytes, cut anywhere.
+            now: Monotonic time, seconds.
+        """
+        self._expire(now)
+        if self._path and data and not self.problem:
+            self._write_log(data)
+        lines = self._lines[stream]
+        self._pass(stream, lines.add(data, now) if data else lines.flush(), now)
+
+    def take(self, now: float) -> list[tuple[int, bytes]]:
+        """Return what may be shown now, in order of arrival: (stream, whole lines or the old beginning of one)."""
+        self._expire(now)
+        for stream, lines in self._lines.items():
+            if lines.rest and now >= lines.since + _PATIENCE:
+                self._pass(stream, lines.flush(), now)
+        ready, self._ready = self._ready, []
+        return ready
+
+    def due(self) -> float | None:
+        """Return the monotonic time from which on `take` has something without being fed, or None."""
+        if self._ready:
+            return 0.0
+        times = [lines.since + _PATIENCE for lines in self._waiting()]
+        if self._held:
+            times.append(self._held_since + _HOLD)
+        return min(times, default=None)
+
+    def end(self, failed: bool, now: float) -> list[tuple[int, bytes]]:
+        """Return all that may still be shown of a rank that is over and whose streams have been read to their end.
+
+        Args:
+            failed: The rank did not end with 0: then a held traceback becomes `words` and is not returned.
+            now: Monotonic time, seconds.
+        """
+        for stream, lines in self._lines.items():
+            self._pass(stream, lines.flush(), now)
+        self._show(self._blank)
+        self._blank = b""
+        self._over = True
+        if failed:
+            self.words_shown = not self._held
+            self.words = (bytes(self._held) or _last_lines(self._tail)).decode(errors="replace")
+            self._held.clear()
+        self._release()
+        self._close_log()
+        return self.take(now)
+
+    def expect_dump(self) -> None:
+        """From now on keep Python stacks on stderr from the screen: somebody asked this rank for them."""
+        self._dump, self._in_dump = bytearray(), False
+
+    def dump(self) -> str:
+        """Return the stacks that came since `expect_dump`; those that follow are shown like all other lines."""
+        text, self._dump, self._blank = bytes(self._dump or b""), None, b""
+        return text.decode(errors="replace")
+
+    def _waiting(self) -> Iterator[_Lines]:
+        for stream, lines in self._lines.items():
+            if lines.rest and not (self._held and stream == _ERR):  # behind held lines it waits with them
+                yield lines
+
+    def _pass(self, stream: int, data: bytes, now: float) -> None:
+        if stream == _OUT:
+            if data:
+                self._ready.append((_OUT, data))
+            return
+        if self._dump is not None:
+            data = self._without_stacks(data, self._dump)
+        if not self._held and not self._over:
+            start = _traceback_begins(data)
+            self._show(data[:start])
+            data = data[start:]
+            if not data:
+                return
+            self._held_since = now
+        self._held += data
+        if self._over or len(self._held) > _MOST_HELD:
+            self._release()
+
+    def _show(self, data: bytes) -> None:
+        if data:
+            self._ready.append((_ERR, data))
+            self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
+
+    def _expire(self, now: float) -> None:
+        if self._held and now >= self._held_since + _HOLD:
+            self._release()
+
+    def _release(self) -> None:
+        self._show(bytes(self._held))
+        self._held.clear()
+
+    def _without_stacks(self, data: bytes, dump: bytearray) -> bytes:
+        """Move the lines of stacks into the dump and return the others."""
+        others = bytearray()
+        for line in data.splitlines(keepends=True):
+            if self._in_dump and not line.strip():
+                self._blank += line
+                continue
+            match = _STACK_GOES_ON.match(line) or _STACK_BEGINS.search(
+                line
+            )  # a progress bar may stand before the first
+            start = match.start() if match and len(dump) < _LARGEST_DUMP else len(line)
+            self._in_dump = start < len(line)
+            (dump if self._in_dump else others).extend(self._blank)
+            self._blank = b""
+            others += line[:start]
+            dump += line[start:]
+        return bytes(others)
+
+    def _write_log(self, data: bytes) -> None:
+        """Write into the log; the job outlives a disk that is full or cannot be written to."""
+        try:
+            if self._log < 0:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                self._log = os.open(self._path, self._flags, 0o666)
+                self._flags &= ~os.O_TRUNC  # what a grandchild says after the end of its rank is added
+            while data:
+                data = data[os.write(self._log, data) :]
+        except OSError as error:
+            self.problem = f"cannot write {self._path}: {error.strerror}; this log ends here, the rank goes on"
+            self._close_log()
+
+    def _close_log(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+
+class _Lines:
+    """The beginning of a line that waits for its end, and the time of its first byte."""
+
+    __slots__ = ("rest", "since")
+
+    def __init__(self) -> None:
+        self.rest = bytearray()
+        self.since = 0.0
+
+    def add(self, data: bytes, now: float) -> bytes:
+        r"""Return the lines that are whole now; ``\r`` ends one too, so that progress bars move."""
+        cut = len(data) if data.endswith(b"\n") else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if not self.rest or cut:
+            self.since = now
+        whole = b""
+        if cut:
+            whole = self.flush() + data[:cut]
+        self.rest += data[cut:]
+        return whole + self.flush() if len(self.rest) > _LONGEST else whole
+
+    def flush(self) -> bytes:
+        """Return the beginning as it is."""
+        if not self.rest:
+            return b""
+        rest = bytes(self.rest)
+        self.rest.clear()
+        return rest
+
+
+def _traceback_begins(data: bytes) -> int:
+    """Return where the first line that begins a traceback stands, or the length of all."""
+    found = data.find(_LAST)
+    while found >= 0:
+        start = max(data.rfind(b"\n", 0, found), data.rfind(b"\r", 0, found)) + 1
+        if _TRACEBACK.search(_COLOUR.sub(b"", data[start : found + len(_LAST) + 16])):  # rich colours the bracket alone
+            return start
+        found = data.find(_LAST, found + 1)
+    return len(data)
+
+
+def _last_lines(tail: bytes) -> bytes:
+    """Return the last lines as a terminal would show them: of a progress bar, the last state."""
+    if len(tail) == _TAIL:
+        tail = tail[tail.find(b"\n") + 1 :] or tail  # its first line has been cut
+    lines = tail.rstrip(b"\r\n").split(b"\n")[-_TAIL_LINES:]
+    text = b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
+    return text and text + b"\n"

@@ -1,0 +1,257 @@
+"""Which processes of a launch still live on this host, and the end of every one of them.
+
+Two answers together, because each alone has a hole: the tree below this process (with `adopt` also orphans, whatever
+session they went to), and the environment at each process's start, in which every process of a launch carries
+
+    EZPZ_LAUNCH_ID=5f3a90c2       of a rank, and all that it starts; `5f3a90c2/81bd…` of a launch inside one of its ranks
+    EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, leaders; their end tells nothing of a rank
+
+A process that leaves the tree and wipes its environment as well is not found. Linux tells all of it in /proc
+(proc(5): stat, environ, ns); without /proc, on macOS, only direct children that ended are seen, by `reap`.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost 5 ms and 1 MB
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+__all__ = [
+    "adopt",
+    "call_me",
+    "childless",
+    "children",
+    "descendants",
+    "die_with_parent",
+    "kill_all",
+    "kill_tree",
+    "reap",
+    "tagged",
+]
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_AGAIN = 0.01  # seconds until the next look when a killed process is still there
+
+
+def die_with_parent(number: int = _signal.SIGKILL) -> None:
+    """Ask Linux for a signal when the parent dies, so that nothing outlives a killed ``mpiexec``."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt() -> None:
+    """Become the parent of every descendant whose own parent ends, in whatever session it is (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def call_me(name: str) -> None:
+    """Set the name that ``ps -o comm`` and ``top`` show for this process, at most 15 letters (Linux)."""
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def children() -> list[int]:
+    """Return the live children of this process; zombies are not among them."""
+    me = os.getpid()
+    return sorted(pid for pid, parent, _ in _live() if parent == me)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return every live process below ``pid``."""
+    parents = {child: parent for child, parent, _ in _live()}
+    return sorted(_closure({pid}, parents) - {pid})
+
+
+def childless() -> bool:
+    """Tell whether nothing is left of what this process started or adopted; costs no look at all processes."""
+    reap()
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def tagged(launch: str, *, everything: bool = False) -> list[int]:
+    """Return this user's processes on this host that belong to a launch by their environment, but for this process.
+
+    A host ends at its network namespace: containers and test hosts on one machine share the process table.
+
+    Args:
+        launch: The launch's id.
+        everything: Also what starts the ranks, not only what they are and start.
+    """
+    found = _Tag(launch, everything=everything)
+    return sorted(pid for pid in _pids() if found.on(pid))
+
+
+def reap() -> list[tuple[int, int]]:
+    """Return pid and wait status of each child that has ended since the last call; never waits."""
+    ended = []
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            ended.append((pid, status))
+    except ChildProcessError:  # there is none, or none any more
+        pass
+    return ended
+
+
+def kill_tree(pid: int, patience: float = 5.0) -> None:
+    """Kill every process below ``pid`` until none is left; nobody is reaped."""
+    import time
+
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        left = descendants(pid)
+        if not left:
+            return
+        for process in left:
+            _kill(process)
+        time.sleep(_AGAIN)
+
+
+def kill_all(
+    launch: str,
+    *,
+    spare: Container[int] = (),
+    below: Iterable[int] = (),
+    everything: bool = False,
+    patience: float = 5.0,
+) -> list[int]:
+    """Kill every descendant of this process and every process of a launch on this host, until two looks find none.
+
+    Own children are reaped on the way, and what they ended with is dropped.
+
+    Args:
+        launch: The launch's id.
+        spare: Pids that stay alive; what descends from them does not.
+        below: More processes whose descendants are to end.
+        everything: Kill also what starts the ranks, not only what they are and start.
+        patience: Seconds after which what is still there is given up.
+
+    Returns:
+        Pids that would not go: in an uninterruptible sleep, or of another user.
+    """
+    import time
+
+    end = time.monotonic() + patience
+    seen: set[int] = set()
+    clean = 0
+    while clean < 2:
+        reap()
+        left = _sweep(_Tag(launch, everything=everything), spare, below)
+        clean = 0 if left else clean + 1
+        if left and time.monotonic() > end:
+            return sorted(left)
+        if left and left <= seen:  # new ones come from a process that forks all the time: no pause for those
+            time.sleep(_AGAIN)
+        seen |= left
+    return []
+
+
+def _sweep(tag: _Tag, spare: Container[int], below: Iterable[int]) -> set[int]:
+    """Send SIGKILL to all that is ours, each at the moment when it is seen, and return those pids."""
+    me = os.getpid()
+    ours, parents, groups = {me, *below}, {}, {me: os.getpgrp()}
+    for pid, parent, group in _live():
+        parents[pid], groups[pid] = parent, group
+        if parent in ours or tag.on(pid):
+            ours.add(pid)
+            if pid not in spare:
+                _kill(pid)
+    ours = _closure(ours, parents)
+    left = {pid for pid in ours if pid != me and pid in parents and pid not in spare}
+    for pid in left:
+        _kill(pid)
+    # The kernel lets no fork slip through the kill of a group; one with a process that is not ours stays.
+    foreign = {group for pid, group in groups.items() if pid not in left}
+    for group in {groups[pid] for pid in left} - foreign:
+        _kill(-group)
+    return left
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, _signal.SIGKILL)
+    except OSError:
+        pass  # gone since, or another user's: the next look tells
+
+
+def _closure(roots: set[int], parents: dict[int, int]) -> set[int]:
+    """Return ``roots`` and everything below them."""
+    below: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        below.setdefault(parent, []).append(pid)
+    found, todo = set(roots), list(roots)
+    while todo:
+        new = [pid for pid in below.get(todo.pop(), ()) if pid not in found]
+        found.update(new)
+        todo += new
+    return found
+
+
+class _Tag:
+    """The mark of one launch in the environment of its processes."""
+
+    def __init__(self, launch: str, *, everything: bool = False) -> None:
+        names = ("EZPZ_LAUNCH_ID", "EZPZ_LAUNCH")[: 1 + everything] if launch else ()
+        marks = [f"\0{name}={launch}".encode() for name in names]
+        self._marks = [mark + end for mark in marks for end in (b"\0", b"/")]
+        self._me, self._uid = os.getpid(), os.getuid()
+        self._network = _network("self")
+
+    def on(self, pid: int) -> bool:
+        if pid == self._me or not self._marks:
+            return False
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != self._uid:
+                return False
+        except OSError:
+            return False
+        environ = b"\0" + _read(f"/proc/{pid}/environ") + b"\0"
+        return any(mark in environ for mark in self._marks) and _network(pid) == self._network
+
+
+def _network(pid: int | str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
+
+
+def _pids() -> list[int]:
+    """Return all pids, the newest first: they are the ones that change while we look."""
+    try:
+        return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+    except OSError:
+        return []
+
+
+def _live() -> Iterator[tuple[int, int, int]]:
+    """Yield pid, parent and process group of each process; a zombie counts while a thread of it runs."""
+    for pid in _pids():
+        words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name in parentheses may hold anything
+        if len(words) > 17 and (words[0] not in b"ZX" or int(words[17]) > 1):
+            yield pid, int(words[1]), int(words[2])
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:  # gone, or another user's
+        return b""

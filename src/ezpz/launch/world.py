@@ -1,0 +1,112 @@
+"""Whether the world that came up is the one that was asked for, and words for the ways in which it is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ezpz.launch.plan import LaunchPlan
+
+__all__ = ["World"]
+
+_NAMED = 3  # hosts that are named one by one
+
+# What usually causes a world of singletons, by the family of variables that told the ranks who they are.
+_CAUSES = {
+    "alone": "it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the ranks' variables",
+    "hydra": "{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not belong together",
+    "openmpi": "{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not belong together",
+    "slurm": "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as SLURM_NTASKS says so",
+}
+
+
+class World:
+    """What is known of each host: silent, partly up, up."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._hosts = plan.placement.hosts
+        self._counts = plan.placement.counts
+        self._program = plan.choice.exe or plan.flavour_name
+        self._flavour = plan.flavour_name
+        self._up: dict[int, int] = {}
+        self._partly: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        self._strangers: list[tuple[str, list[str]]] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank of every host has come up."""
+        return len(self._up) == len(self._hosts)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no rank at all has come up."""
+        return not self._up and not self._partly and not self._names
+
+    def came(self, index: int, name: str) -> None:
+        """Note a host whose leader has come."""
+        self._names[index] = name
+
+    def up(self, index: int, told: dict[str, Any]) -> None:
+        """Note a host all of whose ranks run."""
+        self._up[index] = told["ranks"]
+
+    def partly(self, index: int, have: int) -> None:
+        """Note a host on which only some ranks run."""
+        self._partly[index] = have
+
+    def strangers(self, name: str, worlds: list[list[str]]) -> None:
+        """Note ranks that are none of the plan."""
+        self._strangers += [(name, world) for world in worlds]
+
+    def misplaced(self, index: int, name: str) -> str:
+        """Return what is wrong with the host that came as number ``index``; empty when nothing is.
+
+        Its name may be one that the plan does not know (an alias, an address): only one that the plan gives another number is wrong.
+        """
+        if not 0 <= index < len(self._hosts):
+            return ""
+        short = [host.split(".", 1)[0] for host in self._hosts]
+        mine = name.split(".", 1)[0]
+        if mine == short[index] or mine not in short:
+            return ""
+        return (
+            f"the ranks planned for {self._hosts[index]} came up on {name}; expected hosts in the planned order. "
+            "Does the launcher sort its host file? Name the hosts in its order with --hosts"
+        )
+
+    def missing(self, seconds: float) -> str:
+        """Return which hosts have not come up, and how far each of them is."""
+        late = [index for index in range(len(self._hosts)) if index not in self._up]
+        stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
+        more = f", and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        return (
+            f"{len(late)} of {len(self._hosts)} hosts did not come up within {seconds:g} s: {', '.join(stages)}{more}; expected "
+            f"{sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: --start-timeout 30m"
+        )
+
+    def absent(self) -> str:
+        """Return how many ranks came up of those that were planned."""
+        came = sum(self._up.values()) + sum(count for index, count in self._partly.items() if index not in self._up)
+        return f"{came} of {sum(self._counts)} ranks came up"
+
+    def mismatch(self) -> str:
+        """Return what came up instead of the planned world, and what usually causes that."""
+        hosts = sorted({name for name, _ in self._strangers})
+        where = ", ".join(hosts[:_NAMED]) + (f" and {len(hosts) - _NAMED} more hosts" if len(hosts) > _NAMED else "")
+        planned = sum(self._counts)
+        world, family, words = self._strangers[0][1]
+        if world in {"0", str(planned)}:  # contradictions, and ranks in other places than planned
+            return f"on {where}: {words}"
+        cause = _CAUSES.get(family, "{program} and the job do not belong together").format(program=self._program)
+        count, several = len(self._strangers), len(self._hosts) > 1
+        came = f"{count} world{'s'[: count > 1]} of 1" if world == "1" else f"a world of {world}"
+        return (
+            f"{came} came up on {where} (from {family}); expected a world of {planned} on {len(self._hosts)} "
+            f"host{'s'[:several]} (from the plan). Usual cause: {cause}"
+        )
+
+    def _stage(self, index: int) -> str:
+        if index in self._partly:
+            return f"{self._partly[index]} of {self._counts[index]} ranks run"
+        return "its leader came, but no rank" if index in self._names else "nothing was heard of it"

@@ -1,0 +1,421 @@
+"""What many ranks write, on one screen: real pipes, terminals and full disks."""
+
+import itertools
+import os
+import pty
+import select
+import subprocess
+import sys
+import threading
+import tty
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ezpz.launch import screen
+from ezpz.launch.screen import Screen
+
+WARNING = b"a.py:3: UserWarning: this is old\n"
+PAIR = WARNING + b"  model = build()\n"
+
+
+class Files:
+    """A screen over two files, for what does not depend on who reads."""
+
+    def __init__(self, tmp_path, world_size=4, **options):
+        self.paths = [tmp_path / "out", tmp_path / "err"]
+        self.fds = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for path in self.paths]
+        self.screen = Screen(world_size, out=self.fds[0], err=self.fds[1], **options)
+
+    def err(self):
+        return self.paths[1].read_bytes()
+
+    def out(self):
+        return self.paths[0].read_bytes()
+
+    def close(self):
+        self.screen.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def make_files(tmp_path):
+    made = []
+
+    def make(*args, **options):
+        made.append(Files(tmp_path, *args, **options))
+        return made[-1]
+
+    yield make
+    for files in made:
+        files.close()
+
+
+@pytest.fixture
+def pipe():
+    read, write = os.pipe()
+    ends = {read, write}
+
+    class Pipe:
+        reader, writer = read, write
+
+        def read_all(self):
+            os.close(write)
+            ends.discard(write)
+            with os.fdopen(os.dup(read), "rb") as file:
+                return file.read()
+
+        def close_reader(self):
+            os.close(read)
+            ends.discard(read)
+
+    yield Pipe()
+    for fd in ends:
+        os.close(fd)
+
+
+def test_each_stream_goes_where_it_belongs(make_files):
+    files = make_files()
+    files.screen.show(0, 1, b"out\n", 0.0)
+    files.screen.show(1, 2, b"err\n", 0.0)
+    files.screen.show(None, 2, b"mpiexec's words\n", 0.0)
+    files.screen.say("ezpz: ours")
+    assert (files.out(), files.err()) == (b"out\n", b"err\nmpiexec's words\nezpz: ours\n")
+    assert files.screen.wants() == []
+
+
+def test_a_line_never_goes_on_with_the_words_of_another(make_files):
+    files = make_files()
+    for rank, data in [(0, b"half"), (0, b" line"), (1, b"other\n"), (1, b" 10%\r"), (0, b"last")]:
+        files.screen.show(rank, 1, data, 0.0)
+    assert files.out() == b"half line\nother\n 10%\rlast"
+    files.screen.show(2, 2, b"prompt? ", 0.0)
+    files.screen.say("ezpz: ours")
+    assert files.err() == b"prompt? \nezpz: ours\n"
+
+
+def test_bytes_of_a_single_rank_are_left_alone(make_files):
+    files = make_files(1)
+    data = [b"\x00\xff", b"\r\n\r", WARNING, b"a warning", b"end"]
+    for piece in data:
+        files.screen.show(0, 1, piece, 0.0)
+        files.screen.show(0, 2, piece, 0.0)
+    files.screen.close()
+    assert files.out() == files.err() == b"".join(data)
+
+
+def test_labels_stand_in_front_of_every_line(make_files):
+    files = make_files(12, label=True)
+    for rank, data in [
+        (3, b"a\nb\n"),
+        (11, b"half"),
+        (11, b" and\nhalf"),
+        (0, b"x\r"),
+        (0, b"\ny\r\n"),
+        (None, b"m\n"),
+    ]:
+        files.screen.show(rank, 1, data, 0.0)
+    assert files.out() == b"[3]: a\n[3]: b\n[11]: half and\n[11]: half\n[0]: x\r\n[0]: y\r\nm\n"
+
+
+# Folding
+
+
+def test_a_warning_of_all_ranks_is_shown_once_and_at_once(make_files):
+    files = make_files()
+    for rank in (2, 0, 3):
+        files.screen.show(rank, 2, PAIR, 0.0)
+    assert files.err() == b""
+    files.screen.show(1, 2, PAIR, 0.1)
+    assert files.err() == b"a.py:3: UserWarning: this is old [4 ranks]\n  model = build()\n"
+    assert files.screen.due() is None
+
+
+def test_a_folded_warning_is_labelled_with_its_ranks(make_files):
+    files = make_files(9, label=True)
+    for rank in (7, 0, 1, 2, 3):
+        files.screen.show(rank, 2, PAIR, 0.0)
+    files.screen.tick(0.3)
+    assert files.err() == b"[0-3,7]: " + WARNING + b"[0-3,7]:   model = build()\n"
+
+
+def test_a_warning_of_one_rank_waits_a_moment_and_is_shown_as_it_is(make_files):
+    files = make_files()
+    files.screen.show(2, 2, b"first\n" + WARNING + b"behind\n", 1.0)
+    files.screen.show(2, 1, b"stdout\n", 1.0)
+    files.screen.show(1, 2, b"other\n", 1.1)
+    assert (files.err(), files.out(), files.screen.due()) == (b"first\nother\n", b"stdout\n", 1.3)
+    files.screen.tick(1.3)
+    assert files.err() == b"first\nother\n" + WARNING + b"behind\n"
+    assert files.screen.due() is None
+
+
+def test_late_repetitions_are_counted_and_told_once(make_files):
+    files = make_files(8)
+    files.screen.show(0, 2, WARNING, 0.0)
+    files.screen.show(1, 2, WARNING, 0.1)
+    files.screen.tick(0.3)
+    for rank in (4, 5, 6):
+        files.screen.show(rank, 2, b"before\n" + WARNING + b"behind\n", 4.0)
+    assert files.err() == b"a.py:3: UserWarning: this is old [2 ranks]\n" + b"before\nbehind\n" * 3
+    assert files.screen.due() == 10.3
+    files.screen.tick(10.3)
+    assert files.err().endswith(b"behind\nezpz: 3 more ranks said the same: a.py:3: UserWarning: this is old\n")
+    files.screen.show(7, 2, WARNING, 11.0)
+    files.screen.close()
+    assert files.err().endswith(b"is old\n" + WARNING)
+
+
+def test_counts_are_told_at_the_end_with_the_first_sixty_characters(make_files):
+    files = make_files()
+    long = b"\x1b[33mWARNING\x1b[0m " + "ä".encode() * 80 + b"\n"
+    files.screen.show(0, 2, long, 0.0)
+    files.screen.tick(0.4)
+    files.screen.show(1, 2, long, 0.5)
+    files.screen.close()
+    told = files.err().decode().splitlines()[-1]
+    assert told == "ezpz: 1 more rank said the same: WARNING " + "ä" * 52 + "…"
+
+
+def test_a_rank_that_repeats_itself_is_shown_and_those_that_repeat_it_fold(make_files):
+    files = make_files()
+    for rank in (0, 1, 2, 3):
+        files.screen.show(rank, 2, WARNING * 2, 0.0)
+    assert files.err() == b"a.py:3: UserWarning: this is old [4 ranks]\n" * 2
+    files.screen.show(0, 2, WARNING, 2.0)
+    files.screen.tick(2.3)
+    assert files.err().endswith(WARNING)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank%d]:[W1121 19:12:49.12345678%d socket.cpp:464] no IPv6",
+        "[W1121 19:12:%02d.12345678%d socket.cpp:464] no IPv6",
+        "[rank%d]:W1121 19:12:49.123000 471%d torch/_inductor/utils.py:1137] [0/0] few cores",
+    ],
+)
+def test_warnings_of_torch_fold_though_their_ranks_and_times_differ(make_files, line):
+    files = make_files(3)
+    for rank in range(3):
+        files.screen.show(rank, 2, f"{line % (rank, rank)}\n".encode(), 0.0)
+    assert files.err() == f"{line % (0, 0)} [3 ranks]\n".encode()
+
+
+def test_the_end_of_a_line_that_is_on_the_screen_does_not_fold(make_files):
+    files = make_files(2)
+    files.screen.show(0, 2, b"loading ", 0.0)
+    files.screen.show(0, 2, b"warn.py\n", 0.1)
+    assert files.err() == b"loading warn.py\n"
+
+
+def test_our_own_words_come_behind_what_was_shown_before(make_files):
+    files = make_files()
+    files.screen.show(0, 2, WARNING, 0.0)
+    files.screen.say("ezpz: rank 0 exited with code 3")
+    assert files.err() == WARNING + b"ezpz: rank 0 exited with code 3\n"
+
+
+def test_what_is_remembered_of_warnings_is_bounded(make_files):
+    files = make_files(2)
+    for number in range(1000):
+        files.screen.show(0, 2, b"warning %d\n" % number, 0.0)
+    files.screen.show(0, 2, b"warning " + b"x" * 5000 + b"\n", 0.0)
+    assert len(files.screen._folds._said) <= 256
+    files.screen.show(0, 2, b"y" * (2 << 20), 0.0)
+    assert files.screen.full
+    files.screen.tick(0.3)
+    assert not files.screen.full
+    assert files.err().count(b"warning") == 1001
+
+
+# Who reads
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2]), st.integers(1, 9000), st.booleans())),
+    st.booleans(),
+)
+def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
+    """Both streams share one pipe, as with `2>&1`; every piece is one line of its own letter."""
+    read, write = os.pipe()
+    screen = Screen(4, label=label, out=write, err=os.dup(write))
+    got = []
+    reader = threading.Thread(target=lambda: got.extend(iter(lambda: os.read(read, 65536), b"")))
+    reader.start()
+    sent = dict.fromkeys(itertools.product(range(4), (1, 2)), b"")
+    for rank, stream, size, whole in pieces:
+        letter = b"abcdefgh"[rank * 2 + stream - 1 :][:1]
+        sent[rank, stream] += letter * size
+        screen.show(rank, stream, letter * size + b"\n" * whole, 0.0)
+        for fd in screen.wants():
+            if select.select([], [fd], [], 0)[1]:
+                screen.write(fd)
+    screen.close()
+    os.close(screen._fds[1])
+    os.close(write)
+    reader.join(10)
+    os.close(read)
+    for line in b"".join(got).split(b"\n"):
+        label_of, _, rest = line.rpartition(b": ")
+        assert len(set(rest)) <= 1
+        assert not label or not rest or label_of == b"[%d]" % (b"abcdefgh".index(rest[:1]) // 2)
+    for (rank, stream), data in sent.items():
+        assert b"".join(got).count(b"abcdefgh"[rank * 2 + stream - 1 :][:1]) == len(data)
+
+
+@pytest.mark.timeout(60)
+def test_a_reader_that_reads_nothing_holds_nobody_up(pipe, make_files):
+    screen = Screen(2, out=pipe.writer, err=make_files().fds[1])
+    total = 0
+    while not screen.full:
+        screen.show(0, 1, b"x" * 9999 + b"\n", 0.0)
+        total += 10000
+        while screen.wants() and select.select([], screen.wants(), [], 0)[1]:
+            screen.write(pipe.writer)
+    assert screen.wants() == [pipe.writer]
+    assert os.get_blocking(pipe.writer)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, total)))
+    thread.start()
+    screen.close()
+    thread.join(30)
+    assert got == [(b"x" * 9999 + b"\n") * (total // 10000)]
+    assert (screen.full, screen.wants()) == (False, [])
+
+
+def pipe_read(fd, total):
+    data = b""
+    while len(data) < total:
+        data += os.read(fd, 1 << 16)
+    return data
+
+
+def test_a_reader_that_has_gone_ends_one_stream_and_not_the_job(pipe, make_files):
+    files = make_files()
+    screen = Screen(2, out=pipe.writer, err=files.fds[1])
+    screen.show(0, 1, b"one\n", 0.0)
+    pipe.close_reader()
+    screen.write(pipe.writer)
+    assert screen.lost == {pipe.writer: "Broken pipe"}
+    screen.show(0, 1, b"two\n" * 1000000, 0.0)
+    screen.show(0, 2, b"err\n", 0.0)
+    assert (screen.wants(), screen.full, files.err()) == ([], False, b"err\n")
+    screen.close()
+
+
+def test_a_full_disk_ends_one_stream_and_not_the_job(make_files):
+    files = make_files()
+    full = os.open("/dev/full", os.O_WRONLY)
+    screen = Screen(2, out=full, err=files.fds[1])
+    screen.show(0, 1, b"one\n", 0.0)
+    screen.say("ezpz: ours")
+    screen.close()
+    os.close(full)
+    assert screen.lost == {full: "No space left on device"}
+    assert files.err() == b"ezpz: ours\n"
+
+
+def test_a_closed_descriptor_and_the_null_device_are_nobody():
+    null, closed = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
+    os.close(closed)
+    screen = Screen(2, out=null, err=closed)
+    screen.show(0, 1, b"one\n", 0.0)
+    screen.show(0, 2, b"one\n", 0.0)
+    assert (screen.wants(), screen.lost) == ([], {closed: "Bad file descriptor"})
+    screen.close()
+    os.close(null)
+
+
+def test_many_short_pieces_and_one_large_one_arrive_in_order(pipe):
+    screen = Screen(2, out=pipe.writer, err=pipe.writer)
+    pieces = [b"%d\n" % number for number in range(3000)] + [b"x" * 30000 + b"\n"] + [b"y\n"] * 10
+    for piece in pieces:
+        screen.show(0, 1, piece, 0.0)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, len(b"".join(pieces)))))
+    thread.start()
+    while screen.wants():
+        select.select([], screen.wants(), [])
+        screen.write(pipe.writer)
+    thread.join(30)
+    assert got == [b"".join(pieces)]
+
+
+def test_somebody_elses_non_blocking_pipe_loses_nothing(pipe):
+    os.set_blocking(pipe.writer, False)
+    screen = Screen(2, out=pipe.writer, err=pipe.writer)
+    screen.show(0, 1, b"x" * 300000, 0.0)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, 300000)))
+    thread.start()
+    screen.close()
+    thread.join(30)
+    assert got == [b"x" * 300000]
+
+
+@pytest.mark.timeout(60)
+def test_a_terminal_that_stands_still_holds_nobody_up():
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    screen = Screen(2, out=slave, err=os.dup(slave))
+    for number in range(200):
+        screen.show(number % 2, 1 + number % 2, b"%d" % (number % 2) * 999 + b"\n", 0.0)
+        for fd in screen.wants():
+            if select.select([], [fd], [], 0)[1]:
+                screen.write(fd)
+    assert screen.wants() == [slave]
+    assert os.get_blocking(slave)
+    data = b""
+    while len(data) < 200000:
+        if select.select([master], [], [], 0)[0]:
+            data += os.read(master, 65536)
+        for fd in screen.wants():
+            if select.select([], [fd], [], 0)[1]:
+                screen.write(fd)
+    assert data == (b"0" * 999 + b"\n" + b"1" * 999 + b"\n") * 100
+    os.close(screen._fds[1])
+    os.close(slave)
+    os.close(master)
+
+
+def test_both_streams_on_one_terminal_share_its_lines():
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    screen = Screen(2, out=slave, err=os.dup(slave))
+    screen.show(0, 1, b"step 3 ", 0.0)
+    screen.show(1, 2, b"oh\n", 0.0)
+    screen.say("ezpz: ours")
+    screen.close()
+    assert os.read(master, 100) == b"step 3 \noh\nezpz: ours\n"
+    os.close(master)
+    screen.show(0, 1, b"nobody sees this\n", 0.0)
+    screen.close()
+    assert screen.lost == {slave: "Input/output error", screen._fds[1]: "Input/output error"}
+    os.close(screen._fds[1])
+    os.close(slave)
+
+
+BURST = """
+import os, select, sys, time
+from ezpz.launch.screen import Screen
+screen = Screen(4, out=1, err=2)
+line = b"x" * 79 + b"\\n"
+for number in range(400):
+    screen.show(number % 4, 1, line * 800, 0.0)
+    while screen.full:
+        select.select([], [1], [])
+        screen.write(1)
+screen.close()
+"""
+
+
+@pytest.mark.timeout(60)
+def test_large_output_passes_through_a_pipe_untouched(clean_env):
+    env = {**clean_env, "PYTHONPATH": str(Path(screen.__file__).parents[2])}
+    process = subprocess.run([sys.executable, "-c", BURST], env=env, capture_output=True, check=True, timeout=50)
+    assert process.stdout == (b"x" * 79 + b"\n") * 800 * 400

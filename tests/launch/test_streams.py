@@ -1,0 +1,315 @@
+"""What a rank's output becomes on its way through its leader: whole lines, held tracebacks, stacks kept apart, a log."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ezpz.launch import streams
+from ezpz.launch.streams import RankOutput
+
+TRACEBACK = b'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nValueError: no\n'
+CHAINED = TRACEBACK + b"\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK
+DUMP = (
+    b"Fatal Python error: Aborted\n\n"
+    b'Thread 0x00007f2a1c5fe640 (most recent call first):\n  File "/usr/lib/threading.py", line 331 in wait\n'
+    b"  <no Python frame>\n\nThread 0x00007f2a1c5fe641 [worker-1] (most recent call first):\n  ...\n\n"
+    b'Current thread 0x00007f2a1c5fe740 (most recent call first):\n  File "a.py", line ??? in <module>\n\n'
+    b"Extension modules: numpy._core, torch._C (total: 2)\n"
+)
+
+
+def text(pieces, stream=None):
+    return b"".join(data for one, data in pieces if stream in {None, one})
+
+
+def fed(*pieces, stream=2, now=0.0, **options):
+    rank = RankOutput(3, **options)
+    for piece in pieces:
+        rank.feed(stream, piece, now)
+    return rank
+
+
+def test_whole_lines_come_at_once_and_in_one_piece():
+    rank = fed(b"one\ntwo\nthr", stream=1)
+    assert rank.take(0.0) == [(1, b"one\ntwo\n")]
+    rank.feed(1, b"ee\n", 0.1)
+    assert rank.take(0.1) == [(1, b"three\n")]
+    assert rank.due() is None
+
+
+def test_both_streams_keep_their_order_of_arrival():
+    rank = RankOutput(0)
+    for stream, data in [(1, b"a\n"), (2, b"b\n"), (1, b"c\n")]:
+        rank.feed(stream, data, 0.0)
+    assert rank.due() == 0.0
+    assert rank.take(0.0) == [(1, b"a\n"), (2, b"b\n"), (1, b"c\n")]
+
+
+def test_a_progress_bar_moves_at_once():
+    rank = fed(b" 10%\r 20%\r 3")
+    assert rank.take(0.0) == [(2, b" 10%\r 20%\r")]
+
+
+def test_a_prompt_appears_after_a_second_and_the_second_begins_with_its_first_byte():
+    rank = fed(b"Your ", stream=1, now=5.0)
+    rank.feed(1, b"name? ", 5.9)
+    assert (rank.take(5.99), rank.due()) == ([], 6.0)
+    assert rank.take(6.0) == [(1, b"Your name? ")]
+    assert rank.due() is None
+    rank.feed(1, b"more", 7.0)
+    assert rank.due() == 8.0
+
+
+def test_an_endless_line_is_cut_at_a_mebibyte():
+    rank = fed(b"x" * (1 << 20), stream=1)
+    assert rank.take(0.0) == []
+    rank.feed(1, b"yy", 0.0)
+    assert rank.take(0.0) == [(1, b"x" * (1 << 20) + b"yy")]
+
+
+def test_bytes_that_are_no_text_pass_through():
+    assert fed(b"\xff\x00\xfe\n", stream=1).take(0.0) == [(1, b"\xff\x00\xfe\n")]
+
+
+def test_the_end_of_a_stream_shows_its_unfinished_line():
+    rank = fed(b"half", b"", stream=1)
+    assert rank.take(0.0) == [(1, b"half")]
+
+
+@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"Traceback (most recent call last):\n",
+        b"[rank0]: Traceback (most recent call last):\n",
+        b"\x1b[1;31mTraceback\x1b[0m \x1b[2m(most recent call last)\x1b[0m:\n",
+        b"\x1b[31m\xe2\x94\x80 \x1b[0m\x1b[1;31mTraceback \x1b[0m\x1b[1;2;31m(most recent call last\x1b[0m) \xe2\x94\x80\n",
+        b" 45%|##  | 45/100 [00:00<00:00]Traceback (most recent call last):\n",
+        b"  + Exception Group Traceback (most recent call last):\n",
+    ],
+)
+def test_a_traceback_waits_for_the_end_of_its_rank(first, failed):
+    rank = fed(b"before\n" + first + b"  File ...\n", b"ValueError: no\n", b"half")
+    assert rank.take(0.0) == [(2, b"before\n")]
+    rest = rank.end(failed, 2.0)
+    held = first + b"  File ...\nValueError: no\nhalf"
+    if failed:
+        assert (rest, rank.words, rank.words_shown) == ([], held.decode(), False)
+    else:
+        assert rest == [(2, held)]
+    assert rank.due() is None
+
+
+def test_a_chain_of_tracebacks_is_held_as_one_and_stdout_goes_on():
+    rank = fed(CHAINED)
+    rank.feed(1, b"step 5\n", 0.5)
+    assert rank.take(0.5) == [(1, b"step 5\n")]
+    rank.end(True, 1.0)
+    assert rank.words == CHAINED.decode()
+
+
+def test_a_traceback_that_was_only_logged_is_shown_after_five_seconds_in_order():
+    rank = fed(TRACEBACK, b"goes on\n", b"prompt")
+    assert rank.due() == 5.0
+    assert (rank.take(4.9), rank.due()) == ([], 5.0)
+    assert text(rank.take(5.0)) == TRACEBACK + b"goes on\nprompt"
+    rank.end(True, 6.0)
+    assert rank.words_shown
+    assert "ValueError: no" in rank.words
+
+
+def test_a_traceback_that_was_logged_long_ago_is_no_last_word():
+    rank = fed(TRACEBACK)
+    rank.feed(2, b"[rank3]: " + TRACEBACK, 6.0)
+    assert rank.end(True, 6.5) == [(2, TRACEBACK)]
+    assert rank.words == "[rank3]: " + TRACEBACK.decode()
+
+
+def test_a_traceback_is_held_up_to_a_quarter_of_a_mebibyte():
+    rank = fed(TRACEBACK, *[b"y" * 1023 + b"\n"] * 256)
+    assert text(rank.take(0.0)) == TRACEBACK + (b"y" * 1023 + b"\n") * 256
+
+
+def test_words_about_recent_calls_are_no_traceback():
+    assert fed(b"most recent call last\n").take(0.0)
+
+
+def test_a_rank_without_traceback_leaves_its_last_twenty_lines():
+    rank = fed(*[b"line %d\n" % number for number in range(30)], b"the last")
+    rank.end(True, 0.0)
+    assert rank.words == "".join(f"line {number}\n" for number in range(11, 30)) + "the last\n"
+    assert rank.words_shown
+
+
+def test_last_lines_are_bounded_and_hold_the_last_state_of_a_progress_bar():
+    rank = fed(b"z" * 9000 + b"\n", b" 10%\r 20%\r 30%\r\n", b"\xff\n", b"\n\n")
+    rank.end(True, 0.0)
+    assert rank.words == " 30%\n\N{REPLACEMENT CHARACTER}\n"
+    silent = RankOutput(0)
+    silent.end(True, 0.0)
+    assert silent.words == ""
+    long = fed(b"z" * 9000)
+    long.end(True, 0.0)
+    assert len(long.words) <= 8193
+
+
+def test_what_comes_after_the_end_of_a_rank_is_shown_at_once():
+    rank = fed(b"a\n")
+    rank.end(True, 0.0)
+    rank.feed(2, TRACEBACK, 1.0)
+    assert rank.take(1.0) == [(2, TRACEBACK)]
+
+
+@given(st.lists(st.integers(0, len(DUMP))))
+def test_stacks_that_were_asked_for_stay_off_the_screen(cuts):
+    rank = RankOutput(0)
+    rank.expect_dump()
+    data = b"one\n\ntwo\n" + DUMP + b"\nthree\n" + TRACEBACK.replace(b"Traceback", b"Backtrace")
+    for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
+        rank.feed(2, data[start:end], 0.0) if start < end else None
+    assert text(rank.take(0.0)) == b"one\n\ntwo\n\nthree\n" + TRACEBACK.replace(b"Traceback", b"Backtrace")
+    assert rank.dump() == DUMP.decode()
+    rank.feed(2, DUMP, 0.0)
+    assert text(rank.take(0.0)) == DUMP
+
+
+def test_a_stack_begins_behind_a_progress_bar():
+    rank = RankOutput(0)
+    rank.expect_dump()
+    rank.feed(2, b'\r 45%|##Current thread 0x00007f2a (most recent call first):\n  File "a.py", line 3 in f\n', 0.0)
+    assert text(rank.take(0.0)) == b"\r 45%|##"
+    assert rank.dump() == 'Current thread 0x00007f2a (most recent call first):\n  File "a.py", line 3 in f\n'
+
+
+ASK = """
+import faulthandler, signal, sys, threading
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("ready", file=sys.stderr, flush=True)
+signal.sigtimedwait({signal.SIGUSR2}, 60)
+print("over", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_stacks_of_a_real_process_are_known(clean_env):
+    process = subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", ASK], env=clean_env, stderr=subprocess.PIPE)
+    rank = RankOutput(0)
+    shown, fd = b"", process.stderr.fileno()
+
+    def read():
+        data = os.read(fd, 65536)
+        rank.feed(2, data, time.monotonic())
+        return data
+
+    while b"ready" not in shown:
+        read()
+        shown += text(rank.take(0.0))
+    rank.expect_dump()
+    process.send_signal(signal.SIGUSR1)
+    dump = b""
+    while b"<module>" not in dump:
+        data = read()
+        assert data, dump
+        dump += data
+    process.send_signal(signal.SIGUSR2)
+    while read():
+        pass
+    process.communicate(timeout=30)
+    shown += text(rank.end(True, time.monotonic()))
+    stacks = rank.dump()
+    assert shown == b"ready\nover\n"
+    assert stacks.count("most recent call first") == 2
+    assert stacks.count(" in wait") >= 1
+
+
+def test_the_log_holds_every_byte_of_both_streams_in_order(tmp_path):
+    rank = RankOutput(3, str(tmp_path / "logs"))
+    rank.expect_dump()
+    assert not (tmp_path / "logs").exists()
+    pieces = [(1, b"half"), (2, TRACEBACK), (1, b" line\n"), (2, DUMP), (2, b"\xffend")]
+    for stream, data in pieces:
+        rank.feed(stream, data, 0.0)
+    rank.end(True, 0.0)
+    rank.feed(2, b"late\n", 0.0)
+    assert (tmp_path / "logs" / "rank-3.log").read_bytes() == text(pieces) + b"late\n"
+    assert not rank.problem
+
+
+def test_a_log_of_an_earlier_launch_is_replaced(tmp_path):
+    (tmp_path / "rank-3.log").write_text("old")
+    fed(b"new\n", log_dir=str(tmp_path)).end(False, 0.0)
+    assert (tmp_path / "rank-3.log").read_text() == "new\n"
+
+
+def test_a_full_disk_ends_the_log_and_not_the_rank(tmp_path):
+    (tmp_path / "rank-3.log").symlink_to("/dev/full")
+    rank = fed(b"one\n", b"two\n", log_dir=str(tmp_path))
+    assert f"cannot write {tmp_path}/rank-3.log: No space left on device" in rank.problem
+    assert text(rank.take(0.0)) == b"one\ntwo\n"
+    rank.end(False, 0.0)
+
+
+def test_a_folder_that_cannot_be_made_ends_the_log_and_not_the_rank(tmp_path):
+    (tmp_path / "file").touch()
+    rank = fed(b"one\n", log_dir=str(tmp_path / "file" / "logs"))
+    assert "Not a directory" in rank.problem
+    assert text(rank.take(0.0)) == b"one\n"
+
+
+PIECES = st.lists(
+    st.tuples(
+        st.sampled_from([1, 2]),
+        st.one_of(
+            st.binary(min_size=1, max_size=20),
+            st.sampled_from([TRACEBACK, CHAINED, b"\n", b"\r", b"a\r\n", b"Trace", b"back (most recent call last):\n"]),
+        ),
+        st.sampled_from([0.0, 0.1, 0.6, 1.0, 5.0]),
+        st.booleans(),
+    )
+)
+
+
+@settings(max_examples=300)
+@given(PIECES, st.booleans())
+def test_nothing_is_lost_or_turned_round_whatever_the_cuts(pieces, failed):
+    rank, now, taken = RankOutput(0), 0.0, []
+    for stream, data, pause, take in pieces:
+        now += pause
+        rank.feed(stream, data, now)
+        if take:
+            taken += rank.take(now)
+            due = rank.due()
+            assert due is None or now < due <= now + 5.0
+    taken += rank.end(failed, now)
+    out, err = (b"".join(data for one, data, *_ in pieces if one == stream) for stream in (1, 2))
+    assert text(taken, 1) == out
+    if failed and not rank.words_shown:
+        assert err.startswith(text(taken, 2))
+        assert rank.words == err[len(text(taken, 2)) :].decode(errors="replace")
+    else:
+        assert text(taken, 2) == err
+    assert rank.due() is None
+
+
+def test_a_leader_imports_it_in_little_time(clean_env, tmp_path):
+    src = Path(streams.__file__).parents[2]
+    code = f"import sys; sys.path.insert(0, {str(src)!r}); import re, os; before = set(sys.modules); import ezpz.launch.streams; "
+    code += "print(*(set(sys.modules) - before))"
+    loaded = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        env=clean_env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not [name for name in loaded if not name.startswith("ezpz") and name != "__future__"]

@@ -1,0 +1,194 @@
+"""What of a launch still lives on this host. A process in an uninterruptible sleep cannot be staged here."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ezpz.launch import survivors
+from lab import hosts, process
+from lab.require import require
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
+    pytest.mark.timeout(60),
+]
+
+# Each program prints pids of processes that shall be found, then stays.
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(300)
+    os._exit(0)
+os.wait()
+"""
+WIPED = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    print(os.getpid(), flush=True)
+    os.execve("/bin/sleep", ["sleep", "300"], {})
+os._exit(0)
+"""
+CHAIN = """
+import os, sys, time
+print(os.getpid(), flush=True)
+end = time.monotonic() + 50
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    SETSID
+    time.sleep(0.002)
+"""
+SPRINKLER = """
+import os, time
+print(os.getpid(), flush=True)
+end = time.monotonic() + 50
+while time.monotonic() < end:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(50)
+        os._exit(0)
+    time.sleep(0.005)
+"""
+KILLER = """
+import os, subprocess, sys, time
+from ezpz.launch import survivors
+if sys.argv[1] == "adopt":
+    survivors.adopt()
+child = subprocess.Popen(sys.argv[4:], stdout=subprocess.PIPE, text=True)
+pid = int(child.stdout.readline())
+time.sleep(0.3)
+before = survivors.descendants(os.getpid())
+left = survivors.kill_all(sys.argv[2], patience=float(sys.argv[3]))
+print(pid in before, left, survivors.children(), survivors.reap())
+"""
+
+
+@pytest.fixture
+def killer(clean_env, survivors):
+    """Run a program below a process that kills it; return what that found: below it before, left, children."""
+
+    def run(program, launch="l1", *, adopt=True, tagged=True):
+        env = {**clean_env, "PYTHONPATH": os.pathsep.join(sys.path)}
+        env |= {"EZPZ_LAUNCH_ID": launch} if tagged else {}
+        line = [sys.executable, "-c", KILLER, "adopt" if adopt else "no", launch, "20", sys.executable, "-c", program]
+        done = process.run(line, env, timeout=50)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def start(clean_env):
+    """Start a process with an EZPZ_LAUNCH_ID and return it."""
+    started = []
+
+    def run(launch, argv=("sleep", "300"), **more):
+        child = subprocess.Popen(argv, env={**clean_env, "EZPZ_LAUNCH_ID": launch, **more}, start_new_session=True)
+        started.append(child)
+        return child
+
+    yield run
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_a_daemon_in_another_session_is_below_whoever_adopts(killer, survivors):
+    assert killer(DAEMON, tagged=False) == "True [] [] []"
+    assert not survivors()
+
+
+def test_a_daemon_that_nobody_adopted_is_found_by_its_environment(killer, survivors):
+    assert killer(DAEMON, adopt=False) == "False [] [] []"
+    assert not survivors()
+
+
+def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
+    assert killer(WIPED) == "True [] [] []"
+
+
+@pytest.mark.parametrize("step", ["pass", "os.setsid() if os.getpid() != os.getsid(0) else 0"])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_chain_of_forks_does_not_escape(killer, survivors, step, tagged):
+    assert killer(CHAIN.replace("SETSID", step), tagged=tagged).endswith("[] [] []")
+    time.sleep(0.2)
+    assert not survivors()
+
+
+def test_a_process_that_forks_all_the_time_does_not_escape(killer, survivors):
+    assert killer(SPRINKLER).endswith("[] [] []")
+    time.sleep(0.2)
+    assert not survivors()
+
+
+def test_only_the_launch_and_those_inside_it_are_tagged(start):
+    outer, inner, other, longer = start("l7"), start("l7/in"), start("l8"), start("l77")
+    process.wait_until(lambda: len(survivors.tagged("l7")) == 2, 5, "exec of both")
+    assert survivors.tagged("l7") == sorted([outer.pid, inner.pid])
+    assert survivors.tagged("l7/in") == [inner.pid]
+    assert survivors.tagged("") == survivors.tagged("7") == []
+    assert set(survivors.children()) >= {outer.pid, inner.pid, other.pid, longer.pid}
+
+
+def test_what_is_spared_lives_and_the_others_are_told_when_they_end(clean_env):
+    code = """
+import os, subprocess
+from ezpz.launch import survivors
+kept, gone = (subprocess.Popen(["sleep", "300"]) for _ in "ab")
+assert survivors.kill_all("l1", spare={kept.pid}) == []
+assert survivors.children() == [kept.pid] and kept.poll() is None
+kept.kill()
+while not (ended := survivors.reap()):
+    pass
+assert ended == [(kept.pid, 9)] and survivors.reap() == []
+"""
+    env = {**clean_env, "PYTHONPATH": os.pathsep.join(sys.path), "EZPZ_LAUNCH_ID": "l1"}
+    done = process.run([sys.executable, "-c", code], env, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_rank_dies_with_its_parent_by_the_signal_asked_for(clean_env, tmp_path):
+    code = f"""
+import os, signal, sys
+from ezpz.launch.survivors import die_with_parent
+if os.fork() == 0:
+    die_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / "term")!r}, "w").close(), os._exit(0)))
+    os.write(1, b"x")
+    while True:
+        signal.pause()
+os.read(0, 1)
+"""
+    env = {**clean_env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, "-c", code]
+    parent = subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout.read(1) == b"x"
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate(timeout=10)
+    process.wait_until((tmp_path / "term").exists, 10, "SIGTERM")
+
+
+def test_a_process_of_another_host_on_this_machine_is_not_this_hosts(start):
+    require("hosts", hosts.problem())
+    far = start("l9", ["unshare", "--net", "sleep", "300"])
+    near = start("l9")
+    process.wait_until(lambda: b"sleep" in Path(f"/proc/{far.pid}/cmdline").read_bytes()[:5], 5, "exec")
+    process.wait_until(lambda: survivors.tagged("l9") == [near.pid], 5, "exec")
+
+
+def test_it_costs_a_shim_next_to_nothing(clean_env):
+    code = "import sys; import ezpz.launch.survivors; print(sorted({'typing', 'ctypes', 're', 'json', 'socket'} & set(sys.modules)))"
+    env = {**clean_env, "PYTHONPATH": str(Path(survivors.__file__).parents[2])}
+    assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"
