@@ -1,6 +1,5 @@
 """What of a launch still lives on this host. A process in an uninterruptible sleep cannot be staged here."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import pytest
 from ezpz.launch import survivors
 from lab import hosts, process
 from lab.require import require
+
+SRC = str(Path(survivors.__file__).parents[2])
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
@@ -39,6 +40,7 @@ os._exit(0)
 """
 CHAIN = """
 import os, sys, time
+os.setsid()  # as every rank
 print(os.getpid(), flush=True)
 end = time.monotonic() + 50
 while time.monotonic() < end:
@@ -79,7 +81,7 @@ def killer(clean_env, survivors):
     """Run a program below a process that kills it; return what that found: below it before, left, children."""
 
     def run(program, launch="l1", *, adopt=True, tagged=True):
-        env = {**clean_env, "PYTHONPATH": os.pathsep.join(sys.path)}
+        env = {**clean_env, "PYTHONPATH": SRC}
         env |= {"EZPZ_LAUNCH_ID": launch} if tagged else {}
         line = [sys.executable, "-c", KILLER, "adopt" if adopt else "no", launch, "20", sys.executable, "-c", program]
         done = process.run(line, env, timeout=50)
@@ -154,7 +156,7 @@ while not (ended := survivors.reap()):
     pass
 assert ended == [(kept.pid, 9)] and survivors.reap() == []
 """
-    env = {**clean_env, "PYTHONPATH": os.pathsep.join(sys.path), "EZPZ_LAUNCH_ID": "l1"}
+    env = {**clean_env, "PYTHONPATH": SRC, "EZPZ_LAUNCH_ID": "l1"}
     done = process.run([sys.executable, "-c", code], env, timeout=30)
     assert done.returncode == 0, done.stderr
 
@@ -171,7 +173,7 @@ if os.fork() == 0:
         signal.pause()
 os.read(0, 1)
 """
-    env = {**clean_env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**clean_env, "PYTHONPATH": SRC}
     line = [sys.executable, "-c", code]
     parent = subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout.read(1) == b"x"
@@ -190,5 +192,5 @@ def test_a_process_of_another_host_on_this_machine_is_not_this_hosts(start):
 
 def test_it_costs_a_shim_next_to_nothing(clean_env):
     code = "import sys; import ezpz.launch.survivors; print(sorted({'typing', 'ctypes', 're', 'json', 'socket'} & set(sys.modules)))"
-    env = {**clean_env, "PYTHONPATH": str(Path(survivors.__file__).parents[2])}
+    env = {**clean_env, "PYTHONPATH": SRC}
     assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"

@@ -13,8 +13,10 @@ __all__ = ["main"]
 
 # verb: (module with a `main(argv) -> int`, what it does)
 VERBS = {
+    "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them"),
     "launch": ("ezpz.launch.verb", "start a command once per rank"),
     "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one"),
+    "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
     "where": ("ezpz.cli.where", "show scheduler, hosts, devices and site, and where each answer came from"),
 }

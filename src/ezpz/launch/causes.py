@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Failure", "earliest", "exit_code", "how", "others"]
+    from ezpz.launch.outcome import Outcome
 
+__all__ = ["Failure", "earliest", "exit_code", "how", "last_words", "log_of"]
+
+_FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
 _SHOWN = 3  # failures besides the cause that are named one by one
 
 
@@ -67,12 +71,42 @@ def earliest(failures: Iterable[Failure]) -> Failure:
     return min(failures, key=lambda failure: (bool(failure.why.startswith("its shim")), failure.at))
 
 
-def others(failures: Iterable[Failure], cause: Failure) -> str:
+def _others(failures: Iterable[Failure], cause: Failure) -> str:
     """Return one line on the failures besides the cause; empty without any."""
     rest = [failure for failure in failures if failure is not cause]
     if not rest:
         return ""
-    if len({failure.how for failure in (cause, *rest)}) == 1:
+    if len({(failure.how, failure.words.rstrip().rpartition("\n")[2]) for failure in (cause, *rest)}) == 1:
         return f"{len(rest)} other rank{'s'[: len(rest) > 1]} failed in the same way"
     shown = "; ".join(failure.text for failure in rest[:_SHOWN])
     return f"failed as well, later: {shown}" + (f"; and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else "")
+
+
+def last_words(outcome: Outcome, since: int) -> list[str]:
+    """Return what belongs at the end of the screen: the other failures, and the last that the cause wrote on stderr.
+
+    Args:
+        outcome: How the run ended.
+        since: Bytes of output that were shown after the cause was told.
+    """
+    cause = outcome.cause
+    if cause is None:
+        return []
+    also = _others(outcome.failures, cause)
+    words = cause.words.rstrip("\n") if not cause.shown or since > _FAR else ""
+    return [*([f"ezpz: {also}"] if also else []), *([words] if words else [])]
+
+
+def log_of(failure: Failure, log_dir: str, folder: str) -> str:
+    """Return the file with the output of the rank that failed; without --log-dir one with its last words, written here."""
+    if failure.rank is None:
+        return ""
+    path = os.path.join(log_dir or folder, f"rank-{failure.rank}.log")
+    if log_dir or not folder or not failure.words:
+        return path if log_dir else ""
+    try:
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(failure.words)
+    except OSError:
+        return ""
+    return path

@@ -94,6 +94,12 @@ class Control:
         """Return the descriptor that becomes readable when somebody speaks: a selector can be selected on."""
         return self._selector.fileno()
 
+    @staticmethod
+    def get_ready() -> None:
+        """Import what the first leader needs, in the time that the ranks take to start."""
+        import hmac  # noqa: F401  # for `sign`
+        import json  # noqa: F401  # for `order` and run.json
+
     def adopt(self, index: int, host: str, control: socket.socket, output: socket.socket) -> None:
         """Take the connections of a leader that was started by fork: it needs to prove nothing."""
         for kind, connection in (("hello", control), ("output", output)):

@@ -44,6 +44,11 @@ class Hangs:
         self._askers: list[socket.socket] = []
         self._listener: socket.socket | None = None
 
+    @property
+    def pending(self) -> bool:
+        """Whether the run is to end of a time limit, and has not been told to yet."""
+        return bool(self._reason)
+
     def listen(self) -> None:
         """Let `ezpz stacks` ask; without a socket the run goes on unasked."""
         listener = local_socket.claim(self.socket) if self.socket else None

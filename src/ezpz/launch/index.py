@@ -45,10 +45,14 @@ class Index:
         self._path = path
 
     def leave(self) -> None:
-        """Take this process's launch out again."""
+        """Take this process's launch out again, and with it those that were killed and could not."""
         if self._path:
             _remove(self._path)
             self._path = ""
+            try:
+                self.running()
+            except (OSError, LaunchError):
+                pass  # the next to look will do it
 
     def running(self) -> list[dict[str, Any]]:
         """Return the running launches, the oldest first; files of those that are over are removed.

@@ -21,16 +21,17 @@ import selectors
 import signal
 import time
 
-from ezpz.launch import local_socket, survivors
+from ezpz.launch import survivors
 from ezpz.launch.link import Link, Nobody
-from ezpz.launch.member import Member
 from ezpz.launch.progress import Progress
+from ezpz.launch.shims import Shims
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
     from typing import Any
+
+    from ezpz.launch.member import Member
 
 __all__ = ["Leader"]
 
@@ -63,17 +64,15 @@ class Leader:
         self.members: dict[int, Member] = {}
         self.selector = selectors.DefaultSelector()
         self.progress = Progress(self)
+        self.shims = Shims(self)
         self.own_session = own_session
-        self._strangers: list[list[str]] = []  # world, family and words of those that are none of the plan
         self._timers: dict[str, float] = {}
         self._partial: list[int] = []
-        self._unread: dict[socket.socket, bytes] = {}
-        self._released = False
         self._over = False
         self._up = False
         self._finished = False
         if isinstance(link, Link):
-            self._watch(link.control, self._obey)
+            self.watch(link.control, self._obey)
 
     def stand_guard(self, *, obeys_signals: bool) -> None:
         """Adopt orphans, and be told of the end of children; other signals count only where this is a host's own process."""
@@ -85,12 +84,11 @@ class Leader:
         for number in (*_OURS, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, (lambda *_: None) if obeys_signals and number in _OURS else signal.SIG_IGN)
         survivors.adopt()
-        self._watch(read, self._signalled)
+        self.watch(read, self._signalled)
 
-    def listen(self, listener: socket.socket) -> None:
-        """Let shims and ranks in."""
-        listener.setblocking(False)
-        self._watch(listener, self._accept)
+    def stranger_came(self) -> None:
+        """Tell the launcher of a wrong world, as soon as its other ranks on this host have come."""
+        self._timers.setdefault("mismatch", time.monotonic() + _MISMATCH)
 
     def add(self, member: Member) -> None:
         """Take charge of a rank."""
@@ -104,7 +102,7 @@ class Leader:
         while not self._over:
             self._pause_reading(self.link.full)
             due = self._due()
-            for key, _ in self.selector.select(None if due is None else max(0.0, due - time.monotonic())):
+            for key, _ in self.selector.select(None if due is None else min(3600.0, max(0.0, due - time.monotonic()))):
                 if key.fd in self.selector.get_map():  # not closed by what was just done
                     key.data(key.fileobj)
             self._show()
@@ -114,81 +112,6 @@ class Leader:
         return code if code >= 0 else 128 - code
 
     # --- what happens -----------------------------------------------------------------------------------------------------
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # it went away again
-            return
-        if not local_socket.is_own(connection):
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._unread[connection] = b""
-        self._watch(connection, self._hear)
-
-    def _hear(self, connection: socket.socket) -> None:
-        """Read what a shim or a rank says."""
-        try:
-            data, fds = local_socket.receive(connection)
-        except BlockingIOError:
-            return
-        except OSError:
-            data, fds = b"", []
-        *lines, self._unread[connection] = (self._unread[connection] + data).split(b"\n")
-        for line in lines:
-            word, _, rest = line.decode(errors="replace").partition(" ")
-            if word == "shim":
-                self._shim_came(connection, rest.split(), tuple(fds))
-            elif self.progress.heard(connection, word, rest):
-                continue
-            else:
-                member = next((member for member in self.members.values() if member.shim is connection), None)
-                self._shim_said(member, word, rest)
-        if not data:
-            self._hung_up(connection)
-
-    def _shim_came(self, connection: socket.socket, words: list[str], pipes: tuple[int, ...]) -> None:
-        rank, world, _, _, _, family, pid, when = words
-        known = int(rank) < 0 or int(rank) in self.members  # a second rank 0 is none of the plan's, and will say so
-        member = Member(
-            -len(self.members) - 1 if known else int(rank), pipes=pipes, log_dir=self.settings.get("log_dir", "")
-        )
-        member.world, member.family = world, family
-        member.shim, member.shim_pid = connection, int(pid)
-        member.reach("shim", float(when))
-        self.add(member)
-
-    def _shim_said(self, member: Member | None, word: str, rest: str) -> None:
-        if member is None:
-            return
-        if word == "up":
-            member.pid = int(rest)
-            member.reach("program", time.time())
-        elif word == "ended":
-            member.end(int(rest))
-        elif word == "cannot":
-            from ezpz.launch.rank_start import cannot_run
-
-            number, _, program = rest.partition(" ")
-            member.end(cannot_run(int(number)), f"cannot run {program}: {os.strerror(int(number))}")
-        elif word == "port":
-            self.link.say("port")
-        elif word == "note":
-            self.link.say("note", text=rest)
-        elif word == "mismatch":
-            self._strangers.append([member.world, member.family, rest])
-            self._timers.setdefault("mismatch", time.monotonic() + _MISMATCH)
-
-    def _hung_up(self, connection: socket.socket) -> None:
-        self.selector.unregister(connection)
-        connection.close()
-        del self._unread[connection]
-        self.progress.hung_up(connection)
-        for member in self.members.values():
-            if member.shim is connection:
-                member.shim = None
-                member.end(-signal.SIGKILL, f"its shim (pid {member.shim_pid}) was killed")
 
     def _read(self, member: Member, fd: int) -> None:
         if not member.read(fd):
@@ -239,6 +162,8 @@ class Leader:
         for member in self._by_end():
             if member.drained and not member.told:
                 self._report(member)
+        if self.progress.busy:
+            return
         if self.members and len(self.members) >= self.expected and all(member.told for member in self.members.values()):
             self._finish()
 
@@ -348,7 +273,7 @@ class Leader:
                 self._partial = have
                 self._timers["partial"] = now + _PARTIAL
             elif name == "mismatch":
-                self.link.say("mismatch", worlds=self._strangers)
+                self.link.say("mismatch", worlds=self.shims.strangers)
             elif name == "kill":
                 self._kill()
             elif name == "release":
@@ -371,11 +296,12 @@ class Leader:
             elif not self.link.waiting and output in keys:
                 self.selector.unregister(output)
 
-    def _watch(self, file: Any, action: Callable[[Any], None]) -> None:
+    def watch(self, file: Any, action: Callable[[Any], None]) -> None:
+        """Do something whenever a file can be read."""
         self.selector.register(file, selectors.EVENT_READ, action)
 
     def _watch_pipe(self, member: Member, fd: int) -> None:
-        self._watch(fd, lambda fd: self._read(member, fd))
+        self.watch(fd, lambda fd: self._read(member, fd))
 
     def _alive(self) -> list[Member]:
         return [member for member in self.members.values() if member.alive]

@@ -49,7 +49,7 @@ def lead_for_shims(listener: socket.socket, control: str, launch: str, placement
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     leader = Leader(link, launch, expected, getattr(link, "settings", {}))
     leader.stand_guard(obeys_signals=False)
-    leader.listen(listener)
+    leader.shims.listen(listener)
     return leader.run()
 
 
@@ -164,7 +164,7 @@ def _let_in(leader: Leader, environ: dict[str, str]) -> None:
     """Listen for ranks; lines that were pasted by hand name no socket."""
     listener = local_socket.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
     if listener:
-        leader.listen(socket.socket(fileno=listener.detach()))
+        leader.shims.listen(socket.socket(fileno=listener.detach()))
 
 
 def _start_own(

@@ -196,32 +196,35 @@ def connect(variable: str, index: int) -> Link:
     reasons = []
     for address in addresses.split(","):
         try:
-            control, settings, clock = _open(address, int(port), secret, "hello", index)
-            output, _, _ = _open(address, int(port), secret, "output", index)
+            ends = [socket.create_connection((address, int(port)), timeout=_CONNECT) for _ in range(2)]
+            settings, clock = _introduce(ends, secret, index)
         except (OSError, ValueError, KeyError) as error:  # KeyError: what answers is no launcher
             reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
             continue
-        return Link(control, output, clock, settings)
+        return Link(ends[0], ends[1], clock, settings)
     raise LaunchError(
         f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way back. Does a "
         "firewall stand between them? Start `launch` on one of the hosts."
     )
 
 
-def _open(address: str, port: int, secret: str, kind: str, index: int) -> tuple[socket.socket, Any, float]:
-    connection = socket.create_connection((address, port), timeout=_CONNECT)
-    challenge = _answer(connection)
-    clock = float(challenge["time"]) - time.time()
-    nonce = os.urandom(16).hex()
-    told = {"say": kind, "host": os.uname().nodename, "index": index, "pid": os.getpid(), "nonce": nonce}
-    told["mac"] = sign(secret, challenge["nonce"], f"{kind} {index}")
-    connection.sendall(json.dumps(told).encode() + b"\n")
-    answer = _answer(connection)
-    if answer["proof"] != sign(secret, nonce, f"launcher {index}"):
-        raise ValueError("another program answers")
-    connection.settimeout(None)
-    watch(connection)
-    return connection, answer["settings"], clock
+def _introduce(ends: list[socket.socket], secret: str, index: int) -> tuple[dict[str, Any], float]:
+    """Prove on both connections, at the same time, that this is a leader; return the launcher's settings and clock."""
+    nonces = [os.urandom(16).hex() for _ in ends]
+    clock = 0.0
+    for end, kind, nonce in zip(ends, ("hello", "output"), nonces, strict=True):
+        challenge = _answer(end)
+        clock = float(challenge["time"]) - time.time()
+        told = {"say": kind, "host": os.uname().nodename, "index": index, "pid": os.getpid(), "nonce": nonce}
+        told["mac"] = sign(secret, challenge["nonce"], f"{kind} {index}")
+        end.sendall(json.dumps(told).encode() + b"\n")
+    answers = [_answer(end) for end in ends]
+    for end, nonce, answer in zip(ends, nonces, answers, strict=True):
+        if answer["proof"] != sign(secret, nonce, f"launcher {index}"):
+            raise ValueError("another program answers")
+        end.settimeout(None)
+        watch(end)
+    return answers[0]["settings"], clock
 
 
 def _answer(connection: socket.socket) -> dict[str, Any]:

@@ -168,6 +168,8 @@ class LaunchPlan:
             **self.extra,
             **self.communication.settings,
         }
+        if "PYTHONFAULTHANDLER" not in self.environ:
+            told["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
         if self.flavour:
             told.update(self.flavour.environment(self.order()))
         if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.BINDS)):

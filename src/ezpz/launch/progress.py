@@ -67,6 +67,11 @@ class Progress:
         if member:
             member.dumps.clear()
 
+    @property
+    def busy(self) -> bool:
+        """Whether the launcher waits for stacks."""
+        return self._dump_by is not None
+
     def due(self) -> float | None:
         """Return when there is something to do."""
         dues = [self._look_at, self._dump_by, self._next_idle()]

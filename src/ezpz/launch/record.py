@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = ["Index", "Stages", "ended", "failure", "launch_folder", "redact", "started", "write"]
+__all__ = ["Index", "Stages", "ended", "failure", "forget_old", "launch_folder", "redact", "started", "write"]
 
 SCHEMA = 1
 _KEPT = 100  # launches
@@ -42,7 +42,7 @@ _HIDDEN = "<redacted>"
 def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
     """Return the folder for a launch's records, made when absent, and a note where it is not the usual one.
 
-    Without ``--log-dir`` it is one of this user's newest 100; older ones are removed, but for those that are running.
+    `forget_old` keeps their number small; it is left to the caller, because it costs a launch milliseconds.
 
     Args:
         log_dir: Absolute path of ``--log-dir``, or empty.
@@ -66,7 +66,6 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
         folder = os.path.join(base, name)
         reason = _made(folder, 0o700)
         if not reason:
-            _forget_old(base, name)
             return folder, ""
         reason = f"{base}: {reason}"
     try:
@@ -77,7 +76,6 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
     again = _made(folder, 0o700)
     if again:
         return "", f"no record of this launch is kept: {reason}; {base}: {again}"
-    _forget_old(base, name)
     return folder, f"the record of this launch is in {folder} ({reason})"
 
 
@@ -100,16 +98,23 @@ def _made(folder: str, mode: int) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
 
 
-def _forget_old(base: str, newest: str) -> None:
-    """Remove all but the newest folders: their names begin with the time."""
+def forget_old(folder: str) -> None:
+    """Remove all but the newest 100 folders beside a launch's own; those that run stay, and a user's own are never looked at.
+
+    Args:
+        folder: What `launch_folder` returned.
+    """
+    base, newest = os.path.split(folder)
+    if os.path.basename(base) not in {"launches", "records"} or not _OURS.fullmatch(newest):  # a --log-dir
+        return
     try:
         names = sorted(name for name in os.listdir(base) if _OURS.fullmatch(name) and name != newest)
     except OSError:
         return
-    for name in names[: max(0, len(names) - _KEPT + 1)]:
-        folder = os.path.join(base, name)
-        if not _may_run(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+    for name in names[: max(0, len(names) - _KEPT + 1)]:  # their names begin with the time
+        old = os.path.join(base, name)
+        if not _may_run(old):
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _may_run(folder: str) -> bool:

@@ -52,6 +52,7 @@ def over_ssh(start: Start) -> tuple[Outcome, Supervisor]:
             for index in range(len(plan.placement.hosts)):
                 run.start_host(index, parcels.open(with_input=start.input and index == 0))
             parcels.unlink()
+            start.enter()
             return run.wait(), run
     finally:
         control.close()
@@ -119,7 +120,7 @@ class _Remote(Supervisor):
         """
         line = leader_line(self._order, index, self._said_in(index))
         try:
-            self.add(Child.start(line, os.environ, stdin, index))
+            self.children.add(Child.start(line, os.environ, stdin, index))
         except OSError as error:
             raise LaunchError(
                 f"cannot run {line[0]} (from {self._program_from()}): {error.strerror}; expected ssh, or a program that is called like it."
@@ -144,7 +145,7 @@ class _Remote(Supervisor):
 
     def judge_launcher(self) -> None:
         """An ssh has ended before its leader said that all is over there."""
-        gone = [child for child in self.children if not child.alive and child.host not in self.control.done]
+        gone = [child for child in self.children.all if not child.alive and child.host not in self.control.done]
         if gone and not self.stopping:
             child, host = gone[0], self.plan.placement.hosts[gone[0].host]
             said = f"{self._words(child.host)} ended with {child.code}{self._said(child.host)}"

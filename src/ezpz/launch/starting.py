@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from ezpz.launch import local_socket, record
+from ezpz.launch.causes import log_of
 from ezpz.launch.child import Child
 from ezpz.launch.control import Control
 from ezpz.launch.folder import private_folder
@@ -59,6 +61,8 @@ class Start:
     ) -> None:
         self.command, self.launch, self.limits, self.screen = list(command), launch, limits, screen
         self.folder, self.wall, self.began = folder, wall, began
+        self.index = record.Index()
+        self.told: dict[str, Any] = {}
         self.input = has_input()
         self.alone = plan.flavour is None and plan.placement.world_size == 1 and os.isatty(0)  # it keeps the terminal
         self.settings = {"log_dir": log_dir, "idle": limits.idle, "input": self.input or self.alone}
@@ -72,22 +76,26 @@ class Start:
         Raises:
             EzpzError: The ranks could not even be started.
         """
-        told = record.started(self.plan, self.command, launch_id=self.launch, when=self.began)
-        index = record.Index()
-        entry = {name: told[name] for name in ("started", "command")}
-        entry |= {"hosts": told["plan"]["hosts"], "world_size": told["plan"]["world_size"], "folder": self.folder}
-        index.enter(self.launch, {**entry, "socket": asking_address(self.launch)})
-        reason = record.write(self.folder, told)
         try:
             outcome, run = self._started()
         finally:
-            index.leave()
+            self.index.leave()
         if outcome.code != PORT_TAKEN:
-            told = run.record(told)
-            reason = record.write(self.folder, told) or reason
-        if reason:
-            run.say(f"note: {reason}")
+            reason = record.write(self.folder, _completed(self.told, run))
+            if reason:
+                run.say(f"note: {reason}")
         return outcome.code
+
+    def enter(self) -> None:
+        """Keep a first record, now that the ranks have time to start, and let `ezpz kill` and `ezpz stacks` know the launch."""
+        self.told = record.started(self.plan, self.command, launch_id=self.launch, when=self.began)
+        plan = self.told["plan"]
+        entry = {"started": self.began, "command": self.told["command"], "hosts": plan["hosts"], "folder": self.folder}
+        self.index.enter(
+            self.launch, {**entry, "world_size": plan["world_size"], "socket": asking_address(self.launch)}
+        )
+        record.write(self.folder, self.told)
+        record.forget_old(self.folder)
 
     def _started(self) -> tuple[Outcome, Supervisor]:
         if self.plan.by_hosts:
@@ -126,7 +134,8 @@ class Start:
             for end in its:
                 end.close()
             control.adopt(0, os.uname().nodename, *ours)
-            run.add(Child(pid, "the leader of this host", 0))
+            run.children.add(Child(pid, "the leader of this host", 0))
+            self.enter()
             outcome = run.wait()
         control.close()
         return outcome, run
@@ -138,7 +147,9 @@ class Start:
         environ = {**plan.kept(), **plan.shared()}
         try:
             with self.supervisor(control) as run:
-                run.add(Child.start(plan.argv(self.command), environ, None if self.input else subprocess.DEVNULL))
+                run.children.add(
+                    Child.start(plan.argv(self.command), environ, None if self.input else subprocess.DEVNULL)
+                )
                 return run.wait(), run
         finally:
             control.close()
@@ -180,3 +191,30 @@ def piped(plan: LaunchPlan) -> dict[str, Setting]:
             if name not in plan.environ
         }
     return told
+
+
+def _completed(told: dict[str, Any], run: Supervisor) -> dict[str, Any]:
+    """Return what run.json says of a launch that is over, from what it said at the beginning."""
+    outcome = run.outcome
+    entries = [
+        record.failure(
+            one.text,
+            rank=one.rank,
+            host=one.host,
+            pid=one.pid,
+            code=one.status,
+            log=log_of(one, run.control.settings["log_dir"], run.folder) or None,
+            words=one.words or None,
+        )
+        for one in ([outcome.cause] if outcome.cause else [])
+        + [one for one in outcome.failures if one is not outcome.cause]
+    ]
+    more = {
+        "stages": run.stages.summary(),
+        "cause": entries[0] if outcome.cause else None,
+        "failures": entries[1:] if outcome.cause else entries,
+        "hang": outcome.hang,
+        "notes": outcome.notes,
+        "launcher_words": run.children.afterwards.decode(errors="replace"),
+    }
+    return record.ended({**told, **more}, outcome.code, time.time(), stopped=outcome.stopped)

@@ -27,6 +27,7 @@ _LARGEST_DUMP = 1 << 20  # bytes; faulthandler ends at 100 threads of 100 frames
 _COLOUR = re.compile(rb"\x1b\[[0-9;:]*m")
 # Python's own words, maybe behind torchrun's `[rank0]: ` or a progress bar, or in the box that rich draws
 _LAST = b"most recent call last"
+_FATAL = b"Fatal Python error: "
 _TRACEBACK = re.compile(rb"Traceback \(most recent call last\)")
 # Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
 _STACK_BEGINS = re.compile(
@@ -228,14 +229,16 @@ class _Lines:
 
 
 def _traceback_begins(data: bytes) -> int:
-    """Return where the first line that begins a traceback stands, or the length of all."""
-    found = data.find(_LAST)
+    """Return where the first line that begins a traceback, or faulthandler's, stands, or the length of all."""
+    fatal = data.find(_FATAL)
+    end = len(data) if fatal < 0 else fatal
+    found = data.find(_LAST, 0, end)
     while found >= 0:
         start = max(data.rfind(b"\n", 0, found), data.rfind(b"\r", 0, found)) + 1
         if _TRACEBACK.search(_COLOUR.sub(b"", data[start : found + len(_LAST) + 16])):  # rich colours the bracket alone
             return start
-        found = data.find(_LAST, found + 1)
-    return len(data)
+        found = data.find(_LAST, found + 1, end)
+    return end
 
 
 def _last_lines(tail: bytes) -> bytes:

@@ -1,0 +1,67 @@
+"""This user's running launches on this host, as a table and by the beginning of their ids."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["choose", "table"]
+
+_SHORTEST = 4  # characters of an id that may stand for it
+_HEAD = ("ID", "AGE", "RANKS", "HOSTS", "COMMAND")
+
+
+def choose(running: Sequence[dict[str, Any]], word: str) -> dict[str, Any] | None:
+    """Return the launch whose id begins with ``word``; None when there is none.
+
+    A launch inside a rank of another is reached by its whole id, ``outer/inner``.
+
+    Raises:
+        UsageError: The word is too short, or several launches are meant.
+    """
+    if len(word) < _SHORTEST:
+        raise UsageError(
+            f"{word!r} is too short for a launch (from the command line); expected at least {_SHORTEST} characters of its id. "
+            "Run `ezpz kill` for the list."
+        )
+    found = {str(entry["launch_id"]): entry for entry in running if str(entry["launch_id"]).startswith(word)}
+    if word in found:
+        return found[word]
+    outer = [name for name in sorted(found) if not any(name.startswith(f"{other}/") for other in found)]
+    if len(outer) > 1:
+        raise UsageError(
+            f"{word!r} begins the ids of {len(outer)} launches (from the command line): {', '.join(outer)}; expected one. "
+            "Give more characters."
+        )
+    return found[outer[0]] if outer else None
+
+
+def table(running: Sequence[dict[str, Any]]) -> str:
+    """Return a line per launch: id, age, ranks, hosts, command."""
+    rows = [_HEAD, *map(_row, running)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return "\n".join(
+        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    command = entry.get("command") or []
+    text = command if isinstance(command, str) else shlex.join(map(str, command))
+    hosts = entry.get("hosts") or [os.uname().nodename]
+    age = _age(time.time() - float(entry.get("started") or time.time()))
+    return str(entry["launch_id"]), age, str(entry.get("world_size", "?")), str(len(hosts)), text
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,84 @@
+"""What the leaders say, and what it means for the run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.launch.causes import Failure, exit_code, how
+
+if TYPE_CHECKING:
+    from ezpz.launch.control import Event
+    from ezpz.launch.supervise import Supervisor
+
+__all__ = ["hear"]
+
+_REFUSED = 125
+
+
+def hear(run: Supervisor, event: Event) -> None:
+    """Take one line of a leader."""
+    kind, index, told = event
+    host = run.host(index)
+    if kind == "hello":
+        run.world.came(index, str(told.get("host")))
+        wrong = run.world.misplaced(index, str(told.get("host")))
+        if wrong:
+            run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=host))
+        if run.killed:
+            run.control.order("kill", {index})  # it comes too late
+    elif kind == "up":
+        run.world.up(index, told)
+        if run.world.complete:
+            run.timers.pop("start", None)
+    elif kind == "partial":
+        run.world.partly(index, told["have"])
+    elif kind == "stages":
+        times = (told[name] - run.began for name in ("low", "median", "high"))
+        run.stages.add(host, told["stage"], told["count"], *times)
+    elif kind == "finished" and run.limits.leave is not None:
+        run.timers.setdefault("leave", time.monotonic() + run.limits.leave)
+        run.hangs.first_to_leave = told["rank"]
+    elif kind == "idle":
+        run.hangs.idle(host, told)
+    elif kind == "stacks":
+        run.hangs.answered(index, told)
+    elif kind == "note":
+        run.note(told["text"])
+    else:
+        _failure(run, kind, index, told)
+
+
+def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
+    host, now = run.host(index), time.time()
+    if kind == "ended":
+        who = f"rank {told['rank']} on host {host}" + (f" (pid {told['pid']})" if told["pid"] else "")
+        words = told["why"] if told["why"].startswith("cannot") else how(told["code"])
+        if told["why"].startswith("its shim"):
+            words += f": {told['why']}"
+        run.fail(
+            Failure(
+                who,
+                words,
+                exit_code(told["code"]),
+                told["at"],
+                told["rank"],
+                host,
+                told["pid"],
+                told["code"],
+                told["words"],
+                told["shown"],
+                told["why"],
+            )
+        )
+    elif kind == "mismatch":
+        run.world.strangers(str(run.control.heard.get(index, host)), told["worlds"])
+        run.fail(Failure("world:", "", _REFUSED, now, why="mismatch"))
+    elif kind == "port" and not run.stopping:
+        run.port_is_taken()
+    elif kind == "lost":
+        run.fail(
+            Failure(f"host {host}", "is lost: its connection ended, or answered no more", _REFUSED, now, host=host)
+        )
+    elif kind == "refused":
+        run.fail(Failure(f"host {host}", f"is lost: {told['text']}", _REFUSED, now, host=host))

@@ -1,0 +1,145 @@
+"""`ezpz stacks`, against a real socket that stands in for a launcher's."""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.cli import stacks as verb
+from ezpz.errors import MachineError
+from ezpz.launch.index import Index
+
+pytestmark = pytest.mark.timeout(60)
+
+STACKS = [sys.executable, "-m", "ezpz", "stacks"]
+ANSWER = {
+    "summary": "7 of 8 ranks wait in all_reduce; rank 3 on n02 is in load (data.py:12)",
+    "ranks": [
+        {"rank": 3, "host": "n02", "pid": 4711, "where": "load (data.py:12)", "frames": [["load", "data.py", 12]]},
+        {"rank": 4, "host": "n02", "pid": 4712, "where": "unknown", "frames": []},
+    ],
+}
+
+
+@pytest.fixture
+def env(clean_env, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return {**clean_env, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(ezpz.__file__).parents[1])}
+
+
+@pytest.fixture
+def stacks(run_cli, env):
+    return lambda *args: run_cli([*STACKS, *args], env)
+
+
+@pytest.fixture
+def answering():
+    """`answering(path, chunks)` answers one question on a socket, chunk by chunk, and returns what was asked."""
+    servers = []
+
+    def start(address, chunks, pause=0.0):
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(f"\0{address[1:]}" if address.startswith("@") else address)
+        server.listen()
+        asked = []
+
+        def serve():
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                asked.append(connection.recv(100))
+                for chunk in chunks:
+                    connection.sendall(chunk)
+                    time.sleep(pause)
+
+        threading.Thread(target=serve, daemon=True).start()
+        servers.append(server)
+        return asked
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def enter(env):
+    """`enter(id, socket)` puts this process into the index as a launcher."""
+    entered = []
+
+    def add(launch, address):
+        entered.append(Index())
+        entered[-1].enter(launch, {"socket": address, "command": ["true"], "world_size": 8, "started": time.time()})
+
+    yield add
+    for index in entered:
+        index.leave()
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_the_summary_is_one_line_and_more_on_request(stacks, answering, enter, tmp_path, kind):
+    if kind == "abstract" and sys.platform != "linux":
+        pytest.skip("abstract sockets are Linux's")
+    text = json.dumps(ANSWER).encode()
+    for words in ((), ("-v",), ("--json", "5f3a")):
+        address = (
+            f"@ezt-{os.getpid()}-{len(words)}" if kind == "abstract" else str(tmp_path / f"s{len(words)}{words[:1]}")
+        )
+        address += "x" * ("-v" in words)
+        enter("5f3a90c2", address)
+        asked = answering(address, [text[:20], text[20:]], 0.1)
+        done = stacks(*words)
+        assert (done.returncode, done.stderr, asked) == (0, "", [b"stacks\n"])
+        if not words:
+            assert done.stdout == ANSWER["summary"] + "\n"
+        elif words == ("-v",):
+            assert done.stdout.splitlines()[2:4] == [
+                "rank 3 on n02 (pid 4711): load (data.py:12)",
+                '  File "data.py", line 12, in load',
+            ]
+        else:
+            assert json.loads(done.stdout) == ANSWER
+
+
+def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(stacks, enter):
+    done = stacks()
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "no launch of yours runs on" in done.stderr
+    enter("5f3a90c2", "@none")
+    enter("5f3a77aa", "@none")
+    for words, said in [((), "2 launches of yours run"), (("beef",), "no launch 'beef'")]:
+        done = stacks(*words)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("5f3a90c2") == done.stderr.count("5f3a77aa") == 1
+    assert "begins the ids of 2 launches" in stacks("5f3a").stderr
+    for words in (("5f3a", "90c2"), ("--verbos",)):
+        done = stacks(*words)
+        assert (done.returncode, "unknown argument" in done.stderr) == (2, True)
+
+
+def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, answering, enter, tmp_path):
+    enter("5f3a90c2", str(tmp_path / "nobody"))
+    done = stacks()
+    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
+    assert "cannot ask launch 5f3a90c2" in done.stderr
+    for name, text, said in [("a", b"", "no JSON"), ("b", b"[]", "without ranks"), ("c", b"\xff{", "no JSON")]:
+        enter("5f3a90c2", str(tmp_path / name))
+        answering(str(tmp_path / name), [text])
+        done = stacks("5f3a")
+        assert (done.returncode, said in done.stderr) == (125, True), done.stderr
+
+
+@pytest.mark.parametrize("pause", [5.0, 0.1])
+def test_a_launcher_that_does_not_come_to_an_end_is_given_up(answering, tmp_path, pause):
+    address = str(tmp_path / "slow")
+    answering(address, [b" "] * 50, pause)
+    begin = time.monotonic()
+    with pytest.raises(MachineError, match=r"has not answered within 1 s; expected where its ranks are"):
+        verb.ask({"launch_id": "5f3a", "pid": os.getpid(), "socket": address}, 1.0)
+    assert time.monotonic() - begin < 4
