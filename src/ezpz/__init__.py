@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ezpz.dist import synchronize as synchronize
     from ezpz.errors import EzpzError as EzpzError
     from ezpz.log import get_logger as get_logger
+    from ezpz.progress import heartbeat as heartbeat
     from ezpz.track import History as History
     from ezpz.track import setup_wandb as setup_wandb
 
@@ -45,10 +46,11 @@ _HOMES = {
     ),
     "errors": ("EzpzError",),
     "log": ("get_logger",),
+    "progress": ("heartbeat",),
     "track": ("History", "setup_wandb"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_PACKAGES = ("cluster", "dist", "errors", "launch", "log", "models", "ranks", "track", "train")
+_PACKAGES = ("cluster", "dist", "errors", "launch", "log", "models", "progress", "ranks", "track", "train")
 
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
 

@@ -27,7 +27,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["CONTRACT", "LAUNCHERS_OWN", "Ranks", "expand_counts", "from_environ"]
+__all__ = ["CONTRACT", "LAUNCHERS_OWN", "Ranks", "expand_counts", "from_environ", "of_this_launch"]
 
 # What torchrun sets for every worker (torch 2.13, torch.distributed.run), in the order in which it is shown.
 CONTRACT = (
@@ -120,6 +120,15 @@ def from_environ(environ: Mapping[str, str]) -> Ranks:
     if outer is not None:
         _agree(environ, (str(contract.rank), str(contract.world_size)), outer)
     return contract
+
+
+def of_this_launch(environ: Mapping[str, str]) -> bool:
+    """Tell whether a process is a rank of the `ezpz launch` around it, and not of a launcher that was started inside it.
+
+    A torchrun inside a rank has a world of its own, with a TORCHELASTIC_RUN_ID of its own; EZPZ_RUN_ID stays.
+    """
+    told = environ.get("EZPZ_RUN_ID", "")
+    return bool(told) and "RANK" in environ and environ.get("TORCHELASTIC_RUN_ID") == told
 
 
 def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:

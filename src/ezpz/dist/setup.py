@@ -18,10 +18,13 @@ from ezpz.dist.device import (
     get_torch_device_type,
     group_backend,
 )
+from ezpz.dist.recorder import answer_requests
 from ezpz.dist.rendezvous import meet
 from ezpz.dist.world import told
+from ezpz.dist.world_check import check_group, check_mpi, check_plan
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
+from ezpz.progress import stage
 
 if TYPE_CHECKING:
     from ezpz.ranks import Ranks
@@ -45,7 +48,8 @@ def setup_torch(
     """Make this process a rank: device, backend, process group.
 
     Works alone, under ``ezpz launch``, torchrun, a bare ``mpiexec`` of MPICH, Intel MPI and Open MPI, and under srun,
-    without any MPI library. A world of one gets a working group too. Calling it again returns the rank and does nothing.
+    without any MPI library. A world of one gets a working group too. Calling it again returns the rank and does nothing. The
+    world is compared with the launch's plan, with a group that the script has made, and with mpi4py where that is in use.
 
     The launcher's answers are written into ``os.environ`` under torchrun's names where they are missing, because other
     libraries look there.
@@ -61,15 +65,19 @@ def setup_torch(
         The rank of this process.
 
     Raises:
-        RankError: The environment contradicts itself about who this process is.
+        RankError: The environment, the plan of the launch, torch's group or MPI contradict each other about the world.
         RendezvousError: A rank did not arrive within 300 s (``EZPZ_RENDEZVOUS_SECONDS``), or the port is taken.
         MachineError: torch is missing, the host shows fewer devices than it has ranks, or no backend serves the device.
         UsageError: ``TORCH_DEVICE``, ``TORCH_BACKEND``, ``backend`` or ``MASTER_PORT`` is unusable.
     """
     ranks = told()
+    check_plan(ranks, os.environ)
     dist = _distributed()
+    stage("torch")
     if dist.is_initialized():
+        check_group(ranks)
         return ranks.rank
+    check_mpi(ranks, os.environ)
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"unknown backend {backend!r} (from setup_torch); expected one of {', '.join(BACKENDS)}.")
     device = get_torch_device()
@@ -85,6 +93,8 @@ def setup_torch(
     dist.init_process_group(
         group_backend(chosen, device.type), store=store, rank=ranks.rank, world_size=ranks.world_size, **options
     )
+    stage("group")
+    answer_requests(ranks.rank, chosen, os.environ)
     if seed is not None:
         seed_everything(seed)
     if verbose or ranks.local_rank == 0 or os.environ.get("EZPZ_LOG_ALL_RANKS") == "1":

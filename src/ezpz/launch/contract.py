@@ -8,6 +8,8 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_SOCKET=@ezpz-5f3a…  where the leader of this host listens for shims and ranks (`ezpz.launch.local_socket`)
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
+    EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
+    EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.recorder`)
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -35,6 +37,8 @@ OURS = (
     "EZPZ_HOSTS",
     "EZPZ_LAUNCH_CMD",
     "EZPZ_FLAVOUR",
+    "EZPZ_RUN_ID",
+    "EZPZ_RECORDER",
 )
 
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "locate", "summarise"]
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # ezpz's own folder
+# ezpz's own files, wherever the rank's Python has them: it need not be the launcher's. A user's folder may be called ezpz too.
+_OWN = re.compile(
+    r"/ezpz/(?:(?:cli|cluster|dist|launch|models|track|train)/|(?:__init__|__main__|errors|log|progress|ranks|test_dist)\.py$)"
+)
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|/python3\d+\.zip/|^<frozen "
 )
@@ -100,10 +103,10 @@ def _named(members: list[tuple[int, str]]) -> str:
 def _users(frames: list[Frame]) -> int:
     """Return the index of the user's frame; ezpz's own trainers are the user's code where there is no other."""
     for index, frame in enumerate(frames):
-        if not _LIBRARY.search(frame.file) and not frame.file.startswith(_OWN):
+        if not _LIBRARY.search(frame.file) and not _OWN.search(frame.file):
             return index
     for index, frame in enumerate(frames):
-        if frame.file.startswith(_OWN) or "/site-packages/ezpz/" in frame.file:
+        if _OWN.search(frame.file):
             return index
     return len(frames) - 1
 
@@ -112,7 +115,7 @@ def _called(inside: list[Frame]) -> str:
     """Return what the user's frame called, from the frames inside it, outermost first; empty when nothing that has a name."""
     if any(frame.file.endswith(_DATA_LOADER) for frame in inside):
         return "DataLoader"
-    theirs = next((index for index, frame in enumerate(inside) if not frame.file.startswith(_OWN)), len(inside))
+    theirs = next((index for index, frame in enumerate(inside) if not _OWN.search(frame.file)), len(inside))
     if theirs < len(inside) and _IMPORT.search(inside[theirs].file):
         return _imported(inside[theirs:])
     public = (frame.function for frame in inside if frame.function not in _AROUND and frame.function[:1] not in "_<")

@@ -40,6 +40,7 @@ class Hangs:
         self._reason = ""
         self._number = 0
         self._found: list[dict[str, Any]] = []
+        self._dumps: list[str] = []
         self._waiting: set[int] = set()
         self._askers: list[socket.socket] = []
         self._listener: socket.socket | None = None
@@ -86,6 +87,7 @@ class Hangs:
             return
         host = self._run.control.heard.get(index, told["host"])
         self._found += [{**rank, "host": host} for rank in told["ranks"]]
+        self._dumps += told["dumps"]
         self._waiting.discard(index)
         if not self._waiting:
             self.conclude()
@@ -100,7 +102,9 @@ class Hangs:
         told = {"summary": summary, "ranks": sorted(self._found, key=lambda rank: int(rank["rank"]))}
         self._answer(told)
         if self._reason:
-            run.outcome.hang = {**told, "summary": f"{self._reason}: {summary}"}
+            run.outcome.hang = {**told, "summary": f"{self._reason}: {summary}", "recorder": sorted(self._dumps)}
+            if self._dumps:
+                run.note(f"torch's last collectives of {len(self._dumps)} ranks: {os.path.dirname(self._dumps[0])}")
             run.blame(Failure(f"{self._reason}:", summary, _TIME_LIMIT, time.time()))
             self._reason = ""
 

@@ -209,6 +209,7 @@ class Leader:
         )  # what it had adopted is nobody's now
         stuck = survivors.kill_all(self.launch) if lost or not survivors.childless() else []
         self.progress.report(final=True)
+        self.progress.clear()
         self.link.flush(_FLUSH)
         self.link.say("done", stuck=stuck)
         if isinstance(self.link, Nobody):

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     )  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch import local_socket, survivors
+from ezpz.launch import local_socket, recorder, survivors
 from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.leader import Leader
 from ezpz.launch.link import Link, Nobody, connect
@@ -180,6 +180,8 @@ def _start_own(
     note = afford(cpus)
     if note:
         leader.link.say("note", text=f"rank {rank} {note}")
+    if leader.settings.get("recorder"):
+        recorder.make_room(environ, leader.settings["recorder"])
     ours, its = pipes() if piped else ((), None)
     pid, problem = start(
         command, environ, reads=reads, output=its, cpus=None if note else cpus, own_session=leader.own_session

@@ -163,6 +163,7 @@ class LaunchPlan:
             "MASTER_ADDR": self.master[0],
             "MASTER_PORT": self.master[1],
             "TORCHELASTIC_RUN_ID": Setting(self.run_id, "this launch"),
+            "EZPZ_RUN_ID": Setting(self.run_id, "this launch"),
             "EZPZ_PLACEMENT": Setting(self.placement.encode(), "ranks per host"),
             "EZPZ_FLAVOUR": Setting(self.flavour_name, self.choice.reason),
             **self.extra,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.leader import Leader
     from ezpz.launch.member import Member
+    from ezpz.launch.stacks import Frame
 
 __all__ = ["Progress"]
 
@@ -107,23 +108,42 @@ class Progress:
         from ezpz.launch import stacks
 
         self._asked, self._found, self._dumping = number, {}, []
-        for member in self._leader.members.values():
-            if not member.alive or not member.pid:
-                continue
-            pythons = stacks.pythons(member.pid)
-            asked = next(((pid, member.dumps[pid]) for pid in pythons if pid in member.dumps), None)
-            frames = None if asked or not pythons else stacks.py_spy(pythons[0])
+        asks = {
+            member.rank: self._how(member) for member in self._leader.members.values() if member.alive and member.pid
+        }
+        spied = _spy([pid for pid, number in asks.values() if pid and not number])
+        for rank, (pid, signal_number) in asks.items():
+            member = self._leader.members[rank]
+            frames = spied.get(pid)
             if frames:
                 self._note(member, [list(frame) for frame in frames], "")
-            elif member.output and (asked or (fatal and pythons)):
+            elif member.output and (signal_number or (fatal and pid)):
                 member.output.expect_dump()
                 self._dumping.append(member)
-                _send(*(asked or (pythons[0], signal.SIGABRT)))
-                if not asked:
+                _send(pid, signal_number or signal.SIGABRT)
+                if not signal_number:
                     member.told = True  # our own signals are never a cause
             else:
-                self._note(member, [], stacks.kernel_state(pythons[0] if pythons else member.pid))
+                self._note(member, [], stacks.kernel_state(pid or member.pid))
         self._dump_by = time.monotonic() + (_DUMP if self._dumping else 0.0)
+
+    def clear(self) -> None:
+        """Take away what the flight recorder needed."""
+        if self._leader.settings.get("recorder"):
+            from ezpz.launch import recorder
+
+            recorder.clear(self._leader.settings["recorder"])
+
+    def _how(self, member: Member) -> tuple[int, int]:
+        """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it has not told one."""
+        from ezpz.launch import stacks
+
+        pythons = stacks.pythons(member.pid)
+        asked = next(((pid, member.dumps[pid]) for pid in pythons if pid in member.dumps), None)
+        if asked or not pythons:
+            return asked or (0, 0)
+        # The first one may only wait for the program, as `accelerate launch` does.
+        return next((pid for pid in pythons if stacks.maps_torch(pid)), pythons[0]), 0
 
     def _note(self, member: Member, frames: list[list[Any]], where: str) -> None:
         self._found[member.rank] = {"rank": member.rank, "pid": member.pid, "frames": frames, "where": where}
@@ -135,7 +155,14 @@ class Progress:
         for member in self._dumping:
             frames = stacks.parse_dump(member.output.dump()) if member.output else []
             self._note(member, [list(frame) for frame in frames], "" if frames else stacks.kernel_state(member.pid))
-        self._leader.link.say("stacks", id=self._asked, host=os.uname().nodename, ranks=list(self._found.values()))
+        dumps: list[str] = []
+        folder = self._leader.settings.get("recorder")
+        if folder:
+            from ezpz.launch import recorder
+
+            dumps = recorder.ask(folder, list(self._found))
+        told = {"host": os.uname().nodename, "ranks": list(self._found.values()), "dumps": dumps}
+        self._leader.link.say("stacks", id=self._asked, **told)
 
     def _look(self, now: float) -> None:
         from ezpz.launch import stacks
@@ -162,6 +189,25 @@ class Progress:
         return min(
             (member.beat + limit for member in self._beating() if limit and member.beat is not None), default=None
         )
+
+
+def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
+    """Return what py-spy sees in each process, all at the same time: it may take seconds."""
+    import threading
+
+    from ezpz.launch import stacks
+
+    found: dict[int, list[Frame] | None] = {}
+
+    def look(pid: int) -> None:
+        found[pid] = stacks.py_spy(pid)
+
+    threads = [threading.Thread(target=look, args=(pid,)) for pid in pids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
 
 
 def _pid_of(connection: socket.socket) -> int:

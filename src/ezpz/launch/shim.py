@@ -78,6 +78,7 @@ def main(command: list[str]) -> int:
         return _refuse(environ, error)
     if ranks.family != "contract":  # torchrun's agent has said it all, and holds the store itself
         environ.update(rank_variables(ranks, hosts))
+    environ["EZPZ_RUN_ID"] = environ.get("TORCHELASTIC_RUN_ID", "")  # that agent gives its own
     environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
     cpus, note = bind(environ.pop("EZPZ_CPUS", ""), ranks.local_rank, ranks.local_world_size)
     shim = _Shim(ranks, environ)
@@ -192,6 +193,10 @@ class _Shim:
 
     def run(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> int:
         """Run the command to its end, with all that it left behind, and return the exit code for the launcher."""
+        if environ.get("EZPZ_RECORDER"):
+            from ezpz.launch import recorder  # only where a time limit is set
+
+            recorder.make_room(environ, environ["EZPZ_RECORDER"])
         reads = self._ranks.rank == 0 and environ.pop("EZPZ_STDIN", "") != "none"
         self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus)
         if problem:

@@ -28,7 +28,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Frame", "kernel_state", "parse_dump", "py_spy", "pythons", "stage_of"]
+__all__ = ["Frame", "kernel_state", "maps_torch", "parse_dump", "py_spy", "pythons", "stage_of"]
 
 _PY_SPY_SECONDS = 5.0
 _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`, which is asked for every rank
@@ -75,7 +75,7 @@ def stage_of(pid: int) -> str:
     found = ""
     for each in _tree(pid, _TREE_SECONDS):
         if _is_python(each):
-            if _has_torch(each):
+            if maps_torch(each):
                 return "torch"
             found = "interpreter"
     return found
@@ -171,7 +171,7 @@ def _is_python(pid: int) -> bool:
         return False
 
 
-def _has_torch(pid: int) -> bool:
+def maps_torch(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/maps", "rb") as maps:
             return any(b"/libtorch_cpu." in line or b"/libtorch_python." in line for line in maps)

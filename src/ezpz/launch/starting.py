@@ -65,10 +65,21 @@ class Start:
         self.told: dict[str, Any] = {}
         self.input = has_input()
         self.alone = plan.flavour is None and plan.placement.world_size == 1 and os.isatty(0)  # it keeps the terminal
-        self.settings = {"log_dir": log_dir, "idle": limits.idle, "input": self.input or self.alone}
+        self.settings = {"log_dir": log_dir, "idle": limits.idle, "input": self.input or self.alone, "recorder": ""}
         ours = {} if self.alone else piped(plan)
+        if limits.run is not None or limits.idle is not None:
+            ours |= self._recorded(plan, log_dir)
         where = local_socket.address(plan.run_id, private_folder("sockets") if sys.platform != "linux" else "")
         self.plan = plan.and_settings({"EZPZ_SOCKET": Setting(where, "this launch"), **ours})
+
+    def _recorded(self, plan: LaunchPlan, log_dir: str) -> dict[str, Setting]:
+        """Return what lets torch keep a record of the last collectives, for a run that may be ended because it hangs."""
+        from ezpz.launch import recorder
+
+        folder = os.path.join(log_dir or private_folder("recorder"), f"recorder-{plan.run_id}")
+        self.settings["recorder"] = folder
+        told = {"EZPZ_RECORDER": folder, **recorder.settings(folder, plan.environ)}
+        return {name: Setting(value, "--timeout or --idle-timeout") for name, value in told.items()}
 
     def run(self) -> int:
         """Run to the end, keep a record of it, and return the exit code of the launch.

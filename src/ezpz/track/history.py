@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
+from ezpz.progress import heartbeat
 from ezpz.ranks import from_environ
 from ezpz.track import wandb
 from ezpz.track.facts import collect_facts, redact_config, script_name
@@ -73,7 +74,7 @@ class History:
             self.outdir, self.paths = self._writer.folder, self._writer.paths
 
     def update(self, metrics: Mapping[str, object], step: int | None = None, *, summarize: bool = True) -> str:
-        """Record one row.
+        """Record one row, and tell the launcher that this rank makes progress (`ezpz.heartbeat`).
 
         Args:
             metrics: Name to number, bool, string or short 1-D array; tensors and arrays of any library are read. Names
@@ -88,6 +89,7 @@ class History:
             TrackError: A name or value cannot be recorded, two steps contradict each other, or the history was
                 finalized. Nothing of this row is recorded then.
         """
+        heartbeat()
         writer = self._writer
         if writer is None:
             return line(plain(metrics)) if summarize else ""

@@ -1,0 +1,215 @@
+r"""What a rank tells the leader of its host: the stages of its start, and that it makes progress.
+
+Standard library only and cheap, because `ezpz.heartbeat` may stand in an innermost loop. This file is not called
+``heartbeat.py``: importing a submodule of that name would replace the function `ezpz.heartbeat` by the module.
+
+The leader listens on a Unix stream socket, EZPZ_SOCKET: ``@name`` is the abstract socket ``\0name`` of Linux, else a
+path. A process that is a rank of the launch keeps one connection and writes lines:
+
+    rank 3 4711       who speaks: rank and pid, once and first
+    dumps 45          at this signal the process writes its Python stacks to its stderr
+    stage torch       reached for the first time: torch, group, step
+    beat              progress, at most once per second
+
+Nobody else speaks for a rank: neither a child that it forked or that multiprocessing started, such as a loader of data,
+nor a rank of another launcher inside it. When the leader has gone, all calls do nothing for good.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from time import monotonic, sleep
+
+from ezpz.errors import EzpzError
+from ezpz.ranks import from_environ, of_this_launch
+
+__all__ = ["heartbeat", "stage"]
+
+_EVERY = 1.0  # seconds between two beats
+_CONNECT = 0.2  # seconds that a rank waits for its leader, once
+_LATER = 30.0  # seconds until the next try, where the leader's queue of connections stayed full
+# SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
+# PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
+# only classic ones (USR1, USR2, TERM, CONT, CHLD). macOS has none of these, and tells no stacks this way.
+_DUMP_OFFSET = 11
+
+_next = -math.inf  # the moment from which on a beat is due; infinite where nobody listens
+_lock = threading.Lock()
+_leader: _Leader | None = None
+_told: set[str] = set()
+
+
+def heartbeat() -> None:
+    """Tell the launcher that this rank makes progress: ``--idle-timeout`` counts from a rank's first call on.
+
+    Call it as often as you like: at most one line per second goes out, and any other call costs 0.1 µs. It never waits
+    for the leader to read, never raises, and does nothing outside ``ezpz launch``. `History.update` calls it.
+    """
+    if monotonic() >= _next:
+        _speak("step", beat=True)
+
+
+def stage(name: str) -> None:
+    """Tell the leader, once per name, that this process has come so far.
+
+    Args:
+        name: ``torch``, ``group`` or ``step``; one word.
+    """
+    if name not in _told and _next != math.inf:
+        _speak(name, beat=False)
+
+
+class _Leader:
+    """The connection to the leader of this host.
+
+    It is held as a number: a socket object that lives until Python ends would warn of itself with ``-X dev``, and one
+    that is closed earlier would hide a program that hangs in its end.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._unsent = b""
+
+    def say(self, line: str, *, droppable: bool = False) -> None:
+        """Send a line without waiting; what does not fit goes before the next one, unless it may be dropped.
+
+        Raises:
+            OSError: The leader is gone.
+        """
+        import socket
+
+        late = bool(self._unsent)
+        if not (droppable and late):
+            self._unsent += f"{line}\n".encode()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=self.descriptor)
+        try:
+            # Without MSG_NOSIGNAL (macOS has none) a leader that is gone would kill a rank that reset SIGPIPE.
+            sent = connection.send(self._unsent, socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
+            self._unsent = self._unsent[sent:]
+        except BlockingIOError:
+            if droppable and not late:
+                self._unsent = b""
+        finally:
+            connection.detach()
+
+
+def _speak(name: str, *, beat: bool) -> None:
+    """Send a stage that is new, and a beat; one thread at a time, and a signal handler inside it gives up."""
+    global _leader, _next
+    if not _lock.acquire(timeout=0 if beat else 2 * _CONNECT):
+        return
+    try:
+        _leader = _leader or _meet()
+        if _leader is None:
+            _next = math.inf
+            return
+        if name not in _told:
+            _told.add(name)
+            _leader.say(f"stage {name}")
+        if beat:
+            _next = monotonic() + _EVERY
+            _leader.say("beat", droppable=True)
+    except BlockingIOError:
+        _next = monotonic() + _LATER
+    except OSError:
+        _fall_silent()
+    finally:
+        _lock.release()
+
+
+def _meet() -> _Leader | None:
+    """Connect to the leader and say who this is; None where there is none, or this process is not a rank of the launch.
+
+    Raises:
+        OSError: The leader is gone; BlockingIOError when it is busy.
+    """
+    address = os.environ.get("EZPZ_SOCKET", "")
+    if not address or not of_this_launch(os.environ) or _is_worker():
+        return None
+    try:
+        rank = from_environ(os.environ).rank
+    except EzpzError:  # `setup_torch` says what is wrong
+        return None
+    leader = _Leader(_connect(address))
+    leader.say(f"rank {rank} {os.getpid()}")
+    number = _offer_dumps()
+    if number:
+        leader.say(f"dumps {number}")
+    return leader
+
+
+def _is_worker() -> bool:
+    """Tell whether multiprocessing started this process, e.g. to load data."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
+
+
+def _connect(address: str) -> int:
+    """Return the descriptor of a connection, which programs that this one starts do not inherit."""
+    import socket
+
+    end = monotonic() + _CONNECT
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT)
+        while True:
+            try:
+                connection.connect("\0" + address[1:] if address.startswith("@") else address)
+            except BlockingIOError:  # Linux: its queue is full, because all ranks come at once
+                if monotonic() > end:
+                    raise
+                sleep(0.01)
+            else:
+                return connection.detach()
+
+
+def _offer_dumps() -> int:
+    """Let faulthandler write all stacks to stderr at a signal that nobody else handles, and return that; 0 without."""
+    import signal
+
+    lowest = getattr(signal, "SIGRTMIN", None)
+    if lowest is None:
+        return 0
+    number = int(lowest) + _DUMP_OFFSET
+    if signal.getsignal(number) != signal.SIG_DFL or _is_caught(number):
+        return 0
+    import faulthandler
+
+    try:
+        faulthandler.register(number, file=2, all_threads=True)
+    except (OSError, RuntimeError, ValueError):
+        return 0
+    return number
+
+
+def _is_caught(number: int) -> bool:
+    """Tell whether a library has a handler of its own, of which Python knows nothing."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # pathlib costs 10 ms
+            mask = next(line.split()[1] for line in file if line.startswith("SigCgt:"))  # SigCgt: 0000000100000002
+    except (OSError, StopIteration):  # not Linux
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def _fall_silent() -> None:
+    global _leader, _next
+    _next = math.inf
+    leader, _leader = _leader, None
+    if leader is not None:
+        try:
+            os.close(leader.descriptor)
+        except OSError:
+            pass  # the program has closed all that it knew nothing of
+
+
+def _in_forked_child() -> None:
+    """Leave the connection to the parent, and never speak for it."""
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it at the fork
+    _fall_silent()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

@@ -1,0 +1,174 @@
+"""Where ranks are, from stacks as faulthandler and py-spy wrote them (torch 2.13; file names shortened)."""
+
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.launch.grouping import Place, locate, summarise
+from ezpz.launch.stacks import Frame, parse_dump
+
+OWN = Path(ezpz.__file__).parent
+SITE = "/venv/lib/python3.11/site-packages"
+STD = "/usr/lib/python3.11"
+USER = ["/home/me/train.py:88 train", "/home/me/train.py:120 <module>"]
+
+# What was on the stack, innermost first -> what the user is told.
+STORIES = {
+    "a collective": (
+        [
+            f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce",
+            f"{SITE}/torch/distributed/c10d_logger.py:83 wrapper",
+        ],
+        "all_reduce",
+    ),
+    "a barrier": (
+        [
+            f"{SITE}/torch/distributed/distributed_c10d.py:5109 barrier",
+            f"{SITE}/torch/distributed/c10d_logger.py:83 wrapper",
+        ],
+        "barrier",
+    ),
+    "the loader of data": (
+        [
+            f"{STD}/selectors.py:415 select",
+            f"{STD}/multiprocessing/connection.py:930 wait",
+            f"{STD}/multiprocessing/queues.py:113 get",
+            f"{SITE}/torch/utils/data/dataloader.py:1303 _try_get_data",
+            f"{SITE}/torch/utils/data/dataloader.py:1512 _next_data",
+            f"{SITE}/torch/utils/data/dataloader.py:741 __next__",
+        ],
+        "DataLoader",
+    ),
+    "a step of an optimizer": (
+        [
+            f"{SITE}/torch/optim/adam.py:200 step",
+            f"{SITE}/torch/optim/optimizer.py:500 wrapper",
+            f"{SITE}/torch/optim/lr_scheduler.py:124 profile_hook_step",
+        ],
+        "step",
+    ),
+    "a model under DDP": (
+        [
+            f"{SITE}/torch/nn/parallel/distributed.py:1600 _sync_buffers",
+            f"{SITE}/torch/nn/parallel/distributed.py:1510 _pre_forward",
+            f"{SITE}/torch/nn/parallel/distributed.py:1636 forward",
+            f"{SITE}/torch/nn/modules/module.py:1780 _call_impl",
+            f"{SITE}/torch/nn/modules/module.py:1769 _wrapped_call_impl",
+        ],
+        "forward",
+    ),
+    "ezpz": (
+        [
+            f"{SITE}/torch/distributed/x.py:9 wait",
+            f"{OWN}/dist/rendezvous.py:170 _check_in",
+            f"{OWN}/dist/setup.py:90 setup_torch",
+        ],
+        "setup_torch",
+    ),
+    "an import": (
+        [
+            "<frozen posixpath>:410 realpath",
+            f"{SITE}/torch/_strobelight/x.py:1 <module>",
+            "<frozen importlib._bootstrap>:1176 _find_and_load",
+            f"{SITE}/torch/__init__.py:120 <module>",
+            "<frozen importlib._bootstrap>:1147 _find_and_load_unlocked",
+            "<frozen importlib._bootstrap>:1176 _find_and_load",
+        ],
+        "import torch",
+    ),
+    "an import by ezpz": (
+        [
+            f"{SITE}/torch/__init__.py:120 <module>",
+            "<frozen importlib._bootstrap>:1176 _find_and_load",
+            f"{OWN}/dist/setup.py:160 _distributed",
+            f"{OWN}/dist/setup.py:80 setup_torch",
+        ],
+        "import torch",
+    ),
+    "an import that still searches": (["<frozen importlib._bootstrap_external>:147 _path_stat"], "import"),
+    "an import of Python's own": (
+        [f"{STD}/json/__init__.py:106 <module>", "<frozen importlib._bootstrap>:1 _call"],
+        "import json",
+    ),
+    "a wait of Python's own": ([f"{STD}/threading.py:327 wait", f"{STD}/threading.py:629 join"], "join"),
+    "only private functions": ([f"{SITE}/torch/a.py:1 _inner", f"{SITE}/torch/a.py:2 _outer"], "_outer"),
+    "no library": ([], "train"),
+}
+
+
+def frames(words):
+    for word in words:
+        place, _, function = word.rpartition(" ")
+        file, _, line = place.rpartition(":")
+        yield Frame(function, file, int(line))
+
+
+@pytest.mark.parametrize(("inside", "what"), STORIES.values(), ids=STORIES.keys())
+def test_the_function_that_the_user_called_is_named(inside, what):
+    assert locate(list(frames([*inside, *USER]))) == Place(what, "/home/me/train.py", 88)
+
+
+def test_the_innermost_file_of_the_user_counts():
+    """A data set's own code inside torch's loader, in the rank itself (``num_workers=0``)."""
+    loader = [
+        f"{SITE}/torch/utils/data/_utils/fetch.py:54 fetch",
+        f"{SITE}/torch/utils/data/dataloader.py:741 __next__",
+    ]
+    stack = [f"{STD}/socket.py:718 readinto", "/home/me/data.py:31 __getitem__", *loader, *USER]
+    assert locate(list(frames(stack))) == Place("readinto", "/home/me/data.py", 31)
+
+
+def test_our_own_trainer_is_the_users_code_where_there_is_no_other():
+    trainer = f"{OWN}/test_dist.py:120 main"
+    stack = [f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce", trainer, "<frozen runpy>:88 _run_code"]
+    assert locate(list(frames(stack)))[:2] == ("all_reduce", f"{OWN}/test_dist.py")
+
+
+def test_a_users_own_folder_may_be_called_ezpz():
+    stack = [f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce", "/home/me/ezpz/my_train.py:3 main"]
+    assert locate(list(frames(stack))) == Place("all_reduce", "/home/me/ezpz/my_train.py", 3)
+
+
+def test_a_stack_without_any_code_of_the_user_ends_at_its_outermost_frame():
+    stack = [f"{STD}/threading.py:327 wait", "<frozen runpy>:88 _run_code"]
+    assert locate(list(frames(stack))) == Place("wait", "<frozen runpy>", 88)
+
+
+def test_code_given_on_the_command_line_is_the_users():
+    text = 'Current thread 0x01 (most recent call first):\n  File "<string>", line 1 in <module>\n'
+    assert locate(parse_dump(text)) == Place("<module>", "<string>", 1)
+
+
+REDUCE, DATA = Place("all_reduce", "/home/me/train.py", 88), Place("DataLoader", "/home/me/data.py", 31)
+
+
+def test_all_ranks_are_told_in_one_line():
+    found = [(rank, f"n{rank // 8 + 1:02}", DATA if rank == 7 else REDUCE) for rank in range(16)]
+    assert summarise(found) == "15 ranks in all_reduce (train.py:88), rank 7 on n01 in DataLoader (data.py:31)"
+
+
+def test_ranks_of_small_groups_are_named_by_ranges_with_their_hosts():
+    places = {0: "sleeping in do_wait (bash)", 4: DATA, 5: DATA, 6: DATA, 9: DATA}
+    found = [(rank, f"n{rank // 8 + 1:02}", places.get(rank, REDUCE)) for rank in range(16)]
+    assert summarise(reversed(found)) == (
+        "11 ranks in all_reduce (train.py:88), ranks 4-6,9 on n01,n02 in DataLoader (data.py:31), "
+        "rank 0 on n01 sleeping in do_wait (bash)"
+    )
+
+
+def test_equally_large_groups_are_both_named():
+    found = [(0, "n01", REDUCE), (1, "n01", DATA)]
+    assert summarise(found) == "rank 0 on n01 in all_reduce (train.py:88), rank 1 on n01 in DataLoader (data.py:31)"
+    assert summarise([]) == ""
+    assert summarise([(0, "n01", REDUCE)]) == "rank 0 on n01 in all_reduce (train.py:88)"
+    assert summarise([(0, "n01", REDUCE), (1, "n02", REDUCE)]) == "2 ranks in all_reduce (train.py:88)"
+
+
+def test_many_places_are_bounded():
+    found = [(rank, f"n{rank:03}", Place("read", "/home/me/train.py", rank)) for rank in range(200)]
+    line = summarise(found)
+    assert line.endswith("rank 7 on n007 in read (train.py:7) and 192 more places")
+    assert len(line) < 500
+    spread = [(rank, f"n{rank:03}", REDUCE if rank > 8 else DATA) for rank in range(1, 200)]
+    assert summarise(spread).endswith("ranks 1-8 on 8 hosts in DataLoader (data.py:31)")

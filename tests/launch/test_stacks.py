@@ -1,0 +1,285 @@
+"""What a hanging process is doing, as real Pythons, real torch ranks, py-spy and the kernel tell it."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.launch import recorder
+from ezpz.launch.grouping import locate, summarise
+from ezpz.launch.stacks import Frame, kernel_state, parse_dump, py_spy, pythons, stage_of
+from lab.listener import Listener, as_rank
+from lab.process import wait_until
+
+SRC = str(Path(ezpz.__file__).parents[1])
+HANG_TORCH = Path(__file__).with_name("scripts") / "hang_torch.py"
+OTHERS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-9]*/bin/python3"))
+PYTHONS = {sys.executable: "this", **{str(path): path.parts[-3] for path in OTHERS}}
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+pytestmark = pytest.mark.timeout(60)
+
+THREADS = """\
+import queue, threading, time
+
+def load():
+    queue.Queue().get()
+
+def rest():
+    print("ready", flush=True); time.sleep(600)
+
+threading.Thread(target=load, daemon=True).start()
+rest()
+"""
+
+
+@pytest.fixture
+def start(clean_env, tmp_path):
+    """`start(args, **env)` -> a process whose stderr goes to `process.said`, a file."""
+    started = []
+
+    def run(args, **env):
+        said = tmp_path / f"stderr-{len(started)}"
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                [str(arg) for arg in args],
+                env={**clean_env, **env},
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                start_new_session=True,
+            )
+        process.said = said
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has ended
+        process.wait(10)
+        process.stdout.close()
+
+
+@pytest.fixture
+def threads(tmp_path):
+    path = tmp_path / "threads.py"
+    path.write_text(THREADS)
+    return path
+
+
+def ready(process):
+    assert process.stdout.readline() == b"ready\n", process.said.read_text()
+    return process
+
+
+def dumped(process, number, frames=1):
+    """Send the signal, and return the main thread's frames once that many are there."""
+    os.kill(process.pid, number)
+    wait_until(lambda: len(parse_dump(process.said.read_text())) >= frames, 15, "a dump")
+    return parse_dump(process.said.read_text())
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=PYTHONS.values())
+def test_an_abort_shows_the_main_threads_stack(start, threads, python):
+    process = ready(start([python, threads], PYTHONFAULTHANDLER="1"))
+    assert dumped(process, signal.SIGABRT, 2) == [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
+    assert process.wait(10) == -signal.SIGABRT
+
+
+OTHER_THREAD = """\
+import faulthandler, signal, threading, time
+
+faulthandler.register(45, all_threads=True)
+other = threading.Thread(target=time.sleep, args=(600,), daemon=True)
+other.start()
+
+def rest():
+    signal.pthread_kill(other.ident, 45)
+    time.sleep(600)
+
+rest()
+"""
+
+
+@linux
+@pytest.mark.parametrize("python", PYTHONS, ids=PYTHONS.values())
+def test_a_thread_that_gets_the_signal_is_not_taken_for_the_main_one(start, tmp_path, python):
+    """So it is when a library blocks the signal in the main thread."""
+    (tmp_path / "other.py").write_text(OTHER_THREAD)
+    process = start([python, tmp_path / "other.py"])
+    wait_until(lambda: len(parse_dump(process.said.read_text())) >= 2, 15, "a dump")
+    text = process.said.read_text()
+    assert [frame.function for frame in parse_dump(text)] == ["rest", "<module>"]
+    assert "_bootstrap" in text.partition("Current thread")[2].partition("\n\n")[0]
+
+
+def test_lines_of_others_and_other_versions_do_not_confuse_a_dump():
+    """3.14 (CPython main, Python/traceback.c): names of threads, notes, and the stack of C below that of Python."""
+    text = (
+        'epoch 1:  10%|#   Traceback (most recent call last):\n  File "old.py", line 3, in <module>\nOSError\n'
+        "Fatal Python error: Aborted\n\n"
+        "Thread 0x00007f9e466c06c0 [Thread-1 (w)] (most recent call first):\n"
+        '  File "/usr/lib/python3.14/threading.py", line 369 in wait\n'
+        '  File "/usr/lib/python3.14/threading.py", line 1044 in _bootstrap\n\n'
+        "epoch 1:  20%|##\rCurrent thread 0x00007f9e47b5fb80 [python] (most recent call first):\n"
+        "  Garbage-collecting\n"
+        "[W1121 socket.cpp:1] a warning in between\n"
+        '  File "/home/me/my file.py", line 5 in f\r\n'
+        "  File ???, line ??? in <module>\n\n"
+        "Current thread's C stack trace (most recent call first):\n"
+        '  Binary file "/usr/lib/libpython3.14.so", at _Py_DumpStack+0x31 [0x7f9e47c0d0a1]\n\n'
+        "Extension modules: numpy._core._multiarray_umath (total: 1)\n"
+    )
+    assert parse_dump(text) == [Frame("f", "/home/me/my file.py", 5), Frame("<module>", "", 0)]
+    assert (
+        parse_dump("Timeout (0:00:01)!\nThread 0x0000000000000001 (most recent call first):\n  <no Python frame>\n")
+        == []
+    )
+    assert parse_dump("nothing of the kind") == []
+
+
+def test_of_two_dumps_the_last_counts():
+    block = 'Current thread 0x01 (most recent call first):\n  File "a.py", line {} in f\n'
+    assert parse_dump(block.format(1) + "\n" + block.format(2)) == [Frame("f", "a.py", 2)]
+
+
+def test_an_import_in_progress_is_named(start, tmp_path):
+    """A package whose own first import never ends, where packages are kept: `import torch` from a dead file system."""
+    (tmp_path / "site-packages" / "torch").mkdir(parents=True)
+    (tmp_path / "site-packages" / "torch" / "__init__.py").write_text(
+        "import time\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    (tmp_path / "train.py").write_text("import torch\n")
+    process = ready(
+        start([sys.executable, "train.py"], PYTHONFAULTHANDLER="1", PYTHONPATH=str(tmp_path / "site-packages"))
+    )
+    place = locate(dumped(process, signal.SIGABRT, 3))
+    assert (place.what, Path(place.file).name, place.line) == ("import torch", "train.py", 1)
+
+
+@linux
+def test_a_python_behind_a_shell_is_found(start, threads):
+    process = ready(start(["sh", "-c", f"'{sys.executable}' '{threads}'; true"]))
+    (python,) = pythons(process.pid)
+    assert python != process.pid
+    assert pythons(python) == [python]
+    assert stage_of(process.pid) == "interpreter"
+    assert stage_of(os.getpid()) == "interpreter" or "torch" in sys.modules
+
+
+@linux
+def test_the_kernel_says_what_a_program_without_python_does(start):
+    process = start(["sleep", "600"])
+    wait_until(lambda: kernel_state(process.pid).endswith("(sleep)"), 10, "sleep")
+    wait_until(lambda: kernel_state(process.pid).startswith("sleeping"), 10, "its sleep")
+    busy = start(["sh", "-c", "while :; do :; done"])
+    wait_until(lambda: kernel_state(busy.pid).startswith("running ("), 10, "a busy shell")
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_until(lambda: kernel_state(process.pid).startswith("stopped"), 10, "its stop")
+    process.kill()
+    wait_until(lambda: kernel_state(process.pid) == "ended (sleep)", 10, "its end")
+    process.wait(10)
+    assert kernel_state(process.pid) == "gone"
+    assert (pythons(process.pid), stage_of(process.pid)) == ([], "")
+
+
+@pytest.fixture
+def spy(tmp_path, monkeypatch):
+    """`spy(script)` puts a program called py-spy first on PATH."""
+
+    def put(script):
+        program = tmp_path / "bin" / "py-spy"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return put
+
+
+def test_py_spys_answer_is_read(spy):
+    """A recorded answer of py-spy 0.4.3, so that the format is tested where it is not installed."""
+    frame = '{"name": "%s", "filename": "%s", "module": null, "line": %s, "locals": null}'
+    other = f'{{"os_thread_id": 8, "thread_name": "Thread-1 (w)", "frames": [{frame % ("w", "w.py", 1)}]}}'
+    main = f'{{"os_thread_id": 7, "thread_name": "MainThread", "frames": [{frame % ("Queue.get", "/q.py", 171)}]}}'
+    spy(f"test \"$*\" = 'dump --json --pid 7' && echo '[{other}, {main}]'")
+    assert py_spy(7) == [Frame("get", "/q.py", 171)]
+
+
+def test_py_spy_that_is_refused_or_strange_is_no_answer(spy):
+    spy("echo 'Permission Denied' >&2; exit 1")
+    assert py_spy(7) is None
+    (Path(os.environ["PATH"].split(":")[0]) / "py-spy").write_text("#!/bin/sh\necho '[{}]'\n")
+    assert py_spy(7) is None
+
+
+def test_py_spy_that_hangs_is_killed_with_all_it_started(spy, monkeypatch, tmp_path):
+    monkeypatch.setattr("ezpz.launch.stacks._PY_SPY_SECONDS", 0.5)
+    spy(f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    assert py_spy(7) is None
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: kernel_state(child) in {"gone", "ended (sleep)"}, 10, "the end of py-spy's child")
+
+
+def test_a_real_py_spy_shows_the_main_thread(start, threads):
+    if py_spy(os.getpid()) is None:
+        pytest.skip("no py-spy that may look at processes")
+    process = ready(start([sys.executable, threads]))
+    assert py_spy(process.pid) == [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
+
+
+@linux
+@pytest.mark.timeout(180)
+def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env):
+    """One launch for all that needs torch: each rank's stages, its stack by signal and by abort, and the flight recorder."""
+    listener = Listener()
+    (tmp_path / "recorder").mkdir()
+    recording = recorder.settings(str(tmp_path / "recorder"), clean_env)
+    common = {"PYTHONPATH": SRC, "PYTHONFAULTHANDLER": "1", **recording}
+    ranks = [start([sys.executable, HANG_TORCH], **as_rank(rank, 3, listener.address), **common) for rank in range(3)]
+    wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(3)), 100, "the ranks")
+    assert [stage_of(rank.pid) for rank in ranks] == ["torch"] * 3
+    wait_until(lambda: len(pythons(ranks[1].pid)) == 2, 20, "the data loader's worker")
+    listener.wait("stage group")
+    for rank, process in enumerate(ranks):
+        assert listener.of(rank)[0] == f"rank {rank} {process.pid}"
+        assert [line for line in listener.of(rank) if line.startswith("stage")] == ["stage torch", "stage group"]
+    number = next(int(line.split()[1]) for line in listener.of(0) if line.startswith("dumps"))
+
+    def places(signum, before):
+        for process in ranks:
+            os.kill(process.pid, signum)
+        texts = [process.said for process in ranks]
+        wait_until(lambda: all(text.read_text().count("Current thread") > before for text in texts), 20, "the dumps")
+        wait_until(
+            lambda: all("hang_torch" in text.read_text().rpartition("Current thread")[2] for text in texts), 20, "all"
+        )
+        return [locate(parse_dump(text.read_text())) for text in texts]
+
+    lines = HANG_TORCH.read_text().splitlines()
+    told = places(number, 0)
+    assert [place.what for place in told] == ["all_reduce", "DataLoader", "barrier"]
+    for place in told:
+        assert place.what in lines[place.line - 1]
+        assert place.file == str(HANG_TORCH)
+    assert all(process.poll() is None for process in ranks)  # looking does no harm
+
+    dumps = recorder.ask(str(tmp_path / "recorder"), range(4))
+    assert [Path(path).name for path in dumps] == ["rank_0", "rank_1", "rank_2"]
+    last = pickle.loads(Path(dumps[0]).read_bytes())["entries"][-1]
+    assert (last["profiling_name"], last["state"]) == ("gloo:all_reduce", "scheduled")
+    assert summarise((rank, "n01", place) for rank, place in enumerate(told)).startswith(
+        "rank 0 on n01 in all_reduce (hang_torch.py:"
+    )
+
+    assert places(signal.SIGABRT, 1) == told
+    listener.close()

@@ -1,0 +1,248 @@
+"""What ranks tell their leader: real processes against a real socket."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from lab import process
+from lab.listener import Listener, as_rank
+
+SRC = str(Path(ezpz.__file__).parents[1])
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def listener():
+    value = Listener()
+    yield value
+    value.close()
+
+
+@pytest.fixture
+def rank(clean_env, tmp_path, listener):
+    """`rank(code, **env)` runs Python code as rank 0 of one to its end and returns what it printed."""
+
+    def run(code, options=(), **env):
+        environ = {**clean_env, **as_rank(address=listener.address), "PYTHONPATH": SRC, **env}
+        done = process.run([sys.executable, *options, "-c", code], environ, timeout=30, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+
+    return run
+
+
+def spoken(listener):
+    """The lines of each connection after the first, which says who speaks."""
+    process.wait_until(lambda: listener.lines and all(lines[-1:] == ["end"] for lines in listener.lines), 20, "the end")
+    assert all(lines[0].startswith("rank 0 ") for lines in listener.lines)
+    return [[line for line in lines[1:-1] if not line.startswith("dumps")] for lines in listener.lines]
+
+
+def test_stages_are_told_once_and_the_first_beat_is_a_stage(rank, listener):
+    pid = rank(
+        "import ezpz, os; from ezpz.progress import stage\n"
+        "for _ in range(3): stage('torch')\n"
+        "stage('group')\n"
+        "for _ in range(1000): ezpz.heartbeat()\n"
+        "print(os.getpid())"
+    )
+    assert spoken(listener) == [["stage torch", "stage group", "stage step", "beat"]]
+    assert listener.lines[0][0] == f"rank 0 {pid.strip()}"
+
+
+def test_at_most_one_beat_per_second_goes_out(rank, listener):
+    rank("import ezpz, time\nend = time.monotonic() + 2.2\nwhile time.monotonic() < end: ezpz.heartbeat()")
+    assert 2 <= spoken(listener)[0].count("beat") <= 3
+
+
+def test_a_history_beats(rank, listener):
+    rank("import ezpz\nh = ezpz.History(outdir='run')\nh.update({'loss': 1.0})\nimport os; os._exit(0)")
+    assert spoken(listener) == [["stage step", "beat"]]
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import ezpz",
+        "import ezpz.progress, ezpz",
+        "from ezpz.progress import stage; import ezpz",
+        "import ezpz; ezpz.progress; ezpz.heartbeat; import ezpz.progress; from ezpz import History",
+        "from ezpz import heartbeat, progress; import ezpz; assert heartbeat is progress.heartbeat",
+        "import ezpz.track.history, ezpz",
+    ],
+)
+def test_the_public_name_is_the_function_in_every_order_of_imports(rank, imports):
+    rank(f"{imports}\nassert callable(ezpz.heartbeat) and ezpz.heartbeat() is None")
+
+
+def test_a_rank_without_a_leader_is_silent_and_fast(rank, listener):
+    for address in ("", "@nobody-listens-here", "/nowhere/socket", "@" + "x" * 300):
+        took = rank(
+            "import ezpz, time\nfrom ezpz.progress import stage\nstage('torch'); ezpz.heartbeat()\n"
+            "a = time.perf_counter()\nfor _ in range(100000): ezpz.heartbeat()\nprint(time.perf_counter() - a)",
+            EZPZ_SOCKET=address,
+        )
+        assert float(took) < 0.5  # 5 µs a call, where 0.1 is usual: this machine may be busy
+    assert listener.lines == []
+
+
+def test_a_path_is_an_address_too(rank, tmp_path):
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "leader"))
+        server.listen()
+        rank("import ezpz; ezpz.heartbeat()", EZPZ_SOCKET=str(tmp_path / "leader"))
+        connection, _ = server.accept()
+        with connection, connection.makefile() as file:
+            assert file.read().endswith("stage step\nbeat\n")
+
+
+def test_a_forked_child_neither_beats_nor_keeps_the_connection(rank, listener):
+    """A loader of data that is forked after the first beat, and one before; the last is a program that the rank starts."""
+    rank(
+        "import os, time, sys, subprocess, ezpz, ezpz.progress\n"
+        "def child():\n"
+        "    pid = os.fork()\n"
+        "    if pid: return os.waitpid(pid, 0)\n"
+        "    ezpz.progress.stage('child'); time.sleep(1.1); ezpz.heartbeat(); os._exit(0)\n"
+        "child(); ezpz.heartbeat(); child()\n"
+        'sockets = \'import os; print([l for l in map(os.readlink, [f"/proc/self/fd/{n}" for n in range(3, 10) '
+        'if os.path.exists(f"/proc/self/fd/{n}")]) if "socket" in l])\'\n'
+        "assert subprocess.check_output([sys.executable, '-c', sockets], close_fds=False).strip() == b'[]'\n"
+        "ezpz.heartbeat()"
+    )
+    assert spoken(listener) == [["stage step", "beat", "beat"]]
+
+
+def test_workers_of_multiprocessing_do_not_speak(rank, listener):
+    rank(
+        "import multiprocessing, ezpz\n"
+        "for kind in ('fork', 'spawn'):\n"
+        "    worker = multiprocessing.get_context(kind).Process(target=ezpz.heartbeat)\n"
+        "    worker.start(); worker.join(); assert worker.exitcode == 0"
+    )
+    assert listener.lines == []
+
+
+@pytest.mark.parametrize("env", [{"TORCHELASTIC_RUN_ID": "inner"}, {"EZPZ_RUN_ID": ""}, {"WORLD_SIZE": "nonsense"}])
+def test_a_rank_of_another_launcher_or_none_does_not_speak(rank, listener, env):
+    rank("import ezpz; ezpz.heartbeat(); ezpz.progress.stage('torch')", **env)
+    assert listener.lines == []
+
+
+def test_threads_may_beat_at_once(rank, listener):
+    rank(
+        "import threading, time, ezpz\nfrom ezpz.progress import stage\n"
+        "def work(name):\n"
+        "    end = time.monotonic() + 0.5\n"
+        "    while time.monotonic() < end: ezpz.heartbeat(); stage(name)\n"
+        "threads = [threading.Thread(target=work, args=(f's{n}',)) for n in range(8)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()"
+    )
+    (lines,) = spoken(listener)
+    assert sorted(lines) == sorted(["beat", "stage step", *(f"stage s{n}" for n in range(8))])
+
+
+def test_a_leader_that_goes_makes_ranks_silent_and_harms_none(rank, listener):
+    """Also one that has made SIGPIPE deadly again."""
+    listener.close()
+    rank(
+        "import os, signal, socket, time, ezpz, ezpz.progress\n"
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+        "server = socket.socket(socket.AF_UNIX); server.bind('\\0' + os.environ['EZPZ_SOCKET'][1:]); server.listen()\n"
+        "ezpz.heartbeat()\n"
+        "server.accept()[0].close(); server.close()\n"
+        "for _ in range(3):\n"
+        "    if ezpz.progress._leader: ezpz.progress._next = -1.0\n"
+        "    ezpz.heartbeat()\n"
+        "assert ezpz.progress._next == float('inf') and ezpz.progress._leader is None",
+        EZPZ_SOCKET="@ezt-goes-" + os.urandom(6).hex(),
+    )
+
+
+def test_a_leader_that_does_not_read_holds_nobody_up(rank, listener):
+    """Beats are dropped, stages wait, and no line is cut."""
+    listener.close()
+    rank(
+        "import os, socket, time, ezpz, ezpz.progress as p\n"
+        "server = socket.socket(socket.AF_UNIX); server.bind('\\0' + os.environ['EZPZ_SOCKET'][1:]); server.listen()\n"
+        "p.stage('torch')\n"
+        "a = time.monotonic()\n"
+        "for n in range(20000): p._next = -1.0; ezpz.heartbeat()\n"
+        "p.stage('late')\n"
+        "assert time.monotonic() - a < 10\n"
+        "connection = server.accept()[0]; connection.settimeout(0.5)\n"
+        "text = b''\n"
+        "def read(text):\n"
+        "    try:\n"
+        "        while chunk := connection.recv(65536): text += chunk\n"
+        "    except TimeoutError: return text\n"
+        "text = read(text); p._next = -1.0; ezpz.heartbeat(); text = read(text)\n"
+        "lines = text.decode().splitlines()\n"
+        "assert set(lines[3:]) == {'beat', 'stage step', 'stage late'}, set(lines[3:])\n"
+        "assert lines.count('stage late') == 1 and 10 < lines.count('beat') < 20000, lines.count('beat')",
+        EZPZ_SOCKET="@ezt-stalls-" + os.urandom(6).hex(),
+    )
+
+
+def test_a_busy_queue_of_connections_is_tried_again_later(rank, listener):
+    listener.close()
+    rank(
+        "import os, socket, time, ezpz, ezpz.progress as p\n"
+        "address = '\\0' + os.environ['EZPZ_SOCKET'][1:]\n"
+        "server = socket.socket(socket.AF_UNIX); server.bind(address); server.listen(0)\n"
+        "first = socket.socket(socket.AF_UNIX); first.connect(address)\n"
+        "a = time.monotonic(); ezpz.heartbeat(); took = time.monotonic() - a\n"
+        "assert 0.1 < took < 5 and p._leader is None and 20 < p._next - time.monotonic() <= 30\n"
+        "server.accept(); p._next = -1.0; ezpz.heartbeat()\n"
+        "assert server.accept()[0].recv(99).startswith(b'rank 0 ')",
+        EZPZ_SOCKET="@ezt-busy-" + os.urandom(6).hex(),
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="real-time signals")
+def test_a_rank_writes_its_stacks_when_asked_and_goes_on(clean_env, tmp_path, listener):
+    code = "import time, ezpz\ndef train():\n    for _ in range(100): ezpz.heartbeat(); time.sleep(0.01)\ntrain()\n"
+    env = {**clean_env, **as_rank(address=listener.address), "PYTHONPATH": SRC}
+    with (tmp_path / "said").open("wb") as said:
+        running = subprocess.Popen([sys.executable, "-c", code], env=env, cwd=tmp_path, stderr=said)
+    listener.wait("beat")
+    (number,) = (int(line.split()[1]) for line in listener.lines[0] if line.startswith("dumps"))
+    for _ in range(20):
+        os.kill(running.pid, number)
+        time.sleep(0.02)
+    assert running.wait(30) == 0
+    assert (tmp_path / "said").read_text().count('  File "<string>", line 3 in train') >= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="real-time signals")
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "signal.signal(n, print)",
+        "signal.signal(n, signal.SIG_IGN)",
+        "ctypes.CDLL(None).signal(n, ctypes.CDLL(None).abs)",
+    ],
+    ids=["python", "ignored", "library"],
+)
+def test_a_signal_that_somebody_handles_stays_theirs(rank, listener, handle):
+    rank(
+        f"import ctypes, signal, ezpz; n = signal.SIGRTMIN + 11; {handle}\n"
+        "before = open('/proc/self/status').read().partition('SigCgt')[2][:20]\n"
+        "ezpz.heartbeat()\n"
+        "assert open('/proc/self/status').read().partition('SigCgt')[2][:20] == before"
+    )
+    assert spoken(listener) == [["stage step", "beat"]]
+    assert not any(line.startswith("dumps") for line in listener.lines[0])
+
+
+def test_an_open_connection_brings_no_warning_at_the_end(rank):
+    rank("import ezpz; ezpz.heartbeat()", options=["-X", "dev", "-W", "error"])
