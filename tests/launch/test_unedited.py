@@ -104,4 +104,4 @@ def test_an_exception_under_record_is_shown_once_and_is_the_exit_code(launch, cl
     assert not done.stdout
     assert done.stderr.count("ValueError: could not convert string to float: 'oops'\n") == 1
     assert f'File "{script}", line' in done.stderr
-    assert "rank 1 (pid" in done.stderr
+    assert "rank 1 on host " in done.stderr

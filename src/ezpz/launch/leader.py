@@ -23,6 +23,7 @@ import time
 
 from ezpz.launch import survivors
 from ezpz.launch.link import Link, Nobody
+from ezpz.launch.pipes import Pipes
 from ezpz.launch.progress import Progress
 from ezpz.launch.shims import Shims
 
@@ -65,6 +66,7 @@ class Leader:
         self.selector = selectors.DefaultSelector()
         self.progress = Progress(self)
         self.shims = Shims(self)
+        self.pipes = Pipes(self)
         self.own_session = own_session
         self._timers: dict[str, float] = {}
         self._partial: list[int] = []
@@ -93,29 +95,22 @@ class Leader:
     def add(self, member: Member) -> None:
         """Take charge of a rank."""
         self.members[member.rank] = member
-        for fd in member.pipes:
-            self._watch_pipe(member, fd)
+        self.pipes.add(member)
         self._timers.setdefault("partial", time.monotonic() + _PARTIAL)
 
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         while not self._over:
-            self._pause_reading(self.link.full)
+            self.pipes.keep_pace()
             due = self._due()
             for key, _ in self.selector.select(None if due is None else min(3600.0, max(0.0, due - time.monotonic()))):
                 if key.fd in self.selector.get_map():  # not closed by what was just done
                     key.data(key.fileobj)
-            self._show()
+            self.pipes.show()
             self._settle()
             self._overdue(time.monotonic())
         code = next((member.code for member in self._by_end() if member.code), 0)
         return code if code >= 0 else 128 - code
-
-    # --- what happens -----------------------------------------------------------------------------------------------------
-
-    def _read(self, member: Member, fd: int) -> None:
-        if not member.read(fd):
-            self.selector.unregister(fd)
 
     def _signalled(self, fd: int) -> None:
         numbers = os.read(fd, 4096)
@@ -150,8 +145,6 @@ class Leader:
                 survivors.kill_all(self.launch, everything=True)
                 self._over = True
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
-
     def _settle(self) -> None:
         """Report who came up and who has ended, and see whether all is over."""
         came = [member for member in self.members.values() if member.rank >= 0 and (member.pid or not member.alive)]
@@ -169,9 +162,7 @@ class Leader:
 
     def _report(self, member: Member) -> None:
         member.told = True
-        for fd in list(member.pipes):
-            self.selector.unregister(fd)
-            member.close(fd)
+        self.pipes.close(member)
         failed = bool(member.code)
         output = member.output
         if output:
@@ -184,6 +175,8 @@ class Leader:
             others = any(not other.told for other in self.members.values()) or len(self.members) < self.expected
             if others:  # the last one is released when all has been said: Slurm may kill this process then
                 member.order("release ")
+            return
+        if member.by_us:
             return
         self.link.say(
             "ended",
@@ -204,9 +197,8 @@ class Leader:
         """Say that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts."""
         if "release" in self._timers:
             return
-        lost = any(
-            member.shim_pid and member.why for member in self.members.values()
-        )  # what it had adopted is nobody's now
+        # What a killed shim had adopted is nobody's now.
+        lost = any(member.shim_pid and member.why for member in self.members.values())
         stuck = survivors.kill_all(self.launch) if lost or not survivors.childless() else []
         self.progress.report(final=True)
         self.progress.clear()
@@ -231,11 +223,8 @@ class Leader:
         shims = {member.shim_pid for member in self.members.values() if member.shim}
         stuck = survivors.kill_all(self.launch, spare=shims, below=shims)
         for member in self._alive():
-            member.end(-signal.SIGKILL, "killed")
-            member.told = True  # our own signals are never a cause
-        for member in self.members.values():
-            if member.rank < 0:
-                member.told = True
+            member.by_us = True
+            member.end(-signal.SIGKILL)
         self.expected = min(self.expected, len(self.members))
         if stuck:
             self.link.say(
@@ -243,19 +232,6 @@ class Leader:
             )
         if not self.members:
             self._finish()
-
-    def _show(self) -> None:
-        now = time.monotonic()
-        for member in self.members.values():
-            if member.output and not member.told:
-                for stream, data in member.output.take(now):
-                    self.link.show(member.rank, stream, data)
-                if member.output.problem:
-                    self.link.say("note", text=f"rank {member.rank}: {member.output.problem}")
-                    member.output.problem = ""
-        self.link.push()
-
-    # --- time ------------------------------------------------------------------------------------------------------------
 
     def _due(self) -> float | None:
         dues = [*self._timers.values(), *filter(None, [self.progress.due()])]
@@ -281,28 +257,9 @@ class Leader:
                 self._release("true")
         self.progress.tick(now)
 
-    def _pause_reading(self, full: bool) -> None:
-        """Read the ranks' pipes only while the launcher takes more; else they fill, and the ranks wait."""
-        keys = self.selector.get_map()
-        for member in self.members.values():
-            for fd in member.pipes:
-                if full and fd in keys and member.alive:
-                    self.selector.unregister(fd)
-                elif not full and fd not in keys:
-                    self._watch_pipe(member, fd)
-        output = self.link.output
-        if output is not None:
-            if self.link.waiting and output not in keys:
-                self.selector.register(output, selectors.EVENT_WRITE, lambda _: self.link.push())
-            elif not self.link.waiting and output in keys:
-                self.selector.unregister(output)
-
     def watch(self, file: Any, action: Callable[[Any], None]) -> None:
         """Do something whenever a file can be read."""
         self.selector.register(file, selectors.EVENT_READ, action)
-
-    def _watch_pipe(self, member: Member, fd: int) -> None:
-        self.watch(fd, lambda fd: self._read(member, fd))
 
     def _alive(self) -> list[Member]:
         return [member for member in self.members.values() if member.alive]

@@ -19,34 +19,50 @@ _REFUSED = 125
 def hear(run: Supervisor, event: Event) -> None:
     """Take one line of a leader."""
     kind, index, told = event
-    host = run.host(index)
+    if kind in {"hello", "up", "partial"}:
+        _came(run, kind, index, told)
+    elif kind in {"stages", "finished", "idle", "stacks"}:
+        _goes_on(run, kind, index, told)
+    elif kind == "done":
+        if told["stuck"]:
+            pids, host = ", ".join(map(str, told["stuck"])), run.host(index)
+            run.note(
+                f"processes {pids} on host {host} do not end of SIGKILL: they wait in the kernel, often for a file system"
+            )
+    elif kind == "note":
+        run.note(told["text"])
+    else:
+        _failure(run, kind, index, told)
+
+
+def _came(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
     if kind == "hello":
-        run.world.came(index, str(told.get("host")))
-        wrong = run.world.misplaced(index, str(told.get("host")))
+        name = str(told.get("host"))
+        run.world.came(index, name)
+        wrong = run.world.misplaced(index, name)
         if wrong:
-            run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=host))
+            run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=run.host(index)))
         if run.killed:
             run.control.order("kill", {index})  # it comes too late
     elif kind == "up":
         run.world.up(index, told)
         if run.world.complete:
             run.timers.pop("start", None)
-    elif kind == "partial":
+    else:
         run.world.partly(index, told["have"])
-    elif kind == "stages":
+
+
+def _goes_on(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
+    if kind == "stages":
         times = (told[name] - run.began for name in ("low", "median", "high"))
-        run.stages.add(host, told["stage"], told["count"], *times)
+        run.stages.add(run.host(index), told["stage"], told["count"], *times)
     elif kind == "finished" and run.limits.leave is not None:
         run.timers.setdefault("leave", time.monotonic() + run.limits.leave)
         run.hangs.first_to_leave = told["rank"]
     elif kind == "idle":
-        run.hangs.idle(host, told)
+        run.hangs.idle(run.host(index), told)
     elif kind == "stacks":
         run.hangs.answered(index, told)
-    elif kind == "note":
-        run.note(told["text"])
-    else:
-        _failure(run, kind, index, told)
 
 
 def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:

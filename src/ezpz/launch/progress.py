@@ -122,7 +122,7 @@ class Progress:
                 self._dumping.append(member)
                 _send(pid, signal_number or signal.SIGABRT)
                 if not signal_number:
-                    member.told = True  # our own signals are never a cause
+                    member.by_us = True
             else:
                 self._note(member, [], stacks.kernel_state(pid or member.pid))
         self._dump_by = time.monotonic() + (_DUMP if self._dumping else 0.0)

@@ -161,6 +161,8 @@ class Start:
                 run.children.add(
                     Child.start(plan.argv(self.command), environ, None if self.input else subprocess.DEVNULL)
                 )
+                control.get_ready()
+                self.enter()
                 return run.wait(), run
         finally:
             control.close()

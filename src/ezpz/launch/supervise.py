@@ -11,6 +11,7 @@ from ezpz.launch import survivors
 from ezpz.launch.causes import Failure, earliest, exit_code, last_words, log_of
 from ezpz.launch.children import Children
 from ezpz.launch.control import Piece
+from ezpz.launch.endgame import end_launcher, give_up, judge_launcher, release
 from ezpz.launch.hangs import Hangs
 from ezpz.launch.news import hear
 from ezpz.launch.outcome import Outcome
@@ -37,9 +38,8 @@ SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to wr
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
 _SETTLE_LONG = 0.7  # the same where an MPI has killed the shims: its own end says why
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that says nothing is given up
-_LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _LONGEST_WAIT = 86400.0  # seconds: epoll takes no more than 24 days
-_REFUSED, _TIME_LIMIT = 125, 124
+_REFUSED = 125
 
 
 class Supervisor:
@@ -116,7 +116,7 @@ class Supervisor:
                 elif key.fd in self.selector.get_map():  # not closed by what was just done
                     key.data(key.fileobj)
             self._overdue(time.monotonic())
-            self._release()
+            release(self)
         return self._result()
 
     def _over(self) -> bool:
@@ -134,8 +134,6 @@ class Supervisor:
                 self.selector.register(fd, selectors.EVENT_WRITE)
             elif fd not in wanted and fd in keys:
                 self.selector.unregister(fd)
-
-    # --- what happens -----------------------------------------------------------------------------------------------------
 
     def listen(self, _: object = None) -> None:
         for said in self.control.read():
@@ -164,7 +162,7 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         if number in ENDING:
             if self.stopping and number == signal.SIGINT:
-                self._kill()  # the second Ctrl-C means now
+                self.kill()  # the second Ctrl-C means now
                 return
             if not self.outcome.code:
                 self.outcome.code, self.outcome.stopped = 128 + number, True
@@ -173,8 +171,6 @@ class Supervisor:
         if number in ENDING and not self.stopping:
             self.stopping = True
             self.timers["kill"] = time.monotonic() + SIGNAL_GRACE
-
-    # --- what follows from it ---------------------------------------------------------------------------------------------
 
     def fail(self, failure: Failure) -> None:
         """Note a failure; the earliest of those that come within a moment is the cause."""
@@ -225,7 +221,8 @@ class Supervisor:
         if not told and not self.control.done:
             self.children.kill(number)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill all ranks now."""
         self.killed = True
         self.timers.pop("kill", None)
         told = self.control.order("kill")
@@ -233,25 +230,9 @@ class Supervisor:
         if not told:
             self.children.kill(signal.SIGKILL)
 
-    def _release(self) -> None:
-        """Let shims go when all hosts are done; then mpiexec has nothing left to wait for."""
-        heard = set(self.control.heard)
-        if heard and heard <= self.control.done and "lingers" not in self.timers and self.children.alive:
-            self.control.order("release", codes=self.plan.tells_codes)
-            self.timers["lingers"] = time.monotonic() + _LINGERS
-
     def judge_launcher(self) -> None:
-        """The launcher's program has ended and leaders have had their time: what remains is its own fault."""
-        if self.children.alive:
-            return
-        if not set(self.control.heard) <= self.control.done:
-            if not self.stopping:
-                self.blame(self.children.failure())
-            self._kill()
-        elif not self.stopping and not self.outcome.failures and not self.children.unsupervised:
-            code = next((child.code for child in self.children.all if child.code), 0)
-            if code or not self.world.complete:
-                self.outcome.failures.append(self.children.failure())
+        """The program that started the ranks has ended, and leaders have had their time to say why."""
+        judge_launcher(self)
 
     def _result(self) -> Outcome:
         if not self.stopping:
@@ -260,11 +241,13 @@ class Supervisor:
         codes = [exit_code(child.code or 0) for child in self.children.all]
         if not self.outcome.code and (self.children.unsupervised or not self.outcome.failures):
             self.outcome.code = next(filter(None, codes), 0)
+        for fd, reason in self.screen.lost.items():
+            text = f"the end of {'stdout' if fd == 1 else 'stderr'} is missing: {reason}"
+            # A reader that has gone away, as in `launch … | head`, knows that; a full disk is news.
+            (self.note if "space" in reason else self.outcome.notes.append)(text)
         for text in last_words(self.outcome, self._since_failure):
             self.screen.say(text)
         return self.outcome
-
-    # --- time ---------------------------------------------------------------------------------------------------------------
 
     def _due(self) -> float | None:
         dues = [*self.timers.values(), *filter(None, [self.screen.due(), self._wall.due() if self._wall else None])]
@@ -277,10 +260,10 @@ class Supervisor:
             self.note(text)
         actions: dict[str, Callable[[], None]] = {
             "settle": self._settle,
-            "kill": self._kill,
-            "clean": self._give_up,
+            "kill": self.kill,
+            "clean": lambda: give_up(self),
             "launcher": self.judge_launcher,
-            "lingers": self._end_launcher,
+            "lingers": lambda: end_launcher(self),
             "start": self._not_started,
             "run": lambda: self.hangs.begin(f"the run has not ended within {self.limits.run:g} s (--timeout)"),
             "leave": self.hangs.left_behind,
@@ -291,21 +274,6 @@ class Supervisor:
             if name in actions:
                 actions[name]()
 
-    def _give_up(self) -> None:
-        """Wait no longer for hosts that say nothing after SIGKILL, nor for the programs that started them."""
-        self.children.kill(signal.SIGKILL, group=True)
-        silent = [self.host(index) for index in self.control.heard if index not in self.control.done]
-        if silent:
-            self.note(f"{', '.join(silent[:3])} did not say that all is over there")
-        self.control.done.update(self.control.heard)
-        self.control.give_up()
-
-    def _end_launcher(self) -> None:
-        self.children.kill(signal.SIGKILL if self.killed else signal.SIGTERM)
-        if self.children.alive:
-            self.killed = True
-            self.timers["lingers"] = time.monotonic() + _LINGERS / 2
-
     def _not_started(self) -> None:
         if not self.stopping:
             text = self.world.missing(self.limits.start or 0.0) + self.hint()
@@ -314,8 +282,6 @@ class Supervisor:
     def hint(self) -> str:
         """Return what else to try when hosts do not come up."""
         return ""
-
-    # --- words -------------------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         """Speak on stderr: stdout belongs to the program."""

@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end_with(error)
     except BrokenPipeError:
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
+        return 128 + signal.SIGINT
 
 
 def _tell(text: str) -> None:

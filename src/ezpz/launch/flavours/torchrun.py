@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ezpz.errors import LaunchError
-from ezpz.launch.order import Flag
+from ezpz.errors import LaunchError, UsageError
+from ezpz.launch.contract import threads
+from ezpz.launch.order import Flag, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order, Setting
+    from ezpz.launch.order import Order
 
 NAME = "torchrun"
 BINDS = False
@@ -32,11 +33,18 @@ def command(order: Order) -> list[Flag]:
 
     Raises:
         LaunchError: The ranks are not all on this host.
+        UsageError: Restarts are wanted.
     """
     if not order.is_here:
         raise LaunchError(
             f"torchrun cannot start ranks on {', '.join(order.placement.hosts[:3])} (from --flavour): its agent serves the host "
             "that it runs on. Use the job's own launcher or `--flavour ssh`, whose ranks have the same environment."
+        )
+    restarts = next((word for word in order.user_args if word.replace("_", "-").startswith("--max-restarts")), "")
+    if restarts:
+        raise UsageError(
+            f"unusable {restarts} (from --launcher-args): `launch` ends a run at the first failure; expected no restarts. Run "
+            "`python3 -m torch.distributed.run` itself."
         )
     address, port = order.master
     return [
@@ -49,9 +57,10 @@ def command(order: Order) -> list[Flag]:
 
 
 def environment(order: Order) -> Mapping[str, Setting]:
-    """Return nothing: torchrun sets what it needs."""
-    del order
-    return {}
+    """Return the threads of a rank, unless the user chose: torchrun takes one each, and says so in four lines."""
+    if "OMP_NUM_THREADS" in order.environ:
+        return {}
+    return {"OMP_NUM_THREADS": Setting(threads(order.placement.world_size), "cores of this host shared by its ranks")}
 
 
 def hostfile_line(host: str, count: int) -> str:
