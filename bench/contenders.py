@@ -50,6 +50,32 @@ def launches(home):
     ]
 
 
+def supervision(home):
+    """Looking after 64 ranks of this host that do nothing, and one shim."""
+    group, look = "64 ranks of sleep 5", ["python3", str(HERE / "supervision.py")]
+    with_mpi = env(home, MPICH, VENV, EZPZ_BENCH=f"{home}/mpich")
+    without = env(home, VENV, EZPZ_BENCH=f"{home}/local")
+    ours, theirs = (
+        ["ezpz", "launch", "-n", "64", "sleep", "5"],
+        ["torchrun", "--nproc-per-node", "64", "--no-python", "sleep", "5"],
+    )
+    shim = ["python3", "-I", "-S", str(ROOT / "src" / "ezpz" / "launch" / "shim.py"), "true"]
+    alone = env(home, VENV, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", EZPZ_PLACEMENT="1")
+    bare = "python3 -I -S -c pass"
+    return [
+        Contender(group, "torchrun, CPU", [*look, "cpu", *theirs], without, unit="s"),
+        Contender(group, "ezpz, local, CPU", [*look, "cpu", *ours], without, "torchrun, CPU", unit="s"),
+        Contender(group, "ezpz, MPICH, CPU", [*look, "cpu", *ours], with_mpi, "torchrun, CPU", unit="s"),
+        Contender(group, "torchrun, memory", [*look, "memory", *theirs], without, unit="MB"),
+        Contender(group, "ezpz, local, memory", [*look, "memory", *ours], without, "torchrun, memory", unit="MB"),
+        Contender(group, "ezpz, MPICH, memory", [*look, "memory", *ours], with_mpi, "torchrun, memory", unit="MB"),
+        Contender(group, "one shim, PSS", [*look, "shim", *ours], with_mpi, unit="MB", budget="10 MB"),
+        Contender(group, "one shim, RSS", [*look, "shim_rss", *ours], with_mpi, unit="MB"),
+        Contender("a shim", bare, ["python3", "-I", "-S", "-c", "pass"], alone, repeat=5),
+        Contender("a shim", "shim in front of true", shim, alone, bare, repeat=5, budget="+20 ms"),
+    ]
+
+
 def flavours(home):
     """What the launcher adds to each MPI's own, where its wheel is installed."""
     rows = []
@@ -143,6 +169,7 @@ def history(home):
 GROUPS = {
     "imports": imports,
     "launch": launches,
+    "supervision": supervision,
     "flavours": flavours,
     "many": many_hosts,
     "ddp": ddp,

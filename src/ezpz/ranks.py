@@ -19,8 +19,6 @@ A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has 
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 from ezpz.errors import RankError
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
@@ -49,8 +47,11 @@ CONTRACT = (
 )
 
 
-class Ranks(namedtuple("Ranks", "rank world_size local_rank local_world_size host_index family")):  # noqa: PYI024
-    """Rank, world size, local rank, local world size, index of the host (None when not told), launcher family."""
+class Ranks(tuple):  # type: ignore[type-arg]  # of int and str; generic tuples name every place
+    """Rank, world size, local rank, local world size, index of the host (None when not told), launcher family.
+
+    A named tuple written out: `collections` would cost every shim 2 ms and half a megabyte.
+    """
 
     __slots__ = ()
 
@@ -61,6 +62,29 @@ class Ranks(namedtuple("Ranks", "rank world_size local_rank local_world_size hos
         local_world_size: int
         host_index: int | None
         family: str
+    else:
+        rank, world_size, local_rank, local_world_size, host_index, family = (
+            property(lambda self, place=place: self[place]) for place in range(6)
+        )
+
+    def __new__(  # noqa: PLR0917, PYI034  # the six places of a tuple; Self needs Python 3.11
+        cls, rank: int, world_size: int, local_rank: int, local_world_size: int, host_index: int | None, family: str
+    ) -> Ranks:
+        """Return the six as a tuple."""
+        return tuple.__new__(cls, (rank, world_size, local_rank, local_world_size, host_index, family))
+
+    def __repr__(self) -> str:
+        """Return the six with their names."""
+        return f"Ranks({', '.join(f'{name}={value!r}' for name, value in self.named().items())})"
+
+    def named(self) -> dict[str, int | str | None]:
+        """Return the six by their names."""
+        names = ("rank", "world_size", "local_rank", "local_world_size", "host_index", "family")
+        return dict(zip(names, self, strict=True))
+
+    def at_host(self, index: int) -> Ranks:
+        """Return the same rank with the index of its host."""
+        return Ranks(self.rank, self.world_size, self.local_rank, self.local_world_size, index, self.family)
 
 
 ALONE = Ranks(0, 1, 0, 1, 0, "alone")

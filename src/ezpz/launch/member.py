@@ -36,6 +36,7 @@ class Member:
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
         told: Whether the launcher knows of its end.
+        log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
         world: World size that its shim was told, and
         family: by which launcher's variables.
@@ -54,7 +55,7 @@ class Member:
         self.beat: float | None = None
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}
-        self.told = self.by_us = False
+        self.told = self.by_us = self.log_ended = False
         self.world = self.family = ""
         self._drain_by = 0.0
         for fd in pipes:

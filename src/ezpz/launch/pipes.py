@@ -55,9 +55,9 @@ class Pipes:
             if member.output and not member.told:
                 for stream, data in member.output.take(now):
                     link.show(member.rank, stream, data)
-                if member.output.problem:
+                if member.output.problem and not member.log_ended:
+                    member.log_ended = True
                     link.say("note", text=f"rank {member.rank}: {member.output.problem}")
-                    member.output.problem = ""
         link.push()
 
     def _watch(self, member: Member, fd: int) -> None:

@@ -28,9 +28,10 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch import local_socket, survivors
 from ezpz.launch.contract import rank_variables, threads
+from ezpz.launch.local_socket import claim, reach, send
 from ezpz.launch.rank_start import FORWARDED, bind, cannot_run, hold_port, name_interface, pipes, start
+from ezpz.launch.survivors import adopt, call_me, die_with_parent, kill_tree, reap
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
@@ -64,13 +65,13 @@ def who(environ: dict[str, str]) -> tuple[Ranks, int]:
             f"rank {told.rank} is local rank {told.local_rank} of {told.local_world_size} (from {told.family}); expected "
             f"{told.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's options."
         )
-    return told._replace(host_index=index), len(counts)
+    return told.at_host(index), len(counts)
 
 
 def main(command: list[str]) -> int:
     """Run one rank and return the exit code for the launcher."""
-    survivors.call_me("ezpz-shim")
-    survivors.die_with_parent()
+    call_me("ezpz-shim")
+    die_with_parent()
     environ = dict(os.environ)
     try:
         ranks, hosts = who(environ)
@@ -111,7 +112,7 @@ def _become_leader(listener: _socket.socket, control: str, launch: str, placemen
         if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
             os._exit(0)
         os.setsid()
-        survivors.die_with_parent(0)
+        die_with_parent(0)
         kept = listener.detach()
         for fd in map(int, os.listdir("/dev/fd")):
             if fd > 2 and fd != kept:
@@ -151,14 +152,14 @@ class _Shim:
         if control:
             environ["EZPZ_LAUNCH_ID"] = launch
             self._meet(control, launch, environ)
-        survivors.adopt()
+        adopt()
 
     def _meet(self, control: str, launch: str, environ: dict[str, str]) -> None:
         index = self._ranks.host_index
         where = environ["EZPZ_SOCKET"]
         if index is not None:  # two hosts of the plan may share one network, as containers do
             where = environ["EZPZ_SOCKET"] = f"{where}-{index}"
-        listener = local_socket.claim(where)
+        listener = claim(where)
         if listener:
             pid = os.fork()
             if not pid:
@@ -167,7 +168,7 @@ class _Shim:
             listener.close()
         reads, self._output = pipes()
         try:
-            self._leader = local_socket.reach(where)
+            self._leader = reach(where)
         except OSError as error:
             raise LaunchError(
                 f"cannot reach the leader of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; expected the first "
@@ -175,7 +176,7 @@ class _Shim:
             ) from None
         ranks, host = self._ranks, -1 if index is None else index
         line = f"shim {ranks.rank} {ranks.world_size} {ranks.local_rank} {ranks.local_world_size} {host} {ranks.family} {os.getpid()}"
-        local_socket.send(self._leader, f"{line} {time.time()}", reads)
+        send(self._leader, f"{line} {time.time()}", reads)
         for fd in reads:
             os.close(fd)
 
@@ -187,7 +188,7 @@ class _Shim:
                 sys.stderr.write(f"ezpz: {'note: ' * (kind == 'note')}{text}\n")
             return
         try:
-            local_socket.send(self._leader, " ".join(line.split("\n")))
+            send(self._leader, " ".join(line.split("\n")))
         except OSError:
             pass  # its end is noticed by reading
 
@@ -214,7 +215,7 @@ class _Shim:
     def _wait(self) -> int:
         """Return the rank's exit code, or minus the signal that ended it."""
         while True:
-            for pid, status in survivors.reap():
+            for pid, status in reap():
                 if pid == self._pid:
                     return os.waitstatus_to_exitcode(status)
             self._attend()
@@ -227,7 +228,7 @@ class _Shim:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return  # the usual case, and no look at all processes of the host
-        survivors.kill_tree(os.getpid())
+        kill_tree(os.getpid())
 
     def linger(self, code: int) -> int:
         """Wait until the leader has told the launcher: an mpiexec would judge the end of this process by rules of its own."""
@@ -258,12 +259,12 @@ class _Shim:
             if word == "signal":
                 self._forward(int(value), "leader")
             elif word == "kill":
-                survivors.kill_tree(os.getpid())
+                kill_tree(os.getpid())
             elif word == "release":
                 self._released = value
         if not data:  # it was killed: the host is lost to the launcher, and nothing of it may go on
             self._leader = None
-            survivors.kill_tree(os.getpid())
+            kill_tree(os.getpid())
 
     def _forward(self, number: int, way: str) -> None:
         """Pass a signal on once: a scheduler may send one to this process and to the launcher."""

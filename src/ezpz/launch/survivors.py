@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _AGAIN = 0.01  # seconds until the next look when a killed process is still there
 
@@ -51,10 +50,14 @@ def adopt() -> None:
 
 def call_me(name: str) -> None:
     """Set the name that ``ps -o comm`` and ``top`` show for this process, at most 15 letters (Linux)."""
-    _prctl(_PR_SET_NAME, name.encode())
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as file:
+            file.write(name.encode())
+    except OSError:
+        pass  # macOS
 
 
-def _prctl(option: int, value: int | bytes) -> None:
+def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         import ctypes
 

@@ -50,7 +50,7 @@ def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str])
         "executable": sys.executable,
         "versions": {name: version for name in _LIBRARIES if (version := _version(name))},
         "host": os.uname().nodename,
-        "ranks": {field: value for field, value in ranks._asdict().items() if value is not None},
+        "ranks": {field: value for field, value in ranks.named().items() if value is not None},
         **({"git_commit": commit} if commit else {}),
         **({"launch": launch} if launch else {}),
     }

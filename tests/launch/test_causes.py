@@ -1,0 +1,103 @@
+"""Which failure is the cause, and the words for it and for worlds that are not the planned ones."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from ezpz.launch.causes import Failure, earliest, how, last_words, log_of
+from ezpz.launch.choice import Choice
+from ezpz.launch.outcome import Outcome
+from ezpz.launch.placement import Placement
+from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.world import World
+
+
+def failure(rank, at, status=1, **more):
+    return Failure(f"rank {rank}", how(status), 1, at, rank, "n01", 7, status, **more)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3, "exited with code 3"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGKILL, "was killed by SIGKILL (out of memory?)"),
+        (-45, "was killed by signal 45"),
+    ],
+)
+def test_an_end_in_words(status, words):
+    assert how(status) == words
+
+
+def test_the_earliest_is_the_cause_whatever_came_first_and_a_killed_shim_comes_last():
+    late, early = failure(0, 2.0), failure(1, 1.0)
+    shim = failure(2, 0.5, why="its shim (pid 4) was killed")
+    assert earliest([late, early, shim]) is early
+    assert earliest([shim]) is shim
+
+
+def test_the_end_of_the_screen_has_the_other_failures_and_the_causes_words_once():
+    cause, other = failure(1, 1.0, words="Traceback\nValueError\n", shown=False), failure(0, 1.1, 5)
+    outcome = Outcome(cause=cause, failures=[cause, other])
+    assert last_words(outcome, 0) == ["ezpz: failed as well, later: rank 0 exited with code 5", "Traceback\nValueError"]
+    assert last_words(Outcome(), 0) == []
+    shown = replace(outcome, cause=cause._replace(shown=True), failures=[])
+    assert last_words(shown, 100) == []
+    assert last_words(shown, 10_000) == ["Traceback\nValueError"]
+
+
+def test_many_failures_are_counted():
+    same = [failure(rank, rank) for rank in range(8)]
+    assert last_words(Outcome(cause=same[0], failures=same), 0) == ["ezpz: 7 other ranks failed in the same way"]
+    odd = [*same, failure(9, 9, 4)]
+    (line,) = last_words(Outcome(cause=odd[0], failures=odd), 0)
+    assert line.endswith("; and 5 more")
+
+
+def test_the_last_words_are_kept_where_no_log_is(tmp_path):
+    said = failure(3, 1.0, words="boom\n")
+    path = log_of(said, "", str(tmp_path))
+    assert (path, (tmp_path / "rank-3.log").read_text()) == (str(tmp_path / "rank-3.log"), "boom\n")
+    assert log_of(said, "/logs", str(tmp_path)) == "/logs/rank-3.log"
+    assert log_of(said, "", "/no/such/folder") == log_of(said._replace(words=""), "", str(tmp_path)) == ""
+
+
+@pytest.fixture
+def world():
+    placement = Placement(("n01.cluster", "n02.cluster"), (2, 2), "-n")
+    return World(LaunchPlan(placement, Choice(None, "/opt/mpich/bin/mpiexec", "on PATH")))
+
+
+def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):
+    world.came(0, "n01")
+    world.partly(0, 1)
+    words = world.missing(600.0)
+    assert words.startswith(
+        "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks run), n02.cluster (nothing was heard of it); expected 4 ranks"
+    )
+    world.up(0, {"ranks": 2})
+    world.up(1, {"ranks": 2})
+    assert world.complete
+
+
+def test_worlds_of_one_are_counted_and_their_usual_cause_is_told(world):
+    world.strangers("n01", [["1", "hydra", "…"], ["1", "hydra", "…"]])
+    world.strangers("n02", [["1", "hydra", "…"]])
+    words = world.mismatch()
+    assert words.startswith(
+        "3 worlds of 1 came up on n01, n02 (from hydra); expected a world of 4 on 2 hosts (from the plan). Usual cause: "
+    )
+    assert "/opt/mpich/bin/mpiexec" in words
+
+
+def test_ranks_in_the_wrong_places_keep_their_own_words(world):
+    world.strangers("n01", [["4", "hydra", "rank 1 is local rank 0 of 1"]])
+    assert world.mismatch() == "on n01: rank 1 is local rank 0 of 1"
+
+
+def test_a_host_in_anothers_place_is_told_and_an_alias_is_not(world):
+    assert world.misplaced(0, "n01") == world.misplaced(1, "n02.other") == world.misplaced(0, "alias") == ""
+    assert "the ranks planned for n01.cluster came up on n02; expected hosts in the planned order" in world.misplaced(
+        0, "n02"
+    )
