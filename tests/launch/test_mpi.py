@@ -1,5 +1,6 @@
 """The core behaviours on every MPI flavour, on this host and over two."""
 
+import os
 import signal
 import sys
 import time
@@ -110,3 +111,16 @@ def test_two_hosts_get_uneven_blocks_and_the_users_variables(flavour, hosts, tmp
     failed = hosts["head"].run(line, flavour.env(**remote), cwd=tmp_path, timeout=30)
     assert failed.returncode == 5, failed.stderr
     assert "rank 2 on host n02" in failed.stderr
+
+
+def test_ranks_of_a_host_that_cannot_reach_the_launcher_run_on_and_the_user_is_told(flavour, launch, run_cli, tag):
+    env = flavour.env()
+    line = launch("-n", "2", "--dry-run", "bash", "-c", f"echo out $RANK; {FAIL_ONE.format('exit 3')}", env=env).stdout
+    # As behind a firewall: nobody listens at port 1.
+    told = {"EZPZ_CONTROL": "00@1@127.0.0.1", "EZPZ_LAUNCH": tag, "EZPZ_SOCKET": f"@{tag}"}
+    done = run_cli(["bash", "-c", line], env={**env, **told})
+    assert sorted(done.stdout.splitlines()) == ["out 0", "out 1"]
+    assert f"host {os.uname().nodename} is unsupervised: " in done.stderr
+    assert "cannot reach the launcher at port 1" in done.stderr
+    assert f"ezpz: rank 1 on host {os.uname().nodename} (pid " in done.stderr
+    assert done.returncode == 3

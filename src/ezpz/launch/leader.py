@@ -172,9 +172,6 @@ class Leader:
             if not self._finished:
                 self.link.say("finished", rank=member.rank)
             self._finished = True
-            others = any(not other.told for other in self.members.values()) or len(self.members) < self.expected
-            if others:  # the last one is released when all has been said: Slurm may kill this process then
-                member.order("release ")
             return
         if member.by_us:
             return
@@ -190,11 +187,15 @@ class Leader:
         )
         if isinstance(self.link, Nobody) and "kill" not in self._timers:
             for other in self._alive():
+                other.by_us = True
                 other.signal(signal.SIGTERM, group=self.own_session)
             self._timers["kill"] = time.monotonic() + _FAILURE_GRACE
 
     def _finish(self) -> None:
-        """Say that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts."""
+        """Say that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts.
+
+        Nothing is left to say when shims end: Slurm may kill this process then.
+        """
         if "release" in self._timers:
             return
         # What a killed shim had adopted is nobody's now.
@@ -212,8 +213,9 @@ class Leader:
             self._release("")
 
     def _release(self, how: str) -> None:
+        """Let the shims end, all together: Hydra (MPICH 5.0.2) uses a whole core from the end of its first process on."""
         for member in self.members.values():
-            member.order(f"release {how}")
+            member.order(f"release {'' if member.by_us else how}")
         self._over = True
 
     def _kill(self) -> None:

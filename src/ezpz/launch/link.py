@@ -150,6 +150,11 @@ class Nobody:
 
     def say(self, kind: str, **told: object) -> None:
         """Say what a person should know."""
+        if kind == "ended":
+            from ezpz.launch.causes import how
+
+            rank, pid, code = (int(str(told[name])) for name in ("rank", "pid", "code"))
+            os.write(2, f"ezpz: rank {rank} on host {os.uname().nodename} (pid {pid}) {how(code)}\n".encode())
         if kind == "ended" and told.get("words") and not told.get("shown"):
             os.write(2, f"{told['words']}\n".encode())
         if kind in {"note", "mismatch", "refused"}:
