@@ -82,8 +82,8 @@ class Ranks(tuple):  # type: ignore[type-arg]  # of int and str; generic tuples 
         names = ("rank", "world_size", "local_rank", "local_world_size", "host_index", "family")
         return dict(zip(names, self, strict=True))
 
-    def at_host(self, index: int) -> Ranks:
-        """Return the same rank with the index of its host."""
+    def at_host(self, index: int | None) -> Ranks:
+        """Return the same rank with another index of its host."""
         return Ranks(self.rank, self.world_size, self.local_rank, self.local_world_size, index, self.family)
 
 

@@ -16,6 +16,8 @@ _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5
 
 def release(run: Supervisor) -> None:
     """Let shims go when all hosts are done; then mpiexec has nothing left to wait for."""
+    if not (run.world.complete or run.stopping):
+        return  # other hosts still start
     heard = set(run.control.heard)
     if heard and heard <= run.control.done and "lingers" not in run.timers and run.children.alive:
         run.control.order("release", codes=run.plan.tells_codes)

@@ -252,7 +252,7 @@ class Leader:
                 self._partial = have
                 self._timers["partial"] = now + _PARTIAL
             elif name == "mismatch":
-                self.link.say("mismatch", worlds=self.shims.strangers)
+                self.link.say("mismatch", host=os.uname().nodename, worlds=self.shims.strangers)
             elif name == "kill":
                 self._kill()
             elif name == "release":

@@ -42,7 +42,7 @@ def _came(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
         wrong = run.world.misplaced(index, name)
         if wrong:
             run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=run.host(index)))
-        if run.killed:
+        if run.stopping:
             run.control.order("kill", {index})  # it comes too late
     elif kind == "up":
         run.world.up(index, told)
@@ -88,7 +88,7 @@ def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> No
             )
         )
     elif kind == "mismatch":
-        run.world.strangers(str(run.control.heard.get(index, host)), told["worlds"])
+        run.world.strangers(told["host"], told["worlds"])
         run.fail(Failure("world:", "", _REFUSED, now, why="mismatch"))
     elif kind == "port" and not run.stopping:
         run.port_is_taken()

@@ -97,7 +97,7 @@ def _refuse(environ: dict[str, str], error: EzpzError) -> int:
     """Tell that this is no rank of the plan; nothing is run."""
     told = Ranks(-1, 0, 0, 0, None, "alone")
     try:
-        told = from_environ(environ)
+        told = from_environ(environ).at_host(None)  # what it says of hosts is not the plan's
     except EzpzError:
         pass  # contradictions are what `error` says
     shim = _Shim(told, environ)
@@ -159,21 +159,21 @@ class _Shim:
         where = environ["EZPZ_SOCKET"]
         if index is not None:  # two hosts of the plan may share one network, as containers do
             where = environ["EZPZ_SOCKET"] = f"{where}-{index}"
-        listener = claim(where)
-        if listener:
-            pid = os.fork()
-            if not pid:
-                _become_leader(listener, control, launch, environ["EZPZ_PLACEMENT"], index)
-            os.waitpid(pid, 0)
-            listener.close()
-        reads, self._output = pipes()
         try:
+            listener = claim(where)
+            if listener:
+                pid = os.fork()
+                if not pid:
+                    _become_leader(listener, control, launch, environ["EZPZ_PLACEMENT"], index)
+                os.waitpid(pid, 0)
+                listener.close()
             self._leader = reach(where)
         except OSError as error:
             raise LaunchError(
                 f"cannot reach the leader of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; expected the first "
                 "rank of this host to listen there. Start again; if it stays so, try `--flavour ssh`."
             ) from None
+        reads, self._output = pipes()
         ranks, host = self._ranks, -1 if index is None else index
         line = f"shim {ranks.rank} {ranks.world_size} {ranks.local_rank} {ranks.local_world_size} {host} {ranks.family} {os.getpid()}"
         send(self._leader, f"{line} {time.time()}", reads)
