@@ -58,7 +58,7 @@ def test_what_it_says_and_shows_arrives_whole(link, heard):
     big = bytes(range(256)) * 4000
     link.show(3, 1, big)
     link.show(3, 2, b"err\n")
-    link.flush(5)
+    link.flush()
     said = heard("piece", 2)
     assert Event("ended", 1, {"rank": 3, "code": -9}) in said
     assert [item for item in said if isinstance(item, Piece)] == [Piece(3, 1, big), Piece(3, 2, b"err\n")]

@@ -41,7 +41,7 @@ def judge_launcher(run: Supervisor) -> None:
 def give_up(run: Supervisor) -> None:
     """Wait no longer for hosts that say nothing after SIGKILL, nor for the programs that started them."""
     run.children.kill(signal.SIGKILL, group=True)
-    silent = [run.host(index) for index in run.control.heard if index not in run.control.done]
+    silent = [run.world.host(index) for index in run.control.heard if index not in run.control.done]
     if silent:
         run.note(f"{', '.join(silent[:3])} did not say that all is over there")
     run.control.done.update(run.control.heard)

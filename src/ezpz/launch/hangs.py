@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Hangs"]
 
 _ANSWERS = 12.0  # seconds for all hosts to tell what their ranks are doing
-_GRACE = 3.0  # seconds from SIGTERM to SIGKILL
 _TIME_LIMIT = 124
 
 
@@ -126,7 +125,7 @@ class Hangs:
     def _ask(self, *, fatal: bool) -> None:
         run = self._run
         self._number += 1
-        self._found = []
+        self._found, self._dumps = [], []
         running = set(run.control.heard) - run.control.done
         self._waiting = run.control.order("stacks", running, fatal=fatal, id=self._number)
         run.timers["stacks"] = time.monotonic() + (_ANSWERS if self._waiting else 0.0)

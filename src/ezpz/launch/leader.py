@@ -40,7 +40,6 @@ _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
 _PARTIAL = 2.0  # seconds after which the launcher is told that not all ranks have come
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
-_FLUSH = 60.0  # seconds for output that a slow screen has not taken
 _RELEASE = 30.0  # seconds for the launcher to say how shims shall end
 
 
@@ -203,7 +202,7 @@ class Leader:
         stuck = survivors.kill_all(self.launch) if lost or not survivors.childless() else []
         self.progress.report(final=True)
         self.progress.clear()
-        self.link.flush(_FLUSH)
+        self.link.flush()
         self.link.say("done", stuck=stuck)
         if isinstance(self.link, Nobody):
             self._release("true")

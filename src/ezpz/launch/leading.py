@@ -18,7 +18,7 @@ from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.leader import Leader
 from ezpz.launch.link import Link, Nobody, connect
 from ezpz.launch.member import Member
-from ezpz.launch.rank_start import FORWARDED, afford, bind, cannot_run, hold_port, name_interface, pipes, start
+from ezpz.launch.rank_start import FORWARDED, afford, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.ranks import Ranks, expand_counts
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["UNSUPERVISED", "lead_for_shims", "lead_local", "main"]
 
 UNSUPERVISED = "is unsupervised"  # the launcher looks for these words in what mpiexec passes on
-_REFUSED = 125
 _SHIMS_HAVE_GONE = 10**9  # ranks expected on a host of which nobody knows which one it is: it waits for the launcher
 
 
@@ -94,13 +93,8 @@ def main(words: Sequence[str]) -> int:
     survivors.adopt()
     pid = os.fork()
     if not pid:
-        code = _REFUSED
-        try:
-            survivors.die_with_parent(signal.SIGTERM)
-            code = _lead(int(words[0]))
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+        survivors.die_with_parent(signal.SIGTERM)
+        be(lambda: _lead(int(words[0])))
     for number in FORWARDED:  # the leader hears them too, and decides
         signal.signal(number, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

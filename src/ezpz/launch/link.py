@@ -120,9 +120,9 @@ class Link:
         except OSError:  # the launcher has gone: the control connection tells it
             self._queue.clear()
 
-    def flush(self, patience: float) -> None:
-        """Write all that is left, however long the screen takes, but not into a connection that is dead."""
-        self.output.settimeout(patience)
+    def flush(self) -> None:
+        """Write all that is left, however long the screen takes; a connection that is dead ends by itself."""
+        self.output.settimeout(None)
         try:
             self.output.sendall(self._queue)
             self.output.shutdown(socket.SHUT_WR)
@@ -172,9 +172,8 @@ class Nobody:
     def push(self) -> None:
         """Do nothing: nothing is queued."""
 
-    def flush(self, patience: float) -> None:
+    def flush(self) -> None:
         """Do nothing: nothing is queued."""
-        del patience
 
     def orders(self) -> Iterator[dict[str, Any]]:
         """Yield nothing."""

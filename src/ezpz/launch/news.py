@@ -25,7 +25,7 @@ def hear(run: Supervisor, event: Event) -> None:
         _goes_on(run, kind, index, told)
     elif kind == "done":
         if told["stuck"]:
-            pids, host = ", ".join(map(str, told["stuck"])), run.host(index)
+            pids, host = ", ".join(map(str, told["stuck"])), run.world.host(index)
             run.note(
                 f"processes {pids} on host {host} do not end of SIGKILL: they wait in the kernel, often for a file system"
             )
@@ -41,11 +41,13 @@ def _came(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
         run.world.came(index, name)
         wrong = run.world.misplaced(index, name)
         if wrong:
-            run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=run.host(index)))
+            run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=run.world.host(index)))
         if run.stopping:
             run.control.order("kill", {index})  # it comes too late
     elif kind == "up":
         run.world.up(index, told)
+        for number in run.waiting_signals:
+            run.control.order("signal", {index}, number=number)
         if run.world.complete:
             run.timers.pop("start", None)
     else:
@@ -55,18 +57,18 @@ def _came(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
 def _goes_on(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
     if kind == "stages":
         times = (told[name] - run.began for name in ("low", "median", "high"))
-        run.stages.add(run.host(index), told["stage"], told["count"], *times)
+        run.stages.add(run.world.host(index), told["stage"], told["count"], *times)
     elif kind == "finished" and run.limits.leave is not None:
         run.timers.setdefault("leave", time.monotonic() + run.limits.leave)
         run.hangs.first_to_leave = told["rank"]
     elif kind == "idle":
-        run.hangs.idle(run.host(index), told)
+        run.hangs.idle(run.world.host(index), told)
     elif kind == "stacks":
         run.hangs.answered(index, told)
 
 
 def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
-    host, now = run.host(index), time.time()
+    host, now = run.world.host(index), time.time()
     if kind == "ended":
         who = f"rank {told['rank']} on host {host}" + (f" (pid {told['pid']})" if told["pid"] else "")
         words = told["why"] if told["why"].startswith("cannot") else how(told["code"])

@@ -12,9 +12,10 @@ from ezpz.launch.survivors import die_with_parent
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
 
-__all__ = ["FORWARDED", "afford", "bind", "cannot_run", "hold_port", "name_interface", "pipes", "start"]
+__all__ = ["FORWARDED", "afford", "be", "bind", "cannot_run", "hold_port", "name_interface", "pipes", "start"]
 
 FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
@@ -79,6 +80,17 @@ def start(
     finally:
         os._exit(127)
     raise AssertionError  # not reached: the child has ended or is another program
+
+
+def be(action: Callable[[], int]) -> NoReturn:
+    """Make this forked process nothing but ``action``, and end it with the exit code that comes of that."""
+    code = 125
+    try:
+        code = action()
+    except Exception:  # noqa: BLE001  # whatever it is, it must not go on in the frames of the parent
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
 
 
 def cannot_run(number: int) -> int:

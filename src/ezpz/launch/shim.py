@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from ezpz.errors import EzpzError, LaunchError
 from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.local_socket import claim, reach, send
-from ezpz.launch.rank_start import FORWARDED, bind, cannot_run, hold_port, name_interface, pipes, start
+from ezpz.launch.rank_start import FORWARDED, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.launch.survivors import adopt, call_me, die_with_parent, kill_tree, reap
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
@@ -105,29 +105,25 @@ def _refuse(environ: dict[str, str], error: EzpzError) -> int:
     return shim.linger(error.exit_code)
 
 
-def _become_leader(listener: _socket.socket, control: str, launch: str, placement: str, index: int | None) -> None:
+def _become_leader(listener: _socket.socket, control: str, launch: str, placement: str, index: int | None) -> int:
     """Leave all that ties this process to the rank and its ``mpiexec``, and lead the host."""
-    code = _ALONE
-    try:
-        if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
-            os._exit(0)
-        os.setsid()
-        die_with_parent(0)
-        kept = listener.detach()
-        for fd in map(int, os.listdir("/dev/fd")):
-            if fd > 2 and fd != kept:
-                try:
-                    os.close(fd)
-                except OSError:
-                    pass  # that of the list itself
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        import socket
+    if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
+        return 0
+    os.setsid()
+    die_with_parent(0)
+    kept = listener.detach()
+    for fd in map(int, os.listdir("/dev/fd")):
+        if fd > 2 and fd != kept:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # that of the list itself
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    import socket
 
-        from ezpz.launch.leading import lead_for_shims  # no shim but this one needs it
+    from ezpz.launch.leading import lead_for_shims  # no shim but this one needs it
 
-        code = lead_for_shims(socket.socket(fileno=kept), control, launch, placement, index)
-    finally:
-        os._exit(code)
+    return lead_for_shims(socket.socket(fileno=kept), control, launch, placement, index)
 
 
 class _Shim:
@@ -164,7 +160,7 @@ class _Shim:
             if listener:
                 pid = os.fork()
                 if not pid:
-                    _become_leader(listener, control, launch, environ["EZPZ_PLACEMENT"], index)
+                    be(lambda: _become_leader(listener, control, launch, environ["EZPZ_PLACEMENT"], index))
                 os.waitpid(pid, 0)
                 listener.close()
             self._leader = reach(where)

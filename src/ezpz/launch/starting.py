@@ -18,15 +18,19 @@ from ezpz.launch.leading import lead_local
 from ezpz.launch.link import pair
 from ezpz.launch.master import addresses
 from ezpz.launch.order import Setting
+from ezpz.launch.rank_start import be
 from ezpz.launch.supervise import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from ezpz.launch.outcome import Limits, Outcome
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.screen import Screen
     from ezpz.launch.wall import Wall
+
+    Ends = tuple[socket.socket, socket.socket]
 
 __all__ = ["Start", "has_input"]
 
@@ -135,13 +139,7 @@ class Start:
         with self.supervisor(control) as run:
             pid = os.fork()
             if not pid:
-                code = 125
-                try:
-                    for end in ours:
-                        end.close()
-                    code = lead_local(its, self.launch, self.command, ranks, self.settings, terminal=self.alone)
-                finally:
-                    os._exit(code)
+                be(lambda: self._lead(ours, its, ranks))
             for end in its:
                 end.close()
             control.adopt(0, os.uname().nodename, *ours)
@@ -150,6 +148,12 @@ class Start:
             outcome = run.wait()
         control.close()
         return outcome, run
+
+    def _lead(self, ours: Ends, its: Ends, ranks: list[tuple[dict[str, str], list[int] | None]]) -> int:
+        """Be the leader: the launcher's ends are closed here, or its end would never be noticed."""
+        for end in ours:
+            end.close()
+        return lead_local(its, self.launch, self.command, ranks, self.settings, terminal=self.alone)
 
     def _foreign(self) -> tuple[Outcome, Supervisor]:
         """Start ``mpiexec`` or ``srun``, whose shims bring up a leader per host."""

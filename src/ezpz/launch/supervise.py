@@ -79,6 +79,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self._wall = wall
         self._shares_terminal = shares_terminal
+        self.waiting_signals: list[int] = []  # for ranks that have not come up
         self.killed = False  # whether SIGKILL has been sent
         self._since_failure = 0
         self._signals = Signals()
@@ -136,6 +137,7 @@ class Supervisor:
                 self.selector.unregister(fd)
 
     def listen(self, _: object = None) -> None:
+        """Take what the leaders have said."""
         for said in self.control.read():
             if isinstance(said, Piece):
                 self._since_failure += len(said.data)
@@ -166,7 +168,8 @@ class Supervisor:
                 return
             if not self.outcome.code:
                 self.outcome.code, self.outcome.stopped = 128 + number, True
-                self.say(f"{signal.Signals(number).name} received; passing it on, again to kill")
+                again = "; Ctrl-C again kills" if number == signal.SIGINT else ""
+                self.say(f"{signal.Signals(number).name} received; passing it on{again}")
         self._send(number)
         if number in ENDING and not self.stopping:
             self.stopping = True
@@ -218,8 +221,12 @@ class Supervisor:
     def _send(self, number: int) -> None:
         """Send a signal to all ranks through their leaders; before there are any, to the program that would start them."""
         told = self.control.order("signal", number=number)
-        if not told and not self.control.done:
+        if told or self.control.done:
+            return
+        if number in ENDING:
             self.children.kill(number)
+        else:  # mpiexec or ssh would die of it
+            self.waiting_signals.append(number)
 
     def kill(self) -> None:
         """Kill all ranks now."""
@@ -291,8 +298,3 @@ class Supervisor:
         """Say something that ends nothing."""
         self.outcome.notes.append(text)
         self.say(f"note: {text}")
-
-    def host(self, index: int) -> str:
-        """Return a host's name as the plan has it."""
-        hosts = self.plan.placement.hosts
-        return hosts[index] if 0 <= index < len(hosts) else self.control.heard.get(index, "?")

@@ -43,6 +43,10 @@ class World:
         """Whether no rank at all has come up."""
         return not self._up and not self._partly and not self._names
 
+    def host(self, index: int) -> str:
+        """Return a host's name as the plan has it, or what it calls itself."""
+        return self._hosts[index] if 0 <= index < len(self._hosts) else self._names.get(index, "?")
+
     def came(self, index: int, name: str) -> None:
         """Note a host whose leader has come."""
         self._names[index] = name
