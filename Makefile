@@ -1,4 +1,6 @@
 # make test [K=expression] [ARGS="pytest arguments"]    make check    make bench [ARGS=--markdown]    make clean
+# make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md
+# make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
 # an --index-url of CPU builds where no CUDA is wanted.
@@ -6,14 +8,16 @@
 PY ?= python3
 K ?=
 ARGS ?=
+N ?= 3000
+HEALTHY ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh)
 
-.PHONY: help test check bench sites clean
+.PHONY: help test check bench matrix soak sites clean
 help:
-	@sed -n '1,5s/^# //p' Makefile
+	@sed -n '1,7s/^# //p' Makefile
 
 test:
 	@tests/lab/setup venv mpi
@@ -29,6 +33,18 @@ check:
 bench:
 	@tests/lab/setup venv mpi bench
 	@$(BIN)/python bench/run.py $(ARGS)
+
+# A failed case is a cell of the table, so the table is written in any case.
+matrix:
+	@tests/lab/setup venv mpi
+	@EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/reliability/test_core_cases.py \
+	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	  $(BIN)/python tests/reliability/tables.py .test/matrix.json docs/reliability.md && exit $$code
+
+soak:
+	@tests/lab/setup venv mpi
+	@$(BIN)/python tests/reliability/soak.py --killed $(N) --healthy $(HEALTHY) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(SEED),--seed $(SEED)) $(ARGS) --table docs/reliability.md
 
 sites:
 	@tests/lab/setup venv

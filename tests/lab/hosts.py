@@ -128,6 +128,13 @@ class Host:
         (self.lab.folder / "gone" / self.name).touch()
         ip_inside(self.lab.switch, f"link del v{self.index}")
 
+    def split(self):
+        """Let nothing pass between this host and the others, as behind a switch that fails; `heal` ends it."""
+        ip_inside(self.lab.switch, f"link set v{self.index} down")
+
+    def heal(self):
+        ip_inside(self.lab.switch, f"link set v{self.index} up")
+
     def pids(self):
         return pids_in(self.namespace)
 

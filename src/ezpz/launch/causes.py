@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     from ezpz.launch.outcome import Outcome
 
-__all__ = ["Failure", "earliest", "exit_code", "how", "last_words", "log_of"]
+__all__ = ["PASSED_ON", "SHIM_KILLED", "Failure", "earliest", "exit_code", "how", "last_words", "log_of"]
+
+# How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died.
+SHIM_KILLED, PASSED_ON = "its shim", "its launcher"
 
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
 _SHOWN = 3  # failures besides the cause that are named one by one
@@ -47,6 +50,11 @@ class Failure(NamedTuple):
     why: str = ""
 
     @property
+    def is_consequence(self) -> bool:
+        """Whether another program did it to the rank, because of something else that will be told."""
+        return self.why.startswith((SHIM_KILLED, PASSED_ON))
+
+    @property
     def text(self) -> str:
         """The failure as one line."""
         return f"{self.who} {self.how}"
@@ -67,8 +75,8 @@ def how(status: int) -> str:
 
 
 def earliest(failures: Iterable[Failure]) -> Failure:
-    """Return the cause. A rank whose shim was killed counts last: whoever killed it did so because of something else."""
-    return min(failures, key=lambda failure: (bool(failure.why.startswith("its shim")), failure.at))
+    """Return the cause: what happened by itself before a killed shim, and that before what mpiexec then did to other ranks."""
+    return min(failures, key=lambda failure: (failure.why.startswith(PASSED_ON), failure.is_consequence, failure.at))
 
 
 def _others(failures: Iterable[Failure], cause: Failure) -> str:

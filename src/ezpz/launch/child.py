@@ -24,12 +24,14 @@ class Child:
         name: What the user knows it by.
         host: Index of the one host that it serves, or -1.
         code: How it ended, minus the signal for a signal; None while it runs.
+        by_us: Whether we have ended it: its code tells nothing then.
         pipes: Descriptor to stream (1 or 2) of what it writes; empty when it writes where the launcher does.
     """
 
     def __init__(self, pid: int, name: str, host: int = -1) -> None:
         self.pid, self.name, self.host = pid, name, host
         self.code: int | None = None
+        self.by_us = False
         self.pipes: dict[int, int] = {}
         self._process: subprocess.Popen[bytes] | None = None  # kept: it closes its pipes when it is forgotten
 
@@ -81,6 +83,7 @@ class Child:
     def kill(self, number: int, *, group: bool = False) -> None:
         """Send it a signal, with ``group`` also to what it started in its session."""
         if self.alive:
+            self.by_us = True
             try:
                 (os.killpg if group else os.kill)(self.pid, number)
             except OSError:

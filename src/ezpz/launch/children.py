@@ -50,6 +50,11 @@ class Children:
         return not any(child.pipes for child in self.all) or time.monotonic() >= self._read_until
 
     @property
+    def to_blame(self) -> bool:
+        """Whether one was killed, or has ended the ranks by itself."""
+        return self.aborted or any(child.code is not None and child.code < 0 for child in self.all)
+
+    @property
     def aborted(self) -> bool:
         """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called MPI_Abort."""
         return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
@@ -95,6 +100,9 @@ class Children:
             )
             return Failure(who, words, child.code or 0, time.time(), pid=child.pid, status=child.code)
         world = self._run.world
+        if child.code and child.code < 0:
+            words = f"{how(child.code).removesuffix(' (out of memory?)')}, and the ranks with it"
+            return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
         came = "no rank reported that it came up" if world.empty else world.absent()
         words = f"{how(child.code or 0)}, and {came}; its own words are above"
         return Failure(

@@ -23,7 +23,17 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LONGEST_VARIABLE", "cores", "inherited", "named_hosts", "rank_variables", "started_here", "threads"]
+__all__ = [
+    "LONGEST_VARIABLE",
+    "cores",
+    "inherited",
+    "named_hosts",
+    "quoted",
+    "rank_variables",
+    "started_here",
+    "threads",
+    "unquoted",
+]
 
 LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
 
@@ -90,6 +100,16 @@ def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:
 def threads(local_world_size: int) -> str:
     """Return the threads of one rank: the cores that this process may use, shared among the ranks of its host."""
     return str(max(1, cores() // local_world_size))
+
+
+def quoted(word: str) -> str:
+    """Return a word without what separates programs on the lines of mpiexec and srun (``:``) or means macros to torchrun (``$``)."""
+    return word.replace("%", "%25").replace(":", "%3A").replace("$", "%24")
+
+
+def unquoted(word: str) -> str:
+    """Return the word that was `quoted`."""
+    return word.replace("%24", "$").replace("%3A", ":").replace("%25", "%")
 
 
 def cores() -> int:

@@ -6,12 +6,16 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from ezpz.launch.causes import Failure
+
 if TYPE_CHECKING:
     from ezpz.launch.supervise import Supervisor
 
-__all__ = ["end_launcher", "give_up", "judge_launcher", "release"]
+__all__ = ["end_launcher", "end_unheard", "give_up", "judge_launcher", "not_started", "release"]
 
+_REFUSED = 125
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
+_LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
 
 
 def release(run: Supervisor) -> None:
@@ -21,7 +25,7 @@ def release(run: Supervisor) -> None:
     heard = set(run.control.heard)
     if heard and heard <= run.control.done and "lingers" not in run.timers and run.children.alive:
         run.control.order("release", codes=run.plan.tells_codes)
-        run.timers["lingers"] = time.monotonic() + _LINGERS
+        run.timers["lingers"] = time.monotonic() + (_LINGERS_AFTER_FAILURE if run.stopping else _LINGERS)
 
 
 def judge_launcher(run: Supervisor) -> None:
@@ -33,7 +37,7 @@ def judge_launcher(run: Supervisor) -> None:
             run.blame(run.children.failure())
         run.kill()
     elif not run.stopping and not run.outcome.failures and not run.children.unsupervised:
-        code = next((child.code for child in run.children.all if child.code), 0)
+        code = next((child.code for child in run.children.all if child.code and not child.by_us), 0)
         if code or not run.world.complete:
             run.outcome.failures.append(run.children.failure())
 
@@ -49,7 +53,21 @@ def give_up(run: Supervisor) -> None:
 
 
 def end_launcher(run: Supervisor) -> None:
+    """End the programs that go on although nothing is left for them to do."""
     run.children.kill(signal.SIGKILL if run.killed else signal.SIGTERM)
     if run.children.alive:
         run.killed = True
-        run.timers["lingers"] = time.monotonic() + _LINGERS / 2
+        run.timers["lingers"] = time.monotonic() + _LINGERS_AFTER_FAILURE
+
+
+def end_unheard(run: Supervisor) -> None:
+    """End the programs that start ranks where no leader has come so far: there is nobody to be gentle with."""
+    if not run.control.heard:
+        run.children.kill(signal.SIGTERM)
+
+
+def not_started(run: Supervisor) -> None:
+    """Some ranks have not come up in time."""
+    if not run.stopping:
+        text = run.world.missing(run.limits.start or 0.0) + run.hint()
+        run.blame(Failure("world:", text, _REFUSED, time.time()))

@@ -67,6 +67,7 @@ class Leader:
         self.shims = Shims(self)
         self.pipes = Pipes(self)
         self.own_session = own_session
+        self.late_signals: list[int] = []  # for ranks that have not come up
         self._timers: dict[str, float] = {}
         self._partial: list[int] = []
         self._over = False
@@ -130,8 +131,11 @@ class Leader:
         for order in self.link.orders():
             what = order["do"]
             if what == "signal":
+                number = int(order["number"])
+                if not self._up:
+                    self.late_signals.append(number)
                 for member in self._alive():
-                    member.signal(int(order["number"]), group=self.own_session)
+                    member.signal(number, group=self.own_session)
             elif what == "stacks":
                 self.progress.collect(fatal=bool(order["fatal"]), number=order["id"])
             elif what == "kill":
@@ -198,7 +202,7 @@ class Leader:
         if "release" in self._timers:
             return
         # What a killed shim had adopted is nobody's now.
-        lost = any(member.shim_pid and member.why for member in self.members.values())
+        lost = any(member.shim_pid and not member.shim for member in self.members.values())
         stuck = survivors.kill_all(self.launch) if lost or not survivors.childless() else []
         self.progress.report(final=True)
         self.progress.clear()

@@ -36,6 +36,7 @@ class Member:
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
         told: Whether the launcher knows of its end.
+        passed: Signals that it got from elsewhere.
         log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
         world: World size that its shim was told, and
@@ -57,6 +58,7 @@ class Member:
         self.dumps: dict[int, int] = {}
         self.told = self.by_us = self.log_ended = False
         self.world = self.family = ""
+        self.passed: set[int] = set()
         self._drain_by = 0.0
         for fd in pipes:
             os.set_blocking(fd, False)
@@ -115,6 +117,8 @@ class Member:
 
     def signal(self, number: int, *, group: bool) -> None:
         """Send a signal: through its shim, else to its process or, with ``group``, also to what it started."""
+        if self.shim and not self.pid and number != signal.SIGKILL:
+            return  # it gets what it missed when it runs
         if self.shim:
             self.order("kill" if number == signal.SIGKILL else f"signal {number}")
         elif self.pid and self.alive and not self.shim_pid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.causes import Failure, exit_code, how
+from ezpz.launch.causes import PASSED_ON, SHIM_KILLED, Failure, exit_code, how
 
 if TYPE_CHECKING:
     from ezpz.launch.control import Event
@@ -42,12 +42,12 @@ def _came(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> None:
         wrong = run.world.misplaced(index, name)
         if wrong:
             run.fail(Failure("world:", wrong, _REFUSED, time.time(), host=run.world.host(index)))
-        if run.stopping:
-            run.control.order("kill", {index})  # it comes too late
-    elif kind == "up":
-        run.world.up(index, told)
         for number in run.waiting_signals:
             run.control.order("signal", {index}, number=number)
+        if run.killed:
+            run.control.order("kill", {index})
+    elif kind == "up":
+        run.world.up(index, told)
         if run.world.complete:
             run.timers.pop("start", None)
     else:
@@ -72,7 +72,7 @@ def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> No
     if kind == "ended":
         who = f"rank {told['rank']} on host {host}" + (f" (pid {told['pid']})" if told["pid"] else "")
         words = told["why"] if told["why"].startswith("cannot") else how(told["code"])
-        if told["why"].startswith("its shim"):
+        if told["why"].startswith((SHIM_KILLED, PASSED_ON)):
             words += f": {told['why']}"
         run.fail(
             Failure(

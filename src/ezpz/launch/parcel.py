@@ -65,9 +65,17 @@ def _folder(environ: Mapping[str, str]) -> str:
     """Return the working folder by the name that the user knows: an automounter may not know the real one elsewhere."""
     told = environ.get("PWD", "")
     try:
-        return told if os.path.isabs(told) and os.path.samefile(told, ".") else os.getcwd()
+        if os.path.isabs(told) and os.path.samefile(told, "."):
+            return told
     except OSError:
+        pass  # PWD names nothing any more
+    try:
         return os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            f"cannot tell the working folder ({told or 'no PWD'}): {error.strerror}; expected one that other hosts know. It was removed: "
+            "`cd` to another."
+        ) from None
 
 
 def unpack(source: int) -> Parcel:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ezpz.launch.binding import Binding, parse_cpus, share
-from ezpz.launch.contract import inherited, rank_variables, started_here, threads
+from ezpz.launch.contract import inherited, quoted, rank_variables, started_here, threads
 from ezpz.launch.flavours import FLAVOURS
 from ezpz.launch.folder import write_lines
 from ezpz.launch.here import is_here
@@ -195,8 +195,9 @@ class LaunchPlan:
         return [*words(self.flags(ranks=True)), *self.behind(command)]
 
     def behind(self, command: list[str]) -> list[str]:
-        """Return the command with the shim in front of it."""
-        return [sys.executable, "-I", "-S", SHIM, *command]
+        """Return the command with the shim in front of it; words that mpiexec would take for its own are written in another way."""
+        odd = ":" in command or (self.flavour_name == "torchrun" and any("$" in word for word in command))
+        return [sys.executable, "-I", "-S", SHIM, *(["--quoted", *map(quoted, command)] if odd else command)]
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the whole environment of one rank of the local flavour."""

@@ -7,6 +7,7 @@ first shim of a host forks off, and which from then on reads what the rank write
 
     shim RANK WORLD LOCAL LOCAL_WORLD HOST_INDEX FAMILY PID SECONDS    SECONDS since 1970; with the rank's stdout and stderr
     up PID              the rank runs
+    passed SIGNAL       somebody, often mpiexec, has sent it to the shim, and the rank gets it
     ended CODE          minus the signal for a signal; the shim then waits to be released
     cannot ERRNO NAME   the program cannot be run
     mismatch TEXT       this is not the world that was planned
@@ -28,7 +29,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch.contract import rank_variables, threads
+from ezpz.launch.contract import rank_variables, threads, unquoted
 from ezpz.launch.local_socket import claim, reach, send
 from ezpz.launch.rank_start import FORWARDED, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.launch.survivors import adopt, call_me, die_with_parent, kill_tree, reap
@@ -71,6 +72,8 @@ def who(environ: dict[str, str]) -> tuple[Ranks, int]:
 def main(command: list[str]) -> int:
     """Run one rank and return the exit code for the launcher."""
     call_me("ezpz-shim")
+    if command[:1] == ["--quoted"]:
+        command = [unquoted(word) for word in command[1:]]
     die_with_parent()
     environ = dict(os.environ)
     try:
@@ -269,6 +272,8 @@ class _Shim:
         if now - self._heard.pop((number, other), -_TWICE) < _TWICE:
             return
         self._heard[number, way] = now
+        if way == "itself":
+            self.tell(f"passed {number}")
         self._send(number)
 
     def _send(self, number: int) -> None:

@@ -88,9 +88,14 @@ class Shims:
             return
         if word == "up":
             member.pid = int(rest)
+            for late in self._leader.late_signals:
+                member.signal(late, group=True)
             member.reach("program", time.time())
+        elif word == "passed":
+            member.passed.add(int(rest))
         elif word == "ended":
-            member.end(int(rest))
+            passed = -int(rest) in member.passed
+            member.end(int(rest), "its launcher sent it that signal" if passed else "")
         elif word == "cannot":
             from ezpz.launch.rank_start import cannot_run
 

@@ -127,7 +127,7 @@ class Start:
 
     def fill(self, run: Supervisor) -> None:
         """Tell the run where its records go, and where it can be asked."""
-        run.folder, run.began = self.folder, self.began
+        run.launch, run.folder, run.began = self.launch, self.folder, self.began
         run.hangs.socket = asking_address(self.launch)
 
     def _local(self) -> tuple[Outcome, Supervisor]:

@@ -11,7 +11,7 @@ from ezpz.launch import survivors
 from ezpz.launch.causes import Failure, earliest, exit_code, last_words, log_of
 from ezpz.launch.children import Children
 from ezpz.launch.control import Piece
-from ezpz.launch.endgame import end_launcher, give_up, judge_launcher, release
+from ezpz.launch.endgame import end_launcher, end_unheard, give_up, judge_launcher, not_started, release
 from ezpz.launch.hangs import Hangs
 from ezpz.launch.news import hear
 from ezpz.launch.outcome import Outcome
@@ -37,6 +37,7 @@ FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the 
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
 _SETTLE_LONG = 0.7  # the same where an MPI has killed the shims: its own end says why
+_UNHEARD = 2.0  # seconds for a first leader to come, when ranks are to end that have just begun
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that says nothing is given up
 _LONGEST_WAIT = 86400.0  # seconds: epoll takes no more than 24 days
 _REFUSED = 125
@@ -75,6 +76,7 @@ class Supervisor:
         self.stopping = False
         self.children = Children(self)
         self.hangs = Hangs(self)
+        self.launch = ""
         self.folder = ""  # of run.json and, without --log-dir, of the cause's last words
         self.selector = selectors.DefaultSelector()
         self._wall = wall
@@ -92,6 +94,10 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         """Give the signals back; what still runs, because a child could not be started, is killed."""
         self.children.kill_and_wait()
+        if (
+            self.outcome.cause or self.killed
+        ):  # where a leader or mpiexec was killed, nobody else can tidy up on this host
+            survivors.kill_all(self.launch, everything=True, own=False)
         self._signals.__exit__()
         self.selector.close()
         self.hangs.close()
@@ -180,7 +186,7 @@ class Supervisor:
         if self.stopping:
             return  # a consequence
         self.outcome.failures.append(failure)
-        patience = _SETTLE_LONG if failure.why.startswith(("its shim", "mismatch")) else _SETTLE
+        patience = _SETTLE_LONG if failure.is_consequence or failure.why == "mismatch" else _SETTLE
         self.timers["settle"] = min(self.timers.get("settle", float("inf")), time.monotonic() + patience)
 
     def _settle(self) -> None:
@@ -192,7 +198,7 @@ class Supervisor:
         if cause.why == "mismatch":
             cause = cause._replace(how=self.world.mismatch())
             failures[:] = [cause]
-        elif all(failure.why.startswith("its shim") for failure in failures) and self.children.aborted:
+        elif all(failure.is_consequence for failure in failures) and self.children.to_blame:
             cause = self.children.failure()
             failures[:] = [cause]
         self.blame(cause)
@@ -219,14 +225,12 @@ class Supervisor:
         self._send(signal.SIGTERM)
 
     def _send(self, number: int) -> None:
-        """Send a signal to all ranks through their leaders; before there are any, to the program that would start them."""
-        told = self.control.order("signal", number=number)
-        if told or self.control.done:
-            return
-        if number in ENDING:
-            self.children.kill(number)
-        else:  # mpiexec or ssh would die of it
+        """Send a signal to all ranks through their leaders."""
+        self.control.order("signal", number=number)
+        if not self.world.complete:  # leaders that come later get it then: mpiexec would cut the grace short
             self.waiting_signals.append(number)
+            if number in ENDING:
+                self.timers.setdefault("unheard", time.monotonic() + _UNHEARD)
 
     def kill(self) -> None:
         """Kill all ranks now."""
@@ -245,7 +249,7 @@ class Supervisor:
         if not self.stopping:
             self.judge_launcher()
             self._settle()
-        codes = [exit_code(child.code or 0) for child in self.children.all]
+        codes = [exit_code(child.code or 0) for child in self.children.all if not child.by_us]
         if not self.outcome.code and (self.children.unsupervised or not self.outcome.failures):
             self.outcome.code = next(filter(None, codes), 0)
         for fd, reason in self.screen.lost.items():
@@ -270,8 +274,9 @@ class Supervisor:
             "kill": self.kill,
             "clean": lambda: give_up(self),
             "launcher": self.judge_launcher,
+            "unheard": lambda: end_unheard(self),
             "lingers": lambda: end_launcher(self),
-            "start": self._not_started,
+            "start": lambda: not_started(self),
             "run": lambda: self.hangs.begin(f"the run has not ended within {self.limits.run:g} s (--timeout)"),
             "leave": self.hangs.left_behind,
             "stacks": self.hangs.conclude,
@@ -280,11 +285,6 @@ class Supervisor:
             del self.timers[name]
             if name in actions:
                 actions[name]()
-
-    def _not_started(self) -> None:
-        if not self.stopping:
-            text = self.world.missing(self.limits.start or 0.0) + self.hint()
-            self.blame(Failure("world:", text, _REFUSED, time.time()))
 
     def hint(self) -> str:
         """Return what else to try when hosts do not come up."""

@@ -133,6 +133,7 @@ def kill_all(
     spare: Container[int] = (),
     below: Iterable[int] = (),
     everything: bool = False,
+    own: bool = True,
     patience: float = 5.0,
 ) -> list[int]:
     """Kill every descendant of this process and every process of a launch on this host, until two looks find none.
@@ -144,6 +145,7 @@ def kill_all(
         spare: Pids that stay alive; what descends from them does not.
         below: More processes whose descendants are to end.
         everything: Kill also what starts the ranks, not only what they are and start.
+        own: Kill also what descends from this process.
         patience: Seconds after which what is still there is given up.
 
     Returns:
@@ -156,7 +158,7 @@ def kill_all(
     clean = 0
     while clean < 2:
         reap()
-        left = _sweep(_Tag(launch, everything=everything), spare, below)
+        left = _sweep(_Tag(launch, everything=everything), spare, {*below, *([os.getpid()] if own else [])})
         clean = 0 if left else clean + 1
         if left and time.monotonic() > end:
             return sorted(left)
@@ -166,10 +168,10 @@ def kill_all(
     return []
 
 
-def _sweep(tag: _Tag, spare: Container[int], below: Iterable[int]) -> set[int]:
+def _sweep(tag: _Tag, spare: Container[int], roots: set[int]) -> set[int]:
     """Send SIGKILL to all that is ours, each at the moment when it is seen, and return those pids."""
     me = os.getpid()
-    ours, parents, groups = {me, *below}, {}, {me: os.getpgrp()}
+    ours, parents, groups = set(roots), {}, {me: os.getpgrp()}
     for pid, parent, group in _live():
         parents[pid], groups[pid] = parent, group
         if parent in ours or tag.on(pid):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Wall", "ends"]
 
 _BEFORE = (600.0, 60.0)  # seconds before the end at which it is told
+_SOON = 1.25  # a warning that comes so shortly after another is left out
 _LOOK = 1.0  # seconds between looks at what was asked
 _FARTHEST = 3600.0  # seconds: what selectors can wait for is limited
 _JOBS = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
@@ -92,6 +93,8 @@ class Wall:
         if self._end is None or not passed:
             return None
         self._before = self._before[len(passed) :]
+        while self._before and left <= _SOON * self._before[0]:  # said already, in effect
+            del self._before[0]
         clock = time.strftime("%H:%M:%S", time.localtime(self._end))
         if left <= 0:
             return f"the job's wall time was to end at {clock} (from {self._origin})"

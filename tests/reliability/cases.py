@@ -1,0 +1,20 @@
+"""The table of all cases: what the list of forty asks for, each staged with real processes and no torch."""
+
+from __future__ import annotations
+
+from failures import FAILURES
+from kills import KILLED, SIGNALS
+from limits import LIMITS
+from lost import LOST
+from machines import MACHINES
+from mpi import MPI_CASES
+from outputs import OUTPUTS
+from plans import PLANS
+from unkillable import UNKILLABLE
+
+CASES = (*FAILURES, *UNKILLABLE, *MPI_CASES, *SIGNALS, *KILLED, *LIMITS, *LOST, *OUTPUTS, *PLANS, *MACHINES)
+
+
+def stageable(case, name):
+    """Whether `case` can be run on the flavour `name`."""
+    return name not in case.not_on

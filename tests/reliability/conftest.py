@@ -1,0 +1,105 @@
+"""`played(name, case)` waits for a case that is played beside others; most of their time is waiting for grace and silence."""
+
+import concurrent.futures
+import contextlib
+import datetime as dt
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from playing import foreign_trouble, play
+from stages import Grounds, Stage
+
+from lab.require import PARTS, require
+
+MATRIX = os.environ.get("EZPZ_MATRIX", "")
+AT_ONCE = max(3, min(6, os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="module")
+def grounds(request):
+    slurm = threading.Lock()
+
+    def running():
+        with slurm:
+            return request.getfixturevalue("_slurm")
+
+    with Grounds(slurm=running) as value:
+        yield value
+
+
+class Floor:
+    """Who plays: some at the same time, or one alone, which may break what the others stand on."""
+
+    def __init__(self):
+        self._turn = threading.Condition()
+        self._playing, self._alone = 0, False
+
+    @contextlib.contextmanager
+    def take(self, *, alone):
+        with self._turn:
+            self._turn.wait_for(lambda: not self._alone and not (alone and self._playing))
+            self._alone = alone
+            self._playing += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._playing -= 1
+                self._alone = False
+                self._turn.notify_all()
+
+
+@pytest.fixture(scope="module")
+def played(request, grounds):
+    """Starts all selected cases of the module in order, `AT_ONCE` at a time; `played(name, case)` is one's result."""
+    floor = Floor()
+    wanted = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and "case" in item.callspec.params
+    ]
+
+    def one(name, case):
+        missing = grounds.problem(name) or (case.over_hosts and grounds.problem("ssh"))
+        if missing:
+            require("slurm" if name == "srun" else name if name in PARTS else "hosts", missing)
+        with floor.take(alone=case.alone and name == "srun"):
+            try:
+                on_a_stage(name, case)
+            except AssertionError as error:
+                if not foreign_trouble(str(error)):
+                    raise
+                on_a_stage(name, case)
+
+    def on_a_stage(name, case):
+        stage = Stage(name, grounds, over_hosts=case.over_hosts, fresh=case.fresh)
+        try:
+            play(case, stage)
+        finally:
+            stage.close()
+
+    pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
+    if any("srun" in {params.get("name"), params["case"].on} for params in wanted) and not grounds.problem("srun"):
+        grounds.job()  # fixtures are made here and not in a thread
+    results = {}
+    for params in wanted:
+        name, case = params.get("name", params["case"].on), params["case"]
+        results[name, case.id] = pool.submit(one, name, case)
+    yield lambda name, case: results[name, case.id].result()
+    pool.shutdown(cancel_futures=True)
+
+
+def pytest_runtest_logreport(report):
+    """With ``EZPZ_MATRIX=FILE`` note what came of each case on each flavour, beside what earlier runs have found."""
+    told = dict(report.user_properties).get("cell")
+    if not (MATRIX and told) or (report.when != "call" and report.passed):
+        return
+    path = Path(MATRIX)
+    found = json.loads(path.read_text()) if path.exists() else {}
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    outcome = "skipped" if report.skipped else "ok" if report.passed else "**failed**"
+    found[told] = [outcome, today]
+    path.write_text(json.dumps(found, indent=1))

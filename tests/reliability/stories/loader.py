@@ -1,0 +1,22 @@
+"""A worker of one rank's data loader raises; the rank fails, and the others wait for it."""
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if index == 9 and dist.get_rank() == 1:
+            raise ValueError("sample 9 is broken")
+        return torch.ones(1)
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    for batch in DataLoader(Samples(), batch_size=2, num_workers=1):
+        dist.all_reduce(batch)
+    print("never")

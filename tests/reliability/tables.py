@@ -1,0 +1,90 @@
+"""The tables of docs/reliability.md: what `make matrix` found, between two marker lines.
+
+python tests/reliability/tables.py RESULTS.json docs/reliability.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+def replace_block(path, name, text):
+    """Put `text` between ``<!-- name: begin -->`` and ``<!-- name: end -->``.
+
+    Raises:
+        ValueError: The file has not both marker lines, in this order.
+    """
+    begin, end = (f"<!-- {name}: {word} -->" for word in ("begin", "end"))
+    head, found, rest = path.read_text().partition(begin)
+    _, found_too, tail = rest.partition(end)
+    if not (found and found_too):
+        raise ValueError(f"{path} lacks the lines {begin} and {end}")
+    path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
+
+
+def matrix(results):
+    """The results of `make matrix`, ``{"FLAVOUR CASE": [outcome, date]}``, as Markdown."""
+    from cases import CASES, stageable
+    from stages import FLAVOURS
+
+    cells = {f"{name} {case.id}" for case in CASES for name in FLAVOURS if stageable(case, name)}
+    results = {cell: result for cell, result in results.items() if cell in cells}  # cases that are no more
+    reasons = {}
+    wide, narrow = [], []
+    for case in sorted(CASES, key=_order):
+        names = [name for name in FLAVOURS if stageable(case, name)]
+        code = " or ".join(map(str, case.code if isinstance(case.code, tuple) else (case.code,)))
+        head = f"| {case.number} | {_cell(case.name)} | {code.replace('-9', '137')} |"
+        if len(names) == 1 and len(set(case.not_on.values())) == 1:
+            narrow.append(f"{head} {_outcome(results, names[0], case)} |")
+            continue
+        row = [
+            _outcome(results, name, case)
+            if stageable(case, name)
+            else f"({reasons.setdefault(case.not_on[name], len(reasons) + 1)})"
+            for name in FLAVOURS
+        ]
+        wide.append(f"{head} {' | '.join(row)} |")
+    dates = sorted({date for _, date in results.values()})
+    total = sum(outcome == "ok" for outcome, _ in results.values())
+    lines = [
+        f"{' to '.join(dict.fromkeys([dates[0], dates[-1]])) if dates else 'never run'}: {total} of {len(cells)} ok.",
+        "",
+        f"| case | what happens | exit code | {' | '.join(FLAVOURS)} |",
+        "|---|---|---|" + "---|" * len(FLAVOURS),
+        *wide,
+        "",
+        "Not staged, because:",
+        "",
+        *(f"{number}. {reason}" for reason, number in reasons.items()),
+        "",
+        "The same on every flavour, and so run on one:",
+        "",
+        "| case | what happens | exit code | |",
+        "|---|---|---|---|",
+        *narrow,
+    ]
+    return "\n".join(lines)
+
+
+def _order(case):
+    """By number; those with a letter last. The order of a number's cases is that of the table."""
+    first = case.number.split(",")[0]
+    return (int(first), "") if first.isdigit() else (1000, first)
+
+
+def _cell(text):
+    return text.replace("|", "\\|")
+
+
+def _outcome(results, name, case):
+    return results.get(f"{name} {case.id}", ["not run", ""])[0]
+
+
+if __name__ == "__main__":
+    replace_block(Path(sys.argv[2]), "matrix", matrix(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,0 +1,61 @@
+"""A process that no signal ends, because it waits in the kernel: it writes to a file system that is frozen. Case 11."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from playing import FAILURE_GRACE, STAY, WAIT, Case
+
+from lab import process
+
+BOUND = 10.0  # seconds more than the grace: what cannot be killed is waited for, but not for ever
+
+
+def frozen_disk(stage):
+    """`frozen` is a file system of its own, on a file, whose writers wait until it thaws."""
+    missing = [name for name in ("mkfs.ext4", "losetup", "fsfreeze") if not shutil.which(name)]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    disk, folder = stage.folder / "disk", stage.folder / "frozen"
+    disk.write_bytes(bytes(16 * 1024 * 1024))
+    folder.mkdir()
+    for line in (["mkfs.ext4", "-q", "-F", disk], ["mount", "-o", "loop", disk, folder], ["fsfreeze", "-f", folder]):
+        done = process.run(line)
+        if done.returncode:
+            pytest.skip(f"no file system on a file here: {done.stderr.strip()}")
+
+
+def until_thawed(run):
+    folder = run.folder / "frozen"
+    try:
+        run.up()
+        run.mark()
+        run.go()
+        process.wait_until(lambda: run.process.poll() is not None, 5 + FAILURE_GRACE + BOUND, "the prompt")
+    finally:
+        process.run(["fsfreeze", "-u", folder])
+        process.wait_until(lambda: process.run(["umount", folder]).returncode == 0 or not run.left(), 5, "a free disk")
+        process.run(["umount", "-l", folder])
+
+
+def names_the_pid(run):
+    pid = run.rank(2)
+    assert str(pid) in run.errors(), f"nothing said of pid {pid}, which could not be killed"
+
+
+UNKILLABLE = (
+    Case(
+        number="11",
+        name="a rank waits in the kernel (state D) when another fails",
+        ranks=f'up; {WAIT} case $RANK in 1) sleep 0.5; exit 3 ;; 2) echo x >"$D/frozen/x" ;; *) {STAY} ;; esac',
+        setup=frozen_disk,
+        meanwhile=until_thawed,
+        code=(3, 125),
+        cause="{rank1} exited with code 3",
+        grace=FAILURE_GRACE + BOUND,
+        after=names_the_pid,
+        on="local",
+        not_on={"srun": "its daemons do not see the disk", "ssh": "its daemons do not see the disk"},
+    ),
+)
