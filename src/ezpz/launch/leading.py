@@ -42,7 +42,7 @@ def lead_for_shims(listener: socket.socket, control: str, launch: str, placement
         link = connect(control, -1 if index is None else index)
     except LaunchError as error:
         link = Nobody()
-        os.write(2, f"ezpz: host {os.uname().nodename} {UNSUPERVISED}: {error}\n".encode())
+        link.show(-1, 2, f"ezpz: host {os.uname().nodename} {UNSUPERVISED}: {error}\n".encode())
     else:  # mpiexec waits for the end of what its ranks write into
         for fd in (1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)

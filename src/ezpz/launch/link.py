@@ -154,11 +154,11 @@ class Nobody:
             from ezpz.launch.causes import how
 
             rank, pid, code = (int(str(told[name])) for name in ("rank", "pid", "code"))
-            os.write(2, f"ezpz: rank {rank} on host {os.uname().nodename} (pid {pid}) {how(code)}\n".encode())
-        if kind == "ended" and told.get("words") and not told.get("shown"):
-            os.write(2, f"{told['words']}\n".encode())
+            self.show(rank, 2, f"ezpz: rank {rank} on host {os.uname().nodename} (pid {pid}) {how(code)}\n".encode())
+            if told.get("words") and not told.get("shown"):
+                self.show(rank, 2, f"{told['words']}\n".encode())
         if kind in {"note", "mismatch", "refused"}:
-            os.write(2, f"ezpz: {told.get('text')}\n".encode())
+            self.show(-1, 2, f"ezpz: {told.get('text')}\n".encode())
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Write what a rank wrote."""
