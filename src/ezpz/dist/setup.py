@@ -85,14 +85,7 @@ def setup_torch(
     chosen = backend or get_torch_backend()
     store = meet(ranks, os.environ, _patience(), port)
     _fill_environ(ranks)
-    options: dict[str, Any] = {}
-    if timeout is not None:
-        options["timeout"] = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
-    if device.type in {"cuda", "xpu"} and chosen in {"nccl", "xccl"}:
-        options["device_id"] = device
-    dist.init_process_group(
-        group_backend(chosen, device.type), store=store, rank=ranks.rank, world_size=ranks.world_size, **options
-    )
+    _make_group(chosen, device, ranks, store, timeout)
     stage("group")
     answer_requests(ranks.rank, chosen, os.environ)
     if seed is not None:
@@ -100,6 +93,16 @@ def setup_torch(
     if verbose or ranks.local_rank == 0 or os.environ.get("EZPZ_LOG_ALL_RANKS") == "1":
         _say_who(ranks, str(device))
     return ranks.rank
+
+
+def _make_group(backend: str, device: Any, ranks: Ranks, store: Any, timeout: timedelta | float | None) -> None:
+    options: dict[str, Any] = {}
+    if timeout is not None:
+        options["timeout"] = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    if device.type in {"cuda", "xpu"} and backend in {"nccl", "xccl"}:
+        options["device_id"] = device
+    names = group_backend(backend, device.type)
+    _distributed().init_process_group(names, store=store, rank=ranks.rank, world_size=ranks.world_size, **options)
 
 
 def cleanup() -> None:

@@ -104,6 +104,7 @@ class Hangs:
             run.outcome.hang = {**told, "summary": f"{self._reason}: {summary}", "recorder": sorted(self._dumps)}
             if self._dumps:
                 run.note(f"torch's last collectives of {len(self._dumps)} ranks: {os.path.dirname(self._dumps[0])}")
+            run.outcome.stopped = True
             run.blame(Failure(f"{self._reason}:", summary, _TIME_LIMIT, time.time()))
             self._reason = ""
 
