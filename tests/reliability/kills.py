@@ -66,6 +66,7 @@ def kill_leader(run):
     """The leader of the host of rank 2."""
     _, host = run.up()[2]
     victim = run.leader(host)
+    time.sleep(0.5)  # one that has not introduced itself cannot be lost
     run.mark()
     os.kill(victim, KILL)
 

@@ -121,7 +121,7 @@ class Leader:
             if member:
                 code = os.waitstatus_to_exitcode(status)
                 if self.own_session:
-                    _kill_group(pid)  # what it left behind
+                    _kill(-pid)  # what it left behind
                 member.end(code)
         if set(numbers) & set(_OURS):  # sshd has gone, or somebody means this leader
             self.link.say("refused", text=f"its leader received {signal.Signals(min(set(numbers) & set(_OURS))).name}")
@@ -146,6 +146,8 @@ class Leader:
                 self.selector.unregister(self.link.control)  # type: ignore[arg-type]  # Nobody has no orders
                 self._kill()
                 survivors.kill_all(self.launch, everything=True)
+                for servant in self.shims.servants:
+                    _kill(servant)
                 self._over = True
 
     def _settle(self) -> None:
@@ -275,8 +277,9 @@ class Leader:
         )
 
 
-def _kill_group(pid: int) -> None:
+def _kill(pid: int) -> None:
+    """Send SIGKILL to a process, or to a process group when the number is negative."""
     try:
-        os.killpg(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     except OSError:
         pass  # nothing is left of it

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from ezpz.launch import local_socket
+from ezpz.launch import local_socket, survivors
 from ezpz.launch.member import Member
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -22,11 +22,13 @@ class Shims:
     """The connections of one host's shims and ranks; the lines of a shim are those of `ezpz.launch.shim`.
 
     Attributes:
+        servants: What mpiexec has started on this host to start shims.
         strangers: World, family and words of the ranks that are none of the plan.
     """
 
     def __init__(self, leader: Leader) -> None:
         self.strangers: list[list[str]] = []
+        self.servants: set[int] = set()
         self._leader = leader
         self._unread: dict[socket.socket, bytes] = {}
 
@@ -81,6 +83,7 @@ class Shims:
         member.world, member.family = world, family
         member.shim, member.shim_pid = connection, int(pid)
         member.reach("shim", float(when))
+        self.servants |= {survivors.servant_of(int(pid))} - {0}
         self._leader.add(member)
 
     def _shim_said(self, member: Member | None, word: str, rest: str) -> None:

@@ -35,6 +35,7 @@ __all__ = [
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+_SERVANTS = (b"hydra_pmi_proxy", b"prted", b"orted")  # of MPICH and Intel MPI, Open MPI 5, Open MPI 4
 _AGAIN = 0.01  # seconds until the next look when a killed process is still there
 
 
@@ -111,6 +112,16 @@ def reap() -> list[tuple[int, int]]:
     except ChildProcessError:  # there is none, or none any more
         pass
     return ended
+
+
+def servant_of(pid: int) -> int:
+    """Return the parent of a process when that is an mpiexec's servant on this host, else 0.
+
+    ssh starts it where no variable of the launch is set, and it may outlive a connection that was cut.
+    """
+    words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    parent = int(words[1]) if len(words) > 1 else 0
+    return parent if _read(f"/proc/{parent}/comm").strip() in _SERVANTS else 0
 
 
 def kill_tree(pid: int, patience: float = 5.0) -> None:
