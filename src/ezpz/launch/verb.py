@@ -118,7 +118,7 @@ def _refuse(program: str, reason: str, code: int) -> int:
     return code
 
 
-def _announce(plan: LaunchPlan, found: Survey) -> None:
+def _announce(plan: LaunchPlan, found: Survey, log_dir: str) -> None:
     placement, devices = plan.placement, found.devices
     ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
     who = f"{ranks} rank{'s'[: ranks > 1]} on {f'{len(placement.hosts)} hosts from {first} on' if several else first}"
@@ -129,9 +129,9 @@ def _announce(plan: LaunchPlan, found: Survey) -> None:
     if several:
         route = route_to(address.value)
         through = f" through {route.interface}" if route.interface not in {"", "lo"} else ""
-    site = f", site {plan.site.name}" if plan.site else ""
+    more = (f", site {plan.site.name}" if plan.site else "") + (f", logs in {log_dir}" if log_dir else "")
     _tell(
-        f"{plan.flavour_name} launcher ({plan.choice.reason}), rendezvous at {address.value}:{port.value}{through}{site}"
+        f"{plan.flavour_name} launcher ({plan.choice.reason}), rendezvous at {address.value}:{port.value}{through}{more}"
     )
     if not devices.count and not several and ranks > cores():
         _tell(f"note: {ranks} ranks share {cores()} cores")
@@ -161,6 +161,7 @@ def _run(plan: LaunchPlan, found: Survey, wishes: Wishes) -> int:
         return _until_met(
             plan,
             found,
+            log_dir,
             lambda met: Start(
                 met, command, launch, limits, screen, log_dir=log_dir, folder=kept, wall=wall, began=began
             ),
@@ -172,14 +173,14 @@ def _run(plan: LaunchPlan, found: Survey, wishes: Wishes) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _until_met(plan: LaunchPlan, found: Survey, start: Callable[[LaunchPlan], Start]) -> int:
+def _until_met(plan: LaunchPlan, found: Survey, log_dir: str, start: Callable[[LaunchPlan], Start]) -> int:
     """Start the ranks, again where another program has taken the port on a host that is not this one."""
     # A scheduler vouches for its hosts where this one is none of them.
     must_know = not found.allocation.job_id or any(map(is_here, found.allocation.hosts))
     for attempt in range(_MOST_STARTS):
         met, held, note = _met(replace(plan, run_id=os.urandom(8).hex()), must_know=must_know)
         if not attempt:
-            _announce(met, found)
+            _announce(met, found, log_dir)
             if note:
                 _tell(f"note: {note}")
         try:
