@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 from ezpz.launch import local_socket, survivors
 from ezpz.launch.member import Member
@@ -72,9 +71,8 @@ class Shims:
 
     def _shim_came(self, connection: socket.socket, words: list[str], pipes: tuple[int, ...]) -> None:
         rank, world, _, _, _, family, pid, when = words
-        known = (
-            int(rank) < 0 or int(rank) in self._leader.members
-        )  # a second rank 0 is none of the plan's, and will say so
+        # A second rank 0 is none of the plan's, and will say so.
+        known = int(rank) < 0 or int(rank) in self._leader.members
         member = Member(
             -len(self._leader.members) - 1 if known else int(rank),
             pipes=pipes,
@@ -93,7 +91,6 @@ class Shims:
             member.pid = int(rest)
             for late in self._leader.late_signals:
                 member.signal(late, group=True)
-            member.reach("program", time.time())
         elif word == "passed":
             member.passed.add(int(rest))
         elif word == "ended":
