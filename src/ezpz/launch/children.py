@@ -49,14 +49,17 @@ class Children:
         """Whether nothing more is to be expected from their pipes."""
         return not any(child.pipes for child in self.all) or time.monotonic() >= self._read_until
 
-    @property
-    def to_blame(self) -> bool:
-        """Whether one was killed, or has ended the ranks by itself."""
-        return self.aborted or any(child.code is not None and child.code < 0 for child in self.all)
+    def to_blame(self, failures: list[Failure]) -> bool:
+        """Whether one of them explains these failures: it was killed, and Slurm killed the ranks with it, or it has ended them."""
+        if any(child.code is not None and child.code < 0 and not child.by_us for child in self.all):
+            return all(failure.is_consequence or failure.status == -signal.SIGKILL for failure in failures)
+        return self.aborted and all(failure.is_consequence for failure in failures)
 
     @property
     def aborted(self) -> bool:
         """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called MPI_Abort."""
+        if not self._run.plan.is_mpi:
+            return False  # torchrun's agent and srun end with codes of their own when somebody kills a shim
         return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
 
     def add(self, child: Child) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import inherited, quoted, rank_variables, started_here, threads
-from ezpz.launch.flavours import FLAVOURS
+from ezpz.launch.flavours import FLAVOURS, MPI_FLAVOURS
 from ezpz.launch.folder import write_lines
 from ezpz.launch.here import is_here
 from ezpz.launch.order import Flag, Order, Setting, words
@@ -86,6 +86,11 @@ class LaunchPlan:
     def needs_hostfile(self) -> bool:
         """Whether the launcher must be told of other hosts."""
         return self.flavour is not None and not self.is_here
+
+    @property
+    def is_mpi(self) -> bool:
+        """Whether an MPI starts the ranks, which one of them can make it abort."""
+        return bool(self.flavour) and getattr(self.flavour, "__name__", "").rpartition(".")[2] in MPI_FLAVOURS
 
     @property
     def tells_codes(self) -> bool:

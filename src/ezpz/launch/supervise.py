@@ -198,7 +198,7 @@ class Supervisor:
         if cause.why == "mismatch":
             cause = cause._replace(how=self.world.mismatch())
             failures[:] = [cause]
-        elif all(failure.is_consequence for failure in failures) and self.children.to_blame:
+        elif self.children.to_blame(failures):
             cause = self.children.failure()
             failures[:] = [cause]
         self.blame(cause)
