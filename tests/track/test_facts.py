@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ezpz.ranks import from_environ
-from ezpz.track.facts import collect_facts, git_commit, redact_argv, redact_config
+from ezpz.redact import redact_argv
+from ezpz.track.facts import collect_facts, git_commit, redact_config
 
 SECRET = "hunter2"
 

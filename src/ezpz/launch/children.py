@@ -108,9 +108,7 @@ class Children:
             return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
         came = "no rank reported that it came up" if world.empty else world.absent()
         words = f"{how(child.code or 0)}, and {came}; its own words are above"
-        return Failure(
-            f"{child.name} (pid {child.pid})", words, _REFUSED, time.time(), pid=child.pid, status=child.code
-        )
+        return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
 
     def _pass_on(self, child: Child, fd: int) -> None:
         """Show what mpiexec itself, or a rank whose leader cannot reach us, has written."""

@@ -80,13 +80,13 @@ def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> No
                 words,
                 exit_code(told["code"]),
                 told["at"],
-                told["rank"],
-                host,
-                told["pid"],
-                told["code"],
-                told["words"],
-                told["shown"],
-                told["why"],
+                rank=told["rank"],
+                host=host,
+                pid=told["pid"],
+                status=told["code"],
+                words=told["words"],
+                shown=told["shown"],
+                why=told["why"],
             )
         )
     elif kind == "mismatch":

@@ -20,23 +20,19 @@ from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.folder import private_folder, write_whole
 from ezpz.launch.index import Index
 from ezpz.launch.stages import Stages
+from ezpz.redact import redact_argv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = ["Index", "Stages", "ended", "failure", "forget_old", "launch_folder", "redact", "started", "write"]
+__all__ = ["Index", "Stages", "ended", "failure", "forget_old", "launch_folder", "started", "write"]
 
 SCHEMA = 1
 _KEPT = 100  # launches
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9]{6}-[^/]{1,8}")
-
-# The last word of a name decides, as for the arguments that a run records (ezpz.track.facts).
-_SECRET = re.compile(r"(key|token|passw(or)?d|passphrase|secret|credentials?)$", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # https://user:password@host
-_HIDDEN = "<redacted>"
 
 
 def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
@@ -155,7 +151,7 @@ def started(plan: LaunchPlan, command: Sequence[str], *, launch_id: str, when: f
         launch_id: The launch's id.
         when: When it began, in seconds since 1970-01-01 UTC.
     """
-    shown = redact(command)
+    shown = redact_argv(command)
     scheduler, job = (plan.extra[name].value if name in plan.extra else "" for name in ("EZPZ_SCHEDULER", "EZPZ_JOBID"))
     return {
         "schema": SCHEMA,
@@ -173,7 +169,7 @@ def started(plan: LaunchPlan, command: Sequence[str], *, launch_id: str, when: f
             "flavour": plan.flavour_name,
             "program": plan.choice.exe or None,
             "reason": plan.choice.reason,
-            "line": shlex.join([*redact(plan.prefix()), *shown]),
+            "line": shlex.join([*redact_argv(plan.prefix()), *shown]),
             "scheduler": None if scheduler in {"", "none"} else scheduler,
             "job_id": job or None,
         },
@@ -235,22 +231,6 @@ def failure(
         "log": log,
         "words": words,
     }
-
-
-def redact(words: Sequence[str]) -> list[str]:
-    """Return a command's words with the values of options and settings whose names end like a secret's taken out."""
-    shown = []
-    hide_next = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if hide_next and not word.startswith("--"):
-            shown.append(_HIDDEN)
-        elif equals and _SECRET.search(name):
-            shown.append(f"{name}={_HIDDEN}")
-        else:
-            shown.append(_LOGIN.sub(f"{_HIDDEN}@", word))
-        hide_next = not equals and word.startswith("-") and bool(_SECRET.search(word))
-    return shown
 
 
 def _cwd() -> str | None:

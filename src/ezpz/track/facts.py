@@ -6,7 +6,6 @@ Reads, and nothing else of the environment: EZPZ_LAUNCH_CMD EZPZ_HOSTS EZPZ_SCHE
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from math import isfinite
@@ -14,20 +13,17 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING
 
+from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ezpz.ranks import Ranks
 
-__all__ = ["collect_facts", "git_commit", "redact_argv", "redact_config", "script_name"]
+__all__ = ["collect_facts", "git_commit", "redact_config", "script_name"]
 
 _LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
 _LIBRARIES = ("ezpz", "torch", "numpy", "h5py", "h5netcdf", "xarray", "matplotlib", "plotext", "wandb")
-_HIDDEN = "<redacted>"
-
-# The last word of a name decides: --api-key, --wandb_token, +db.password, AWS_SECRET; not --tokenizer, not --keys-per-row.
-_SECRET = re.compile(r"(key|token|passw(or)?d|passphrase|secret|credentials?)$", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # https://user:password@host
 
 
 def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str]) -> dict[str, object]:
@@ -83,31 +79,12 @@ def script_name() -> str:
     return Path(path).stem if path else "history"
 
 
-def redact_argv(argv: Sequence[str]) -> list[str]:
-    """Return arguments with the value of every option or setting whose name ends like a secret's taken out.
-
-    Knows ``--api-key V``, ``--api-key=V``, ``api_key=V`` and logins inside URLs.
-    """
-    shown = []
-    hide_next = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if hide_next and not word.startswith("--"):
-            shown.append(_HIDDEN)
-        elif equals and _SECRET.search(name):
-            shown.append(f"{name}={_HIDDEN}")
-        else:
-            shown.append(_URL_LOGIN.sub(f"{_HIDDEN}@", word))
-        hide_next = not equals and word.startswith("-") and bool(_SECRET.search(word))
-    return shown
-
-
 def _redact_text(text: str) -> str:
     """Redact a command line; text without secrets comes back letter for letter."""
     try:
         words = shlex.split(text)
     except ValueError:  # an open quote: not a command line after all, and not one that can be searched
-        return _HIDDEN
+        return HIDDEN
     shown = redact_argv(words)
     return text if shown == words else shlex.join(shown)
 
@@ -119,8 +96,8 @@ def redact_config(config: object, name: str = "") -> object:
         config: A mapping, a namespace or dataclass, a list, or a value.
         name: The name under which it was found.
     """
-    if _SECRET.search(name) and not isinstance(config, (bool, int, float, NoneType)):
-        return _HIDDEN
+    if SECRET.search(name) and not isinstance(config, (bool, int, float, NoneType)):
+        return HIDDEN
     if hasattr(config, "items"):
         return {str(key): redact_config(value, str(key)) for key, value in config.items()}
     if isinstance(config, (list, tuple, set, frozenset)):
@@ -130,7 +107,7 @@ def redact_config(config: object, name: str = "") -> object:
     fields = {} if callable(config) else getattr(config, "__dict__", {})  # of a namespace or dataclass
     if fields:
         return {key: redact_config(value, key) for key, value in fields.items()}
-    return _URL_LOGIN.sub(f"{_HIDDEN}@", str(config))
+    return without_login(str(config))
 
 
 def git_commit(folder: Path) -> str | None:
