@@ -62,11 +62,8 @@ def start(
         for fd, end in zip((1, 2), output or ()):  # noqa: B905  # both or none; strict= needs a second look at its length
             os.dup2(end, fd)
         _signal.set_wakeup_fd(-1)
-        for number in (
-            *FORWARDED,
-            _signal.SIGPIPE,
-            _signal.SIGCHLD,
-        ):  # Python ignores SIGPIPE, and a rank would inherit that
+        # Python ignores SIGPIPE, and a rank would inherit that.
+        for number in (*FORWARDED, _signal.SIGPIPE, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if cpus:
