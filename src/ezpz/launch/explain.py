@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.launch.contract import threads
 
 if TYPE_CHECKING:
+    from ezpz.launch.order import Setting
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.planning import Survey
 
@@ -32,7 +33,7 @@ def as_json(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
         "argv": plan.argv(command) if plan.flavour else None,
         "lines": plan.lines(command),
         "flags": [{"words": list(words), "reason": reason} for words, reason in plan.flags(ranks=True)],
-        "variables": {name: {"value": value, "origin": origin} for name, (value, origin) in plan.settings().items()},
+        "variables": {name: {"value": value, "origin": origin} for name, (value, origin) in _variables(plan).items()},
         "unset": dict(plan.communication.unset),
         "inherited": {
             name: {"value": value, "origin": origin} for name, (value, origin) in plan.communication.inherited.items()
@@ -66,7 +67,7 @@ def as_text(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
     parts = [("plan", rows)]
     parts.append(("line", [("", shlex.join(words), reason) for words, reason in plan.flags(ranks=True)]))
     parts[-1][1].append(("", shlex.join(command), "the program, behind ezpz's shim" if plan.flavour else "the program"))
-    parts.append(("variables of all ranks", [(name, *setting) for name, setting in plan.settings().items()]))
+    parts.append(("variables of all ranks", [(name, *setting) for name, setting in _variables(plan).items()]))
     if plan.communication.unset:
         parts.append(("unset", [(name, "", why) for name, why in plan.communication.unset.items()]))
     if plan.communication.inherited:
@@ -75,6 +76,13 @@ def as_text(found: Survey, plan: LaunchPlan, command: list[str]) -> str:
     if notes:
         parts.append(("notes", [("", note, "") for note in notes]))
     return "\n\n".join(_part(title, rows) for title, rows in parts)
+
+
+def _variables(plan: LaunchPlan) -> dict[str, Setting]:
+    """Return the variables of all ranks, also those that a line pasted by hand does not need."""
+    from ezpz.launch.starting import piped
+
+    return plan.and_settings(piped(plan)).settings()
 
 
 def _threads(plan: LaunchPlan) -> tuple[str, str]:

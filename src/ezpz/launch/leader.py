@@ -156,7 +156,7 @@ class Leader:
         if not self._up and len(came) >= self.expected:
             self._up = True
             self._timers.pop("partial", None)
-            self.link.say("up", ranks=len(came), pids=[member.pid for member in came[:4]])
+            self.link.say("up", ranks=len(came))
         for member in self._by_end():
             if member.drained and not member.told:
                 self._report(member)

@@ -84,7 +84,6 @@ class Link:
         self.settings: dict[str, Any] = settings or {}
         self._queue = bytearray()
         self._unread = b""
-        self._lost = False
         self.output.setblocking(False)
 
     @property
@@ -102,7 +101,7 @@ class Link:
         try:
             self.control.sendall(json.dumps({"say": kind, **told}).encode() + b"\n")
         except OSError:
-            self._lost = True
+            pass
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Ends = tuple[socket.socket, socket.socket]
 
-__all__ = ["Start", "has_input"]
+__all__ = ["Start", "piped"]
 
 
 class Start:
@@ -68,9 +68,9 @@ class Start:
         self.index = record.Index()
         self.told: dict[str, Any] = {}
         self.input = has_input()
-        self.alone = plan.flavour is None and plan.placement.world_size == 1 and os.isatty(0)  # it keeps the terminal
+        self.alone = keeps_terminal(plan)
         self.settings = {"log_dir": log_dir, "idle": limits.idle, "input": self.input or self.alone, "recorder": ""}
-        ours = {} if self.alone else piped(plan)
+        ours = piped(plan)
         if limits.run is not None or limits.idle is not None:
             ours |= self._recorded(plan, log_dir)
         where = local_socket.address(plan.run_id, private_folder("sockets") if sys.platform != "linux" else "")
@@ -193,8 +193,15 @@ def has_input() -> bool:
         return False
 
 
+def keeps_terminal(plan: LaunchPlan) -> bool:
+    """Tell whether the only rank gets the launcher's terminal, so that a debugger works in it."""
+    return plan.flavour is None and plan.placement.world_size == 1 and os.isatty(0)
+
+
 def piped(plan: LaunchPlan) -> dict[str, Setting]:
     """Return variables that let ranks behave behind our pipes as they would on what the launcher itself writes to."""
+    if keeps_terminal(plan):
+        return {}
     why = "ranks write into a pipe"
     told = {} if plan.environ.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": Setting("1", why)}
     if os.isatty(1) and os.isatty(2):
