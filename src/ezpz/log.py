@@ -1,8 +1,17 @@
 """Log lines of one shape on every rank: ``[2026-11-20 16:20:01.123][I][ezpz/test_dist:45] text``.
 
-Rank 0 speaks from INFO on, other ranks from WARNING on and with their rank in front; ``EZPZ_LOG_ALL_RANKS=1`` lets all
-speak, ``EZPZ_LOG_LEVEL`` sets the level. Lines go to stdout, because users pipe a trainer through ``tee`` and expect
-them there. Colour needs a terminal or ``FORCE_COLOR``; ``NO_COLOR`` turns it off, ``TERM`` alone proves nothing.
+Rank 0 speaks from INFO on, other ranks from WARNING on and with ``[rank=3]`` in front. Lines go to stdout, because users
+pipe a trainer through ``tee`` and expect them there.
+
+    EZPZ_LOG_LEVEL=DEBUG          the level; LOG_LEVEL where it is not set
+    EZPZ_LOG_ALL_RANKS=1          all ranks speak from that level on; LOG_FROM_ALL_RANKS=1 and EZPZ_LOG_FROM_ALL_RANKS=1 too
+    EZPZ_LOG_DIR=logs             each rank's lines from INFO on also go to a file of its own (`ezpz.rank_log`)
+    NO_COLOR=1  FORCE_COLOR=1     otherwise colour needs a terminal; ``TERM`` alone proves nothing
+
+Colour is a few escapes written by hand: rich would add 700 µs to each line and fold it at the terminal's width.
+
+Nothing is configured at import. A logger of ours does not propagate, so that no handler of the root logger says its lines
+twice; pytest's ``caplog``, which listens there, needs ``monkeypatch.setattr(logger, "propagate", True)``.
 """
 
 from __future__ import annotations
@@ -12,81 +21,247 @@ import os
 import sys
 from time import localtime, strftime
 
-from ezpz.errors import UsageError
+from ezpz.errors import RankError, UsageError
+from ezpz.rank_log import RankFile
+from ezpz.ranks import from_environ
 
-__all__ = ["get_logger", "use_color"]
+TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
+if TYPE_CHECKING:
+    from typing import TextIO
 
-_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+__all__ = ["get_logger", "log_to", "use_color"]
+
+_LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 _COLORS = {"D": "2", "I": "32", "W": "33", "E": "31", "C": "1;31"}
+_ALL_RANKS = ("EZPZ_LOG_ALL_RANKS", "LOG_FROM_ALL_RANKS", "EZPZ_LOG_FROM_ALL_RANKS")
+_TRUE = {"1", "true", "yes", "on"}
+
+_consoles: dict[str, _Console] = {}  # of each logger that was asked for, by its name
+_sources: dict[str, str] = {}  # file of a program -> how lines name it
+_who: tuple[str | None, int, int] | None = None  # RANK as it was, this rank and the world's size as they were then
+_file: RankFile | None = None
 
 
-class _Formatter(logging.Formatter):
-    """Render a record as one line; only the level's letter and the source are coloured."""
+def get_logger(
+    name: str = "ezpz",
+    level: str | int | None = None,
+    *,
+    rank_zero_only: bool = True,
+    rank: int | None = None,
+    colored_logs: bool | None = None,
+) -> logging.Logger:
+    """Return a logger that speaks as this rank should.
 
-    def __init__(self, *, color: bool, prefix: str) -> None:
-        super().__init__()
-        self._color = color
-        self._prefix = prefix
+    Asking again by the same name returns the same logger. Keywords that differ from the defaults replace what was asked
+    for before. A level that is set by ``logger.setLevel`` stays.
 
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = f"{strftime('%Y-%m-%d %H:%M:%S', localtime(record.created))}.{int(record.msecs):03d}"
-        letter = record.levelname[0]
-        source = f"{record.name.replace('.', '/')}:{record.lineno}"
-        if self._color:
-            letter = f"\x1b[{_COLORS[letter]}m{letter}\x1b[0m"
-            source = f"\x1b[2m{source}\x1b[0m"
-        line = f"[{stamp}][{letter}][{source}] {self._prefix}{record.getMessage()}"
-        if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
+    Args:
+        name: Dotted name of the module that speaks. Lines name the file that speaks, whatever the name.
+        level: A level's name or number; by default ``EZPZ_LOG_LEVEL``, ``LOG_LEVEL`` or INFO.
+        rank_zero_only: False lets every rank speak from ``level`` on, with its rank in front.
+        rank: The rank to speak as; by default this process's, before and after `setup_torch`.
+        colored_logs: True forces colour, False forbids it; by default a terminal decides.
+
+    Returns:
+        A standard logger whose handler and level are ezpz's; the root logger and other libraries are left alone.
+
+    Raises:
+        UsageError: ``level`` or ``EZPZ_LOG_LEVEL`` is no level.
+    """
+    name = "ezpz" if name in {"", "root"} else name  # nothing of ours on the root logger
+    logger = logging.getLogger(name)
+    console = _consoles.get(name)
+    if console is None:
+        console = _consoles[name] = _Console(logger)
+        logger.addHandler(console)
+        logger.propagate = False
+    wish = (_number(level, "get_logger") if level is not None else None, rank_zero_only, rank, colored_logs)
+    if wish != (None, True, None, None):
+        console.wish, console.rank_zero_only, console.rank, console.colored = wish
+        console.forget(level=level is not None)
+    console.default = _wish()
+    if _file is None and os.environ.get("EZPZ_LOG_DIR"):
+        log_to(os.environ["EZPZ_LOG_DIR"])
+    console.set_levels()
+    return logger
 
 
-class _StdoutHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in type stubs
-    """Write to whatever ``sys.stdout`` is now, so that redirection and capture keep working."""
+def log_to(folder: str | os.PathLike[str] | None) -> str | None:
+    """Let every logger of `get_logger` also write this rank's lines, from INFO on, to a file below ``folder``.
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
+    The file is opened with the rank's first WARNING and begins with the lines before it; ``EZPZ_LOG_FILES=all`` opens it
+    with the first line. A disk that cannot be written costs one line on stderr.
 
-    @property
-    def stream(self) -> object:
-        return sys.stdout
+    Args:
+        folder: For example ``logs`` of a run's folder; None ends the writing. ``EZPZ_LOG_DIR`` stands above it.
+
+    Returns:
+        The path that this rank's file has, or would have; None after None.
+    """
+    global _file
+    old, _file = _file, None
+    if old is not None:
+        old.close()
+    if folder is not None:
+        _file = RankFile(os.environ.get("EZPZ_LOG_DIR") or os.fspath(folder), _Formatter())
+        _, _file.rank, _file.world_size = _told()
+    for console in _consoles.values():
+        if old is not None:
+            console.logger.removeHandler(old)
+        if _file is not None:
+            console.logger.addHandler(_file)
+        console.set_levels()
+    return _file.path if _file is not None else None
 
 
 def use_color(stream: object) -> bool:
     """Tell whether ``stream`` may receive colour: a terminal without ``NO_COLOR``, or ``FORCE_COLOR``."""
     if os.environ.get("FORCE_COLOR"):
         return True
+    # Open MPI gives every rank a terminal of its own, wherever mpiexec writes to.
+    if os.environ.get("NO_COLOR") or "OMPI_COMM_WORLD_RANK" in os.environ:
+        return False
     isatty = getattr(stream, "isatty", None)
-    return not os.environ.get("NO_COLOR") and bool(isatty and isatty())
+    return bool(isatty and isatty())
 
 
-def get_logger(name: str = "ezpz") -> logging.Logger:
-    """Return a logger that speaks as this rank should.
+class _Formatter(logging.Formatter):
+    """Render a record as one line; only the level's letter and the source are coloured."""
 
-    Args:
-        name: Dotted name of the module that speaks; ``__main__`` becomes ``main``.
+    def __init__(self) -> None:
+        super().__init__()
+        self.color, self.prefix = False, ""
+        self._second, self._stamp = 0, ""
 
-    Returns:
-        A standard logger whose handler and level are ezpz's; the root logger and other libraries are left alone.
+    def format(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._stamp = second, strftime("%Y-%m-%d %H:%M:%S", localtime(second))
+        letter = record.levelname[:1]
+        source = f"{_sources.get(record.pathname) or _name_source(record.pathname)}:{record.lineno}"
+        if self.color:
+            letter = f"\x1b[{_COLORS.get(letter, '0')}m{letter}\x1b[0m"
+            source = f"\x1b[2m{source}\x1b[0m"
+        line = f"[{self._stamp}.{int(record.msecs):03d}][{letter}][{source}] {self.prefix}{record.getMessage()}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        if record.stack_info:
+            line += "\n" + self.formatStack(record.stack_info)
+        return line
 
-    Raises:
-        UsageError: ``EZPZ_LOG_LEVEL`` is not a level name.
-    """
-    logger = logging.getLogger(name.strip("_"))
-    if not any(isinstance(handler, _StdoutHandler) for handler in logger.handlers):
-        rank = os.environ.get("RANK", "0")
-        handler = _StdoutHandler()
-        handler.setFormatter(_Formatter(color=use_color(sys.stdout), prefix="" if rank == "0" else f"[rank={rank}] "))
-        logger.addHandler(handler)
-        logger.propagate = False
-        logger.setLevel(_level(rank))
-    return logger
+
+class _Console(logging.Handler):
+    """Write to whatever ``sys.stdout`` is now, so that redirection and capture keep working."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self.logger = logger
+        self.wish: int | None = None
+        self.default = logging.INFO  # what the environment wishes
+        self.rank_zero_only = True
+        self.rank: int | None = None
+        self.colored: bool | None = None
+        self._speaks = self.formatter = _Formatter()
+        self._stream: TextIO | None = None
+        self._set = logging.NOTSET  # the level that was set here last: another one is the user's own
+
+    def set_levels(self) -> None:
+        """Let the logger drop what this rank does not say: a line that its level drops costs 0.1 µs, one that a handler drops 5."""
+        told = _told()[1]
+        rank = told if self.rank is None else self.rank
+        wish = self.default if self.wish is None else self.wish
+        speaks = rank == 0 or not self.rank_zero_only or any(_is_on(name) for name in _ALL_RANKS)
+        said = wish if speaks else max(wish, logging.WARNING)
+        self.setLevel(logging.NOTSET if _file is None else said)
+        if _file is not None and _file not in self.logger.handlers:
+            self.logger.addHandler(_file)
+        if self.logger.level == self._set:
+            self._set = said if _file is None else min(wish, logging.INFO)
+            self.logger.setLevel(self._set)
+        self._speaks.prefix = "" if rank == 0 else f"[rank={rank}] "
+
+    def forget(self, *, level: bool) -> None:
+        """Let the next line decide about colour anew, and the next `set_levels` stand above what the user has set."""
+        self._stream = None
+        if level:
+            self._set = self.logger.level
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, unless this process turns out to be another rank than it was when the logger was made."""
+        if _who is None or _who[0] != os.environ.get("RANK"):
+            for console in _consoles.values():
+                console.set_levels()
+            if record.levelno < max(self.level, self.logger.level):
+                return
+        stream = sys.stdout
+        if stream is None:  # a process without a standard output
+            return
+        is_other = stream is not self._stream
+        if is_other:
+            self._stream = stream
+            self._speaks.color = use_color(stream) if self.colored is None else self.colored
+        try:
+            line = self.format(record) + "\n"
+            try:
+                stream.write(line)
+            except UnicodeEncodeError:
+                stream.write(line.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+            stream.flush()
+        except Exception:  # noqa: BLE001  # as the standard handlers do: whatever a line raises, the program goes on
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Be silent when nobody listens any more or the disk is full; a line that cannot be rendered is shown as a mistake."""
+        if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
+            super().handleError(record)
 
 
-def _level(rank: str) -> str:
-    wish = os.environ.get("EZPZ_LOG_LEVEL", "INFO").upper()
-    if wish not in _LEVELS:
-        raise UsageError(f"unknown log level {wish!r} (from EZPZ_LOG_LEVEL); expected one of {', '.join(_LEVELS)}.")
-    if rank == "0" or os.environ.get("EZPZ_LOG_ALL_RANKS") == "1":
-        return wish
-    return max(wish, "WARNING", key=_LEVELS.index)
+def _told() -> tuple[str | None, int, int]:
+    """Return who this process is, asked again when RANK has changed; rank 0 when the environment contradicts itself."""
+    global _who
+    name = os.environ.get("RANK")
+    if _who is None or _who[0] != name:
+        try:
+            ranks = from_environ(os.environ)
+            _who = (name, ranks.rank, ranks.world_size)
+        except RankError:  # set_up tells; here it is better to be heard by all than by none
+            _who = (name, 0, 1)
+        if _file is not None:
+            _, _file.rank, _file.world_size = _who
+    return _who
+
+
+def _is_on(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in _TRUE
+
+
+def _wish() -> int:
+    own = os.environ.get("EZPZ_LOG_LEVEL")
+    if own:
+        return _number(own, "EZPZ_LOG_LEVEL")
+    # Other programs have levels of other names under LOG_LEVEL: what is no level of ours is theirs.
+    return _LEVELS.get(os.environ.get("LOG_LEVEL", "").strip().upper(), logging.INFO)
+
+
+def _number(level: str | int, source: str) -> int:
+    text = str(level).strip().upper()
+    number = int(text) if text.isascii() and text.isdigit() else _LEVELS.get(text)
+    if number is None:
+        names = ", ".join(name for name in _LEVELS if name not in {"WARN", "FATAL"})
+        raise UsageError(f"unknown log level {level!r} (from {source}); expected a number or one of {names}.")
+    return number
+
+
+def _name_source(path: str) -> str:
+    """Return ``ezpz/test_dist`` for a module's file, ``train`` for a script's; found once per file."""
+    found = ""
+    for name, module in list(sys.modules.items()):
+        # A script is __main__, and once something has imported multiprocessing also __mp_main__.
+        if not name.startswith("__") and getattr(module, "__dict__", {}).get("__file__") == path:
+            found = name.replace(".", "/")
+            break
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if not found and spec is not None and spec.origin == path:  # python3 -m package.module
+        found = spec.name.replace(".", "/")
+    _sources[path] = found or path.rpartition("/")[2].removesuffix(".py").strip("<>") or "main"
+    return _sources[path]
