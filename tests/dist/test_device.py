@@ -1,35 +1,25 @@
 """Device and backend without an accelerator: torch is replaced where a test needs one, by a plain object."""
 
 import sys
-import types
 
 import pytest
+from fake_torch import be_rank, distributed, install
 
-from ezpz.dist import device
+from ezpz.dist import backend, device, device_type
 from ezpz.errors import MachineError, UsageError
 
-
-def fake_torch(monkeypatch, **kinds):
-    """A torch that shows `kinds` (name: number of devices) and remembers the device that was set."""
-    torch = types.ModuleType("torch")
-    torch.device = lambda kind, index=None: kind if index is None else f"{kind}:{index}"
-    torch.backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=lambda: "mps" in kinds))
-    for kind in ("cuda", "xpu"):
-        count = kinds.get(kind, 0)
-        module = types.SimpleNamespace(is_available=lambda n=count: n > 0, device_count=lambda n=count: n)
-        setattr(torch, kind, module)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    return torch
+MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
-def rank(monkeypatch, local, local_world):
-    for name, value in {
-        "RANK": local,
-        "WORLD_SIZE": local_world,
-        "LOCAL_RANK": local,
-        "LOCAL_WORLD_SIZE": local_world,
-    }.items():
-        monkeypatch.setenv(name, str(value))
+@pytest.fixture(autouse=True)
+def _nothing_is_told(monkeypatch):
+    for name in (*MASKS, "TORCH_DEVICE", "TORCH_BACKEND", "EZPZ_OVERSUBSCRIBE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(device_type, "_bound", None)
+
+
+def chosen():
+    return device.get_torch_device_type(), str(device.get_torch_device()), device.get_torch_backend()
 
 
 @pytest.mark.parametrize(
@@ -37,76 +27,334 @@ def rank(monkeypatch, local, local_world):
     [
         ({}, "", ("cpu", "cpu", "gloo")),
         ({"cuda": 4}, "", ("cuda", "cuda:2", "nccl")),
-        ({"cuda": 1}, "", ("cuda", "cuda:0", "nccl")),
         ({"cuda": 4, "xpu": 4}, "", ("cuda", "cuda:2", "nccl")),
+        ({"xpu": 12}, "", ("xpu", "xpu:2", "xccl")),
+        ({"xpu": 4, "mps": 1}, "", ("xpu", "xpu:2", "xccl")),
         ({"mps": 1}, "", ("mps", "mps", "gloo")),
         ({"cuda": 4}, "cpu", ("cpu", "cpu", "gloo")),
         ({"cuda": 4}, "CUDA:1", ("cuda", "cuda:1", "nccl")),
+        ({"cuda": 4, "xpu": 4}, "xpu", ("xpu", "xpu:2", "xccl")),
+        ({"cuda": 2}, "cuda:1", ("cuda", "cuda:1", "nccl")),  # named by hand, so that ranks share it knowingly
     ],
 )
 def test_the_device_follows_what_is_there_and_the_users_word(monkeypatch, kinds, wish, expected):
-    fake_torch(monkeypatch, **kinds)
-    rank(monkeypatch, 2, 4)
+    install(monkeypatch, **kinds)
+    be_rank(monkeypatch, 2, 4)
     if wish:
         monkeypatch.setenv("TORCH_DEVICE", wish)
-    assert (device.get_torch_device_type(), device.get_torch_device(), device.get_torch_backend()) == expected
+    assert chosen() == expected
 
 
-def test_more_ranks_than_devices_is_an_error_that_names_both(monkeypatch):
-    fake_torch(monkeypatch, cuda=2)
-    rank(monkeypatch, 3, 4)
-    with pytest.raises(MachineError, match=r"local rank 3 of 4 .* 2 cuda devices are visible.*--ppn 2"):
+def test_rocm_is_cuda_to_torch_and_to_its_users(monkeypatch):
+    install(monkeypatch, hip="6.4", cuda=8)
+    be_rank(monkeypatch, 7, 8)
+    assert chosen() == ("cuda", "cuda:7", "nccl")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_one_visible_device_behind_a_mask_is_the_ranks_own(monkeypatch, mask):
+    install(monkeypatch, cuda=1)
+    be_rank(monkeypatch, 2, 4)
+    monkeypatch.setenv(mask, "2")
+    assert str(device.get_torch_device()) == "cuda:0"
+
+
+@pytest.mark.parametrize(("local", "visible"), [(3, 2), (0, 2), (1, 1)])
+def test_more_ranks_than_devices_is_an_error_on_every_rank_and_says_how_to_share(monkeypatch, local, visible):
+    install(monkeypatch, cuda=visible)
+    be_rank(monkeypatch, local, 4)
+    expected = (
+        rf"local rank {local} of 4 .* {visible} cuda devices are visible.*--ppn {visible}.*--oversubscribe.*TORCH"
+    )
+    with pytest.raises(MachineError, match=expected):
         device.get_torch_device()
 
 
+def test_a_launch_that_was_told_to_share_deals_devices_in_blocks_over_gloo(monkeypatch):
+    install(monkeypatch, cuda=2)
+    monkeypatch.setenv("EZPZ_OVERSUBSCRIBE", "1")
+    dealt = []
+    for local in range(5):
+        be_rank(monkeypatch, local, 5)
+        dealt.append(str(device.get_torch_device()))
+    assert dealt == ["cuda:0"] * 3 + ["cuda:1"] * 2
+    assert device.get_torch_backend() == "gloo"
+
+
+def test_sharing_that_nobody_needs_changes_nothing(monkeypatch):
+    install(monkeypatch, cuda=4)
+    monkeypatch.setenv("EZPZ_OVERSUBSCRIBE", "1")
+    be_rank(monkeypatch, 3, 4)
+    assert chosen() == ("cuda", "cuda:3", "nccl")
+
+
 def test_a_device_that_is_not_there_names_those_that_are(monkeypatch):
-    fake_torch(monkeypatch, cuda=2)
+    install(monkeypatch, cuda=2)
     monkeypatch.setenv("TORCH_DEVICE", "xpu")
     with pytest.raises(UsageError, match=r"no usable xpu device .*cuda, cpu"):
         device.get_torch_device_type()
 
 
+@pytest.mark.parametrize("text", ["gpu", "cuda:", "cuda:one", "npu", "cuda;1"])
+def test_a_device_that_torch_does_not_know_names_those_that_it_does(monkeypatch, text):
+    install(monkeypatch, cuda=2)
+    monkeypatch.setenv("TORCH_DEVICE", text)
+    with pytest.raises(UsageError, match=r"unknown device .*cuda, xpu, mps, cpu"):
+        device.get_torch_device()
+
+
+def test_an_index_beyond_the_visible_devices_is_refused_before_the_group_is(monkeypatch):
+    install(monkeypatch, cuda=2)
+    monkeypatch.setenv("TORCH_DEVICE", "cuda:2")
+    with pytest.raises(UsageError, match=r"no device cuda:2 \(from TORCH_DEVICE\): 2 cuda devices .* 0 to 1"):
+        device.get_torch_device()
+
+
+def npu(monkeypatch, **kinds):
+    vendors = distributed([], backends={"hccl": ["npu"]})
+    return install(monkeypatch, vendor="npu", dist=vendors, **kinds)
+
+
+def test_a_vendors_registered_device_comes_before_mps_with_the_backend_that_it_registered(monkeypatch):
+    npu(monkeypatch, npu=8, mps=1)
+    be_rank(monkeypatch, 5, 8)
+    assert chosen() == ("npu", "npu:5", "hccl")
+    assert device.group_backend("hccl", "npu") == "cpu:gloo,npu:hccl"
+    monkeypatch.setenv("TORCH_DEVICE", "npu:1")
+    assert str(device.get_torch_device()) == "npu:1"
+
+
+def test_a_vendors_device_counts_only_when_it_is_available_and_has_a_name(monkeypatch):
+    npu(monkeypatch, npu=0)
+    assert chosen() == ("cpu", "cpu", "gloo")
+    torch = install(monkeypatch)
+    torch.privateuseone = torch.cuda
+    assert "privateuseone" not in device_type.device_types()
+
+
+def test_a_vendors_device_without_a_backend_says_what_to_import(monkeypatch):
+    install(monkeypatch, vendor="npu", npu=1)
+    with pytest.raises(MachineError, match="no collective backend for npu"):
+        device.get_torch_backend()
+
+
+@pytest.fixture
+def rocm(monkeypatch, tmp_path):
+    driver = tmp_path / "kfd"
+    driver.touch()
+    monkeypatch.setattr(device_type, "_AMD_DRIVER", driver)
+    install(monkeypatch, hip="6.4")
+    return driver
+
+
+@pytest.mark.parametrize("inner", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("wish", ["", "cuda"])
+def test_two_masks_of_rocm_that_hide_everything_are_both_named(monkeypatch, rocm, inner, wish):
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv(inner, "3")
+    if wish:
+        monkeypatch.setenv("TORCH_DEVICE", wish)
+    with pytest.raises(MachineError, match=rf"ROCR_VISIBLE_DEVICES=3 and then by {inner}=3 .*unset {inner}"):
+        device.get_torch_device()
+
+
+def test_a_host_without_the_driver_or_a_mask_that_hides_on_purpose_means_the_cpu(monkeypatch, rocm):
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
+    assert device.get_torch_device_type() == "cpu"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "-1")
+    assert device.get_torch_device_type() == "cpu"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "3")
+    rocm.unlink()
+    assert device.get_torch_device_type() == "cpu"
+
+
+def test_older_keywords_select_the_type_and_the_form(monkeypatch):
+    torch = install(monkeypatch, cuda=4)
+    be_rank(monkeypatch, 2, 4)
+    assert device.get_torch_device(device_type="cpu") == torch.device("cpu")
+    assert device.get_torch_device_type("cpu") == "cpu"
+    assert device.get_torch_device(as_torch_device=False) == "cuda:2"
+    assert type(device.get_torch_device(as_torch_device=True)) is torch.device
+    with pytest.raises(UsageError, match=r"no usable xpu device \(from device_type=xpu\)"):
+        device.get_torch_device_type("xpu")
+
+
 @pytest.mark.parametrize(
-    ("backend", "kind", "expected"),
+    ("asked", "wish", "expected"),
+    [
+        (None, "", "cuda:2"),
+        (1, "", "cuda:1"),
+        ("cuda:3", "", "cuda:3"),
+        ("cuda", "", "cuda:2"),
+        ("cpu", "", "cpu"),
+        (1, "cpu", "cpu"),
+        (1, "cuda:0", "cuda:0"),
+        (1, "cuda", "cuda:1"),
+        ("cpu", "cuda", "cuda:2"),
+        ("cuda:3", "cuda", "cuda:3"),
+    ],
+)
+def test_a_programs_choice_of_device_stands_below_torch_device(monkeypatch, asked, wish, expected):
+    install(monkeypatch, cuda=4)
+    be_rank(monkeypatch, 2, 4)
+    if wish:
+        monkeypatch.setenv("TORCH_DEVICE", wish)
+    assert str(device.choose_device(asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"), [(4, "0 to 3"), (-1, "0 to 3"), ("cuda:9", "0 to 3"), ("xpu", "no usable xpu"), (True, "True")]
+)
+def test_a_programs_impossible_choice_is_refused(monkeypatch, asked, error):
+    install(monkeypatch, cuda=4)
+    be_rank(monkeypatch, 2, 4)
+    with pytest.raises(UsageError, match=rf"{error}"):
+        device.choose_device(asked)
+
+
+def test_while_a_group_stands_the_bound_device_is_the_answer_and_afterwards_the_environment(monkeypatch):
+    torch = install(monkeypatch, cuda=4)
+    be_rank(monkeypatch, 2, 4)
+    device.bind_device(torch.device("cuda", 3))
+    assert torch.calls == [("cuda", "set_device", "cuda:3")]
+    assert str(device.get_torch_device()) == "cuda:2"
+    torch.distributed.is_initialized = lambda: True
+    assert str(device.get_torch_device()) == "cuda:3"
+    assert str(device.get_torch_device(device_type="cpu")) == "cpu"
+
+
+def test_a_cpu_and_mps_have_nothing_to_bind(monkeypatch):
+    torch = install(monkeypatch, mps=1)
+    for kind in ("cpu", "mps"):
+        device.bind_device(torch.device(kind))
+    assert torch.calls == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
     [
         ("gloo", "cpu", "gloo"),
         ("nccl", "cuda", "cpu:gloo,cuda:nccl"),
         ("xccl", "xpu", "cpu:gloo,xpu:xccl"),
+        ("ccl", "xpu", "cpu:gloo,xpu:ccl"),
         ("gloo", "cuda", "gloo"),
-        ("gloo", "mps", "gloo"),
+        ("gloo", "mps", "cpu:gloo,mps:gloo"),
+        ("cpu:mpi,cuda:nccl", "cuda", "cpu:mpi,cuda:nccl"),
     ],
 )
-def test_accelerators_get_gloo_beside_their_own_backend(backend, kind, expected):
-    assert device.group_backend(backend, kind) == expected
+def test_accelerators_get_gloo_beside_their_own_backend(monkeypatch, name, kind, expected):
+    install(monkeypatch)
+    assert device.group_backend(name, kind) == expected
+
+
+def test_a_torch_without_gloo_for_mps_is_not_asked_for_it(monkeypatch):
+    install(monkeypatch).distributed.Backend.default_device_backend_map.pop("mps")
+    assert device.group_backend("gloo", "mps") == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("index", "name", "bound"),
+    [
+        ("cuda:1", "nccl", "cuda:1"),
+        ("cuda:1", "cpu:gloo,cuda:nccl", "cuda:1"),
+        ("xpu:0", "xccl", "xpu:0"),
+        ("npu:0", "hccl", "npu:0"),
+        ("cuda:1", "gloo", None),
+        ("xpu:0", "ccl", None),
+        ("cuda", "nccl", None),
+        ("cpu", "gloo", None),
+        ("mps", "gloo", None),
+    ],
+)
+def test_the_group_is_bound_to_accelerators_with_an_index_alone(monkeypatch, index, name, bound):
+    torch = install(monkeypatch, cuda=2, xpu=2)
+    assert device.device_id_for_group(torch.device(index), name) == (torch.device(bound) if bound else None)
+
+
+def test_a_mask_per_tile_is_warned_of_once_per_host_because_xccl_would_hang(monkeypatch, capsys):
+    torch = install(monkeypatch, xpu=1)
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
+    for local in range(3):
+        be_rank(monkeypatch, local, 3)
+        device.device_id_for_group(torch.device("xpu", 0), "xccl")
+    assert capsys.readouterr().out.count("unset ZE_AFFINITY_MASK") == 1
+    torch.xpu.device_count = lambda: 3
+    be_rank(monkeypatch, 0, 3)
+    device.device_id_for_group(torch.device("xpu", 0), "xccl")
+    assert not capsys.readouterr().out
 
 
 def test_xpu_without_any_backend_says_what_to_install(monkeypatch):
-    torch = fake_torch(monkeypatch, xpu=2)
-    torch.distributed = types.ModuleType("torch.distributed")
-    torch.distributed.is_xccl_available = lambda: False
-    monkeypatch.setitem(sys.modules, "torch.distributed", torch.distributed)
+    torch = install(monkeypatch, xpu=2, dist=distributed([], built_in=("gloo",)))
     monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
-    with pytest.raises(MachineError, match="no collective backend for xpu"):
+    with pytest.raises(MachineError, match=r"no collective backend for xpu.*gloo cannot move xpu tensors"):
         device.get_torch_backend()
     torch.distributed.is_xccl_available = lambda: True
     assert device.get_torch_backend() == "xccl"
+
+
+def test_ccl_counts_once_its_binding_imports(monkeypatch):
+    install(monkeypatch, xpu=2, dist=distributed([], built_in=("gloo",), backends={"ccl": ["xpu"]}))
+    monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", object())
+    assert device.get_torch_backend() == "ccl"
+    monkeypatch.setenv("TORCH_BACKEND", "ccl")
+    assert device.get_torch_backend() == "ccl"
+
+
+def test_cuda_without_nccl_uses_gloo_and_says_so(monkeypatch, capsys):
+    install(monkeypatch, cuda=1, dist=distributed([], built_in=("gloo",)))
+    assert device.get_torch_backend() == "gloo"
+    assert "no nccl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wish", "expected"),
+    [
+        ({}, "GLOO", "gloo"),
+        ({"cuda": 1}, "cpu:gloo, cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ({"cuda": 1}, "gloo", "gloo"),
+        ({"cuda": 1}, "ucc", "ucc"),
+        ({"cuda": 1}, "mycomm", "mycomm"),
+        ({"xpu": 1}, "fake", "fake"),
+    ],
+)
+def test_a_backend_that_the_user_names_is_taken(monkeypatch, kinds, wish, expected):
+    install(monkeypatch, dist=distributed([], backends={"mycomm": ["cuda"]}), **kinds)
+    monkeypatch.setenv("TORCH_BACKEND", wish)
+    assert device.get_torch_backend() == expected
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        ("nickel", r"unknown backend 'nickel' \(from TORCH_BACKEND=nickel\); expected one of gloo, nccl"),
+        ("cpu:gloo,cuda:nickel", "unknown backend 'nickel'"),
+        ("undefined", "unknown backend 'undefined'"),
+        ("ccl", "once oneccl_bindings_for_pytorch is installed"),
+        ("mpi", "no backend mpi .*this torch was built without it"),
+        ("xccl", r"backend xccl \(from TORCH_BACKEND\) moves xpu tensors, and this rank's device is cuda"),
+        ("cpu:gloo", "no backend for cuda in 'cpu:gloo'"),
+        ("cpu:gloo,cuda:", "unreadable backend"),
+        ("cpu:gloo,nccl", "unreadable backend"),
+        ("cuda:nccl,cuda:gloo", "one device twice"),
+    ],
+)
+def test_a_backend_that_cannot_be_says_why(monkeypatch, wish, error):
+    install(monkeypatch, cuda=1)
+    monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
+    monkeypatch.setenv("TORCH_BACKEND", wish)
+    with pytest.raises(UsageError, match=error):
+        device.get_torch_backend()
+
+
+def test_gloo_for_xpu_is_obeyed_with_a_warning_of_what_will_fail(monkeypatch, capsys):
+    install(monkeypatch, xpu=1)
     monkeypatch.setenv("TORCH_BACKEND", "gloo")
     assert device.get_torch_backend() == "gloo"
+    assert "collectives of xpu tensors will fail" in capsys.readouterr().out
 
 
-def test_synchronize_waits_for_an_accelerator_and_probes_nothing_once_it_is_bound(monkeypatch):
-    torch = fake_torch(monkeypatch, cuda=1)
-    calls = []
-    torch.cuda.set_device = lambda chosen: calls.append("set")
-    torch.cuda.synchronize = lambda: calls.append("wait")
-    monkeypatch.setattr(device, "_bound", "")
-    device.bind_device(types.SimpleNamespace(type="cuda"))
-    monkeypatch.setattr(device, "get_torch_device_type", None)
-    device.synchronize()
-    assert calls == ["set", "wait"]
-
-
-def test_synchronize_on_a_cpu_asks_torch_for_nothing(monkeypatch):
-    fake_torch(monkeypatch)
-    monkeypatch.setattr(device, "_bound", "cpu")
-    device.synchronize()
+def test_the_part_of_a_backend_that_serves_a_device_is_found():
+    assert backend.backend_for("cpu:gloo,cuda:nccl", "cuda") == "nccl"
+    assert backend.backend_for("cpu:gloo", "cuda") == ""
+    assert backend.backend_for("nccl", "cuda") == "nccl"

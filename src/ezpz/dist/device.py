@@ -1,24 +1,37 @@
-"""Which device and which collective backend this rank uses.
-
-TORCH_DEVICE=cpu            cuda, xpu, mps, cpu, with an index if wished (cuda:1): above every probe
-TORCH_BACKEND=gloo          a backend of torch.distributed: above the device's own
-"""
+"""Which device this rank works on, and how it becomes the current one before the process group is made."""
 
 from __future__ import annotations
 
 import os
-import re
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ezpz.dist.accelerator import synchronize
+from ezpz.dist.backend import BACKENDS, backend_for, check_backend, get_torch_backend, group_backend
+from ezpz.dist.device_type import (
+    DEVICE_TYPES,
+    accelerator_module,
+    bound_device,
+    get_torch_device_type,
+    is_masked,
+    is_shared,
+    read_device,
+    remember_device,
+    wished_device,
+)
 from ezpz.dist.world import told
 from ezpz.errors import MachineError, UsageError
+from ezpz.log import get_logger
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "BACKENDS",
+    "DEVICE_TYPES",
     "bind_device",
+    "check_backend",
+    "choose_device",
+    "device_id_for_group",
     "get_torch_backend",
     "get_torch_device",
     "get_torch_device_type",
@@ -26,142 +39,126 @@ __all__ = [
     "synchronize",
 ]
 
-DEVICE_TYPES = ("cuda", "xpu", "mps", "cpu")  # in the order in which they are preferred; ROCm calls itself cuda
-BACKENDS = ("gloo", "nccl", "xccl", "ccl", "mpi", "ucc")
-_WISH = re.compile(r"(?P<type>[a-z]+)(?::(?P<index>\d+))?\Z")
+# Known to refuse or to ignore a bound device: gloo, mpi and ucc serve CPUs too, ccl came before torch had device_id.
+_UNBOUND = {"", "gloo", "mpi", "ucc", "ccl", "fake"}
 
 
-def get_torch_device_type() -> str:
-    """Return ``cuda`` (ROCm included), ``xpu``, ``mps`` or ``cpu``.
-
-    Raises:
-        UsageError: ``TORCH_DEVICE`` is no device, or a device that this torch does not offer.
-    """
-    return _wish()[0] or next(kind for kind in DEVICE_TYPES if _available(kind))
-
-
-def get_torch_device() -> torch.device:
+@overload
+def get_torch_device(
+    *, device_type: str | None = None, as_torch_device: Literal[True] | None = None
+) -> torch.device: ...
+@overload
+def get_torch_device(*, device_type: str | None = None, as_torch_device: Literal[False]) -> str: ...
+def get_torch_device(*, device_type: str | None = None, as_torch_device: bool | None = None) -> torch.device | str:
     """Return the device of this rank, with its index on accelerators.
 
     The index is the local rank among the visible devices; where the launcher shows each rank one device only, it is 0.
+    While a process group stands it is the device that `setup_torch` has bound.
+
+    Args:
+        device_type: For a device of another type than `get_torch_device_type` tells.
+        as_torch_device: False returns the text, ``cuda:1``.
 
     Raises:
         MachineError: The host shows fewer devices than it has ranks.
-        UsageError: ``TORCH_DEVICE`` cannot be used.
+        UsageError: ``TORCH_DEVICE`` or ``device_type`` cannot be used.
+    """
+    device = choose_device(device_type) if device_type else bound_device() or choose_device()
+    return str(device) if as_torch_device is False else device
+
+
+def choose_device(device_id: int | str | torch.device | None = None) -> torch.device:
+    """Return the device that this rank shall use, checked.
+
+    Args:
+        device_id: What the program asks for: a device, its text, or an index among the visible ones, which cpu and mps
+            ignore, so that ``device_id=local_rank`` runs on a laptop too. ``TORCH_DEVICE`` stands above it.
+
+    Raises:
+        UsageError: The device does not exist here, or ``TORCH_DEVICE`` cannot be used.
+        MachineError: The host shows fewer devices than it has ranks.
     """
     import torch
 
-    kind, index = _wish()
-    kind = kind or get_torch_device_type()
+    source = "device_id"
+    kind, index = _asked(device_id)
+    wish = wished_device()
+    if wish and (wish[0] != kind or wish[1] is not None):
+        source, (kind, index) = "TORCH_DEVICE", (wish[0], index if isinstance(device_id, int) else None)
+        index = wish[1] if wish[1] is not None else index
     if kind in {"cpu", "mps"}:
         return torch.device(kind)
+    visible = accelerator_module(kind).device_count()
     if index is None:
-        index = _index(kind, getattr(torch, kind).device_count())
+        index = _index(kind, visible)
+    elif not 0 <= index < visible:
+        raise UsageError(
+            f"no device {kind}:{index} (from {source}): {visible} {kind} devices are visible (from torch); expected an "
+            f"index from 0 to {visible - 1}. Leave the index out to follow the local rank."
+        )
     return torch.device(kind, index)
 
 
-def get_torch_backend() -> str:
-    """Return the backend that moves this rank's tensors: nccl, xccl, ccl or gloo.
+def bind_device(device: torch.device) -> None:
+    """Make ``device`` the current one, which must happen before a process group is made.
 
-    Raises:
-        UsageError: ``TORCH_BACKEND`` is no backend of torch.distributed.
+    Otherwise the group binds device 0 for every rank; on xpu FSDP2 then waits for ever in its first all-gather.
     """
-    wish = os.environ.get("TORCH_BACKEND", "").lower()
-    if wish:
-        if wish not in BACKENDS:
-            raise UsageError(
-                f"unknown backend {wish!r} (from TORCH_BACKEND); expected one of {', '.join(BACKENDS)}. "
-                "Run `unset TORCH_BACKEND` to let the device decide."
-            )
-        return wish
-    kind = get_torch_device_type()
-    if kind == "cuda":
-        return "nccl"
-    return _xpu_backend() if kind == "xpu" else "gloo"
+    remember_device(device)
+    if device.type not in {"cpu", "mps"}:
+        accelerator_module(device.type).set_device(device)
 
 
-def group_backend(backend: str, kind: str) -> str:
-    """Return the backend of the process group: gloo for CPU tensors beside the accelerator's own.
+def device_id_for_group(device: torch.device, backend: str) -> torch.device | None:
+    """Return what to pass to ``init_process_group`` as ``device_id``, None where torch would refuse it.
+
+    Says once per host when the masks of its ranks are known to make the collectives of xccl hang.
 
     Args:
-        backend: As `get_torch_backend` returns it.
-        kind: Device type.
+        device: The device of this rank.
+        backend: One name, or ``cpu:gloo,cuda:nccl``.
     """
-    return backend if kind in {"cpu", "mps"} or backend in {"gloo", "mpi"} else f"cpu:gloo,{kind}:{backend}"
+    name = backend_for(backend, device.type)
+    if device.type == "xpu" and name == "xccl":
+        _warn_of_tile_masks()
+    if device.type in {"cpu", "mps"} or device.index is None or name in _UNBOUND:
+        return None
+    return device
 
 
-_bound = ""  # type of the device that this rank works on, so that no step probes for it
-
-
-def bind_device(device: torch.device) -> None:
-    """Make ``device`` the current one, which must happen before a process group is made."""
-    global _bound
-    import torch
-
-    _bound = device.type
-    if device.type in {"cuda", "xpu"}:
-        getattr(torch, device.type).set_device(device)
-
-
-def synchronize() -> None:
-    """Wait for the work queued on this rank's device; returns at once on a CPU."""
-    torch: Any = sys.modules.get("torch")
-    kind = _bound or (get_torch_device_type() if torch is not None else "cpu")
-    if kind != "cpu":
-        getattr(torch, kind).synchronize()
-
-
-def _wish() -> tuple[str, int | None]:
-    text = os.environ.get("TORCH_DEVICE", "").lower()
-    if not text:
-        return "", None
-    match = _WISH.match(text)
-    if not match or match["type"] not in DEVICE_TYPES:
-        raise UsageError(
-            f"unknown device {text!r} (from TORCH_DEVICE); expected one of {', '.join(DEVICE_TYPES)}. "
-            "Run `unset TORCH_DEVICE` to use what is there."
-        )
-    if not _available(match["type"]):
-        raise UsageError(
-            f"no usable {match['type']} device (from TORCH_DEVICE={text}): this torch finds none; expected one of "
-            f"{', '.join(filter(_available, DEVICE_TYPES))}. Run `unset TORCH_DEVICE` to use what is there."
-        )
-    return match["type"], int(match["index"]) if match["index"] else None
-
-
-def _available(kind: str) -> bool:
-    import torch
-
-    if kind == "cpu":
-        return True
-    if kind == "mps":
-        return bool(torch.backends.mps.is_available())
-    module = getattr(torch, kind, None)
-    return bool(module is not None and module.is_available())
+def _asked(device_id: Any) -> tuple[str, int | None]:
+    if device_id is None:
+        return get_torch_device_type(), None
+    if isinstance(device_id, bool):
+        raise UsageError(f"unusable device {device_id!r} (from device_id); expected an index, a device or its name.")
+    if isinstance(device_id, int):
+        return get_torch_device_type(), device_id
+    return read_device(str(device_id), "device_id")
 
 
 def _index(kind: str, visible: int) -> int:
+    """Return this rank's place among the visible devices; never its rank modulo their number."""
     ranks = told()
-    if visible == 1:
+    if visible == 1 and is_masked():
         return 0
-    if ranks.local_rank < visible:
+    if is_shared(kind):
+        return ranks.local_rank * visible // ranks.local_world_size  # neighbours share: their CPUs are near each other
+    if ranks.local_rank < visible and ranks.local_world_size <= visible:
         return ranks.local_rank
     raise MachineError(
         f"no device for local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}): {visible} {kind} "
-        f"devices are visible (from torch); expected one per rank. Start fewer ranks per host: `launch --ppn {visible} …`."
+        f"devices are visible (from torch); expected one per rank. Start fewer ranks per host: `launch --ppn {visible} …`, "
+        "share devices: `launch --oversubscribe …`, or choose: TORCH_DEVICE=cpu."
     )
 
 
-def _xpu_backend() -> str:
-    import torch.distributed as dist
-
-    if dist.is_xccl_available():
-        return "xccl"
-    try:
-        import oneccl_bindings_for_pytorch  # noqa: F401  # registers the backend ccl with torch
-    except ImportError:
-        raise MachineError(
-            "no collective backend for xpu: this torch has no xccl and oneccl_bindings_for_pytorch is not installed; "
-            "expected one of them. Install a torch with XCCL, or set TORCH_BACKEND=gloo for a slow test."
-        ) from None
-    return "ccl"
+def _warn_of_tile_masks() -> None:
+    """Say what oneCCL does with a mask per rank: it wants to see its neighbours' devices, and hangs (vllm PR 53076)."""
+    ranks, mask = told(), os.environ.get("ZE_AFFINITY_MASK")
+    if mask is None or ranks.local_rank or ranks.local_world_size == 1 or accelerator_module("xpu").device_count() != 1:
+        return
+    get_logger(__name__).warning(
+        f"each of {ranks.local_world_size} ranks sees one xpu device (from ZE_AFFINITY_MASK={mask}); collectives of xccl "
+        "hang between ranks that do not see each other's device. Run `unset ZE_AFFINITY_MASK` and let ezpz choose by "
+        "local rank."
+    )

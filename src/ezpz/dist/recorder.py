@@ -25,7 +25,7 @@ __all__ = ["answer_requests"]
 def answer_requests(rank: int, backend: str, environ: Mapping[str, str]) -> None:
     """Start a thread that waits to be asked, where the launch wants it and the backend does not do so itself."""
     asks, dumps = environ.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"), environ.get("TORCH_FR_DUMP_TEMP_FILE")
-    if not asks or not dumps or backend == "nccl":
+    if not asks or not dumps or backend.rpartition(":")[2] == "nccl":
         return
     pipe = f"{asks}{rank}.pipe"
     try:

@@ -47,6 +47,7 @@ OURS = (
     "EZPZ_HOSTS",
     "EZPZ_LAUNCH_CMD",
     "EZPZ_FLAVOUR",
+    "EZPZ_OVERSUBSCRIBE",
     "EZPZ_RUN_ID",
     "EZPZ_RECORDER",
 )

@@ -93,6 +93,7 @@ def draw_up(found: Survey, wishes: Wishes, environ: Mapping[str, str] | None = N
         site,
         user_args=wishes.launcher_args,
         extra={
+            **({"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if wishes.oversubscribe else {}),
             "EZPZ_SCHEDULER": Setting(allocation.scheduler, "where this launch is"),
             "EZPZ_JOBID": Setting(allocation.job_id, "where this launch is"),
         },

@@ -1,0 +1,87 @@
+"""What a rank on a CPU uses of its host's memory, and what the CPU is called, as the kernel tells.
+
+/proc/self/statm         2105 581 412 1 0 180 0          pages: whole, resident, … (proc_pid_statm(5))
+/proc/self/status        VmHWM:     2324 kB              the largest resident set so far (proc_pid_status(5))
+/proc/self/clear_refs    writing 5 sets VmHWM to the resident set of now (since Linux 4.0, proc_pid_clear_refs(5))
+/proc/self/cgroup        0::/system.slice/slurmstepd.scope/job_1/step_0      version 2
+                         4:memory:/slurm/uid_1000/job_1                      version 1 (cgroups(7))
+/proc/cpuinfo            model name : AMD EPYC 7A53 64-Core Processor        absent on ARM
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from pathlib import Path
+
+__all__ = ["cpu_model", "current", "peak", "reset_peak", "total"]
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def current() -> int:
+    """Return the resident set of this process in bytes; its peak where no /proc tells (macOS)."""
+    fields = _read(_PROC / "self" / "statm").split()
+    return int(fields[1]) * resource.getpagesize() if len(fields) > 1 else peak()
+
+
+def peak() -> int:
+    """Return the largest resident set of this process in bytes."""
+    for line in _read(_PROC / "self" / "status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024  # getrusage(2): bytes on macOS, kilobytes elsewhere
+
+
+def reset_peak() -> bool:
+    """Let `peak` count from now on; False where the kernel does not let this process."""
+    try:
+        (_PROC / "self" / "clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def total() -> int:
+    """Return the bytes that this host has, or the lowest limit of the control groups around this process."""
+    pages = os.sysconf("SC_PHYS_PAGES")
+    return min([pages * os.sysconf("SC_PAGE_SIZE"), *_limits()])
+
+
+def cpu_model() -> str:
+    """Return the CPU's name, or its architecture where the kernel does not tell (ARM, macOS)."""
+    for line in _read(_PROC / "cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _limits() -> list[int]:
+    limits = []
+    for line in _read(_PROC / "self" / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (_CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (_CGROUPS, "memory.max")
+        group = root / path.lstrip("/")
+        # A job's limit stands on any group above the one that holds the process.
+        for folder in (group, *group.parents):
+            text = _read(folder / name).strip()
+            if text.isdigit():  # "max" is none
+                limits.append(int(text))
+            if folder == root:
+                break
+    return limits
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,31 @@
+"""ezpz on a registered out-of-tree device (torch's PrivateUse1), with a torch that has no accelerator of its own.
+
+Needs a C++ compiler, Python's headers and ninja; the first run builds for half a minute into ``.test/``.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.require import require
+
+HERE = Path(__file__).parent
+IN_RANKS = HERE / "in_ranks_outoftree.py"
+
+
+@pytest.fixture
+def hostram(run_cli):
+    """The device is built; else the test is skipped with the reason, or fails where ``compiler`` is required."""
+    done = run_cli([sys.executable, HERE / "outoftree" / "hostram.py"], timeout=280)
+    assert done.returncode == 0 or done.stderr.count("\n") == 1, done.stderr  # one line is a reason, more are an error
+    require("compiler", done.stderr.strip() if done.returncode else None)
+
+
+@pytest.mark.timeout(480)
+def test_fsdp2_ddp_and_all_of_set_up_work_on_a_device_outside_torch(hostram, run_cli, clean_env):
+    pytest_args = ["-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120", IN_RANKS]
+    launch = [sys.executable, "-m", "ezpz.launch", "-n", "2", "env", "TORCH_DEVICE=hostram"]
+    done = run_cli([*launch, sys.executable, "-m", "pytest", *pytest_args], clean_env, 180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("8 passed") == 2, done.stdout

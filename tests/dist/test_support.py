@@ -1,0 +1,106 @@
+"""What a version of torch cannot do on a device, told by a stand-in that carries the version."""
+
+import sys
+import types
+
+import pytest
+from fake_torch import install
+
+from ezpz.dist import support
+from ezpz.errors import MachineError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2.5.1+cxx11.abi", (2, 5)),
+        ("2.10.0a0+git1eba9b3", (2, 10)),
+        ("2.13.0", (2, 13)),
+        ("2.8.0.dev20250601+xpu", (2, 8)),
+    ],
+)
+def test_versions_of_wheels_nightlies_and_own_builds_are_read(monkeypatch, text, expected):
+    install(monkeypatch, version=text)
+    assert support.torch_version() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "works"),
+    [
+        ("cuda", "2.4.1", True),
+        ("cpu", "2.7.1", False),
+        ("cpu", "2.8.0", True),
+        ("xpu", "2.5.1+cxx11.abi", False),
+        ("xpu", "2.7.1", False),
+        ("xpu", "2.8.0+xpu", True),
+        ("xpu", "2.10.0", True),
+        ("npu", "2.7.1", False),
+        ("npu", "2.8.0", True),
+        ("mps", "2.13.0", False),
+    ],
+)
+def test_fsdp2_is_refused_where_this_torch_would_fail_later(monkeypatch, kind, version, works):
+    install(monkeypatch, version=version)
+    if works:
+        support.check_fsdp2(kind)
+        return
+    short = ".".join(version.split(".")[:2])
+    with pytest.raises(MachineError, match=rf"FSDP2 does not work on {kind} with torch {short}: .+; expected .*ddp"):
+        support.check_fsdp2(kind)
+
+
+def test_the_refusal_on_aurora_names_the_reason_and_the_version(monkeypatch):
+    install(monkeypatch, version="2.5.1+cxx11.abi")
+    with pytest.raises(MachineError, match=r"fully_shard calls torch\.cuda.*expected torch >= 2\.8"):
+        support.check_fsdp2("xpu")
+
+
+@pytest.mark.parametrize(
+    ("version", "home"), [("2.5.1", "torch.distributed._composable.fsdp"), ("2.6.0", "torch.distributed.fsdp")]
+)
+def test_fully_shard_is_taken_from_where_this_torch_has_it(monkeypatch, version, home):
+    install(monkeypatch, version=version)
+    monkeypatch.setitem(sys.modules, home, types.SimpleNamespace(fully_shard="here"))
+    assert support.fsdp2().fully_shard == "here"
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "expected"),
+    [
+        ("cuda", "2.4.0", True),
+        ("xpu", "2.13.0", False),
+        ("cpu", "2.9.1", False),
+        ("cpu", "2.13.0", True),
+        ("npu", "2.13.0", False),
+    ],
+)
+def test_averages_are_trusted_only_where_they_are_known_to_be_right(monkeypatch, kind, version, expected):
+    install(monkeypatch, version=version)
+    assert support.average_is_supported(kind) is expected
+
+
+def test_gpus_whose_group_is_made_of_gloo_average_as_gloo_does(monkeypatch):
+    dist = install(monkeypatch, version="2.9.1", cuda=1).distributed
+    dist.is_initialized = lambda: True
+    dist.get_backend_config = lambda: "cpu:gloo,cuda:gloo"
+    assert support.average_is_supported("cuda") is False
+    dist.get_backend_config = lambda: "cpu:gloo,cuda:nccl"
+    assert support.average_is_supported("cuda") is True
+
+
+def sharded(summed, count=3):
+    """A model with `count` wrapped modules and one plain one; `summed` gets what each was told."""
+
+    def told(*, enable):
+        summed.append(enable)
+
+    wrapped = [types.SimpleNamespace(set_force_sum_reduction_for_comms=told) for _ in range(count)]
+    return types.SimpleNamespace(modules=lambda: iter([*wrapped, types.SimpleNamespace()]))
+
+
+@pytest.mark.parametrize(("kind", "changed"), [("xpu", True), ("npu", True), ("cuda", False)])
+def test_gradients_are_summed_where_the_backend_cannot_average(monkeypatch, kind, changed):
+    install(monkeypatch)
+    told = []
+    assert support.sum_gradients(sharded(told), kind) is changed
+    assert told == [True] * 3 * changed
