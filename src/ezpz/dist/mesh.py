@@ -1,0 +1,263 @@
+"""The mesh: which ranks work together for each kind of parallelism.
+
+Ranks are numbered as in a table whose last column changes fastest, so that the ranks of one layer (tp) are neighbours and
+share a host, and pipeline stages (pp) lie farthest apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.dist.degrees import DIMENSIONS, Degrees, resolve
+from ezpz.dist.device import get_torch_device_type
+from ezpz.dist.subgroups import new_groups
+from ezpz.dist.world import told
+from ezpz.errors import MachineError, UsageError
+from ezpz.ranks import expand_counts, of_this_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = [
+    "DIMENSIONS",
+    "axis",
+    "check_degrees",
+    "coordinate",
+    "degree",
+    "fsdp_mesh",
+    "get_mesh",
+    "init_mesh",
+    "stage_mesh",
+]
+
+_DP = ("dp_replicate", "dp_shard")
+_INSIDE_STAGE = DIMENSIONS[1:]
+
+
+class _Made(NamedTuple):
+    mesh: Any
+    degrees: Degrees
+    device_type: str
+    world: Any  # the process group in which the mesh was made; another one means that the mesh is of the past
+
+
+_made: list[_Made] = []  # of the present process group, the latest last
+
+
+def init_mesh(
+    dp_replicate: int = 1,
+    dp_shard: int = -1,
+    cp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    *,
+    device_type: str | None = None,
+    tp_across_hosts: bool = False,
+) -> DeviceMesh:
+    """Arrange all ranks in a mesh, and remember it for `get_mesh`.
+
+    All ranks must call it with the same degrees. Asked again for the same degrees it returns the mesh that is there.
+
+    Args:
+        dp_replicate: Copies of the model. One degree may be -1, "the rest of the ranks"; by default that is ``dp_shard``.
+        dp_shard: Ranks over which the weights of one copy are sharded.
+        cp: Ranks that share one sequence.
+        tp: Ranks that share one layer.
+        pp: Pipeline stages.
+        device_type: ``cuda``, ``xpu``, ``cpu``, …; by default the device's own, and ``cpu`` where the process group moves
+            only CPU tensors.
+        tp_across_hosts: Let tensor parallel cross hosts.
+
+    Returns:
+        A mesh with the dimensions of `DIMENSIONS` in that order, those of size 1 left out except ``dp_shard``.
+
+    Raises:
+        MachineError: There is no process group yet.
+        UsageError: The degrees do not multiply to the world, or tensor parallel does not fit inside a host.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    world = _world("init_mesh")
+    sizes = {"dp_replicate": dp_replicate, "dp_shard": dp_shard, "cp": cp, "tp": tp, "pp": pp}
+    degrees = check_degrees(world.size(), sizes, tp_across_hosts=tp_across_hosts)
+    kind = device_type or _device_type()
+    _made[:] = [made for made in _made if made.world is world]
+    for made in _made:
+        if (made.degrees, made.device_type) == (degrees, kind):
+            _made.remove(made)
+            _made.append(made)
+            return made.mesh
+    kept = {name: size for name, size in degrees.by_name().items() if size > 1 or name == "dp_shard"}
+    with new_groups() as keep_device:
+        mesh = init_device_mesh(kind, tuple(kept.values()), mesh_dim_names=tuple(kept))
+        keep_device(mesh.get_all_groups())
+    _made.append(_Made(mesh, degrees, kind, world))
+    return mesh
+
+
+def check_degrees(world_size: int, sizes: Mapping[str, int], *, tp_across_hosts: bool = False) -> Degrees:
+    """Return the degrees of a mesh on the hosts of this job; makes nothing and needs no process group.
+
+    Raises:
+        UsageError: They do not multiply to the world, or tensor parallel does not fit inside a host.
+    """
+    per_host = _ranks_per_host(world_size)
+    return resolve(world_size, ranks_per_host=per_host, tp_across_hosts=tp_across_hosts, **sizes)
+
+
+def get_mesh() -> DeviceMesh | None:
+    """Return the mesh of the last `init_mesh` in the present process group; None before."""
+    import torch.distributed as dist
+
+    if not _made or not dist.is_initialized() or _made[-1].world is not dist.group.WORLD:
+        return None
+    return _made[-1].mesh
+
+
+def degree(mesh: DeviceMesh | None, name: str) -> int:
+    """Return the size of a dimension, or of ``dp``: 1 for what is left out.
+
+    Without a mesh all ranks are data parallel.
+    """
+    if mesh is None:
+        return _world_size() if name in {"dp", "dp_shard"} else _check_name(name, 1)
+    return math.prod(mesh.size(place) for place in _places(mesh, name))
+
+
+def coordinate(mesh: DeviceMesh | None, name: str) -> int:
+    """Return this rank's place along a dimension, or along ``dp``, from 0: 0 for what is left out.
+
+    Raises:
+        MachineError: This rank is not in the mesh.
+    """
+    if mesh is None:
+        return _world_rank() if name in {"dp", "dp_shard"} else _check_name(name, 0)
+    coordinates = mesh.get_coordinate()
+    if coordinates is None:
+        raise MachineError(
+            f"rank {_world_rank()} has no place in {mesh}; expected a mesh of all ranks. Make it with ezpz.init_mesh(…)."
+        )
+    found = 0
+    for place in _places(mesh, name):
+        found = found * mesh.size(place) + int(coordinates[place])
+    return found
+
+
+def axis(mesh: DeviceMesh, name: str) -> DeviceMesh | None:
+    """Return the 1-D mesh of a dimension, or of ``dp``: copies and shards as one; None for what is left out.
+
+    All ranks must ask for ``dp`` alike, because the first question makes its groups where there are copies and shards.
+    """
+    there = _names(mesh)
+    names = tuple(there[place] for place in _places(mesh, name))
+    return _joined(mesh, names, name) if names else None
+
+
+def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh for ``fully_shard``: 1-D, or 2-D (copies, shards) for HSDP.
+
+    The ranks of one sequence (cp) hold the same weights, so that they share in the sharding. All ranks must ask alike.
+    """
+    shard = _joined(mesh, _present(mesh, ("dp_shard", "cp")), "fsdp")
+    if "dp_replicate" not in _names(mesh):
+        return shard
+    names = _names(shard)
+    if names == ("dp_shard",):
+        return mesh["dp_replicate", "dp_shard"]
+    # Torch from 2.11 on joins meshes and warns when flattened dimensions are picked by name; older ones do only that.
+    join = getattr(type(mesh), "_concatenate", None)
+    return join([mesh["dp_replicate"], shard]) if join else mesh["dp_replicate", names[0]]
+
+
+def stage_mesh(mesh: DeviceMesh) -> DeviceMesh | None:
+    """Return the 1-D mesh of the ranks that hold the same pipeline stage; None when there are no stages."""
+    if "pp" not in _names(mesh):
+        return None
+    return _joined(mesh, _present(mesh, _INSIDE_STAGE), "stage")
+
+
+def _joined(mesh: DeviceMesh, names: tuple[str, ...], name: str) -> DeviceMesh:
+    """Return several dimensions as one; torch keeps it in the mesh under its name, so that groups are made once."""
+    if len(names) == 1:
+        return mesh[names[0]]
+    with new_groups() as keep_device:
+        joined = mesh[names]._flatten(name)  # noqa: SLF001  # torch documents it under this name
+        keep_device(joined.get_all_groups())
+    return joined
+
+
+def _present(mesh: DeviceMesh, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in _names(mesh))
+
+
+def _names(mesh: DeviceMesh) -> tuple[str, ...]:
+    return tuple(mesh.mesh_dim_names or ())
+
+
+def _places(mesh: DeviceMesh, name: str) -> list[int]:
+    _check_name(name, 0)
+    there = _names(mesh)
+    if name in there:  # a mesh of the user's own may call its only dimension dp
+        return [there.index(name)]
+    return [there.index(part) for part in _DP if part in there] if name == "dp" else []
+
+
+def _check_name(name: str, value: int) -> int:
+    if name not in {*DIMENSIONS, "dp"}:
+        raise UsageError(
+            f"a mesh has no dimension {name!r}; expected dp or one of {', '.join(DIMENSIONS)}. Ask for `dp` if batches are "
+            "to be told apart."
+        )
+    return value
+
+
+def _world(who: str) -> ProcessGroup:
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise MachineError(
+            f"{who} needs a process group, and this process has none (from torch.distributed); expected one of all ranks. "
+            "Call `ezpz.setup_torch()` first."
+        )
+    return dist.group.WORLD
+
+
+def _world_size() -> int:
+    import torch.distributed as dist
+
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else told().world_size
+
+
+def _world_rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else told().rank
+
+
+def _ranks_per_host(world_size: int) -> int | list[int] | None:
+    """Return the ranks of each host, as the launch planned them or as this rank's launcher says; None if nobody knows."""
+    if "EZPZ_PLACEMENT" in os.environ and of_this_launch(os.environ):
+        counts = list(expand_counts(os.environ["EZPZ_PLACEMENT"]))
+        if sum(counts) == world_size:
+            return counts
+    ranks = told()
+    # A group of another size was made by hand, or plays a larger world: the launcher's hosts are not its hosts.
+    return ranks.local_world_size if ranks.world_size == world_size else None
+
+
+def _device_type() -> str:
+    """Return the device's type if the process group has a backend of its own for it, else ``cpu``.
+
+    gloo names cuda and mps among its devices, but moves their tensors through the host or not at all.
+    """
+    import torch.distributed as dist
+
+    kind = get_torch_device_type()
+    pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
+    backends = {device: backend for device, _, backend in pairs}
+    return kind if backends.get(kind, "gloo") not in {"gloo", "mpi"} else "cpu"
