@@ -1,0 +1,132 @@
+"""Names of number formats, and how a model computes in one while its weights stay as they are.
+
+bf16 bfloat16    fp16 float16    fp32 float32    or a torch.dtype of these three
+
+Nothing else is taken: a mistyped name that silently becomes another format is found weeks later in a loss curve.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ezpz.dist.world import told
+from ezpz.errors import UsageError
+from ezpz.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import nn
+
+__all__ = ["autocast_forward", "fsdp_policies", "resolve_dtype", "usable_dtype"]
+
+DTYPES = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp16": "float16",
+    "float16": "float16",
+    "fp32": "float32",
+    "float32": "float32",
+}
+
+
+def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return the torch.dtype that a name stands for.
+
+    Args:
+        dtype: bf16, bfloat16, fp16, float16, fp32, float32 in any case, or one of the three as torch.dtype.
+
+    Raises:
+        UsageError: Anything else.
+    """
+    import torch
+
+    name = DTYPES.get(str(dtype).removeprefix("torch.").lower())
+    if name is None:
+        raise UsageError(
+            f"unknown dtype {dtype!r} (from dtype=); expected one of {', '.join(DTYPES)}. "
+            'For full precision write dtype="fp32".'
+        )
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype to compute in: the wished one, or float32 with one warning where the device has no bfloat16.
+
+    bfloat16 is the default, so a device without it (V100, for example) must not stop the first run. float16 would need
+    a GradScaler that the script does not have, therefore float32. A CPU always computes bfloat16, fast or slowly.
+    """
+    import torch
+
+    wished = resolve_dtype(dtype)
+    if wished != torch.bfloat16 or device.type == "cpu":
+        return wished
+    from ezpz.dist.accelerator import device_name, is_bf16_supported
+
+    if is_bf16_supported(device):
+        return wished
+    if told().rank == 0:
+        get_logger(__name__).warning(
+            f"dtype=bf16 becomes fp32: {device_name(device)} does not compute bfloat16. "
+            'Write dtype="fp32", or dtype="fp16" with a torch.amp.GradScaler.'
+        )
+    return torch.float32
+
+
+def fsdp_policies(dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return the MixedPrecisionPolicy of blocks and of the root.
+
+    Gradients are summed in float32, because a sum over many ranks loses bits in 16. The root returns float32, so that
+    a loss computed outside of the model is not computed in 16 bits.
+    """
+    import torch
+
+    from ezpz.dist.support import fsdp2
+
+    policy = fsdp2().MixedPrecisionPolicy
+    if dtype == torch.float32:
+        return policy(), policy()
+    inside = {"param_dtype": dtype, "reduce_dtype": torch.float32}
+    return policy(**inside), policy(**inside, output_dtype=torch.float32)
+
+
+def autocast_forward(model: nn.Module, dtype: torch.dtype, device_type: str) -> None:
+    """Let ``model.forward`` compute under autocast and return float32; weights and gradients keep their format."""
+    import torch
+
+    if dtype != torch.float32:
+        forward = model.forward
+        model.forward = functools.update_wrapper(
+            functools.partial(_under_autocast, forward, device_type, dtype), forward
+        )
+
+
+def _under_autocast(
+    forward: Callable[..., Any], device_type: str, dtype: torch.dtype, *args: Any, **kwargs: Any
+) -> Any:
+    import torch
+
+    with torch.autocast(device_type, dtype=dtype):
+        output = forward(*args, **kwargs)
+    return _to_float32(output, dtype)
+
+
+def _to_float32(value: Any, dtype: torch.dtype) -> Any:
+    """Cast what autocast has left in 16 bits; other objects than tensors in tuples, lists and dicts stay as they are."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype == dtype else value
+    if isinstance(value, dict):
+        result = copy.copy(value)  # keeps subclasses, such as the outputs of Hugging Face models
+        for key, item in value.items():
+            result[key] = _to_float32(item, dtype)
+        return result
+    if isinstance(value, (tuple, list)):
+        items = [_to_float32(item, dtype) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

@@ -1,0 +1,95 @@
+"""FSDP2: weights, gradients and optimizer state cut over the data-parallel ranks, gathered block by block.
+
+On a 2-D mesh (dp_replicate x shard) it is HSDP: cut inside a host, copied across hosts. FSDP1, the class, is not used:
+torch calls it deprecated, and it refuses CPUs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ezpz.dist.precision import fsdp_policies
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["fsdp_options", "shard"]
+
+
+def fsdp_options() -> set[str]:
+    """Return the keywords of this torch's ``fully_shard`` that a user may pass on."""
+    from ezpz.dist.support import fsdp2
+
+    ours = {"module", "mesh", "reshard_after_forward", "mp_policy", "dp_mesh_dims"}
+    return set(inspect.signature(fsdp2().fully_shard).parameters) - ours
+
+
+def shard(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    blocks: Sequence[nn.Module],
+    dtype: torch.dtype,
+    *,
+    reshard_after_forward: bool | int = True,
+    **options: Any,
+) -> None:
+    """Shard every block and then what is left, in place.
+
+    The last block and the root are kept whole after forward, as torch advises: backward begins with them and would
+    gather them at once. With ``reshard_after_forward=False`` every block is kept: more memory, half of the gathering.
+
+    Weights are taken as they are on each rank, and moved to the device block by block, so that no device ever holds the
+    whole model. Build it from the same seed on every rank.
+
+    Args:
+        model: The model, on any device, or on meta.
+        mesh: 1-D, or 2-D with the copies first.
+        blocks: Units to gather and free together; none shares a parameter with another.
+        dtype: What forward and backward compute in; gradients are averaged in float32.
+        reshard_after_forward: As for torch's ``fully_shard``; a number keeps the weights cut over that many ranks.
+        **options: Passed on to ``fully_shard``.
+    """
+    from ezpz.dist.support import fsdp2, sum_gradients
+
+    fully_shard = fsdp2().fully_shard
+    inner, outer = fsdp_policies(dtype)
+    chosen = {id(block) for block in blocks}
+    last = blocks[-1] if blocks else None
+    for module in reversed(list(model.modules())):  # what is inside comes first, where a user names nested blocks
+        if id(module) in chosen:
+            keep = module is last and reshard_after_forward is True
+            fully_shard(
+                module,
+                mesh=mesh,
+                mp_policy=inner,
+                reshard_after_forward=False if keep else reshard_after_forward,
+                **options,
+            )
+    # Left out, torch keeps the root whole; older versions do so always and do not know the word for it, None.
+    root = {} if reshard_after_forward is True else {"reshard_after_forward": reshard_after_forward}
+    fully_shard(model, mesh=mesh, mp_policy=outer, **root, **options)
+    sum_gradients(model, mesh.device_type)  # where the collective library has no average that can be trusted
+    if mesh.ndim == 2:
+        _agree_across_copies(model, mesh)
+
+
+def _agree_across_copies(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Give every copy of a shard the first one's numbers: copies that start apart stay apart for ever."""
+    import torch
+    import torch.distributed as dist
+
+    group = mesh.get_group(0)
+    source = dist.get_global_rank(group, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            local = parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter.detach()
+            if not local.is_meta:
+                sent = local.to(mesh.device_type)  # shards may stay on the CPU (CPUOffloadPolicy)
+                dist.broadcast(sent, src=source, group=group)
+                if sent is not local:
+                    local.copy_(sent)

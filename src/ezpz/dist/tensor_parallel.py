@@ -1,0 +1,226 @@
+"""Cut a model's weights over the "tp" axis of a mesh, as a plan says (see `plans`).
+
+torch's parallelize_module skips a pattern that fits nothing with a warning, and forgets that two modules share a
+weight. Here the first is an error, and the second is put right or refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from ezpz.dist.plans import check_divisible, make_style
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["apply_plan", "find_plan", "loss_parallel"]
+
+# Names under which configurations tell numbers of heads; a rank must get whole heads.
+_HEADS = ("n_heads", "n_head", "n_kv_heads", "num_heads", "num_attention_heads", "num_key_value_heads")
+
+
+def loss_parallel() -> Any:
+    """Return torch's context in which ``cross_entropy`` takes logits that are cut along the vocabulary.
+
+    Loss and ``backward()`` belong inside. The plan must leave the logits cut: ``llama_plan(loss_parallel=True)``.
+    """
+    from torch.distributed.tensor.parallel import loss_parallel as torchs_own
+
+    return torchs_own()
+
+
+def find_plan(model: nn.Module, tp_plan: Mapping[str, Any] | None, degree: int) -> dict[str, Any]:
+    """Return the plan given, or the one that the model brings as ``tp_plan``, an attribute or a method.
+
+    Raises:
+        UsageError: There is none, or it is no mapping.
+    """
+    plan: Any = tp_plan if tp_plan is not None else getattr(model, "tp_plan", None)
+    if callable(plan):
+        plan = plan()
+    if not plan:
+        raise UsageError(
+            f"no plan for tp={degree}: {type(model).__name__} has no tp_plan (from wrap_model); expected names of modules "
+            'and how they are cut. Pass tp_plan=ezpz.dist.llama_plan(), or {"layers.*.up": "colwise", '
+            '"layers.*.down": "rowwise"}.'
+        )
+    if not hasattr(plan, "items"):
+        raise UsageError(
+            f"unusable tp_plan of type {type(plan).__name__}; expected a dict from module names to styles."
+        )
+    return dict(plan)
+
+
+def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> None:
+    """Cut the modules that a plan names over a 1-D mesh, in place.
+
+    Weights come from the first rank of the axis, also those that the plan leaves whole, so that ranks which compute
+    the same thing hold the same numbers.
+
+    Raises:
+        UsageError: A pattern fits no module, a size is not divisible, or the plan tears shared weights apart.
+    """
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    steps = [
+        (name, module, make_style(style) if isinstance(style, str) else style)
+        for pattern, style in plan.items()
+        for name, module in _resolve(model, pattern)
+    ]
+    _check_sizes(model, steps, mesh.size())
+    ties = list(_ties(model))
+    for _, module, style in steps:
+        if style == "replicate":
+            _replicate(module, mesh)
+        elif style == "gather_sequence":
+            module.register_forward_pre_hook(_gathers_sequence(mesh), with_kwargs=True)
+        else:
+            _watch_sequence(module, style, mesh.size())
+            parallelize_module(module, mesh, style)
+    for places in ties:
+        _tie_again(places)
+    _agree_on_whole_weights(model, mesh)
+
+
+def _resolve(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
+    """Return the modules that a pattern names; ``*`` stands for one part of a dotted name."""
+    parts = pattern.split(".") if pattern else []
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if len(own := name.split(".") if name else []) == len(parts)
+        and all(fnmatchcase(part, wish) for part, wish in zip(own, parts, strict=True))
+    ]
+    if found:
+        return found
+    names = {".".join("*" if part.isdigit() else part for part in name.split(".")) for name, _ in model.named_modules()}
+    near = difflib.get_close_matches(pattern, sorted(names - {""}), n=3, cutoff=0.3)
+    raise UsageError(
+        f"tp_plan names {pattern!r}, but {type(model).__name__} has no such module; expected a name of "
+        f"model.named_modules(){', for example ' + ', '.join(near) if near else ''}."
+    )
+
+
+def _check_sizes(model: nn.Module, steps: list[tuple[str, nn.Module, Any]], degree: int) -> None:
+    from torch import nn
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    for holder in (model, getattr(model, "config", None), getattr(model, "args", None)):
+        for name in _HEADS:
+            heads = getattr(holder, name, None)
+            if isinstance(heads, int):
+                check_divisible(degree, **{name: heads})
+    for name, module, style in steps:
+        if isinstance(module, nn.Linear) and isinstance(style, ColwiseParallel):
+            if style.output_layouts != (Replicate(),):  # a gathered output may have been cut unevenly
+                check_divisible(degree, **{f"{name}.out_features": module.out_features})
+        elif isinstance(module, nn.Linear) and isinstance(style, RowwiseParallel):
+            check_divisible(degree, **{f"{name}.in_features": module.in_features})
+
+
+def _watch_sequence(module: nn.Module, style: Any, degree: int) -> None:
+    """Refuse batches whose sequence cannot be cut equally: ranks would exchange parts of different sizes and hang."""
+    from torch import nn
+    from torch.distributed.tensor import Shard
+
+    if not isinstance(module, nn.Embedding) or getattr(style, "output_layouts", None) != (Shard(1),):
+        return
+
+    def check(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        check_divisible(degree, sequence=inputs[0].shape[1])
+
+    module.register_forward_pre_hook(check)
+
+
+def _replicate(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Hold whole weights as DTensors, so that clipping and optimizers see one kind of parameter on one mesh."""
+    from torch.distributed.tensor import DTensor, Replicate, distribute_module
+
+    def enter(_module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+        return tuple(
+            DTensor.from_local(each, mesh, (Replicate(),), run_check=False) if _is_plain(each) else each
+            for each in inputs
+        )
+
+    def leave(_module: nn.Module, output: Any, _mesh: DeviceMesh) -> Any:
+        return output.to_local() if isinstance(output, DTensor) else output
+
+    distribute_module(module, mesh, None, enter, leave)
+
+
+def _gathers_sequence(mesh: DeviceMesh) -> Any:
+    """Return a hook that makes the first tensor of a call whole along dimension 1, whatever else is passed.
+
+    torch's PrepareModuleInput must be told how many arguments a module takes, which differs between models.
+    """
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    def whole(tensor: Any) -> Any:
+        if _is_plain(tensor):
+            tensor = DTensor.from_local(tensor, mesh, (Shard(1),), run_check=False)
+        return tensor.redistribute(placements=(Replicate(),)) if isinstance(tensor, DTensor) else tensor
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+        if args:
+            return (whole(args[0]), *args[1:]), kwargs
+        first = next(iter(kwargs))
+        return args, {**kwargs, first: whole(kwargs[first])}
+
+    return hook
+
+
+def _is_plain(value: Any) -> bool:
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
+
+
+def _ties(model: nn.Module) -> Iterator[list[tuple[str, nn.Module, str]]]:
+    """Yield the places of every parameter that several modules share."""
+    places: dict[int, list[tuple[str, nn.Module, str]]] = {}
+    for name, module in model.named_modules():
+        for own, parameter in module.named_parameters(recurse=False):
+            places.setdefault(id(parameter), []).append((name, module, own))
+    yield from (shared for shared in places.values() if len(shared) > 1)
+
+
+def _tie_again(places: list[tuple[str, nn.Module, str]]) -> None:
+    kept: torch.nn.Parameter = getattr(places[0][1], places[0][2])
+    for _, module, own in places[1:]:
+        if getattr(getattr(module, own), "placements", None) != getattr(kept, "placements", None):
+            names = " and ".join(f"{name}.{own}" for name, _, own in places)
+            raise UsageError(
+                f"tp_plan cuts one shared weight in two ways: {names} are the same parameter; expected the same cut "
+                "(embedding rowwise and output colwise), or none. Change the plan, or do not tie them."
+            )
+        module.register_parameter(own, kept)
+
+
+def _agree_on_whole_weights(model: nn.Module, mesh: DeviceMesh) -> None:
+    import torch
+    import torch.distributed as dist
+
+    group = mesh.get_group()
+    source = dist.get_global_rank(group, 0)
+    for parameter in model.parameters():
+        local = parameter.detach()
+        if hasattr(local, "placements"):
+            if not all(placement.is_replicate() for placement in local.placements):
+                continue
+            local = local.to_local()
+        if local.is_meta:
+            continue
+        sent = local.to(mesh.device_type)
+        with torch.no_grad():
+            dist.broadcast(sent, src=source, group=group)
+            if sent is not local:
+                local.copy_(sent)

@@ -1,0 +1,59 @@
+"""A loss that is the mean over all tokens of all ranks, also where ranks hold different numbers of them.
+
+DDP and FSDP average gradients over ranks. If each rank takes the mean of its own tokens, a rank with few tokens counts
+as much as one with many: 10 sequences over 4 ranks are not the batch of 10 any more. The remedy is to give each rank
+
+    (sum of its token losses) x (number of ranks) / (number of tokens on all ranks)
+
+whose average over ranks is the sum of all token losses by the number of all tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["averaging_groups", "scale_loss"]
+
+
+def scale_loss(loss_sum: torch.Tensor, count: float | torch.Tensor, mesh: DeviceMesh | None = None) -> Any:
+    """Return the loss whose gradients, averaged over ranks, are those of the global mean.
+
+    Costs one all_reduce of one number (two under HSDP) and waits for no device. With gradient accumulation, give each
+    micro-batch the ``count`` of the whole step of this rank.
+
+    Args:
+        loss_sum: Sum of the losses of this rank's tokens or samples, a 0-d tensor that backward starts from; 0 for none.
+        count: How many they are.
+        mesh: The mesh of the wrapped model; by default the one that `init_mesh` made, else all ranks are data parallel.
+
+    Returns:
+        A 0-d tensor. Its mean over data-parallel ranks is the global mean loss.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if hasattr(loss_sum, "full_tensor"):
+        loss_sum = loss_sum.full_tensor()  # under loss_parallel
+    groups = averaging_groups(mesh)
+    total = torch.as_tensor(count, device=loss_sum.device).detach().clone()
+    ranks = 1
+    for group in groups:
+        dist.all_reduce(total, group=group)
+        ranks *= dist.get_world_size(group)
+    return loss_sum * (ranks / total.clamp(min=1))  # no tokens anywhere: the sum is 0, and so is the loss
+
+
+def averaging_groups(mesh: DeviceMesh | None) -> list[Any]:
+    """Return the groups over which gradients are averaged one after the other; none for a world of one."""
+    import torch.distributed as dist
+
+    from ezpz.dist.mesh import fsdp_mesh, get_mesh
+
+    mesh = mesh if mesh is not None else get_mesh()
+    if mesh is not None:
+        return list(fsdp_mesh(mesh).get_all_groups())
+    return [dist.group.WORLD] if dist.is_initialized() else []

@@ -1,0 +1,232 @@
+"""One call that makes a model ready for many ranks.
+
+The order is fixed, and each step has its reason:
+
+    1. tensor parallel     cuts weights by meaning (heads, features); later steps must see the cut weights
+    2. recompute           wraps the forward of a block, collectives of step 1 included
+    3. compile             compiles what a block does, recomputation included
+    4. fsdp, ddp, zero1    hooks around the finished blocks; they move, gather and average
+    5. meta to memory      only now, so that no rank ever holds more than its shards (DDP: before 4, it copies weights)
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from ezpz.dist.blocks import find_blocks, largest_parts, select_blocks, without_shared
+from ezpz.dist.compiling import compile_blocks
+from ezpz.dist.device import get_torch_device
+from ezpz.dist.precision import autocast_forward, usable_dtype
+from ezpz.dist.recompute import recompute_blocks, stride_of
+from ezpz.dist.replicated import ddp_group, ddp_options, replicate
+from ezpz.dist.sharding import fsdp_options, shard
+from ezpz.dist.tensor_parallel import apply_plan, find_plan
+from ezpz.dist.world import told
+from ezpz.dist.zero1 import mark
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["STRATEGIES", "wrap_model"]
+
+STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "none", "deepspeed")
+_META = {"initialize", "build", "seed"}  # of `materialize`
+_OWN_EXTRA = {"blocks", *_META}
+_MOVED_BY_FSDP = {"cpu", "cuda", "xpu"}  # block by block; to other devices the whole model must go before
+_ARGUMENTS = {"mesh", "dtype", "reshard_after_forward", "tp_plan", "activation_checkpoint", "compile"}
+
+
+def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by position
+    model: nn.Module,
+    strategy: str | bool = "ddp",
+    mesh: DeviceMesh | None = None,
+    dtype: str | torch.dtype = "bf16",
+    reshard_after_forward: bool | int = True,
+    tp_plan: Mapping[str, Any] | None = None,
+    activation_checkpoint: str | int | None = None,
+    compile: bool = False,  # noqa: A002  # torch's own word for it
+    **extra: Any,
+) -> nn.Module:
+    """Return ``model`` ready for training on all ranks; call `setup_torch` first, and make the optimizer afterwards.
+
+    Outputs are float32 whatever ``dtype`` is. ``dtype="fp16"`` needs a ``torch.amp.GradScaler(device.type)`` in the
+    script, because small gradients vanish in float16; bf16 needs none.
+
+    Args:
+        model: On any device, or built under ``torch.device("meta")``. It is changed in place.
+        strategy: "ddp": a copy per rank. "fsdp": weights cut over ranks. "hsdp": cut inside a host, copied across hosts.
+            "zero1": as ddp, the optimizer's state cut (`make_optimizer`). "none": no data parallelism. "deepspeed".
+            Older code's True and ``use_fsdp=True`` mean "fsdp", False means "ddp".
+        mesh: From `init_mesh`; by default the one that it made last, else all ranks are data parallel.
+        dtype: To compute in: bf16 (float32 with a warning where the device has none), fp16, fp32. Weights keep theirs.
+        reshard_after_forward: FSDP: free a block's weights after its forward (less memory) or keep them until its
+            backward (less traffic). Last block and root are kept in any case.
+        tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.plans`. By default the model's own
+            ``tp_plan``, an attribute or a method. Not looked at where the mesh has no such axis.
+        activation_checkpoint: "full", "selective" (every second block), or n for every n-th: less memory, more time.
+        compile: Compile block by block.
+        **extra: ``blocks=`` (classes, their names, or a function of a module) instead of those that repeat, see
+            `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=`` for `materialize`; keywords of
+            DistributedDataParallel, ``fully_shard`` or `ezpz.dist.deepspeed.wrap`.
+
+    Returns:
+        The model itself ("fsdp", "hsdp", "none"), or what wraps it, with the original as ``.module``.
+
+    Raises:
+        UsageError: An argument is unknown or does not fit the model, the mesh or the other arguments.
+        MachineError: This torch cannot do it on this device.
+    """
+    strategy, mesh, extra = _modern(strategy, mesh, extra)
+    if strategy == "deepspeed":
+        return _by_deepspeed(model, {"dtype": dtype, **extra})
+    stride = stride_of(activation_checkpoint)
+    options = _options(model, strategy, extra)
+    number_format = usable_dtype(dtype, get_torch_device())
+    mesh = _mesh_for(strategy, mesh)
+    blocks = find_blocks(model) if extra.get("blocks") is None else select_blocks(model, extra["blocks"])
+    _cut_by_plan(model, mesh, tp_plan)
+    recompute_blocks(model, blocks, stride)
+    if compile:
+        compile_blocks(model, blocks, get_torch_device().type)
+    if strategy in {"fsdp", "hsdp"}:
+        options["reshard_after_forward"] = reshard_after_forward
+        _shard(model, mesh, blocks, number_format, options)
+        _fill_meta(model, extra)
+        return model
+    _move(model, extra)
+    autocast_forward(model, number_format, get_torch_device().type)
+    return model if strategy == "none" else _replicate(model, strategy, mesh, options)
+
+
+def _by_deepspeed(model: nn.Module, extra: dict[str, Any]) -> nn.Module:
+    from ezpz.dist.deepspeed import wrap
+
+    wrapped: nn.Module = wrap(model, **extra)
+    return wrapped
+
+
+def _modern(strategy: Any, mesh: Any, extra: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+    """Translate older spellings: ``wrap_model(model, True)``, ``use_fsdp=``, ``device_mesh=``, ``strategy="FSDP"``."""
+    extra = dict(extra)
+    if "use_fsdp" in extra:
+        strategy = bool(extra.pop("use_fsdp"))
+    if isinstance(strategy, bool):
+        strategy = "fsdp" if strategy else "ddp"
+    if "device_mesh" in extra:
+        if mesh is not None:
+            raise UsageError("both mesh= and device_mesh= are given; expected one. Write mesh=, the present name.")
+        mesh = extra.pop("device_mesh")
+    name = str(strategy).lower()
+    if name not in STRATEGIES:
+        near = difflib.get_close_matches(name, STRATEGIES, n=1)
+        raise UsageError(
+            f"unknown strategy {strategy!r} (from wrap_model); expected one of {', '.join(STRATEGIES)}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+        )
+    return name, mesh, extra
+
+
+def _options(model: nn.Module, strategy: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Check the remaining keywords, and return those that go to torch."""
+    if hasattr(model, "set_requires_gradient_sync") or hasattr(model, "no_sync"):
+        raise UsageError(
+            f"{type(model).__name__} is wrapped already (from wrap_model); expected a plain module. Call wrap_model once."
+        )
+    passed_on = {"ddp": ddp_options, "zero1": ddp_options, "fsdp": fsdp_options, "hsdp": fsdp_options, "none": set}
+    options = passed_on[strategy]()
+    for name in extra.keys() - options - _OWN_EXTRA:
+        known = options | _OWN_EXTRA
+        near = difflib.get_close_matches(name, sorted(known | _ARGUMENTS), n=1)
+        raise UsageError(
+            f"unknown keyword {name!r} (from wrap_model with strategy={strategy!r}); expected one of "
+            f"{', '.join(sorted(known))}." + (f" Did you mean {near[0]!r}?" if near else "")
+        )
+    return {name: value for name, value in extra.items() if name in options}
+
+
+def _mesh_for(strategy: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
+    import torch.distributed as dist
+
+    from ezpz.dist.mesh import degree, get_mesh, init_mesh
+
+    if strategy != "none" and not dist.is_initialized():
+        raise UsageError(
+            f"strategy={strategy!r} needs a process group, and there is none; expected setup_torch() before wrap_model(). "
+            "Call ezpz.setup_torch() first; it works for one process too."
+        )
+    mesh = mesh if mesh is not None else get_mesh()
+    if strategy in {"ddp", "zero1"}:
+        ddp_group(mesh)  # refuses a mesh before anything is changed
+    if strategy == "hsdp":
+        if mesh is None:
+            return _mesh_of_hosts()
+        if degree(mesh, "dp_replicate") == 1:
+            raise UsageError(
+                "strategy='hsdp' needs copies, and the mesh has dp_replicate=1 (from mesh); expected 2 or more. "
+                "Use init_mesh(dp_replicate=<number of hosts>), or strategy='fsdp'."
+            )
+    return init_mesh() if strategy == "fsdp" and mesh is None else mesh
+
+
+def _mesh_of_hosts() -> DeviceMesh:
+    from ezpz.dist.mesh import init_mesh
+
+    ranks = told()
+    hosts, rest = divmod(ranks.world_size, ranks.local_world_size)
+    if hosts < 2 or rest:
+        raise UsageError(
+            f"strategy='hsdp' copies the model once per host, and this world has {ranks.world_size} ranks with "
+            f"{ranks.local_world_size} on this host (from {ranks.family}); expected several equal hosts. "
+            "Say how many copies there shall be: mesh=init_mesh(dp_replicate=2)."
+        )
+    return init_mesh(dp_replicate=hosts, dp_shard=ranks.local_world_size)
+
+
+def _cut_by_plan(model: nn.Module, mesh: DeviceMesh | None, tp_plan: Mapping[str, Any] | None) -> None:
+    from ezpz.dist.mesh import axis, degree
+
+    parts = degree(mesh, "tp") if mesh is not None else 1
+    if mesh is not None and parts > 1:
+        apply_plan(model, axis(mesh, "tp"), find_plan(model, tp_plan, parts))
+
+
+def _shard(model: nn.Module, mesh: Any, blocks: list[nn.Module], dtype: torch.dtype, options: dict[str, Any]) -> None:
+    from ezpz.dist.mesh import fsdp_mesh
+    from ezpz.dist.support import check_fsdp2, move_model
+
+    check_fsdp2(mesh.device_type)
+    if mesh.device_type not in _MOVED_BY_FSDP and not _on_meta(model):
+        move_model(model, get_torch_device())
+    shard(model, fsdp_mesh(mesh), without_shared(model, blocks or largest_parts(model)), dtype, **options)
+
+
+def _replicate(model: nn.Module, strategy: str, mesh: DeviceMesh | None, options: dict[str, Any]) -> nn.Module:
+    wrapped = replicate(model, ddp_group(mesh), get_torch_device(), **options)
+    return mark(wrapped) if strategy == "zero1" else wrapped
+
+
+def _move(model: nn.Module, extra: Mapping[str, Any]) -> None:
+    from ezpz.dist.support import move_model
+
+    if not _fill_meta(model, extra, get_torch_device()):
+        move_model(model, get_torch_device())
+
+
+def _fill_meta(model: nn.Module, extra: Mapping[str, Any], device: torch.device | None = None) -> bool:
+    """Give a model without memory its weights; tell whether it was one."""
+    if not _on_meta(model):
+        return False
+    from ezpz.dist.meta_init import materialize
+
+    materialize(model, device=device, **{name: extra[name] for name in extra.keys() & _META})
+    return True
+
+
+def _on_meta(model: nn.Module) -> bool:
+    return any(parameter.is_meta for parameter in model.parameters())

@@ -1,0 +1,220 @@
+"""What `wrap_model` and its parts accept, refuse and say, in one process without ranks."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from ezpz.dist import compiling, precision
+from ezpz.dist.plans import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
+from ezpz.dist.precision import resolve_dtype, usable_dtype
+from ezpz.dist.recompute import stride_of
+from ezpz.dist.weighting import scale_loss
+from ezpz.dist.wrap import _modern, wrap_model
+from ezpz.dist.zero1 import make_optimizer
+from ezpz.errors import UsageError
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        hidden = self.one(x)
+        return {"logits": self.two(hidden), "more": [(hidden, 3), None]}
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        (("ddp", {}), "ddp"),
+        (("FSDP", {}), "fsdp"),
+        ((True, {}), "fsdp"),
+        ((False, {}), "ddp"),
+        (("ddp", {"use_fsdp": True}), "fsdp"),
+        (("ddp", {"use_fsdp": False}), "ddp"),
+    ],
+)
+def test_older_spellings_of_a_strategy_keep_their_meaning(given, means):
+    strategy, extra = given
+    assert _modern(strategy, None, extra) == (means, None, {})
+
+
+def test_device_mesh_is_the_older_name_of_mesh_and_both_are_one_too_many():
+    assert _modern("ddp", None, {"device_mesh": "it", "blocks": 1}) == ("ddp", "it", {"blocks": 1})
+    with pytest.raises(UsageError, match="both mesh= and device_mesh= are given"):
+        _modern("ddp", "this", {"device_mesh": "that"})
+
+
+@pytest.mark.parametrize(("typed", "near"), [("fdsp", "fsdp"), ("zero", "zero1"), ("deepsped", "deepspeed")])
+def test_an_unknown_strategy_names_the_nearest(typed, near):
+    with pytest.raises(UsageError, match=f"unknown strategy '{typed}'.* Did you mean '{near}'"):
+        wrap_model(Net(), typed)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keyword", "near"),
+    [
+        ("ddp", "find_unused_parameter", "find_unused_parameters"),
+        ("fsdp", "reshard_after_foward", "reshard_after_forward"),
+        ("fsdp", "offload", "offload_policy"),
+        ("none", "block", "blocks"),
+    ],
+)
+def test_an_unknown_keyword_names_the_nearest(strategy, keyword, near):
+    with pytest.raises(UsageError, match=f"unknown keyword '{keyword}'.* Did you mean '{near}'"):
+        wrap_model(Net(), strategy, **{keyword: True})
+
+
+def test_a_keyword_of_another_strategy_is_not_swallowed():
+    with pytest.raises(UsageError, match=r"unknown keyword 'find_unused_parameters' .*strategy='fsdp'"):
+        wrap_model(Net(), "fsdp", find_unused_parameters=True)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", "zero1"])
+def test_without_a_process_group_setup_torch_is_named(strategy):
+    with pytest.raises(UsageError, match=r"expected setup_torch\(\) before wrap_model"):
+        wrap_model(Net(), strategy, dtype="fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("bf16", torch.bfloat16),
+        ("BFloat16", torch.bfloat16),
+        ("fp16", torch.float16),
+        ("float16", torch.float16),
+        ("fp32", torch.float32),
+        ("float32", torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_names_of_number_formats(name, dtype):
+    assert resolve_dtype(name) == dtype
+
+
+@pytest.mark.parametrize("name", ["bf61", "half", "float64", torch.float64, torch.int8, None, 16, "torch.nn"])
+def test_any_other_number_format_is_refused(name):
+    with pytest.raises(UsageError, match=r"unknown dtype .*expected one of bf16, bfloat16, fp16"):
+        wrap_model(Net(), "none", dtype=name)
+
+
+def test_a_device_without_bfloat16_computes_in_float32_and_says_so_once(monkeypatch, caplog):
+    import ezpz.dist.accelerator
+
+    monkeypatch.setattr(ezpz.dist.accelerator, "is_bf16_supported", lambda _: False)
+    monkeypatch.setattr(ezpz.dist.accelerator, "device_name", lambda _: "Tesla V100")
+    logger = logging.getLogger("ezpz.dist.precision")
+    logger.addHandler(caplog.handler)
+    try:
+        assert usable_dtype("bf16", torch.device("cuda", 0)) == torch.float32
+        assert usable_dtype("fp16", torch.device("cuda", 0)) == torch.float16
+        assert usable_dtype("bf16", torch.device("cpu")) == torch.bfloat16
+    finally:
+        logger.removeHandler(caplog.handler)
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith('dtype=bf16 becomes fp32: Tesla V100 does not compute bfloat16. Write dtype="fp32"')
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_a_model_computes_in_the_dtype_and_returns_float32_and_keeps_its_weights(dtype):
+    seen = []
+    model = Net()
+    model.one.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    output = wrap_model(model, "none", dtype=dtype)(torch.ones(3, 4))
+    assert seen == [precision.resolve_dtype(dtype)]
+    assert output["logits"].dtype == output["more"][0][0].dtype == torch.float32
+    assert output["more"][0][1:] == (3,)
+    assert output["more"][1] is None
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_a_copy_of_a_wrapped_model_is_independent():
+    model = wrap_model(Net(), "none")
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.two.bias.fill_(100.0)
+        twin.two.weight.zero_()
+    assert model(torch.ones(3, 4))["logits"].max() < 50
+    assert twin(torch.ones(3, 4))["logits"].min() == 100
+
+
+@pytest.mark.parametrize(("wish", "stride"), [(None, 0), ("none", 0), ("full", 1), ("selective", 2), (1, 1), (3, 3)])
+def test_wishes_for_recomputation(wish, stride):
+    assert stride_of(wish) == stride
+
+
+@pytest.mark.parametrize("wish", ["ful", 0, -1, True, 1.5])
+def test_other_wishes_for_recomputation_are_refused(wish):
+    with pytest.raises(UsageError, match="unknown activation_checkpoint"):
+        wrap_model(Net(), "none", activation_checkpoint=wish)
+
+
+def test_recomputation_without_blocks_is_refused_instead_of_saving_nothing():
+    with pytest.raises(UsageError, match=r"found no repeated blocks in Net; .* blocks=<module class>"):
+        wrap_model(Net(), "none", activation_checkpoint="full")
+
+
+def test_without_a_compiler_there_is_one_warning_and_the_model_runs(monkeypatch, caplog):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compiling.shutil, "which", lambda _: None)
+    logger = logging.getLogger("ezpz.dist.compiling")
+    logger.addHandler(caplog.handler)
+    try:
+        model = wrap_model(Net(), "none", compile=True)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert len(caplog.records) == 1
+    assert "no C++ compiler (" in caplog.records[0].getMessage()
+    assert model._compiled_call_impl is None
+    model(torch.ones(3, 4))
+
+
+def test_sizes_that_do_not_divide_name_the_nearest_that_do():
+    check_divisible(4, n_heads=8, n_kv_heads=4)
+    with pytest.raises(
+        UsageError, match=r"n_heads=6 cannot be cut into tp=4 equal parts; expected n_heads=4 or 8, or tp=2 or 3\."
+    ):
+        check_divisible(4, n_kv_heads=4, n_heads=6)
+    with pytest.raises(UsageError, match=r"n_kv_heads=2 .*expected n_kv_heads=4, or tp=1 or 2\."):
+        check_divisible(4, n_kv_heads=2)
+
+
+@pytest.mark.parametrize("word", STYLES)
+def test_every_word_is_a_style(word):
+    assert make_style(word)
+
+
+def test_an_unknown_word_is_no_style():
+    with pytest.raises(UsageError, match="unknown style 'columnwise'"):
+        make_style("columnwise")
+
+
+@pytest.mark.parametrize("names", [LLAMA_NAMES, HUGGING_FACE_NAMES])
+def test_a_plan_covers_all_named_modules_with_and_without_sequence_parallel(names):
+    everything = {name for group in names.values() for name in group}
+    assert set(llama_plan(names=names)) == everything
+    assert set(llama_plan(names=names, sequence_parallel=False)) == everything - set(names["inputs"])
+    assert llama_plan(names=names, loss_parallel=True)[names["output"][0]].use_local_output is False
+
+
+def test_a_loss_is_a_mean_where_there_is_one_rank():
+    total = torch.tensor(6.0, requires_grad=True)
+    assert scale_loss(total, 4).item() == 1.5
+    assert scale_loss(total, torch.tensor(4)).item() == 1.5
+    assert scale_loss(total * 0, 0).item() == 0
+
+
+def test_an_optimizer_takes_trainable_parameters_or_the_groups_given(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch writes it when its first optimizer is made
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    model = Net()
+    model.one.weight.requires_grad_(False)
+    assert len(make_optimizer(model, torch.optim.AdamW, lr=0.1).param_groups[0]["params"]) == 3
+    groups = make_optimizer(
+        model, torch.optim.SGD, params=[{"params": [model.two.bias], "lr": 1.0}], lr=0.1
+    ).param_groups
+    assert [group["lr"] for group in groups] == [1.0]
