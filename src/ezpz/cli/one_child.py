@@ -1,0 +1,82 @@
+"""Run one command in the foreground: its streams are ours, its end is ours, and nothing of it outlives us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import IO, TYPE_CHECKING, Any
+
+from ezpz.launch import survivors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["run"]
+
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+
+
+def run(
+    command: Sequence[str], environ: Mapping[str, str], timeout: float | None, stdout: IO[Any] | None = None
+) -> int:
+    """Run a command to its end and return its exit code: 128+n for signal n, 124 when the time is over.
+
+    The command stays in this process's group, so that a debugger in it can use the terminal. What it leaves behind is
+    killed: below this process, and by ``EZPZ_LAUNCH_ID`` of its environment (Linux).
+
+    Args:
+        command: Program and arguments.
+        environ: Its whole environment, with an EZPZ_LAUNCH_ID of its own.
+        timeout: Seconds, or None.
+        stdout: Where its output goes; as ours by default.
+    """
+    survivors.adopt()
+    child = subprocess.Popen(
+        list(command),
+        env=dict(environ),
+        stdout=stdout,
+        preexec_fn=survivors.die_with_parent,  # noqa: PLW1509  # no thread runs here
+    )
+    handlers = {number: signal.signal(number, _passing(child)) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers[signal.SIGINT] = signal.signal(signal.SIGINT, _passing(child, unless_typed=True))
+    try:
+        code = child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        code = 124
+    finally:
+        survivors.kill_all(environ["EZPZ_LAUNCH_ID"])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _passing(child: subprocess.Popen[Any], *, unless_typed: bool = False) -> Any:
+    """Return a handler that passes a signal on; Ctrl-C in a terminal has reached the child already."""
+
+    def handle(number: int, _: object) -> None:
+        if not (unless_typed and _in_foreground()):
+            child.send_signal(number)
+
+    return handle
+
+
+def _in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:  # no terminal: nobody types
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
+
+
+def _end(child: subprocess.Popen[Any]) -> None:
+    child.terminate()
+    try:
+        child.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
