@@ -37,6 +37,7 @@ DTYPES = {
     "float16": "float16",
     "fp16": "float16",
 }
+STRATEGIES = ("ddp", "fsdp", "zero1", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,22 @@ class Config:
     log_freq: int
     warmup: int
     seed: int
+    strategy: str
+    ds_config: str
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
+    return _parser().parse_args(argv)
+
+
+def options() -> dict[str, bool]:
+    """Return the names of all options, without dashes in front, and whether each takes a value."""
+    actions = _parser()._actions[1:]  # noqa: SLF001  # argparse has no other way; the first is --help
+    return {name.lstrip("-"): action.nargs != 0 for action in actions for name in action.option_strings}
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ezpz.test_dist", description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
     add("--train-iters", type=_positive, default=100, metavar="N", help="steps to train (100)")
@@ -77,11 +90,18 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--log-freq", type=_positive, default=1, metavar="N", help="print every N-th step; all are recorded")
     add("--warmup", type=int, default=0, metavar="N", help="steps at the start to mark, and to leave out of the timing")
     add("--seed", type=int, default=42, help="seed of weights and of the order of samples (42)")
+    add("--strategy", choices=STRATEGIES, default="ddp", help="how ranks share the model (ddp)")
+    add(
+        "--ds-config",
+        default="",
+        metavar="FILE",
+        help="DeepSpeed's configuration, for --strategy deepspeed (generated)",
+    )
     add("--profile", action="store_true", help="write a pyinstrument profile of rank 0")
     add("--no-plots", action="store_true", help="draw nothing; the data is written all the same")
     add("--outdir", default=None, metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
     add("--name", default="test_dist", help="name of the run (test_dist)")
-    return parser.parse_args(argv)
+    return parser
 
 
 def configure(args: argparse.Namespace) -> Config:
@@ -118,6 +138,8 @@ def configure(args: argparse.Namespace) -> Config:
         log_freq=args.log_freq,
         warmup=args.warmup,
         seed=args.seed,
+        strategy=args.strategy,
+        ds_config=args.ds_config,
     )
 
 
@@ -150,43 +172,51 @@ class Trainer:
 
     def __init__(self, config: Config, device: torch.device, world_size: int) -> None:
         import torch
-        from torch.nn.parallel import DistributedDataParallel
 
         from ezpz.models import MLP
 
         self.config = config
         self.device = device
-        self.network = MLP(config.input_size, config.layer_sizes, config.output_size).to(device)
-        on_accelerator = device.type in {"cuda", "xpu"}
-        self.model: Any = self.network
-        if world_size > 1:
-            self.model = DistributedDataParallel(self.network, device_ids=[device] if on_accelerator else None)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr)
-        self.dtype = getattr(torch, config.dtype)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
+        self.network = MLP(config.input_size, config.layer_sizes, config.output_size)
+        self.parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        shared = world_size > 1 or config.strategy == "deepspeed"
+        more: dict[str, Any] = {}
+        if config.strategy == "deepspeed":
+            given = {"config": config.ds_config} if config.ds_config else {"micro_batch_size": config.batch_size}
+            more = {**given, "optimizer": torch.optim.Adam(self.network.parameters(), lr=config.lr)}
+        self.model: Any = ezpz.wrap_model(
+            self.network, config.strategy if shared else "none", dtype=config.dtype, **more
+        )
+        self.optimizer = more.get("optimizer") or ezpz.make_optimizer(self.model, torch.optim.Adam, lr=config.lr)
+        own_scaling = config.dtype == "float16" and not more
+        self.scaler = torch.amp.GradScaler(device.type, enabled=own_scaling)
         self.loss_function = torch.nn.CrossEntropyLoss() if config.dataset == "digits" else torch.nn.MSELoss()
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on one batch and return its metrics; times in seconds."""
-        import torch
-
         inputs, targets = batch
         start = perf_counter()
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            outputs = self.model(inputs)
-            loss = self.loss_function(outputs, targets)
+        outputs = self.model(inputs)
+        loss = self.loss_function(outputs, targets)
         ezpz.synchronize()
         forward = perf_counter()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self._learn(loss)
         ezpz.synchronize()
         end = perf_counter()
         metrics = {"loss": loss.item()}
         if self.config.dataset == "digits":
             metrics["accuracy"] = (outputs.argmax(dim=1) == targets).float().mean().item()
         return {**metrics, "dt": end - start, "dtf": forward - start, "dtb": end - forward}
+
+    def _learn(self, loss: torch.Tensor) -> None:
+        if self.config.strategy == "deepspeed":  # its engine scales, accumulates and updates by itself
+            self.model.backward(loss)
+            self.model.step()
+            return
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
 
 def train(
@@ -220,10 +250,9 @@ def run(args: argparse.Namespace) -> None:
         _bullets("CONFIG", asdict(config))
     _wandb(config, args.name)
     trainer = Trainer(config, device, world_size)
-    parameters = sum(parameter.numel() for parameter in trainer.network.parameters())
-    logger.info(f"model={trainer.network}\n{parameters:,} parameters")
+    logger.info(f"model={trainer.network}\n{trainer.parameters:,} parameters")
     with ezpz.History(args.name, args.outdir) as history:
-        history.log_config({**asdict(config), "world_size": world_size, "parameters": parameters})
+        history.log_config({**asdict(config), "world_size": world_size, "parameters": trainer.parameters})
         with profile((history.outdir or Path()) / "profile", enabled=args.profile and rank == 0) as files:
             times = train(trainer, make_batches(config, rank, world_size, device), history, world_size)
         if rank == 0:
@@ -241,8 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         logger.info("interrupted; what was recorded until now is written")
         return 130
-    finally:
-        ezpz.cleanup()
+    ezpz.cleanup()
     return 0
 
 

@@ -15,6 +15,7 @@ __all__ = ["main"]
 VERBS = {
     "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them"),
     "launch": ("ezpz.launch.verb", "start a command once per rank"),
+    "simulate": ("ezpz.cli.simulate", "run a script as one rank of a world of N: does it fit?"),
     "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one"),
     "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
@@ -33,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"ezpz {__version__}")
         return 0
+    if "=" in words[0]:
+        from ezpz.cli.configured import main as train
+
+        return train(words)
     if words[0] not in VERBS:
         from difflib import get_close_matches
 
@@ -45,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    verbs = "\n".join(f"  {name:<8}{text}" for name, (_, text) in VERBS.items())
+    verbs = "\n".join(f"  {name:<10}{text}" for name, (_, text) in VERBS.items())
     return (
         f"usage: ezpz VERB [ARG ...]\n\n{verbs}\n\nezpz VERB --help explains a verb; ezpz --version tells the version."
     )

@@ -1,0 +1,54 @@
+"""``python3 -m ezpz framework=pytorch backend=…``: the configured run."""
+
+import sys
+
+import pytest
+
+from ezpz.cli import configured
+from ezpz.errors import UsageError
+
+RUN = [sys.executable, "-m", "ezpz"]
+
+
+@pytest.mark.parametrize("backend", ["DDP", "FSDP"])
+def test_it_trains_the_smoke_model_under_that_backend(run_cli, clean_env, backend, tmp_path):
+    words = ["framework=pytorch", f"backend={backend}", "train_iters=30", "no_plots=true", f"outdir={tmp_path}/out"]
+    launch = [sys.executable, "-m", "ezpz.launch", "-n", "2"]
+    done = run_cli([*launch, *RUN, *words], clean_env, 120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f'"backend": "{backend}"' in done.stdout
+    assert f"strategy={backend.lower()}" in done.stdout
+    lines = [line for line in done.stdout.splitlines() if "iter=" in line]
+    losses = [float(line.split("loss=")[1].split()[0]) for line in lines]
+    assert len(losses) == 30
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["framework=tensorflow"], "no framework 'tensorflow'"),
+        (["backend=horovod"], "no Horovod"),
+        (["backend=gloo"], "TORCH_BACKEND=gloo"),
+        (["ngpus=4"], "launch --ppn 4"),
+        (["bakend=DDP"], "Did you mean backend=…?"),
+        (["framework=pytorch", "train"], "unknown key 'train'"),
+        (["no_plots=perhaps"], "expected true or false"),
+    ],
+)
+def test_what_it_cannot_do_is_one_clear_line(capsys, words, said):
+    assert configured.main(words) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_null_is_nothing_and_other_keys_are_options_of_the_smoke_test():
+    config = configured._parse(["seed=null", "batch_size=8", "precision=bf16"])
+    assert (config["seed"], config["batch_size"], config["precision"]) == (None, "8", "bf16")
+    assert configured._smoke_options({"batch_size": "8", "no_plots": "true", "profile": "false"}) == [
+        "--batch-size=8",
+        "--no-plots",
+    ]
+    with pytest.raises(UsageError, match="a switch"):
+        configured._smoke_options({"profile": "8"})
