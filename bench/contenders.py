@@ -135,6 +135,16 @@ def ddp(home):
     ]
 
 
+def setup(home):
+    """Becoming a rank, when torch is imported: two ranks under the same launcher."""
+    group, peer, script = "a rank of 2", "init_process_group by hand", str(HERE / "setup_torch.py")
+    variables, line = env(home, VENV), [*LAUNCH, "python3", script, f"{home}/meet"]
+    return [
+        Contender(group, peer, [*line, "hand"], variables),
+        Contender(group, "setup_torch", [*line, "ezpz"], variables, peer, budget="+50 ms"),
+    ]
+
+
 def accelerate(group, home, peer, arguments):
     if not (PEERS / "accelerate").exists():
         return []
@@ -173,6 +183,7 @@ GROUPS = {
     "flavours": flavours,
     "many": many_hosts,
     "ddp": ddp,
+    "setup": setup,
     "shell": shells,
     "metrics": history,
 }
