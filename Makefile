@@ -1,5 +1,6 @@
 # make test [K=expression] [ARGS="pytest arguments"]    make check    make bench [ARGS=--markdown]    make clean
-# make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md
+# make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
+# ranks under every launcher
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
@@ -17,7 +18,7 @@ SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh be
 
 .PHONY: help test check bench matrix soak sites clean
 help:
-	@sed -n '1,7s/^# //p' Makefile
+	@sed -n '1,8s/^# //p' Makefile
 
 test:
 	@tests/lab/setup venv mpi
@@ -38,6 +39,7 @@ bench:
 matrix:
 	@tests/lab/setup venv mpi
 	@EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/reliability/test_core_cases.py \
+	  tests/dist/test_endings.py tests/dist/test_ranks_agree.py \
 	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  $(BIN)/python tests/reliability/tables.py .test/matrix.json docs/reliability.md && exit $$code
 

@@ -13,24 +13,26 @@ import ezpz
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "ezpz"
-LEAVES = {"errors", "log", "progress", "ranks", "redact"}
+LEAVES = {"errors", "log", "progress", "rank_log", "ranks", "redact"}
 # package -> packages of ezpz that it may import besides itself and the leaves (docs: CONTRIBUTING.md)
 MAY_IMPORT = {
     "errors": set(),
-    "log": {"errors"},
+    "log": {"errors", "rank_log", "ranks"},
+    "rank_log": set(),
     "ranks": {"errors"},
     "progress": {"errors", "ranks"},
     "redact": set(),
     "cluster": LEAVES,
     "launch": {"cluster"} | LEAVES,
     "dist": {"cluster"} | LEAVES,
+    "distributed": {"dist"},
     "track": {"dist"} | LEAVES,
     "train": {"dist", "track"} | LEAVES,
     "models": LEAVES,
     "test_dist": {"train", "models"} | LEAVES,
     "cli": {"cluster", "launch", "dist", "track", "train", "models", "test_dist"} | LEAVES,
 }
-STANDARD_ONLY = {"errors", "log", "redact", "progress", "ranks", "cluster", "launch"}
+STANDARD_ONLY = {"errors", "log", "rank_log", "redact", "progress", "ranks", "cluster", "launch"}
 HEAVY = ("torch", "numpy", "rich", "mpi4py", "xarray", "h5py", "matplotlib", "plotext", "wandb", "pandas")
 MODULES = sorted(SRC.rglob("*.py"))
 

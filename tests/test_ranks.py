@@ -30,6 +30,8 @@ TORCHRUN = {
     "GROUP_WORLD_SIZE": "2",
     "TORCHELASTIC_RUN_ID": "none",
 }
+# As deepspeed/launcher/launch.py sets them (0.19.8); not recorded.
+DEEPSPEED = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "CROSS_RANK": "1", "CROSS_SIZE": "2"}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,7 @@ TORCHRUN = {
         pytest.param({"SLURM_PROCID": "0", "SLURM_NTASKS": "6"}, (0, 1, 0, 1, 0, "alone"), id="slurm batch script"),
         pytest.param({**MPICH, "PMI_SIZE": "4", "SLURM_PROCID": "0"}, (3, 4, 1, 2, None, "hydra"), id="mpi in slurm"),
         pytest.param(TORCHRUN, (3, 4, 1, 2, 1, "contract"), id="torchrun"),
+        pytest.param(DEEPSPEED, (3, 4, 1, 2, None, "contract"), id="deepspeed's launcher"),
         pytest.param({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, 0, 1, 0, "contract"), id="one rank by hand"),
         pytest.param(
             {**TORCHRUN, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},

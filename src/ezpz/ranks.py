@@ -159,8 +159,9 @@ def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
     if environ.get("WORLD_SIZE") == "1":
         environ = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environ}
     elif "LOCAL_WORLD_SIZE" not in environ and environ.get("LOCAL_RANK", "").isdigit():
-        # Launchers older than torchrun tell the local rank alone; then only a lower bound of the local world is known.
-        environ = {**environ, "LOCAL_WORLD_SIZE": str(int(environ["LOCAL_RANK"]) + 1)}
+        # DeepSpeed's launcher calls it LOCAL_SIZE. Others tell the local rank alone; then only a lower bound is known.
+        size = environ.get("LOCAL_SIZE", "")
+        environ = {**environ, "LOCAL_WORLD_SIZE": size if size.isdigit() else str(int(environ["LOCAL_RANK"]) + 1)}
     group = environ.get("GROUP_RANK", "")
     return _checked("contract", environ, names, int(group) if group.isdigit() else None)
 

@@ -4,14 +4,23 @@ Not collected by itself; `test_ranks_agree.py` launches it under each launcher. 
 """
 
 import os
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 import ezpz
 from ezpz import test_dist
+from ezpz.errors import UsageError
 from ezpz.train import BatchIndices
+
+if os.environ.get("EZPZ_TEST_MPI4PY"):
+    from mpi4py import MPI
+
+HOSTS = os.environ.get("EXPECTED_HOSTS", os.uname().nodename).split(",")
+PLACES = [(host, local) for host in HOSTS for local in range(int(os.environ["EXPECTED_WORLD"]) // len(HOSTS))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,16 +32,91 @@ def _group():
 
 
 def everybody(value):
-    values = [None] * ezpz.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+    return ezpz.gather_objects(value)
+
+
+@pytest.mark.skipif("EZPZ_TEST_MPI4PY" not in os.environ, reason="without mpi4py")
+def test_mpi_and_torch_agree():
+    assert (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()) == (dist.get_rank(), dist.get_world_size())
+    assert MPI.COMM_WORLD.allgather(ezpz.get_local_rank()) == everybody(ezpz.get_local_rank())
+
+
+def test_every_getter_tells_the_same_world():
+    world = ezpz.get_world_size()
+    told = ezpz.get_dist_info()
+    assert (told["RANK"], told["WORLD_SIZE"], told["LOCAL_RANK"]) == (ezpz.get_rank(), world, ezpz.get_local_rank())
+    assert ezpz.query_environment() == {
+        "world_size": world,
+        "rank": ezpz.get_rank(),
+        "local_rank": ezpz.get_local_rank(),
+    }
+    assert ezpz.get_hostname() == os.uname().nodename
+    assert (ezpz.get_num_nodes(), HOSTS[ezpz.get_node_index()]) == (len(HOSTS), ezpz.get_hostname())
+    assert ezpz.all_ranks_agree((ezpz.get_machine(), ezpz.get_scheduler(), ezpz.get_torch_backend()))
+    assert (ezpz.get_torch_device_type(), ezpz.get_torch_device()) == ("cpu", torch.device("cpu"))
+
+
+def test_values_are_broadcast_gathered_and_reduced():
+    rank, world = ezpz.get_rank(), ezpz.get_world_size()
+    assert ezpz.broadcast({"from": rank}) == {"from": 0}
+    assert ezpz.broadcast(rank, root=world - 1) == world - 1
+    assert ezpz.gather_objects(("x", rank), root=0) == ([("x", other) for other in range(world)] if rank == 0 else [])
+    assert ezpz.all_reduce(2**60 + rank) == world * 2**60 + sum(range(world))
+    assert ezpz.all_reduce(rank, "mean") == sum(range(world)) / world
+    assert (ezpz.all_reduce(rank, "max"), ezpz.all_reduce(float(rank), "min")) == (world - 1, 0.0)
+    assert ezpz.all_reduce(rank == 0, "min") is (world == 1)
+    assert ezpz.all_reduce(np.array([1.0, rank])).tolist() == [world, sum(range(world))]
+    mine = torch.tensor([rank, 1])
+    assert ezpz.all_reduce(mine, "mean").tolist() == [sum(range(world)) / world, 1.0]
+    assert mine.tolist() == [rank, 1]
+    ezpz.barrier()
+
+
+@dataclass
+class Settings:
+    name: str
+    sizes: tuple
+    weights: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "make", [lambda _: 1.5, lambda _: {"b": {1, 2}, "a": [None, "x"]}, lambda _: Settings("n", (1, 2), torch.ones(3))]
+)
+def test_ranks_agree_on_equal_values(make):
+    assert ezpz.all_ranks_agree(make(ezpz.get_rank())) is True
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rank: rank,
+        lambda rank: {"a": rank == 0},
+        lambda rank: Settings("n", (1, 2), torch.full((3,), float(rank))),
+    ],
+)
+def test_one_other_value_is_noticed_on_every_rank(make):
+    rank = ezpz.get_rank() if ezpz.get_rank() == ezpz.get_world_size() - 1 else 0
+    assert ezpz.all_ranks_agree(make(rank)) is (ezpz.get_world_size() == 1)
+
+
+def test_seeds_of_data_differ_and_those_of_weights_do_not():
+    world = ezpz.get_world_size()
+    assert len(set(everybody(ezpz.data_seed(5)))) == world
+    ezpz.seed_dropout(5)
+    assert len(set(everybody(torch.rand(4).sum().item()))) == world
+    ezpz.seed_everything(7)
+
+
+def test_a_mesh_that_does_not_fit_the_world_is_refused_before_anybody_waits():
+    with pytest.raises(UsageError, match="tp=7"):
+        ezpz.setup_torch(tensor_parallel_size=7)
 
 
 def test_ranks_are_distinct_and_the_launchers_answer_is_torchs():
     assert (ezpz.get_rank(), ezpz.get_world_size()) == (dist.get_rank(), dist.get_world_size())
     assert everybody(ezpz.get_rank()) == list(range(ezpz.get_world_size()))
-    # One host; a bare Open MPI deals ranks over sockets, so that local ranks may come in another order.
-    assert sorted(everybody(ezpz.get_local_rank())) == list(range(ezpz.get_world_size()))
+    # A bare Open MPI deals ranks over sockets, so that local ranks may come in another order.
+    assert sorted(everybody((ezpz.get_hostname(), ezpz.get_local_rank()))) == PLACES
     assert ezpz.get_world_size() == int(os.environ["EXPECTED_WORLD"])
 
 
@@ -50,11 +134,12 @@ def test_a_sum_crosses_all_ranks():
 
 def test_torchruns_names_are_there_for_other_libraries():
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    world = dist.get_world_size()
-    assert [int(os.environ[name]) for name in names] == [dist.get_rank(), world, ezpz.get_local_rank(), world]
+    world, local_world = dist.get_world_size(), dist.get_world_size() // len(HOSTS)
+    assert [int(os.environ[name]) for name in names] == [dist.get_rank(), world, ezpz.get_local_rank(), local_world]
 
 
 def test_the_same_seed_gives_the_same_weights_everywhere():
+    ezpz.seed_everything(7)
     assert len(set(everybody(torch.rand(3).sum().item()))) == 1
 
 

@@ -74,7 +74,7 @@ def test_a_taken_port_is_named(run_cli, clean_env, script):
         ({"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "http"}, 2, "unusable port 'http' (from MASTER_PORT)"),
         ({"TORCH_DEVICE": "gpu"}, 2, "unknown device 'gpu' (from TORCH_DEVICE)"),
         ({"TORCH_DEVICE": "mps"}, 2, "no usable mps device (from TORCH_DEVICE=mps)"),
-        ({"TORCH_BACKEND": "smoke"}, 2, "unknown backend 'smoke' (from TORCH_BACKEND)"),
+        ({"TORCH_BACKEND": "smoke"}, 2, "unknown backend 'smoke' (from TORCH_BACKEND=smoke)"),
         ({"RANK": "0", "WORLD_SIZE": ""}, 125, "incomplete rank variables"),
     ],
 )

@@ -62,7 +62,7 @@ STORIES = {
         [
             f"{SITE}/torch/distributed/x.py:9 wait",
             f"{OWN}/dist/rendezvous.py:170 _check_in",
-            f"{OWN}/dist/setup.py:90 setup_torch",
+            f"{OWN}/dist/start.py:90 setup_torch",
         ],
         "setup_torch",
     ),
@@ -81,8 +81,8 @@ STORIES = {
         [
             f"{SITE}/torch/__init__.py:120 <module>",
             "<frozen importlib._bootstrap>:1176 _find_and_load",
-            f"{OWN}/dist/setup.py:160 _distributed",
-            f"{OWN}/dist/setup.py:80 setup_torch",
+            f"{OWN}/dist/start.py:160 _distributed",
+            f"{OWN}/dist/start.py:80 setup_torch",
         ],
         "import torch",
     ),

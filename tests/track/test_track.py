@@ -15,8 +15,8 @@ def loaded_after(run_python, code):
     return {name.partition(".")[0] for name in result.stdout.decode().splitlines()[-1].split()}
 
 
-def test_the_package_names_three_things_and_completes_them():
-    assert ezpz.track.__all__ == ["History", "read_journal", "setup_wandb"]
+def test_the_package_names_four_things_and_completes_them():
+    assert ezpz.track.__all__ == ["History", "read_journal", "setup_wandb", "verify_wandb"]
     assert set(ezpz.track.__all__) <= set(dir(ezpz.track))
     for name in ezpz.track.__all__:
         assert getattr(ezpz.track, name).__name__ == name

@@ -13,16 +13,16 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ezpz.dist.siblings import starter
 from ezpz.errors import RendezvousError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 __all__ = ["Point", "key"]
 
 _JOB_NAMES = ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "PALS_APID")
-_RANK_NAMES = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=", b"SLURM_PROCID=")
 
 
 def key(environ: Mapping[str, str]) -> str:
@@ -32,22 +32,8 @@ def key(environ: Mapping[str, str]) -> str:
     shells of their own, so the parent alone is not common to them.
     """
     names = " ".join(f"{name}={environ[name]}" for name in _JOB_NAMES if name in environ)
-    return f"{zlib.crc32(f'{names} {_starter()}'.encode()):08x}"
-
-
-def _starter() -> str:
-    """Return pid and start time of the process that started all ranks; the plain parent where there is no /proc."""
-    pid = os.getppid()
-    while pid > 1:
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            return str(pid)
-        if not any(b"\0" + name in b"\0" + environ for name in _RANK_NAMES):
-            return f"{pid}@{words[19]}"  # field 22 of proc(5): start time in clock ticks since boot
-        pid = int(words[1])
-    return str(pid)
+    pid, start = starter()
+    return f"{zlib.crc32(f'{names} {pid}@{start}'.encode()):08x}"
 
 
 class Point:
@@ -78,11 +64,12 @@ class Point:
         temporary.replace(self.path)
         self._published = True
 
-    def wait(self, deadline: float) -> int:
+    def wait(self, deadline: float, check: Callable[[], object] = bool) -> int:
         """Return the port when rank 0 has published it.
 
         Args:
             deadline: By ``time.monotonic()``.
+            check: Called now and then; raises when waiting is in vain.
 
         Raises:
             RendezvousError: Nothing was published in time.
@@ -95,6 +82,7 @@ class Point:
             else:
                 if _alive(int(pid)):  # else a leftover of a rank 0 that was killed
                     return int(port)
+            check()
             time.sleep(0.02)
         raise RendezvousError(
             f"rank 0 published no port in {self.path} in time (from a launcher that sets no MASTER_ADDR); expected all "

@@ -6,6 +6,7 @@ In this order:
     MASTER_ADDR and _PORT  as torchrun and ``ezpz launch`` set them, or the user; under torchrun the agent owns the store
     all ranks on one host  rank 0 lets the kernel choose a port and publishes it in a private file, whose name comes from
                            the user, the job and the process that started all ranks: two jobs side by side never meet
+    started by mpi4py      rank 0 opens a store, and MPI tells the others its address
     several hosts          the first host of the allocation, and a port from job and step; taken means a named error
 
 Every rank writes its name into the store under a prefix of its own job, so that an error can say who is missing and a
@@ -14,12 +15,14 @@ stranger who found the port is not counted.
 
 from __future__ import annotations
 
+import socket
 import time
 import zlib
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist import meeting
+from ezpz.dist.siblings import Siblings, is_supervised
 from ezpz.errors import RendezvousError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
-__all__ = ["meet"]
+__all__ = ["Met", "meet"]
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _FIRST_PORT, _PORTS = 20_000, 12_000
@@ -42,6 +45,13 @@ _published: dict[str, Address] = {}
 _rounds: dict[Address, int] = {}
 
 
+class Met(NamedTuple):
+    """A store that all ranks share, and the address of rank 0 as this rank reaches it; empty when alone."""
+
+    store: dist.Store
+    host: str
+
+
 class Address(NamedTuple):
     """Where rank 0 listens, who says so, and whether this process opens the store there."""
 
@@ -51,7 +61,7 @@ class Address(NamedTuple):
     listens: bool
 
 
-def meet(ranks: Ranks, environ: Mapping[str, str], timeout: timedelta, port: int | None = None) -> dist.Store:
+def meet(ranks: Ranks, environ: Mapping[str, str], timeout: timedelta, port: int | None = None) -> Met:
     """Return a store that all ranks of this job share, after all of them have arrived.
 
     Args:
@@ -61,47 +71,99 @@ def meet(ranks: Ranks, environ: Mapping[str, str], timeout: timedelta, port: int
         port: Port of rank 0's store; None means as told or found.
 
     Raises:
-        RendezvousError: A rank is missing when time is up, or the port is taken; address, port and ranks are named.
+        RendezvousError: A rank is missing when time is up or has ended, or the port is taken; address, port and ranks are named.
     """
     import torch.distributed as dist
 
     if ranks.world_size == 1 and ranks.family == "alone":
-        return dist.HashStore()
-    deadline = time.monotonic() + timeout.total_seconds()
-    if "MASTER_ADDR" not in environ and port is None and ranks.local_world_size == ranks.world_size:
-        return _meet_on_one_host(ranks, environ, deadline)
+        return Met(dist.HashStore(), "")
+    patience = _Patience(ranks, environ, timeout)
+    if "MASTER_ADDR" not in environ and port is None:
+        if ranks.family == "mpi4py":
+            return _meet_by_mpi(ranks, environ, patience)
+        if ranks.local_world_size == ranks.world_size:
+            return _meet_on_one_host(ranks, environ, patience)
     address = _address(ranks, environ, port)
     job = environ.get("TORCHELASTIC_RUN_ID") or _job(environ)
     if address not in _opened:
-        _opened[address] = _open(address, timeout)
-    return _check_in(
-        _opened[address], f"{job}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", ranks, address, deadline
-    )
+        _opened[address] = _open(address, patience)
+    job = f"{job}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return _check_in(_opened[address], job, ranks, address, patience)
 
 
-def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], deadline: float) -> dist.Store:
+class _Patience:
+    """How long a rank waits for the others, and whether that is still of use."""
+
+    def __init__(self, ranks: Ranks, environ: Mapping[str, str], timeout: timedelta) -> None:
+        self.deadline = time.monotonic() + timeout.total_seconds()
+        self._who = f"rank {ranks.rank} of {ranks.world_size} ({ranks.family})"
+        self._ranks = ranks.local_world_size
+        self._siblings = Siblings(ranks, environ)
+        self.alone = not is_supervised(environ)  # nobody ends this rank when another one fails
+
+    def left(self, least: float = 0.1) -> timedelta:
+        """Return the time that is left."""
+        return timedelta(seconds=max(least, self.deadline - time.monotonic()))
+
+    def check(self) -> None:
+        """Raise when a rank that is waited for has ended.
+
+        Raises:
+            RendezvousError: A rank of this host is gone.
+        """
+        gone = self._siblings.missing()
+        if gone:
+            raise RendezvousError(
+                f"{self._who} waits in vain: {gone} of the {self._ranks} ranks of this host ended before all had met "
+                "(from the children of the launcher's process); expected all of them here. Look at the first error above."
+            )
+
+
+def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) -> Met:
     import torch.distributed as dist
 
     key = meeting.key(environ)
     if key in _published:
-        return _check_in(_opened[_published[key]], key, ranks, _published[key], deadline)
+        return _check_in(_opened[_published[key]], key, ranks, _published[key], patience)
     with meeting.Point(key) as point:
-        left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
         if ranks.rank == 0:
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=left, wait_for_workers=False)
+            store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=patience.left(1.0), wait_for_workers=False)
             point.publish(store.port)
             address = Address("127.0.0.1", store.port, "chosen by rank 0", listens=True)
         else:
-            address = Address("127.0.0.1", point.wait(deadline), f"published by rank 0 in {point.path}", listens=False)
-            store = _open(address, left)
+            port = point.wait(patience.deadline, patience.check)
+            address = Address("127.0.0.1", port, f"published by rank 0 in {point.path}", listens=False)
+            store = _open(address, patience)
         _opened[address], _published[key] = store, address
-        store = _check_in(store, key, ranks, address, deadline)
+        met = _check_in(store, key, ranks, address, patience)
         if ranks.rank == 0:
             point.remove()
-            store.set("removed", "1")
+            met.store.set("removed", "1")
         else:  # a second program of the same job must not find the first one's file
-            store.wait(["removed"], left)
-    return store
+            met.store.wait(["removed"], patience.left())
+    return met
+
+
+def _meet_by_mpi(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) -> Met:
+    """Let MPI carry the address: its launcher tells nothing that this module can read, but MPI runs already."""
+    import torch.distributed as dist
+    from mpi4py import MPI
+
+    from ezpz.cluster.network import route_to
+
+    if "mpi4py" not in _published:
+        told: Any = None
+        if ranks.rank == 0:
+            one_host = ranks.local_world_size == ranks.world_size
+            host = "127.0.0.1" if one_host else route_to().address or socket.gethostname()
+            own = dist.TCPStore(host, 0, is_master=True, timeout=patience.left(1.0), wait_for_workers=False)
+            told = (host, own.port)
+        host, number = MPI.COMM_WORLD.bcast(told, root=0)
+        address = Address(host, number, "told by MPI", ranks.rank == 0)
+        _opened[address] = own if ranks.rank == 0 else _open(address, patience)
+        _published["mpi4py"] = address
+    address = _published["mpi4py"]
+    return _check_in(_opened[address], _job(environ), ranks, address, patience)
 
 
 def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Address:
@@ -137,12 +199,14 @@ def _hashed(environ: Mapping[str, str]) -> int:
     return _FIRST_PORT + zlib.crc32(_job(environ).encode()) % _PORTS
 
 
-def _open(address: Address, timeout: timedelta) -> dist.Store:
+def _open(address: Address, patience: _Patience) -> dist.Store:
     import torch.distributed as dist
 
+    if not address.listens and patience.alone:
+        _wait_until_open(address, patience)
     try:
         return dist.TCPStore(
-            address.host, address.port, is_master=address.listens, timeout=timeout, wait_for_workers=False
+            address.host, address.port, is_master=address.listens, timeout=patience.left(1.0), wait_for_workers=False
         )
     except (RuntimeError, OSError) as error:  # torch derives DistNetworkError from RuntimeError
         doing = "listen on" if address.listens else "reach rank 0 at"
@@ -152,6 +216,20 @@ def _open(address: Address, timeout: timedelta) -> dist.Store:
         ) from None
 
 
+def _wait_until_open(address: Address, patience: _Patience) -> None:
+    """Wait for rank 0's port: torch would wait as long, but would not notice that a rank of this host has ended."""
+    pause = 0.02
+    while time.monotonic() < patience.deadline:
+        try:
+            socket.create_connection((address.host, address.port), timeout=1.0).close()
+        except OSError:
+            patience.check()
+            time.sleep(pause)
+            pause = min(0.5, 1.5 * pause)
+        else:
+            return
+
+
 def _reason(error: Exception) -> str:
     text = str(error)
     if "EADDRINUSE" in text or "in use" in text:
@@ -159,7 +237,7 @@ def _reason(error: Exception) -> str:
     return text.splitlines()[0]
 
 
-def _check_in(base: dist.Store, job: str, ranks: Ranks, address: Address, deadline: float) -> dist.Store:
+def _check_in(base: dist.Store, job: str, ranks: Ranks, address: Address, patience: _Patience) -> Met:
     """Write this rank's name, wait until all have, and return the store of this job and round.
 
     Every round has names of its own: a rank that meets again, after it left its group, must not find the last round's.
@@ -169,19 +247,38 @@ def _check_in(base: dist.Store, job: str, ranks: Ranks, address: Address, deadli
     _rounds[address] = _rounds.get(address, 0) + 1
     store = dist.PrefixStore(f"ezpz/{job}/{_rounds[address]}", base)
     store.set(f"rank/{ranks.rank}", "here")
-    left = timedelta(seconds=max(0.1, deadline - time.monotonic()))
+    awaited = [f"rank/{rank}" for rank in range(ranks.world_size)] if ranks.rank == 0 else ["all"]
     try:
+        if patience.alone:
+            _look_until(store, awaited, patience)
+        store.wait(awaited, patience.left())
         if ranks.rank == 0:
-            store.wait([f"rank/{rank}" for rank in range(ranks.world_size)], left)
             store.set("all", "here")
-        else:
-            store.wait(["all"], left)
     except RuntimeError:  # torch's DistStoreError and DistNetworkError
         raise RendezvousError(
             f"rank {ranks.rank} waited at {address.host}:{address.port} (from {address.origin}), but {_missing(store, ranks)}. "
             "Look at the first error above of a rank that did not arrive, or start fewer ranks."
         ) from None
-    return store
+    return Met(store, address.host)
+
+
+def _look_until(store: dist.Store, keys: list[str], patience: _Patience) -> None:
+    """Look for the keys again and again, because a rank that nobody looks after may have ended; time is not up here.
+
+    Raises:
+        RendezvousError: It has, here or on another host.
+    """
+    pause = 0.005
+    while time.monotonic() < patience.deadline and not store.check(keys):
+        if store.check(["vain"]):
+            raise RendezvousError(store.get("vain").decode())
+        try:
+            patience.check()
+        except RendezvousError as error:
+            store.set("vain", str(error))  # for the hosts whose ranks are all alive
+            raise
+        time.sleep(pause)
+        pause = min(0.5, 1.3 * pause)
 
 
 def _missing(store: dist.Store, ranks: Ranks) -> str:

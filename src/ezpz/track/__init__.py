@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from ezpz.track.history import History as History
     from ezpz.track.journal import read_journal as read_journal
     from ezpz.track.wandb import setup_wandb as setup_wandb
+    from ezpz.track.wandb import verify_wandb as verify_wandb
 
-_HOME_OF = {"History": "history", "read_journal": "journal", "setup_wandb": "wandb"}
+_HOME_OF = {"History": "history", "read_journal": "journal", "setup_wandb": "wandb", "verify_wandb": "wandb"}
 
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
 

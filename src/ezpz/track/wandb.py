@@ -1,12 +1,14 @@
 """A second, remote copy of the metrics at Weights & Biases, when there is one; training never depends on it.
 
-Reads WANDB_MODE, WANDB_DISABLED and WANDB_PROJECT; all else is between wandb and the user. The one place that wandb
-holds rows is a block in its memory, so the journal stays the truth.
+Reads WANDB_MODE, WANDB_DISABLED and WANDB_PROJECT (WB_PROJECT in older scripts), and for `verify_wandb` WANDB_API_KEY,
+WANDB_BASE_URL and NETRC; all else is between wandb and the user. The one place that wandb holds rows is a block in its
+memory, so the journal stays the truth.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
 
     from ezpz.track.values import Value
 
-__all__ = ["log", "setup_wandb"]
+__all__ = ["log", "setup_wandb", "verify_wandb"]
 
 _TRUE = {"1", "true", "t", "yes", "y", "on"}  # what wandb itself takes for true
+
+_PROJECTS = ("WANDB_PROJECT", "WB_PROJECT")
 
 run: Any = None  # the run that `setup_wandb` started; History.update logs to it
 
@@ -31,6 +35,9 @@ def setup_wandb(
     config: object = None,
     name: str | None = None,
     outdir: str | os.PathLike[str] | None = None,
+    project_name: str | None = None,
+    dir: str | os.PathLike[str] | None = None,  # noqa: A002  # wandb's own name for it
+    **more: Any,
 ) -> Any:
     """Start a wandb run on rank 0, to which every later `History.update` logs too.
 
@@ -39,6 +46,9 @@ def setup_wandb(
         config: A mapping, namespace or dataclass to show with the run; values named like secrets are left out.
         name: The run's name; otherwise wandb makes one up.
         outdir: Folder for wandb's own files; otherwise wandb decides.
+        project_name: ``project`` under its older name.
+        dir: ``outdir`` under wandb's name.
+        more: Further keywords of ``wandb.init``, such as ``entity``, ``group``, ``tags``, ``mode``.
 
     Returns:
         The ``wandb`` run, or None: on other ranks, which do not import wandb; when ``WANDB_MODE=disabled`` or
@@ -56,16 +66,45 @@ def setup_wandb(
         import wandb
 
         run = wandb.init(
-            project=project or os.environ.get("WANDB_PROJECT") or script_name(),
+            project=project or project_name or next(filter(None, map(os.environ.get, _PROJECTS)), script_name()),
             config=redact_config(config) if config is not None else None,
             name=name,
-            dir=None if outdir is None else os.fspath(outdir),
+            dir=os.fspath(outdir or dir or "") or None,
+            **more,
         )
     # Anything may come: ImportError of it or of a library below it, its own errors without a network or a key.
     except Exception as error:  # noqa: BLE001
         logger.warning(f"wandb is off: {type(error).__name__}: {error}; metrics are recorded here as ever.")
         run = None
     return run
+
+
+def verify_wandb() -> bool:
+    """Tell whether `setup_wandb` could start a run here, without importing wandb and without a network.
+
+    Returns:
+        False when ``WANDB_DISABLED`` or ``WANDB_MODE=disabled`` says so, when wandb is not installed, and when it would
+        ask for a key: none in ``WANDB_API_KEY`` and none for its server in ``~/.netrc`` (or ``NETRC``). True otherwise;
+        ``WANDB_MODE=offline`` needs no key.
+    """
+    from importlib.util import find_spec
+    from urllib.parse import urlsplit
+
+    if _switched_off() or (sys.modules.get("wandb") is None and find_spec("wandb") is None):
+        return False
+    if os.environ.get("WANDB_MODE", "").lower() in {"offline", "dryrun"} or os.environ.get("WANDB_API_KEY"):
+        return True
+    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    return any(_has_key(path, server) for path in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc") if path)
+
+
+def _has_key(path: str, server: str) -> bool:
+    from netrc import NetrcParseError, netrc
+
+    try:
+        return server in netrc(os.path.expanduser(path)).hosts  # noqa: PTH111  # netrc takes text
+    except (OSError, NetrcParseError, UnicodeDecodeError):  # absent or broken: wandb finds no key there either
+        return False
 
 
 def _switched_off() -> str | None:

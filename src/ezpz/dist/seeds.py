@@ -1,0 +1,89 @@
+"""The three things that a seed controls, each by a function of its own.
+
+    weights     `seed_everything(seed)`   the same on every rank, so that every rank builds the same model
+    data        `data_seed(seed, step)`   another for every data-parallel rank, the same for all ranks of one replica
+    dropout     `seed_dropout(seed)`      the same; call it when the model is built and wrapped
+
+Ranks of one tensor-, context- or pipeline-parallel replica work on the same samples, and tensor-parallel ranks hold copies of
+the same activations: their data and their dropout masks must be equal, or they would train different models.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from hashlib import blake2b
+from typing import Any
+
+from ezpz.errors import UsageError
+
+__all__ = ["data_seed", "seed_dropout", "seed_everything"]
+
+_LIMIT = 2**32  # numpy takes no more
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, numpy (if it is loaded) and torch with the same number on every rank.
+
+    Equal seeds make equal initial weights; data is told apart by rank where it is sharded, not by this seed.
+
+    Args:
+        seed: A whole number from 0 to 2**32 - 1.
+
+    Raises:
+        UsageError: The seed is out of range.
+    """
+    import torch
+
+    _check(seed)
+    random.seed(seed)
+    torch.manual_seed(seed)  # all devices included
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def data_seed(seed: int, step: int = 0) -> int:
+    """Return a seed for what this rank draws from data: a function of seed, step and data-parallel rank.
+
+    Args:
+        seed: The run's seed, the same on all ranks.
+        step: Step or epoch, so that each draws anew.
+
+    Returns:
+        From 0 to 2**32 - 1; equal on the ranks of one replica, and different (but for one chance in 2**32) on others.
+
+    Raises:
+        UsageError: The seed is out of range.
+    """
+    return _mixed("data", seed, step)
+
+
+def seed_dropout(seed: int) -> None:
+    """Let random numbers on this rank's device differ between data-parallel ranks from here on, and only between them.
+
+    Call it once, after the model is built and wrapped: a model built after it has other weights on every rank.
+
+    Args:
+        seed: The run's seed, the same on all ranks.
+
+    Raises:
+        UsageError: The seed is out of range.
+    """
+    import torch
+
+    torch.manual_seed(_mixed("dropout", seed, 0))
+
+
+def _mixed(use: str, seed: int, step: int) -> int:
+    """Hash what a seed is for, so that neighbouring seeds, steps and ranks give unrelated streams."""
+    from ezpz.dist.mesh import coordinate, get_mesh
+
+    _check(seed)
+    words = f"ezpz {use} {seed} {step} {coordinate(get_mesh(), 'dp')}"
+    return int.from_bytes(blake2b(words.encode(), digest_size=4).digest(), "little")
+
+
+def _check(seed: int) -> None:
+    if not 0 <= seed < _LIMIT:
+        raise UsageError(f"unusable seed {seed}; expected 0 to {_LIMIT - 1}, the range that numpy takes.")

@@ -1,0 +1,79 @@
+"""Whether ranks of this host have ended before they could meet the others, where nobody else would notice.
+
+A Hydra (MPICH, Intel MPI) and srun let the other ranks run when one has ended with an error, so that they would wait for it
+until time is up. But they start all ranks of a host as children of one process: when it has fewer, a rank is gone. Linux tells:
+
+    /proc/4711/task/4711/children     4712 4713 4715                      (proc(5): children of one thread)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.ranks import Ranks
+
+__all__ = ["Siblings", "is_supervised", "starter"]
+
+# Launchers that leave the others alone; torchrun, Open MPI, PALS and flux end them.
+_CARELESS = ("hydra", "slurm")
+_RANK_NAMES = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=", b"SLURM_PROCID=")
+
+
+def is_supervised(environ: Mapping[str, str]) -> bool:
+    """Tell whether `ezpz launch` or torchrun's agent looks after this rank, and ends it when another one fails."""
+    from ezpz.ranks import of_this_launch
+
+    by_us = of_this_launch(environ) and "EZPZ_SOCKET" in environ  # a line that was pasted by hand has no leader
+    return by_us or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def starter() -> tuple[int, str]:
+    """Return pid and start time of the nearest process above that is no rank itself; "" for the time without /proc.
+
+    Ranks may be wrapped in shells of their own, so the parent alone is not common to them.
+    """
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            return pid, ""
+        if not any(b"\0" + name in b"\0" + environ for name in _RANK_NAMES):
+            return pid, words[19]  # field 22 of proc(5): start time in clock ticks since boot
+        pid = int(words[1])
+    return pid, ""
+
+
+class Siblings:
+    """The ranks of this host, as the process that started them has them as children."""
+
+    def __init__(self, ranks: Ranks, environ: Mapping[str, str]) -> None:
+        self._expected = ranks.local_world_size
+        watched = ranks.family in _CARELESS and not is_supervised(environ)
+        self._starter = starter()[0] if watched else 0
+
+    def missing(self) -> int:
+        """Return how many ranks of this host have ended; 0 where that cannot be told."""
+        if not self._starter:
+            return 0
+        try:
+            threads = list(Path(f"/proc/{self._starter}/task").iterdir())
+            children = [pid for thread in threads for pid in (thread / "children").read_text(encoding="ascii").split()]
+        except OSError:  # the kernel was built without this file, or the starter is another user's
+            return 0
+        living = sum(not _is_dead(pid) for pid in children)
+        return max(0, self._expected - living) if living else 0
+
+
+def _is_dead(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in {"Z", "X"}

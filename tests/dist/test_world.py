@@ -1,0 +1,61 @@
+"""Who a rank is where the environment does not say it: mpi4py is asked, replaced here by a stand-in."""
+
+import sys
+import types
+
+import pytest
+
+from ezpz.dist import world
+from ezpz.errors import RankError
+
+
+@pytest.fixture(autouse=True)
+def _no_answer_yet(monkeypatch):
+    monkeypatch.setattr(world, "_by_mpi", None)
+    for name in ("RANK", *world._SIGNS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def mpi(monkeypatch, rank, size, local=(0, 1), *, started=True):
+    """An mpi4py that answers so; its local communicator is freed after use."""
+    freed = []
+    host = types.SimpleNamespace(Get_rank=lambda: local[0], Get_size=lambda: local[1], Free=lambda: freed.append(1))
+    everybody = types.SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: size, Split_type=lambda _kind: host)
+    module = types.ModuleType("mpi4py.MPI")
+    module.COMM_WORLD, module.COMM_TYPE_SHARED = everybody, 0
+    module.Is_initialized, module.Is_finalized = lambda: started, lambda: False
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    return freed
+
+
+def test_an_mpi_that_the_script_has_started_is_asked(monkeypatch):
+    freed = mpi(monkeypatch, 3, 4, (1, 2))
+    assert tuple(world.told()) == (3, 4, 1, 2, None, "mpi4py")
+    assert (world.get_rank(), world.get_world_size(), world.get_local_rank()) == (3, 4, 1)
+    assert freed == [1]  # asked once: the question is collective
+
+
+def test_an_mpi_that_was_only_imported_is_not_an_answer(monkeypatch):
+    mpi(monkeypatch, 3, 4, started=False)
+    assert world.told().family == "alone"
+
+
+def test_the_environment_stands_above_mpi(monkeypatch):
+    mpi(monkeypatch, 3, 4)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert tuple(world.told())[:2] == (1, 2)
+
+
+def test_an_unknown_launcher_without_mpi4py_is_an_error_and_not_rank_0(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setenv("PMIX_RANK", "2")
+    with pytest.raises(RankError, match=r"PMIX_RANK=2 .*mpi4py cannot be asked.*unset PMIX_RANK"):
+        world.told()
+
+
+def test_an_mpi4py_of_another_mpi_is_an_error_that_names_both(monkeypatch):
+    mpi(monkeypatch, 0, 1)
+    monkeypatch.setenv("PMIX_RANK", "2")
+    with pytest.raises(RankError, match=r"mpi4py says rank 0 of 1, but PMIX_RANK=2 \(from the launcher\)"):
+        world.told()
