@@ -52,7 +52,8 @@ def test_alone(run_cli, clean_env):
 def test_under_srun_over_two_hosts(slurm, clean_env, ranks):
     line = ["srun", f"-n{ranks}", *map(str, inside(sys.executable))]
     env = {**clean_env, "EXPECTED_WORLD": str(ranks), "EXPECTED_HOSTS": "n01,n02"}
-    check(slurm.salloc(["-N2", f"-n{ranks}"], line, env, timeout=180), ranks)
+    even = ["-N2", f"-n{ranks}", f"--ntasks-per-node={ranks // 2}"]
+    check(slurm.salloc(even, line, env, timeout=180), ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4] if MATRIX else [4])

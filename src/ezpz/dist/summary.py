@@ -27,4 +27,4 @@ def say_who(ranks: Ranks, device: str) -> None:
         f"['{os.uname().nodename}'][device='{device}'][rank={ranks.rank}/{ranks.world_size}]"
         f"[local_rank={ranks.local_rank}/{ranks.local_world_size}]{parts}"
     )
-    get_logger("ezpz.dist.who", rank_zero_only=False).info(line)
+    get_logger("ezpz.dist.who", rank=0).info(line)  # it says itself which rank it is
