@@ -51,6 +51,7 @@ ON_N1, ON_LOGIN = {"/proc/sys/kernel/hostname": "n1.cluster\n"}, {"/proc/sys/ker
         ({"EZPZ_NGPU_PER_HOST": "6", "TORCH_DEVICE": "xpu"}, (6, "xpu", "EZPZ_NGPU_PER_HOST")),
         ({"EZPZ_NGPU_PER_HOST": "0", "CUDA_VISIBLE_DEVICES": "0"}, (0, "cpu", "EZPZ_NGPU_PER_HOST")),
         ({"EZPZ_NGPU_PER_HOST": "2", "SLURM_GPUS_ON_NODE": "many"}, (2, "cuda", "EZPZ_NGPU_PER_HOST")),
+        ({"EZPZ_NGPU_PER_HOST": "8", "TORCH_DEVICE": "npu"}, (8, "npu", "EZPZ_NGPU_PER_HOST")),
         ({"TORCH_DEVICE": "cpu", "SLURM_GPUS_ON_NODE": "4"}, (0, "cpu", "TORCH_DEVICE")),
         ({"TORCH_DEVICE": "cpu:0", "EZPZ_NGPU_PER_HOST": "4"}, (0, "cpu", "TORCH_DEVICE")),
         ({"CUDA_VISIBLE_DEVICES": "0,3", "SLURM_GPUS_ON_NODE": "4"}, (2, "cuda", "CUDA_VISIBLE_DEVICES")),

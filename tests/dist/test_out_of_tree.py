@@ -25,7 +25,8 @@ def hostram(run_cli):
 @pytest.mark.timeout(480)
 def test_fsdp2_ddp_and_all_of_set_up_work_on_a_device_outside_torch(hostram, run_cli, clean_env):
     pytest_args = ["-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120", IN_RANKS]
-    launch = [sys.executable, "-m", "ezpz.launch", "-n", "2", "env", "TORCH_DEVICE=hostram"]
-    done = run_cli([*launch, sys.executable, "-m", "pytest", *pytest_args], clean_env, 180)
+    launch = [sys.executable, "-m", "ezpz.launch", "-n", "2"]
+    env = {**clean_env, "TORCH_DEVICE": "hostram", "EZPZ_NGPU_PER_HOST": "2"}
+    done = run_cli([*launch, sys.executable, "-m", "pytest", *pytest_args], env, 180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("8 passed") == 2, done.stdout

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Siblings", "is_supervised", "starter"]
 
-# Launchers that leave the others alone; torchrun, Open MPI, PALS and flux end them.
-_CARELESS = ("hydra", "slurm")
+# Launchers that leave the others alone, with the process (/proc/<pid>/comm) that starts the ranks of a host; torchrun, Open MPI,
+# PALS and flux end them. In a container a rank's starter may be another one, with one child for each rank.
+_CARELESS = {"hydra": "hydra_pmi_proxy", "slurm": "slurmstepd"}
 _RANK_NAMES = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=", b"SLURM_PROCID=")
 
 
@@ -55,8 +56,9 @@ class Siblings:
 
     def __init__(self, ranks: Ranks, environ: Mapping[str, str]) -> None:
         self._expected = ranks.local_world_size
-        watched = ranks.family in _CARELESS and not is_supervised(environ)
-        self._starter = starter()[0] if watched else 0
+        careless = "" if is_supervised(environ) else _CARELESS.get(ranks.family, "")
+        pid = starter()[0] if careless else 0
+        self._starter = pid if careless and _name(pid) == careless else 0
 
     def missing(self) -> int:
         """Return how many ranks of this host have ended; 0 where that cannot be told."""
@@ -69,6 +71,13 @@ class Siblings:
             return 0
         living = sum(not _is_dead(pid) for pid in children)
         return max(0, self._expected - living) if living else 0
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _is_dead(pid: str) -> bool:

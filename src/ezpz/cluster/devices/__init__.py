@@ -93,8 +93,11 @@ def count_devices(
 def _wished_kind(environ: Mapping[str, str]) -> str:
     text = environ.get("TORCH_DEVICE", "").strip().lower()
     kind = text.partition(":")[0]
-    if text and (kind not in _KINDS or not re.fullmatch(r"[a-z]+(:\d+)?", text, re.ASCII)):
-        raise refusal("the device", "TORCH_DEVICE", environ["TORCH_DEVICE"], f"one of {', '.join(_KINDS)}")
+    # A vendor's own device is known to torch inside ranks alone: then somebody must have counted it.
+    known = kind in _KINDS or bool(environ.get(_WISH, "").strip())
+    if text and not (known and re.fullmatch(r"[a-z_]+(:\d+)?", text, re.ASCII)):
+        expected = f"one of {', '.join(_KINDS)}, or a vendor's device beside {_WISH}=N"
+        raise refusal("the device", "TORCH_DEVICE", environ["TORCH_DEVICE"], expected)
     return kind
 
 
@@ -187,7 +190,8 @@ def _beyond(scene: _Scene, found: Devices) -> tuple[str, ...]:
     if not scene.here or not found.count:
         return ()
     if not scene.vendor:
-        return (f"{name} tells {found.count}, but {_nowhere(scene)} on this host",)
+        is_ours = scene.wish in {"", *_KINDS}  # nothing is known of a vendor's own driver
+        return (f"{name} tells {found.count}, but {_nowhere(scene)} on this host",) if is_ours else ()
     if scene.exist and found.count > scene.exist and "MIG-" not in name:
         looked = VENDORS[scene.vendor].LOOKED
         return (f"{name} tells {found.count}, but the driver has {scene.exist} ({looked}); shared or MIG ones?",)
