@@ -41,7 +41,7 @@ def _run(config: dict[str, Any]) -> int:
     import os
 
     import ezpz
-    from ezpz.dist.backends import check_framework
+    from ezpz.dist.arguments import check_framework
     from ezpz.test_dist import main as smoke
 
     check_framework(config["framework"])
@@ -65,7 +65,7 @@ def _run(config: dict[str, Any]) -> int:
 
 
 def _strategy(backend: str) -> str:
-    from ezpz.dist.backends import split_backend
+    from ezpz.dist.arguments import split_backend
 
     _, trainer = split_backend(backend)
     if trainer is None:

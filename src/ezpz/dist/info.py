@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.backends import check_framework
+from ezpz.dist.arguments import check_framework
 from ezpz.dist.device import get_torch_backend, get_torch_device, get_torch_device_type
 from ezpz.dist.job import (
     get_gpus_per_node,

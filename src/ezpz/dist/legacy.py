@@ -3,7 +3,7 @@
     rank = ezpz.setup(framework="pytorch", backend="DDP", seed=7)     wordplay, ngpt
     rank = ezpz.setup_torch("deepspeed", port="5432")                 Megatron-DeepSpeed: what `split_backend` is for
 
-`ezpz.dist.backends` reads what ``backend`` means. tests/dist/test_public_names.py lists who uses which name.
+`ezpz.dist.arguments` reads what ``backend`` means. tests/dist/test_public_names.py lists who uses which name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.backends import check_framework, split_backend, whole_port
+from ezpz.dist.arguments import check_framework, split_backend, whole_port
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 

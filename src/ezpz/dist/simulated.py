@@ -19,19 +19,12 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ezpz.dist.memory import Watch
     from ezpz.ranks import Ranks
 
-__all__ = ["RUN_ID", "is_simulated", "make_group", "write_report"]
+__all__ = ["RUN_ID", "make_group", "write_report"]
 
 RUN_ID = "ezpz-simulate"
-
-
-def is_simulated(environ: Mapping[str, str]) -> bool:
-    """Tell whether the world of this process is one that `ezpz simulate` made up."""
-    return bool(environ.get("EZPZ_SIMULATE"))
 
 
 def make_group(ranks: Ranks, device: Any) -> None:

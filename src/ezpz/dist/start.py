@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist import ending
-from ezpz.dist.backends import split_backend, whole_port
+from ezpz.dist.arguments import split_backend, whole_port
 from ezpz.dist.device import (
     bind_device,
     check_backend,
@@ -168,12 +168,13 @@ def _make_mesh(ranks: Ranks, sizes: dict[str, int]) -> None:
     from ezpz.dist.mesh import check_degrees, degree, get_mesh, init_mesh
 
     there = get_mesh()
-    wanted = check_degrees(ranks.world_size, sizes).by_name()
-    if there is not None and any(degree(there, name) != size for name, size in wanted.items()):
-        raise UsageError(
-            f"setup_torch was called again with another mesh: {wanted} (from its sizes), but this process has {there}; "
-            "expected the same. Call it once, or make further meshes with ezpz.init_mesh."
-        )
+    if there is not None:
+        wanted = check_degrees(ranks.world_size, sizes).by_name()
+        if any(degree(there, name) != size for name, size in wanted.items()):
+            raise UsageError(
+                f"setup_torch was called again with another mesh: {wanted} (from its sizes), but this process has {there}; "
+                "expected the same. Call it once, or make further meshes with ezpz.init_mesh."
+            )
     init_mesh(sizes["dp_replicate"], cp=sizes["cp"], tp=sizes["tp"], pp=sizes["pp"])
 
 
