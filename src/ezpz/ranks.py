@@ -12,7 +12,8 @@ Families, innermost first; the variables of a family are read together or not at
     slurm       SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_LOCALID SLURM_NODEID   a step of srun
     alone       nothing of the above: rank 0 of 1
 
-PALS may tell no size at all (Aurora), flux tells no local one: then the launcher's plan does (EZPZ_PLACEMENT).
+PALS may tell no size at all (Aurora), flux tells no local one: then the launcher's plan does (EZPZ_PLACEMENT), or MPI
+(`ezpz.dist.world`).
 A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has no ``SLURM_STEP_NUM_TASKS``. A lone
 ``WORLD_SIZE`` without ``RANK`` is a wish to the launcher and says nothing about ranks.
 """
@@ -178,6 +179,8 @@ def _pals(environ: Mapping[str, str]) -> Ranks | None:
     if "PALS_RANKID" not in environ:
         return None
     planned, local = _planned(environ, environ["PALS_RANKID"])
+    if not planned and "RANK" in environ:  # what `setup_torch` has found out by MPI, and written down
+        planned, local = environ.get("WORLD_SIZE", ""), environ.get("LOCAL_WORLD_SIZE", "")
     told = {
         "PALS_SIZE": environ.get("PMI_SIZE", planned),
         "PALS_LOCAL_SIZE": environ.get("PMI_LOCAL_SIZE", local),

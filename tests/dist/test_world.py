@@ -54,6 +54,30 @@ def test_an_unknown_launcher_without_mpi4py_is_an_error_and_not_rank_0(monkeypat
         world.told()
 
 
+AURORA = {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_NODEID": "1", "PMIX_RANK": "3"}
+
+
+def test_pals_without_a_size_is_solved_by_mpi_and_stays_so(monkeypatch):
+    mpi(monkeypatch, 3, 4, (1, 2))
+    for name, value in AURORA.items():
+        monkeypatch.setenv(name, value)
+    assert tuple(world.told()) == (3, 4, 1, 2, None, "mpi4py")
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)  # as setup_torch does
+    assert tuple(world.told())[:5] == (3, 4, 1, 2, None)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RankError, match=r"rank 0 of 4 \(from RANK, WORLD_SIZE\) but rank 3 of 4 \(from pals\)"):
+        world.told()
+
+
+def test_pals_without_a_size_and_without_mpi4py_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    for name, value in AURORA.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankError, match=r"PALS_RANKID=3 .*mpi4py cannot be asked.*ezpz launch"):
+        world.told()
+
+
 def test_an_mpi4py_of_another_mpi_is_an_error_that_names_both(monkeypatch):
     mpi(monkeypatch, 0, 1)
     monkeypatch.setenv("PMIX_RANK", "2")

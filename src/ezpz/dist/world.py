@@ -1,7 +1,8 @@
 """Rank and world size, before and after the process group exists.
 
 The environment tells (`ezpz.ranks`). Where it only shows that some MPI has started this process, and not as which rank, mpi4py is
-asked: these are launchers that `ezpz.ranks` does not read, such as a bare prterun or mpirun_rsh.
+asked: these are launchers that `ezpz.ranks` does not read, such as a bare prterun or mpirun_rsh, and PALS on Aurora, which tells a
+rank but no size.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import RankError
-from ezpz.ranks import Ranks, from_environ
+from ezpz.ranks import ALONE, Ranks, from_environ
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["get_local_rank", "get_rank", "get_world_size", "told"]
 
-# Set in every process of some launcher: PMI and PMIx ones, MVAPICH's mpirun_rsh, Cray's aprun.
-_SIGNS = ("PMIX_RANK", "PMI_RANK", "PMI_ID", "MV2_COMM_WORLD_RANK", "MVP_COMM_WORLD_RANK", "ALPS_APP_PE")
+# Set in every process of some launcher: PALS without sizes, PMI and PMIx ones, MVAPICH's mpirun_rsh, Cray's aprun.
+_SIGNS = ("PALS_RANKID", "PMIX_RANK", "PMI_RANK", "PMI_ID", "MV2_COMM_WORLD_RANK", "MVP_COMM_WORLD_RANK", "ALPS_APP_PE")
 
 _by_mpi: Ranks | None = None
 
@@ -30,8 +31,15 @@ def told() -> Ranks:
     Raises:
         RankError: The environment contradicts itself, or an unknown launcher has started this process and MPI cannot be asked.
     """
+    if "RANK" not in os.environ and _tells_no_size(os.environ):
+        return _ask_mpi(ALONE, os.environ)
     ranks = from_environ(os.environ)
     return _ask_mpi(ranks, os.environ) if ranks.family == "alone" else ranks
+
+
+def _tells_no_size(environ: Mapping[str, str]) -> bool:
+    """Tell whether PALS started this rank outside of `ezpz launch` and, as on Aurora, without the size of the world."""
+    return "PALS_RANKID" in environ and not environ.keys() & {"PALS_SIZE", "PMI_SIZE", "EZPZ_PLACEMENT"}
 
 
 def get_rank() -> int:
