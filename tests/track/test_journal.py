@@ -82,14 +82,38 @@ def test_a_writer_that_follows_a_torn_line_starts_a_new_one(tmp_path, capsys):
     assert "passed over 1 torn line" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "content", [b'{"v":2,"t":1.0,"step":0,"m":{}}\n', b'{"loss":1}\n', b"[1]\n"], ids=["v2", "other", "list"]
-)
-def test_a_file_of_another_kind_is_an_error_that_names_the_line(tmp_path, content):
+def test_a_version_from_the_future_is_an_error_that_names_the_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(content)
+    path.write_bytes(b'{"v":2,"t":1.0,"step":0,"m":{}}\n')
     with pytest.raises(TrackError, match=r"metrics\.jsonl:1\); expected a row of version 1"):
         read_journal(path)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"loss":1}', b"[1]", b'{"v":1,"t":"x","step":0,"m":{}}', b'{"v":1,"t":1,"step":0,"m":[]}']
+)
+def test_lines_of_somebody_else_are_passed_over_and_told(tmp_path, line, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n' + line + b'\n{"v":1,"t":1.0,"step":1,"m":{"x":2}}\n')
+    assert [row["m"] for row in read_journal(path)] == [{"x": 1}, {"x": 2}]
+    assert "metrics.jsonl:2: passed over what is no record of ezpz" in capsys.readouterr().out
+
+
+def test_values_that_came_late_stand_in_their_row_and_other_kinds_are_passed_over(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [
+        '{"v":1,"t":1.0,"step":0,"m":{"a":1}}',
+        '{"v":1,"t":1.0,"step":1,"m":{"a":2}}',
+        '{"v":1,"t":2.0,"step":0,"k":"late","m":{"g":"NaN"}}',
+        '{"v":1,"t":2.0,"step":9,"k":"late","m":{"g":5}}',
+        '{"v":1,"t":2.0,"step":9,"k":"of tomorrow","m":{"g":7}}',
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    rows = read_journal(path)
+    assert [row["step"] for row in rows] == [0, 1, 9]
+    assert rows[0]["m"].keys() == {"a", "g"}
+    assert rows[2]["m"] == {"g": 5}
+    assert [row["a"] for row in rows] == [1, 1, 1]
 
 
 def test_a_missing_journal_is_an_error_that_names_it(tmp_path):

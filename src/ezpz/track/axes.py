@@ -22,7 +22,7 @@ def nice_ticks(low: float, high: float, *, whole: bool = False) -> tuple[list[fl
         decimals. Numbers too close for that get the two ends.
     """
     raw = (high - low) / _MOST
-    if not isfinite(raw):
+    if not isfinite(raw) or raw <= 0:  # too far apart, or so near that the distance is no float
         return [low, high], [f"{low:.3g}", f"{high:.3g}"]
     power = 10.0 ** floor(log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))

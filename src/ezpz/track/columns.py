@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.journal import Row
 
-__all__ = ["Cells", "Column", "Table", "build_columns", "export_name", "gather"]
+__all__ = ["Cells", "Column", "Table", "build_columns", "counted", "export_name", "gather"]
 
 _EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
 
@@ -44,10 +44,11 @@ class Cells:
 
 @dataclass
 class Table:
-    """A journal by key: steps and times (epoch seconds) of all rows, and the cells that each key fills."""
+    """A journal by key: steps, times (epoch seconds) and attempts of all rows, and the cells that each key fills."""
 
     steps: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
     cells: dict[str, Cells] = field(default_factory=dict)
 
 
@@ -74,6 +75,7 @@ def gather(rows: Iterable[Row]) -> Table:
     for number, row in enumerate(rows):
         table.steps.append(row["step"])
         table.times.append(row["t"])
+        table.attempts.append(row.get("a", 1))
         for key, value in row["m"].items():
             cells = table.cells.get(key)
             if cells is None:
@@ -81,6 +83,38 @@ def gather(rows: Iterable[Row]) -> Table:
             cells.index.append(number)
             cells.values.append(value)
     return table
+
+
+def counted(table: Table) -> Table:
+    """Return the rows that count in a run that was started again.
+
+    A later attempt goes on from a checkpoint, so what earlier ones recorded from its first step on was overtaken by it.
+    """
+    if not table.attempts or table.attempts[-1] == 1:
+        return table
+    first: dict[int, int] = {}
+    for step, attempt in zip(table.steps, table.attempts, strict=True):
+        first[attempt] = min(step, first.get(attempt, step))
+    bound = {a: min((s for later, s in first.items() if later > a), default=None) for a in first}
+    keep = [
+        number
+        for number, (step, attempt) in enumerate(zip(table.steps, table.attempts, strict=True))
+        if (last := bound[attempt]) is None or step < last
+    ]
+    place = {old: new for new, old in enumerate(keep)}
+    cells = {
+        key: Cells(
+            [place[index] for index in old.index if index in place],
+            [value for index, value in zip(old.index, old.values, strict=True) if index in place],
+        )
+        for key, old in table.cells.items()
+    }
+    return Table(
+        [table.steps[i] for i in keep],
+        [table.times[i] for i in keep],
+        [table.attempts[i] for i in keep],
+        {key: value for key, value in cells.items() if value.index},
+    )
 
 
 def export_name(key: str) -> str:

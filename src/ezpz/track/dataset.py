@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import TrackError
 from ezpz.track.columns import Column, Table, build_columns, gather
 from ezpz.track.folder import write_atomically
-from ezpz.track.journal import iter_journal
+from ezpz.track.journal import read_journal
 
 if TYPE_CHECKING:
     import os
@@ -83,7 +83,7 @@ def export_run(folder: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrackError(f"cannot read {path}: {error!r} (from the run folder); expected a run of ezpz.") from error
     target = path.with_name(f"{name}.h5")
-    write_dataset(target, gather(iter_journal(path.with_name("metrics.jsonl"))), {"name": name, "time": started})
+    write_dataset(target, gather(read_journal(path.with_name("metrics.jsonl"))), {"name": name, "time": started})
     return target
 
 

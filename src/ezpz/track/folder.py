@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
+from ezpz.track.held import birth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,6 +111,7 @@ class RunFile:
             "name": name,
             "state": "running",
             "started": now(),
+            "process": {"host": os.uname().nodename, "pid": os.getpid(), "birth": birth(os.getpid())},
             **facts,
             **({"earlier": earlier} if earlier else {}),
         }

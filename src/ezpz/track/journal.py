@@ -1,10 +1,15 @@
 """The journal ``metrics.jsonl``: one row is one JSON line is one ``write``, so that a killed process loses nothing.
 
     {"v":1,"t":1795194001.25,"step":3,"m":{"train/loss":0.25,"lr":"NaN","tokens":9007199254740993}}
+    {"v":1,"t":1795194002.5,"step":3,"a":2,"k":"late","m":{"grad_norm":1.5}}
+    {"v":1,"t":1795194003.5,"step":99,"k":"ranks","m":{"world":2,"steps":[0,…,99],"loss":{"mean":[…],…}}}
 
 ``v`` is the version of this format, ``t`` the time in epoch seconds, ``step`` the caller's step, ``m`` the metrics with
-`ezpz.track.values.encode` applied. A line that a crash tore is no JSON; readers pass over it. One process writes a
-journal; it is only ever appended to.
+`ezpz.track.values.encode` applied. ``a`` is the attempt of a run that was started again, from 2 on. ``k`` is the kind of
+record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device until
+then; ``ranks`` for a window of steps over all ranks (`ezpz.track.across`); others may come and are passed over. A line
+that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process writes a journal; it is
+only ever appended to.
 """
 
 from __future__ import annotations
@@ -13,18 +18,20 @@ import json
 import os
 from contextlib import suppress
 from time import monotonic, time
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from ezpz.errors import TrackError
+from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
+from ezpz.track.held import hold
 from ezpz.track.values import Value, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Journal", "Row", "iter_journal", "last_step", "read_journal"]
+__all__ = ["Journal", "Row", "iter_journal", "last_step", "parse", "read_journal"]
 
 VERSION = 1
+_AS_IT_IS = {int, float, bool}
 _SYNC_EVERY = 1.0  # seconds: what a crash of the host may cost
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
 
@@ -33,12 +40,14 @@ _dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=Fal
 
 
 class Row(TypedDict):
-    """One line of a journal, decoded."""
+    """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""
 
     v: int
     t: float
     step: int
-    m: dict[str, Value]
+    a: int
+    k: str
+    m: dict[str, Any]
 
 
 class Journal:
@@ -46,6 +55,8 @@ class Journal:
 
     A write that fails (disk full, quota) does not stop the training that it observes: the first failure is one
     warning, later rows are tried again, and ``lost`` and ``first_lost`` say what is missing.
+
+    Opening one raises UsageError when another process writes it, OSError when the file cannot be made.
 
     Attributes:
         path: The file.
@@ -62,6 +73,12 @@ class Journal:
         self._synced = float("-inf")
         self._warned = False
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        if not hold(self._fd):
+            os.close(self._fd)
+            raise UsageError(
+                f"cannot record in {self.path}: another process writes it (from a lock on it); expected one writer for "
+                f"each run folder. Use History(outdir=...) with another folder, or wait for that process to end."
+            )
         size = os.fstat(self._fd).st_size
         # A writer that was killed inside its last write left a line without end: finish it, so that ours starts anew.
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -134,59 +151,95 @@ class Journal:
 
 
 def read_journal(path: str | os.PathLike[str]) -> list[Row]:
-    """Read a journal, also while another process writes it or after that process was killed.
+    """Read the rows of metrics, also while another process writes them or after that process was killed.
 
     Args:
         path: A ``metrics.jsonl``, or the run folder that holds one.
 
     Returns:
-        Rows in the order in which they were written. Bytes after the last newline are a row in the making and are
-        left out. Lines that a crash tore are left out with one warning that counts them.
+        Rows in the order in which they were written; values that came late stand in the row that they belong to. Bytes
+        after the last newline are a row in the making and are left out. Lines that a crash tore, and lines that are no
+        record, are left out with one warning that counts them.
 
     Raises:
-        TrackError: There is no such file, or it holds something else than a journal of a version known here.
+        TrackError: There is no such file, or it was written by a version of ezpz that is not known here.
     """
-    return list(iter_journal(path))
+    rows: list[Row] = []
+    newest: dict[tuple[int, int], Row] = {}
+    for row in iter_journal(path):
+        if row["k"] == "":
+            rows.append(row)
+            newest[row["a"], row["step"]] = row
+        elif row["k"] == "late":
+            known = newest.get((row["a"], row["step"]))
+            if known is None:
+                rows.append({**row, "k": ""})
+            else:
+                known["m"].update(row["m"])
+    return rows
 
 
 def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
-    """Yield the rows of `read_journal` one by one, for journals too long to hold."""
+    """Yield the records of a journal one by one, of every kind and as they were written.
+
+    Raises:
+        TrackError: As `read_journal`.
+    """
     name = os.fspath(path)
     if os.path.isdir(name):  # noqa: PTH112  # a string is all that is needed
         name = os.path.join(name, "metrics.jsonl")  # noqa: PTH118  # as above
-    torn = 0
+    torn, foreign = 0, ""
     try:
         with open(name, "rb") as file:  # noqa: PTH123  # as above
             for number, raw in enumerate(file, 1):
                 if not raw.endswith(b"\n") or raw == b"\n":
                     continue
-                row = _row(raw, f"{name}:{number}")
-                if row is None:
+                place = f"{name}:{number}"
+                try:
+                    row = parse(raw, place)
+                except ValueError:
                     torn += 1
+                    continue
+                if row is None:
+                    foreign = foreign or place
                 else:
                     yield row
     except OSError as error:
         raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
     if torn:
         get_logger(__name__).warning(f"{name}: passed over {torn} torn line(s), each left by a write that was cut off.")
+    if foreign:
+        get_logger(__name__).warning(f"{foreign}: passed over what is no record of ezpz, here and further on.")
 
 
-def _row(raw: bytes, place: str) -> Row | None:
-    """Decode a line; None for one that is no JSON, as only a cut-off write leaves behind."""
-    try:
-        row = json.loads(raw)
-    except ValueError:
+def parse(raw: bytes, place: str) -> Row | None:
+    """Decode one line; None for JSON that is no record.
+
+    Args:
+        raw: The line.
+        place: File and line number, for the error.
+
+    Raises:
+        ValueError: It is no JSON, as only a cut-off write leaves behind.
+        TrackError: Its version is not known here.
+    """
+    row = json.loads(raw)
+    if not isinstance(row, dict) or type(row.get("v")) is not int:
         return None
-    if not isinstance(row, dict) or row.keys() != Row.__annotations__.keys() or row["v"] != VERSION:
+    if row["v"] != VERSION:
         raise TrackError(
             f"cannot read {raw[:60].decode(errors='replace')!r} (from {place}); expected a row of version {VERSION}, "
             f'{{"v":1,"t":…,"step":…,"m":{{…}}}}. Read it with the ezpz that wrote it.'
         )
-    metrics = row["m"]
-    for key, value in metrics.items():
-        if type(value) is str or type(value) is list:
-            metrics[key] = decode(value)
-    return row  # type: ignore[return-value]  # its keys were compared above
+    metrics = row.get("m")
+    if type(row.get("step")) is not int or type(row.get("t")) not in {int, float} or not isinstance(metrics, dict):
+        return None
+    row.setdefault("a", 1)
+    if row.setdefault("k", "") != "ranks":
+        for key, value in metrics.items():
+            if type(value) not in _AS_IT_IS:
+                metrics[key] = decode(value)
+    return row  # type: ignore[return-value]  # its keys were looked at above
 
 
 def last_step(path: str | os.PathLike[str]) -> int | None:

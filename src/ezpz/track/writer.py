@@ -12,7 +12,7 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
 from ezpz.track.columns import Table, export_name, gather
 from ezpz.track.folder import RunFile, make_folder
-from ezpz.track.journal import Journal, iter_journal, last_step
+from ezpz.track.journal import Journal, last_step, read_journal
 from ezpz.track.values import check_key
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Writer:
             TrackError: As `ezpz.track.dataset.write_dataset`; or h5py cannot be imported.
         """
         self.journal.sync()
-        table = gather(iter_journal(self.journal.path))
+        table = gather(read_journal(self.journal.path))
         self._write_dataset(table)
         return table
 
@@ -140,7 +140,7 @@ class Writer:
         problems = self._losses()
         table = Table()
         try:
-            table = gather(iter_journal(self.journal.path))
+            table = gather(read_journal(self.journal.path))
             self._write_dataset(table)
         except TrackError as error:
             self.failure = error

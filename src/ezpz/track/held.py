@@ -1,0 +1,100 @@
+"""Who writes a run folder: one process holds its journal, and others can see that without touching it.
+
+The writer holds an open-file-description lock (Linux 3.15, ``fcntl(2)``), which the system gives back when the process
+ends, however it ends, and which no other open and close of the file in the same process gives up, as with POSIX locks.
+Readers ask with ``F_OFD_GETLK``, which takes nothing. Where a file system has no locks (Lustre without ``-o flock``), or
+Python no such constant (macOS), host, pid and the time of its birth in ``run.json`` must do, and on other hosts the age
+of the last row.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["birth", "hold", "is_held"]
+
+_SILENT = 600.0  # seconds without a row after which a run on another host counts as gone
+# struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, pid
+_FLOCK = "hhqqi4x"
+
+
+def hold(descriptor: int) -> bool:
+    """Lock an open journal for this process.
+
+    Returns:
+        False if another process holds it; True otherwise, also where the file system has no locks.
+    """
+    import fcntl
+
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return True
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as error:
+        return error.errno not in {errno.EACCES, errno.EAGAIN}
+    return True
+
+
+def is_held(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Tell whether a process still writes a run folder.
+
+    Args:
+        folder: The run folder.
+        facts: Its ``run.json``.
+    """
+    journal = folder / "metrics.jsonl"
+    if _asked(journal):
+        return True
+    process = facts.get("process")
+    if not isinstance(process, dict):  # of a journal alone: nobody who holds it is all that can be known
+        return False
+    if process.get("host") == os.uname().nodename:
+        return birth(int(process.get("pid") or 0)) == process.get("birth") is not None
+    try:  # another host's lock may not be seen from here (NFS, Lustre with -o localflock)
+        return time() - journal.stat().st_mtime < _SILENT
+    except OSError:
+        return False
+
+
+def _asked(journal: Path) -> bool | None:
+    """Return whether somebody holds a journal; None where that cannot be asked."""
+    import fcntl
+
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return None
+    try:
+        with journal.open("rb") as file:
+            query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(file.fileno(), fcntl.F_OFD_GETLK, query)
+    except OSError:
+        return None
+    kind: int = struct.unpack(_FLOCK, answer)[0]
+    return kind != fcntl.F_UNLCK
+
+
+def birth(pid: int) -> str | None:
+    """Return when a process of this host began, as text that tells it from a later one of its number; None if it is gone.
+
+    Field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since the host's start; empty text where there is no /proc.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    if Path("/proc/self/stat").exists() or pid <= 0:
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:  # it is there and not ours
+        pass
+    return ""

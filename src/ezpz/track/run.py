@@ -1,0 +1,107 @@
+"""A run as it is read back: facts, rows and state of a run folder, also of a run that goes on or was killed.
+
+Nothing here loads torch, takes a lock or writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+from ezpz.track.columns import Table, counted, gather
+from ezpz.track.held import is_held
+from ezpz.track.journal import iter_journal, read_journal
+
+if TYPE_CHECKING:
+    import os
+
+    from ezpz.track.journal import Row
+
+__all__ = ["Run", "is_run", "open_run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes:
+        folder: Where it is, absolute.
+        facts: What ``run.json`` says; empty where there is none or it cannot be read.
+        name: Its name.
+        state: ``running``; ``finished`` (`History.finalize` was called); ``exited`` (the program ended without it);
+            ``failed`` (an exception); ``stopped`` (a signal that could be answered); ``died`` (the process is gone
+            and could not say why).
+        cause: Why it failed, was stopped or died, in words; empty otherwise.
+    """
+
+    folder: Path
+    facts: dict[str, Any]
+    name: str
+    state: str
+    cause: str
+
+    @cached_property
+    def rows(self) -> Table:
+        """Every row of the journal by key, in the order of writing."""
+        return gather(read_journal(self.folder))
+
+    @cached_property
+    def table(self) -> Table:
+        """The rows that count: without those that a later attempt recorded again."""
+        return counted(self.rows)
+
+    @cached_property
+    def windows(self) -> list[Row]:
+        """The records over all ranks (`ezpz.track.across`), in the order of writing; empty for one rank."""
+        return [row for row in iter_journal(self.folder) if row["k"] == "ranks"]
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder holds a run: ``run.json`` of a history, or a journal."""
+    return (folder / "metrics.jsonl").is_file() or bool(_facts(folder).get("name"))
+
+
+def open_run(folder: str | os.PathLike[str]) -> Run:
+    """Look at a run folder; its rows are read when they are asked for.
+
+    Args:
+        folder: The run folder, or the journal or any other file directly in it.
+
+    Returns:
+        The run. A journal alone, whose ``run.json`` was lost, is a run named after its folder.
+
+    Raises:
+        UsageError: The folder is not there or holds no run; the message says what runs are near.
+    """
+    path = Path(folder).expanduser().absolute()
+    path = path.parent if path.is_file() else path
+    if not path.is_dir():
+        raise UsageError(f"no run folder: {path} (from the command line); expected one. `ezpz runs` lists them.")
+    facts = _facts(path)
+    if not (path / "metrics.jsonl").is_file() and not facts.get("name"):
+        inside = sorted(item.parent for item in path.glob("*/**/metrics.jsonl"))
+        near = f"Try for example {inside[-1]}." if inside else "`ezpz runs` lists them."
+        raise UsageError(
+            f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
+        )
+    state, cause = _state(path, facts)
+    return Run(path, facts, str(facts.get("name") or path.name), state, cause)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((folder / "run.json").read_bytes())
+    except (OSError, ValueError):  # lost, or of a crash before there were atomic writes: the journal can do without
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _state(folder: Path, facts: dict[str, Any]) -> tuple[str, str]:
+    state, cause = str(facts.get("state") or "running"), str(facts.get("cause") or "")
+    if state != "running" or is_held(folder, facts):
+        return state, cause
+    return "died", cause or "its process is gone and could not say why: killed, or its host was lost"

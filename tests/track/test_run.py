@@ -1,0 +1,89 @@
+"""A run folder that is read back, whatever became of its process."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ezpz.errors import UsageError
+from ezpz.track.columns import counted, gather
+from ezpz.track.held import birth, hold
+from ezpz.track.run import is_run, open_run
+
+
+def test_a_finished_run_is_read_back(make_history):
+    with make_history("train") as history:
+        history.update({"loss": 0.5})
+    run = open_run(history.outdir)
+    assert (run.name, run.state, run.cause) == ("train", "finished", "")
+    assert run.table.cells["loss"].values == [0.5]
+    assert open_run(history.outdir / "metrics.jsonl").folder == run.folder
+    assert run.windows == []
+
+
+def test_a_run_that_goes_on_is_running_and_one_that_was_killed_has_died(tmp_path):
+    code = "import ezpz, sys, time; ezpz.History('r', sys.argv[1]).update({'x': 1}); print('on', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "r")], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert open_run(tmp_path / "r").state == "running"
+        process.kill()
+    run = open_run(tmp_path / "r")
+    assert run.state == "died"
+    assert "killed" in run.cause
+    assert run.table.cells["x"].values == [1]
+
+
+def test_a_run_of_another_host_counts_by_the_age_of_its_last_row(tmp_path):
+    facts = {"name": "r", "state": "running", "process": {"host": "elsewhere", "pid": 1, "birth": "1"}}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    (tmp_path / "metrics.jsonl").touch()
+    assert open_run(tmp_path).state == "running"
+    os.utime(tmp_path / "metrics.jsonl", (time.time() - 3600,) * 2)
+    assert open_run(tmp_path).state == "died"
+
+
+def test_a_folder_without_a_run_is_refused_and_a_run_below_it_named(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "metrics.jsonl").touch()
+    with pytest.raises(UsageError, match=f"Try for example {tmp_path}/a/b"):
+        open_run(tmp_path)
+    with pytest.raises(UsageError, match="no run folder"):
+        open_run(tmp_path / "nowhere")
+    assert not is_run(tmp_path)
+    assert is_run(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"name": "x"}'])
+def test_a_run_json_that_is_lost_or_torn_costs_no_row(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    (tmp_path / "metrics.jsonl").write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n')
+    run = open_run(tmp_path)
+    assert run.table.cells["x"].values == [1]
+    assert run.state == "died"
+
+
+def test_rows_that_a_later_attempt_recorded_again_do_not_count_twice():
+    rows = [{"v": 1, "t": 0.0, "step": step, "a": 1, "k": "", "m": {"x": step}} for step in range(5)]
+    rows += [{"v": 1, "t": 0.0, "step": step, "a": 2, "k": "", "m": {"x": 10 + step, "y": 1}} for step in range(3, 7)]
+    table = gather(rows)
+    assert len(table.steps) == 9
+    after = counted(table)
+    assert after.steps == [0, 1, 2, 3, 4, 5, 6]
+    assert after.cells["x"].values == [0, 1, 2, 13, 14, 15, 16]
+    assert after.cells["y"].index == [3, 4, 5, 6]
+
+
+def test_a_journal_has_one_writer(tmp_path):
+    with (tmp_path / "j").open("wb") as one, (tmp_path / "j").open("r+b") as two:
+        assert hold(one.fileno())
+        assert not hold(two.fileno())
+
+
+def test_a_birth_tells_a_process_from_a_later_one():
+    assert birth(os.getpid()) == birth(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        process.wait()
+    assert birth(process.pid) is None
