@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from test_values import VALUES, same
 
 from ezpz.errors import TrackError
-from ezpz.track.columns import build_columns, gather
+from ezpz.track.columns import build_columns
+from ezpz.track.table import gather
 from ezpz.track.values import decode
 
 
@@ -29,7 +30,7 @@ def recorded(columns, name):
         if column.attrs.get("encoding") == "json":
             if value:
                 result[row] = decode(json.loads(value))
-        elif column.dim:
+        elif len(column.dims) > 1:
             cut = value[: columns[f"{name}_len"].data[row]] if f"{name}_len" in columns else value
             result[row] = [bool(item) for item in cut] if column.attrs.get("dtype") == "bool" else cut
         elif not (isinstance(value, float) and math.isnan(value)) or f"{name}_present" in columns or column.full:
@@ -105,7 +106,7 @@ def test_lists_of_one_length_are_two_dimensional():
     found = columns({"h": [1, 2**60]}, {"h": [3, 4]})
     assert found["h"].data.dtype == np.int64
     assert found["h"].data.tolist() == [[1, 2**60], [3, 4]]
-    assert found["h"].dim == "h_dim"
+    assert found["h"].dims == ("draw", "h_dim")
     assert list(found) == ["h"]
 
 

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import csv
 import io
+import json
 import math
 
 import h5py
 import numpy as np
 import pytest
 
-from ezpz.errors import TrackError
+from ezpz.errors import TrackError, UsageError
 from ezpz.track import read_journal
-from ezpz.track.columns import gather
-from ezpz.track.dataset import SCHEMA, export_run, open_dataset, write_dataset
+from ezpz.track.dataset import SCHEMA, export_run, open_dataset, write_csv, write_dataset
+from ezpz.track.journal import Journal
+from ezpz.track.table import gather
+from ezpz.track.values import Histogram
 
 ATTRS = {"name": "run", "time": "2026-11-20T16:20:01+00:00"}
 ROWS = [
@@ -129,9 +133,99 @@ def test_a_run_that_was_killed_can_be_exported_later(history):
     before = path.read_bytes()
     assert history.export() == path
     assert path.read_bytes() == before
-    (history.outdir / "run.json").write_text("[]")
-    with pytest.raises(TrackError, match=r"cannot read .*run\.json"):
-        export_run(history.outdir)
+    (history.outdir / "run.json").write_text("[]")  # a run that lost it is called after its folder
+    assert export_run(history.outdir).name == "run.h5"
+    with pytest.raises(UsageError, match="no run folder"):
+        export_run(history.outdir / "elsewhere")
+    with pytest.raises(UsageError, match="expected one of h5, nc, csv"):
+        export_run(history.outdir, "parquet")
+
+
+def test_a_csv_has_every_row_and_every_value(tmp_path):
+    write_csv(tmp_path / "a.csv", table())
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["10", "11", "12", "13"]
+    assert [row["train/loss"] for row in rows] == ["0.1", "NaN", "", "-Infinity"]
+    assert [int(row["tokens"]) for row in rows] == [row["tokens"] for row in ROWS]
+    assert [row["big"] for row in rows] == ["", "", str(2**70), ""]
+    assert json.loads(rows[3]["tail"]) == [0.5, "NaN", 2.5]
+    assert rows[1]["split"] == "é∂"
+    assert rows[1]["ok"] == "False"
+
+
+def test_the_nc_file_is_a_netcdf_file_of_the_same_content(history):
+    import xarray as xr
+
+    history.update({"loss": 0.5})
+    path = history.export("nc")
+    assert path.name == "run.nc"
+    with xr.open_dataset(path, engine="h5netcdf") as dataset:
+        assert dataset["loss"].values.tolist() == [0.5]
+    assert history.export("csv").read_text().splitlines()[0] == "step,logged_at,attempt,loss"
+
+
+def test_a_run_that_was_started_again_says_which_row_is_whose(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for steps in ((0, 1), (1, 2)):
+        journal = Journal(path)
+        for step in steps:
+            journal.write(step, {"x": 1.0})
+        journal.close()
+    dataset = open_dataset(export_run(tmp_path))
+    assert dataset["step"].values.tolist() == [0, 1, 1, 2]
+    assert dataset.coords["attempt"].values.tolist() == [1, 1, 2, 2]
+
+
+def test_histograms_are_counts_and_edges(tmp_path):
+    same = [Histogram([1, 2], [0.0, 1.0, 2.0]), Histogram([3, 4], [0.0, 1.0, 2.0])]
+    other = [Histogram([1, 2], [0.0, 1.0, 2.0]), Histogram([3, 4], [0.0, 1.0, 4.0])]
+    odd = [Histogram([1], [0.0, 1.0]), Histogram([3, 4], [0.0, 1.0, 4.0])]
+    metrics = [{"x": 1.0, "a": same[i], "b": other[i], "c": odd[i]} for i in range(2)]
+    write_dataset(tmp_path / "a.h5", table([*metrics, {"x": 2.0}]), ATTRS)
+    dataset = open_dataset(tmp_path / "a.h5")
+    assert dataset["a"].values.tolist() == [[1, 2], [3, 4], [0, 0]]
+    assert dataset["a"].attrs["kind"] == "histogram"
+    assert dataset["a_present"].values.tolist() == [1, 1, 0]
+    assert dataset["a_edges"].values.tolist() == [0.0, 1.0, 2.0]
+    assert dataset["b_edges"].values.tolist()[:2] == [[0.0, 1.0, 2.0], [0.0, 1.0, 4.0]]
+    assert json.loads(str(dataset["c"].values[1])) == {"counts": [3, 4], "edges": [0.0, 1.0, 4.0]}
+
+
+def window(steps, ranks, every=1, a=1):
+    block = np.array(ranks, dtype=float)
+    shown = block if every else block.mean(axis=1, keepdims=True)
+    found = {"mean": block.mean(0).tolist(), "min": block.min(0).tolist(), "max": block.max(0).tolist()}
+    found |= {"std": block.std(0).tolist(), "ranks": shown.tolist()}
+    m = {"world": len(ranks), "every": every, "steps": steps, "keys": {"train/loss": found}}
+    return {"v": 1, "t": 0.0, "step": steps[-1], "a": a, "k": "ranks", "m": m}
+
+
+def test_values_over_all_ranks_lie_at_their_steps(tmp_path):
+    rows = table([{"train/loss": 1.0}, {"train/loss": 2.0}, {"train/loss": 3.0}], first=0)
+    windows = [window([0, 1], [[1.0, 2.0], [3.0, 6.0]])]
+    write_dataset(tmp_path / "a.h5", rows, ATTRS, windows)
+    dataset = open_dataset(tmp_path / "a.h5")
+    np.testing.assert_array_equal(dataset["train_loss_mean"].values, [2.0, 4.0, np.nan])
+    np.testing.assert_array_equal(dataset["train_loss_max"].values, [3.0, 6.0, np.nan])
+    assert dataset["train_loss_ranks"].dims == ("rank_step", "rank")
+    assert dataset["train_loss_ranks"].values.tolist() == [[1.0, 3.0], [2.0, 6.0]]
+    assert dataset["rank_step"].values.tolist() == [0, 1]
+    windows = [window([0, 1], [[1.0, 2.0]] * 3, every=0), window([2], [[5.0]] * 3, every=0)]
+    windows[1]["m"]["keys"]["train/loss"]["ranks"][2] = [None]
+    write_dataset(tmp_path / "a.h5", rows, ATTRS, windows)
+    dataset = open_dataset(tmp_path / "a.h5")
+    np.testing.assert_array_equal(dataset["train_loss_ranks"].values, [[1.5] * 3, [5.0, 5.0, np.nan]])
+    assert dataset["rank_step"].values.tolist() == [1, 2]
+
+
+def test_a_metric_of_the_user_stands_above_a_derived_name(tmp_path):
+    rows = table([{"train/loss": 1.0, "train_loss_mean": 7.0, "rank": 0, "rank_step": 1}], first=0)
+    write_dataset(tmp_path / "a.h5", rows, ATTRS, [window([0], [[1.0], [3.0]])])
+    dataset = open_dataset(tmp_path / "a.h5")
+    assert dataset["train_loss_mean"].values.tolist() == [7.0]
+    assert dataset["train_loss_max"].values.tolist() == [3.0]
+    assert dataset["train_loss_ranks"].dims == ("rank_step_", "rank_")
 
 
 def test_a_file_image_opens_with_xarray_alone(path):

@@ -4,37 +4,96 @@ from __future__ import annotations
 
 from math import ceil, floor, isfinite, log10
 
-__all__ = ["nice_ticks"]
+__all__ = ["log_ticks", "nice_ticks", "shortened", "step_ticks"]
 
 _MOST = 6  # ticks beyond the first
 
 
-def nice_ticks(low: float, high: float, *, whole: bool = False) -> tuple[list[float], list[str]]:
+def nice_ticks(low: float, high: float, *, whole: bool = False, most: int = _MOST) -> tuple[list[float], list[str]]:
     """Return round positions between two different numbers, and a label for each.
 
     Args:
         low: Smaller end of the axis.
         high: Larger end of the axis.
         whole: Use whole numbers only, as steps are.
+        most: About how many ticks beyond the first there may be.
 
     Returns:
-        2 to 8 positions, ascending, as 1, 2 or 5 times a power of ten allow, and labels with the same number of
-        decimals. Numbers too close for that get the two ends.
+        1 to ``most + 2`` positions, or up to 9 where fewer than two of them were round, ascending, as 1, 2 or 5 times a
+        power of ten allow, and labels with the same number of decimals. Numbers too close for that get the two ends.
     """
-    raw = (high - low) / _MOST
-    if not isfinite(raw) or raw <= 0:  # too far apart, or so near that the distance is no float
-        return [low, high], [f"{low:.3g}", f"{high:.3g}"]
-    power = 10.0 ** floor(log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
-    if whole:
-        step = max(1.0, step)
-    ticks = [number * step for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-    if len(ticks) < 2 or ticks[0] == ticks[-1]:
-        ticks = [low, high] if not whole else [(low + high) / 2]
-    return ticks, [_label(tick, step, max(abs(low), abs(high))) for tick in ticks]
+    for number in range(most, max(most, _MOST) + 1):
+        raw = (high - low) / number
+        if not isfinite(raw) or raw <= 0:  # too far apart, or so near that the distance is no float
+            break
+        power = 10.0 ** floor(log10(raw))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+        step = max(1.0, step) if whole else step
+        ticks = [place * step for place in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+        if len(ticks) >= 2 and ticks[0] != ticks[-1]:
+            return ticks, _labels(ticks, step, max(abs(low), abs(high)))
+        if whole and step == 1.0:
+            return [(low + high) / 2], [f"{(low + high) / 2:.0f}"]
+    return [low, high], [f"{low:.3g}", f"{high:.3g}"]
 
 
-def _label(tick: float, step: float, largest: float) -> str:
-    if step < 1e-5 or largest >= 1e7:
-        return f"{tick:.6g}"
-    return f"{tick:.{max(0, -floor(log10(step) + 1e-9))}f}"
+def _labels(ticks: list[float], step: float, largest: float) -> list[str]:
+    if step >= 1e-5 and largest < 1e7:
+        decimals = max(0, -floor(log10(step) + 1e-9))
+        return [f"{tick:.{decimals}f}" for tick in ticks]
+    for digits in (6, 9, 12, 17):  # as few as tell one from the other
+        labels = [f"{tick:.{digits}g}" for tick in ticks]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def step_ticks(low: float, high: float, room: int) -> tuple[list[float], list[str]]:
+    """Return whole positions whose labels stand side by side in ``room`` columns; none where not one fits."""
+    for most in range(_MOST, 0, -1):
+        ticks, labels = nice_ticks(low, high, whole=True, most=most)
+        if sum(len(label) + 2 for label in labels) <= room + 2:
+            return ticks, labels
+    return [], []
+
+
+def log_ticks(low: float, high: float, *, most: int = _MOST) -> tuple[list[float], list[str]]:
+    """Return positions for an axis of decimal logarithms, and labels that are the numbers themselves.
+
+    Args:
+        low: Logarithm of the smaller end.
+        high: Logarithm of the larger end.
+        most: About how many ticks beyond the first there may be.
+
+    Returns:
+        Powers of ten, with 2 and 5 times them where the axis is short, or the ticks of `nice_ticks` where it is shorter.
+    """
+    for factors in ((1, 2, 5), (1,)):
+        powers = range(floor(low), ceil(high) + 1)
+        found = [power + log10(factor) for power in powers for factor in factors]
+        ticks = [tick for tick in found if low - 1e-9 <= tick <= high + 1e-9]
+        if 2 < len(ticks) <= most + 2:
+            return ticks, [_power_label(tick) for tick in ticks]
+    if len(ticks) > 2:
+        ticks = ticks[:: ceil(len(ticks) / (most + 2))]
+        return ticks, [_power_label(tick) for tick in ticks]
+    values, labels = nice_ticks(10.0**low, 10.0**high, most=most)
+    pairs = [(log10(value), label) for value, label in zip(values, labels, strict=True) if value > 0]
+    return [tick for tick, _ in pairs], [label for _, label in pairs]
+
+
+def _power_label(tick: float) -> str:
+    power = floor(tick + 1e-9)
+    factor = round(10.0 ** (tick - power))
+    return f"{factor}e{power}" if abs(power) > 4 else f"{factor * 10.0**power:g}"
+
+
+def shortened(ticks: list[float], labels: list[str], room: int) -> tuple[list[float], list[str]]:
+    """Return ticks whose labels take at most ``room`` columns: fewer digits where these still differ, else none."""
+    if max(map(len, labels), default=0) <= room:
+        return ticks, labels
+    for digits in (3, 2):
+        short = [f"{float(label):.{digits}g}" for label in labels]
+        if len(set(short)) == len(short) and max(map(len, short)) <= room:
+            return ticks, short
+    return [], []

@@ -7,6 +7,8 @@
     str                    text                            ""                     <key>_present if anything is missing
     lists of one length    2-D, by the rules above         a row of the filling   <key>_present if anything is missing
     lists of many lengths  2-D, filled up at the end       as above               <key>_len, the true lengths
+    histograms of one      counts, 2-D by the rules above  as above               <key>_edges, once where all are the same,
+      number of bins                                                                else 2-D
     anything else          text, attribute encoding="json" ""                     a warning that says why
 
 Anything else is what no single array type holds exactly: ints beyond 64 bits, floats beside ints beyond 2**53, a
@@ -16,40 +18,24 @@ number at one step and a string at another.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
-from ezpz.track.values import Scalar, Value, encode
+from ezpz.track.table import Cells
+from ezpz.track.values import Histogram, Scalar, Value, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from ezpz.track.journal import Row
+    from ezpz.track.table import Table
 
-__all__ = ["Cells", "Column", "Table", "build_columns", "counted", "export_name", "gather"]
+__all__ = ["Column", "build_columns", "export_name"]
 
+_TAKEN = {"draw": "dimension", "step": "coordinate", "logged_at": "coordinate", "attempt": "coordinate"}
 _EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
-
-
-@dataclass
-class Cells:
-    """What was recorded under one key: ``values[i]`` in row ``index[i]``."""
-
-    index: list[int] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-
-
-@dataclass
-class Table:
-    """A journal by key: steps, times (epoch seconds) and attempts of all rows, and the cells that each key fills."""
-
-    steps: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-    cells: dict[str, Cells] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,63 +44,15 @@ class Column:
 
     Attributes:
         name: Its name there.
-        data: Array of shape (rows,) or (rows, k); text is an array of Python strings.
+        data: Array; text is an array of Python strings.
         attrs: Attributes that say how to read it; ``key`` is the metric's own name.
-        dim: Name of the second dimension, if it has one.
+        dims: Names of its dimensions; ``draw`` counts the rows.
     """
 
     name: str
     data: Any
     attrs: dict[str, str]
-    dim: str | None = None
-
-
-def gather(rows: Iterable[Row]) -> Table:
-    """Turn rows, in their order, into a `Table`; a step that was recorded twice stays twice."""
-    table = Table()
-    for number, row in enumerate(rows):
-        table.steps.append(row["step"])
-        table.times.append(row["t"])
-        table.attempts.append(row.get("a", 1))
-        for key, value in row["m"].items():
-            cells = table.cells.get(key)
-            if cells is None:
-                cells = table.cells[key] = Cells()
-            cells.index.append(number)
-            cells.values.append(value)
-    return table
-
-
-def counted(table: Table) -> Table:
-    """Return the rows that count in a run that was started again.
-
-    A later attempt goes on from a checkpoint, so what earlier ones recorded from its first step on was overtaken by it.
-    """
-    if not table.attempts or table.attempts[-1] == 1:
-        return table
-    first: dict[int, int] = {}
-    for step, attempt in zip(table.steps, table.attempts, strict=True):
-        first[attempt] = min(step, first.get(attempt, step))
-    bound = {a: min((s for later, s in first.items() if later > a), default=None) for a in first}
-    keep = [
-        number
-        for number, (step, attempt) in enumerate(zip(table.steps, table.attempts, strict=True))
-        if (last := bound[attempt]) is None or step < last
-    ]
-    place = {old: new for new, old in enumerate(keep)}
-    cells = {
-        key: Cells(
-            [place[index] for index in old.index if index in place],
-            [value for index, value in zip(old.index, old.values, strict=True) if index in place],
-        )
-        for key, old in table.cells.items()
-    }
-    return Table(
-        [table.steps[i] for i in keep],
-        [table.times[i] for i in keep],
-        [table.attempts[i] for i in keep],
-        {key: value for key, value in cells.items() if value.index},
-    )
+    dims: tuple[str, ...] = ("draw",)
 
 
 def export_name(key: str) -> str:
@@ -134,14 +72,14 @@ def build_columns(table: Table) -> list[Column]:
     Raises:
         TrackError: Two metrics, or a metric and a coordinate, would get the same name; the message names both.
     """
-    owners = {"draw": "draw, the dimension", "step": "step, the coordinate", "logged_at": "logged_at, the coordinate"}
+    owners = {name: f"{name}, the {kind}" for name, kind in _TAKEN.items()}
     columns = []
     for key, cells in table.cells.items():
         if key == "step" and all(table.steps[i] == value for i, value in zip(cells.index, cells.values, strict=True)):
             continue  # it is the coordinate
         for column in _columns_of(key, cells, len(table.steps)):
-            for name in (column.name, column.dim):
-                other = owners.setdefault(name, key) if name else key
+            for name in {column.name, *column.dims[column.dims[0] == "draw" :]}:
+                other = owners.setdefault(name, key)
                 if other != key:
                     raise _collision(key, other, name)
             columns.append(column)
@@ -160,7 +98,9 @@ def _columns_of(key: str, cells: Cells, rows: int) -> list[Column]:
     kinds = set(map(type, cells.values))
     if kinds == {list}:
         columns = _lists(key, name, cells, rows)
-    elif list in kinds:
+    elif kinds == {Histogram}:
+        columns = _histograms(key, name, cells, rows)
+    elif kinds & {list, Histogram}:
         columns = []
     else:
         columns = _scalars(key, name, cells, rows)
@@ -176,7 +116,7 @@ def _columns_of(key: str, cells: Cells, rows: int) -> list[Column]:
 
 def _reason(values: Sequence[Value]) -> str:
     kinds = " and ".join(sorted({type(value).__name__ for value in values}))
-    samples = [ascii(value) for value in values]  # a lone surrogate could not be printed
+    samples = [ascii(encode(value)) for value in values]  # a lone surrogate could not be printed
     return f"{kinds}, from {min(samples, key=len)} to {max(samples, key=len)}"[:120]
 
 
@@ -205,10 +145,30 @@ def _lists(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     block = np.full((len(lists), width), fill, dtype=flat.dtype)
     block[np.arange(width) < lengths[:, None]] = flat
     data = _place(block, cells.index, rows, fill)
-    columns = [Column(name, data, {"key": key, **attrs}, dim=f"{name}_dim")]
+    columns = [Column(name, data, {"key": key, **attrs}, dims=("draw", f"{name}_dim"))]
     if lengths.min() < width:
         columns.append(Column(f"{name}_len", _place(lengths, cells.index, rows, 0), {"length_of": name}))
     return [*columns, *_present(key, name, cells, rows, needed=True)]
+
+
+def _histograms(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
+    import numpy as np
+
+    found: list[Histogram] = cells.values  # type: ignore[assignment]  # the caller has seen that all are histograms
+    if len({len(each.counts) for each in found}) > 1:
+        return []
+    counts = Cells(cells.index, [list(each.counts) for each in found])
+    columns = _lists(key, name, counts, rows)
+    if not columns:
+        return []
+    columns[0].attrs["kind"] = "histogram"
+    edges = [each.edges for each in found]
+    bins = f"{name}_edge"
+    note = {"edges_of": name}
+    if all(each == edges[0] for each in edges):
+        return [*columns, Column(f"{name}_edges", np.array(edges[0], dtype=np.float64), note, (bins,))]
+    block = _place(np.array(edges, dtype=np.float64), cells.index, rows, np.nan)
+    return [*columns, Column(f"{name}_edges", block, note, ("draw", bins))]
 
 
 def _present(key: str, name: str, cells: Cells, rows: int, *, needed: bool) -> list[Column]:

@@ -3,7 +3,9 @@
     dimension   draw         one row of the journal each; a variable 0, 1, 2, …
     coordinate  step         int64 (draw), the caller's step
     coordinate  logged_at    float64 (draw), epoch seconds
+    coordinate  attempt      int64 (draw), only in a run that was started again
     variables                one for each metric, see `ezpz.track.columns`; ``train/loss`` is called ``train_loss``
+                             over all ranks ``train_loss_mean`` and more, see `ezpz.track.over_ranks.rank_columns`
     attributes  ezpz_schema  1
                 name, time   of the run, as the caller gives them
 
@@ -14,49 +16,90 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import TrackError
-from ezpz.track.columns import Column, Table, build_columns, gather
+from ezpz.errors import TrackError, UsageError
+from ezpz.track.columns import Column, build_columns
 from ezpz.track.folder import write_atomically
-from ezpz.track.journal import read_journal
+from ezpz.track.over_ranks.rank_columns import rank_columns
+from ezpz.track.run import open_run
+from ezpz.track.values import encode
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-__all__ = ["empty_dataset", "export_run", "open_dataset", "write_dataset"]
+    from ezpz.track.records import Row
+    from ezpz.track.table import Table
+    from ezpz.track.values import Value
+
+__all__ = ["FORMS", "check_form", "empty_dataset", "export_run", "open_dataset", "write_csv", "write_dataset"]
 
 SCHEMA = 1
+FORMS = ("h5", "nc", "csv")
 
 # A netCDF-4 dimension without a variable is an HDF5 scale whose NAME is this text and its length, 10 wide
 # (netCDF-4 file format, "Dimensions without coordinate variables").
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable.%10d"
 
 
-def write_dataset(path: Path, table: Table, attrs: Mapping[str, str]) -> None:
+def write_dataset(path: Path, rows: Table, attrs: Mapping[str, str], windows: Sequence[Row] = ()) -> None:
     """Write an export in one move: readers see the old file or the new one, never half of one.
 
     Args:
         path: The file; an older one is replaced.
-        table: Rows by key, from `ezpz.track.columns.gather`.
+        rows: Rows by key, from `ezpz.track.table.gather`.
         attrs: Attributes of the file, such as the run's name and time.
+        windows: Records over all ranks.
 
     Raises:
         TrackError: Two metrics would get one name, or the file cannot be written. The journal has every row still.
     """
     import h5py
 
-    columns = build_columns(table)
+    columns = build_columns(rows)
+    columns += rank_columns(windows, rows, {name for column in columns for name in (column.name, *column.dims)})
     # The file is built in memory: no lock is asked of file systems that have none, and it lands whole.
     with h5py.File(path.name, "w", driver="core", backing_store=False, track_order=True) as file:
-        file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": "step logged_at"})
-        _write_columns(file, table, columns)
+        axes = "step logged_at attempt" if _again(rows) else "step logged_at"
+        file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": axes})
+        _write_columns(file, rows, columns)
         file.flush()
         image = file.id.get_file_image()
+    _save(path, image)
+
+
+def write_csv(path: Path, rows: Table) -> None:
+    """Write every row as a line of comma-separated values (RFC 4180, UTF-8) in one move.
+
+    Columns are ``step``, ``logged_at`` (epoch seconds), ``attempt`` and the metrics by their own names. What is missing is
+    empty, NaN and infinities are ``NaN``, ``Infinity`` and ``-Infinity``, lists and histograms are JSON.
+
+    Raises:
+        TrackError: The file cannot be written.
+    """
+    import csv
+
+    cells = {key: dict(zip(cell.index, cell.values, strict=True)) for key, cell in rows.cells.items() if key != "step"}
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["step", "logged_at", "attempt", *cells])
+    for number, axes in enumerate(zip(rows.steps, rows.times, rows.attempts, strict=True)):
+        writer.writerow([*axes, *(_cell(column.get(number)) for column in cells.values())])
+    _save(path, text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _cell(value: Value | None) -> object:
+    if value is None:
+        return ""
+    shown = encode(value)
+    return json.dumps(shown) if isinstance(shown, (list, dict)) else shown if value != shown else value
+
+
+def _save(path: Path, data: bytes) -> None:
     try:
-        write_atomically(path, image)
+        write_atomically(path, data)
     except OSError as error:
         raise TrackError(
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "
@@ -64,48 +107,72 @@ def write_dataset(path: Path, table: Table, attrs: Mapping[str, str]) -> None:
         ) from error
 
 
-def export_run(folder: str | os.PathLike[str]) -> Path:
-    """Make the export of a run that ended without one, from its journal and ``run.json``.
+def export_run(folder: str | os.PathLike[str], form: str = "h5", path: Path | None = None) -> Path:
+    """Make an export of a run, also of one that goes on or was killed, from its journal.
 
     Args:
         folder: The run folder.
+        form: ``h5``; ``nc``, the same file under the name that netCDF programs look for; or ``csv``.
+        path: Where to write; by default ``<name>.<form>`` in the run folder.
 
     Returns:
-        Path of the HDF5 file.
+        Path of the file.
 
     Raises:
-        TrackError: A file of the run is missing or unreadable; or as `write_dataset`.
+        UsageError: The folder is no run, or the form is unknown.
+        TrackError: The journal is unreadable; or as `write_dataset`.
     """
-    path = Path(folder) / "run.json"
-    try:
-        facts = json.loads(path.read_bytes())
-        name, started = str(facts["name"]), str(facts["started"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrackError(f"cannot read {path}: {error!r} (from the run folder); expected a run of ezpz.") from error
-    target = path.with_name(f"{name}.h5")
-    write_dataset(target, gather(read_journal(path.with_name("metrics.jsonl"))), {"name": name, "time": started})
+    check_form(form)
+    run = open_run(folder)
+    target = path or run.folder / f"{run.name}.{form}"
+    if form == "csv":
+        write_csv(target, run.rows)
+    else:
+        write_dataset(target, run.rows, {"name": run.name, "time": str(run.facts.get("started", ""))}, run.windows)
     return target
 
 
-def _write_columns(file: Any, table: Table, columns: list[Column]) -> None:
+def check_form(form: str) -> None:
+    """Refuse a form that no export has.
+
+    Raises:
+        UsageError: It is none of `FORMS`.
+    """
+    if form not in FORMS:
+        raise UsageError(f"cannot export {form!r} (from the form of an export); expected one of {', '.join(FORMS)}.")
+
+
+def _again(rows: Table) -> bool:
+    return bool(rows.attempts) and max(rows.attempts) > 1
+
+
+def _write_columns(file: Any, rows: Table, columns: list[Column]) -> None:
     import numpy as np
 
-    rows = len(table.steps)
-    draw = file.create_dataset("draw", data=np.arange(rows, dtype=np.int64))
-    draw.make_scale("draw")
+    scales = {"draw": _scale(file, "draw", np.arange(len(rows.steps), dtype=np.int64))}
     coordinates = [
-        Column("step", np.array(table.steps, dtype=np.int64), {}),
-        Column("logged_at", np.array(table.times, dtype=np.float64), {"long_name": "epoch seconds"}),
+        Column("step", np.array(rows.steps, dtype=np.int64), {}),
+        Column("logged_at", np.array(rows.times, dtype=np.float64), {"long_name": "epoch seconds"}),
     ]
+    if _again(rows):
+        coordinates.append(Column("attempt", np.array(rows.attempts, dtype=np.int64), {}))
     for column in [*coordinates, *columns]:
+        if column.dims == (column.name,):  # a dimension with a variable of its own
+            scales[column.name] = _scale(file, column.name, column.data)
+            continue
         variable = _create(file, column.name, column.data)
         variable.attrs.update(column.attrs)
-        variable.dims[0].attach_scale(draw)
-        if column.dim:
-            width = column.data.shape[1]
-            scale = file.create_dataset(column.dim, data=np.zeros(width, dtype=np.float32))
-            scale.make_scale(_NO_VARIABLE % width)
-            variable.dims[1].attach_scale(scale)
+        for axis, dim in enumerate(column.dims):
+            if dim not in scales:
+                width = column.data.shape[axis]
+                scales[dim] = _scale(file, dim, np.zeros(width, dtype=np.float32), _NO_VARIABLE % width)
+            variable.dims[axis].attach_scale(scales[dim])
+
+
+def _scale(file: Any, name: str, data: Any, label: str = "") -> Any:
+    scale = file.create_dataset(name, data=data)
+    scale.make_scale(label or name)
+    return scale
 
 
 def _create(file: Any, name: str, data: Any) -> Any:

@@ -1,15 +1,6 @@
-"""The journal ``metrics.jsonl``: one row is one JSON line is one ``write``, so that a killed process loses nothing.
+"""The writing end of a journal: one row is one JSON line is one ``write``, so that a killed process loses nothing.
 
-    {"v":1,"t":1795194001.25,"step":3,"m":{"train/loss":0.25,"lr":"NaN","tokens":9007199254740993}}
-    {"v":1,"t":1795194002.5,"step":3,"a":2,"k":"late","m":{"grad_norm":1.5}}
-    {"v":1,"t":1795194003.5,"step":99,"k":"ranks","m":{"world":2,"steps":[0,…,99],"loss":{"mean":[…],…}}}
-
-``v`` is the version of this format, ``t`` the time in epoch seconds, ``step`` the caller's step, ``m`` the metrics with
-`ezpz.track.values.encode` applied. ``a`` is the attempt of a run that was started again, from 2 on. ``k`` is the kind of
-record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device until
-then; ``ranks`` for a window of steps over all ranks (`ezpz.track.across`); others may come and are passed over. A line
-that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process writes a journal; it is
-only ever appended to.
+`ezpz.track.records` says what stands in it.
 """
 
 from __future__ import annotations
@@ -17,61 +8,49 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TypedDict
+from threading import RLock
+from time import time
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
 from ezpz.track.held import hold
-from ezpz.track.values import Value, decode, encode
+from ezpz.track.keeper import Keeper
+from ezpz.track.records import VERSION, last_row
+from ezpz.track.values import Value, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-__all__ = ["Journal", "Row", "iter_journal", "last_step", "parse", "read_journal"]
-
-VERSION = 1
-_AS_IT_IS = {int, float, bool}
-_SYNC_EVERY = 1.0  # seconds: what a crash of the host may cost
-_TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
+__all__ = ["Journal"]
 
 # Strings with lone surrogates pass as escapes; NaN is already a string here, so a bare one would be our own mistake.
 _dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
-
-
-class Row(TypedDict):
-    """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""
-
-    v: int
-    t: float
-    step: int
-    a: int
-    k: str
-    m: dict[str, Any]
 
 
 class Journal:
     """The writing end of a journal.
 
     A write that fails (disk full, quota) does not stop the training that it observes: the first failure is one
-    warning, later rows are tried again, and ``lost`` and ``first_lost`` say what is missing.
+    warning, later rows are tried again, and ``lost`` and ``first_lost`` say what is missing. Any thread may write.
 
     Opening one raises UsageError when another process writes it, OSError when the file cannot be made.
 
     Attributes:
         path: The file.
-        rows: Rows written by this object.
+        attempt: 1, and one more each time that a journal with rows is opened again.
+        next_step: One more than the step of the last row.
         lost: Rows that could not be written.
         first_lost: Step of the first of them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.rows = 0
         self.lost = 0
         self.first_lost: int | None = None
-        self._synced = float("-inf")
         self._warned = False
+        self._lock = RLock()  # a signal's handler may come in the middle of a write of its own thread
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         if not hold(self._fd):
             os.close(self._fd)
@@ -82,6 +61,11 @@ class Journal:
         size = os.fstat(self._fd).st_size
         # A writer that was killed inside its last write left a line without end: finish it, so that ours starts anew.
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        step, attempt = last_row(self.path) or (-1, 0)
+        self.next_step, self.attempt = step + 1, attempt + 1
+        self._attempt: dict[str, object] = {"a": self.attempt} if self.attempt > 1 else {}
+        self._keeper = Keeper(self._fsync)
+        _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Append one row; it outlives this process as soon as this returns.
@@ -99,27 +83,40 @@ class Journal:
             if (kind is float and value - value != 0.0) or (kind is not float and kind is not int and kind is not bool):  # type: ignore[operator]  # kind is float: NaN and infinity differ from themselves
                 values = {key: encode(item) for key, item in values.items()}  # type: ignore[misc]  # JSON's own types
                 break
+        self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "m": values})
+
+    def write_late(self, step: int, values: Mapping[str, Value]) -> None:
+        """Append values of an earlier row of this step."""
+        content = {key: encode(value) for key, value in values.items()}
+        self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "k": "late", "m": content})
+
+    def write_ranks(self, step: int, content: Mapping[str, object]) -> None:
+        """Append a window over all ranks, as `ezpz.track.over_ranks.across` hands it over: JSON already."""
+        self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "k": "ranks", "m": content})
+
+    def _append(self, row: Mapping[str, object]) -> None:
         try:
-            text = _dumps({"v": VERSION, "t": time(), "step": step, "m": values})
+            text = _dumps(row)
         except ValueError as error:
             raise TrackError(
-                f"cannot record step {step} (from History.update): {error}; expected shorter ints."
+                f"cannot record step {row['step']} (from History.update): {error}; expected shorter ints."
             ) from error
-        data = b"\n" * self._torn + text.encode() + b"\n"
-        done = 0
-        try:
-            while done < len(data):  # once, except on a disk that is filling up
-                done += os.write(self._fd, data[done:])
-        except OSError as error:
-            self._torn = self._torn or done > 0
-            self._lose(step, error)
-            return
-        self._torn = False
-        self.rows += 1
-        if monotonic() - self._synced >= _SYNC_EVERY:
-            self.sync()
+        with self._lock:
+            data = b"\n" * self._torn + text.encode() + b"\n"
+            done = 0
+            try:
+                while done < len(data):  # once, except on a disk that is filling up
+                    done += os.write(self._fd, data[done:])
+            except OSError as error:
+                self._torn = self._torn or done > 0
+                self._lose(row["step"], error)
+                return
+            self._torn = False
+        self._keeper.due = True
+        if not self._keeper.is_on:
+            self._keeper.start()
 
-    def _lose(self, step: int, error: OSError) -> None:
+    def _lose(self, step: Any, error: OSError) -> None:
         self.lost += 1
         if self.first_lost is None:
             self.first_lost = step
@@ -134,123 +131,39 @@ class Journal:
 
     def sync(self) -> None:
         """Have the system put every row so far on the disk, so that it outlives a crash of the host."""
+        self._keeper.due = False
+        self._fsync()
+
+    def _fsync(self) -> None:
         try:
             os.fsync(self._fd)
         except OSError as error:
             self._warn(
                 f"cannot sync {self.path}: {error.strerror}; its last rows would not outlive a crash of the host."
             )
-        self._synced = monotonic()
 
     def close(self) -> None:
         """Sync and close; a second call does nothing."""
         if self._fd >= 0:
+            self._keeper.end()
             self.sync()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Close without a word to the disk, as a forked child must: the lock stays with the parent."""
+        with suppress(OSError):
             os.close(self._fd)
-            self._fd = -1
+        self._fd = -1
 
 
-def read_journal(path: str | os.PathLike[str]) -> list[Row]:
-    """Read the rows of metrics, also while another process writes them or after that process was killed.
-
-    Args:
-        path: A ``metrics.jsonl``, or the run folder that holds one.
-
-    Returns:
-        Rows in the order in which they were written; values that came late stand in the row that they belong to. Bytes
-        after the last newline are a row in the making and are left out. Lines that a crash tore, and lines that are no
-        record, are left out with one warning that counts them.
-
-    Raises:
-        TrackError: There is no such file, or it was written by a version of ezpz that is not known here.
-    """
-    rows: list[Row] = []
-    newest: dict[tuple[int, int], Row] = {}
-    for row in iter_journal(path):
-        if row["k"] == "":
-            rows.append(row)
-            newest[row["a"], row["step"]] = row
-        elif row["k"] == "late":
-            known = newest.get((row["a"], row["step"]))
-            if known is None:
-                rows.append({**row, "k": ""})
-            else:
-                known["m"].update(row["m"])
-    return rows
+_open_here: WeakSet[Journal] = WeakSet()
 
 
-def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
-    """Yield the records of a journal one by one, of every kind and as they were written.
-
-    Raises:
-        TrackError: As `read_journal`.
-    """
-    name = os.fspath(path)
-    if os.path.isdir(name):  # noqa: PTH112  # a string is all that is needed
-        name = os.path.join(name, "metrics.jsonl")  # noqa: PTH118  # as above
-    torn, foreign = 0, ""
-    try:
-        with open(name, "rb") as file:  # noqa: PTH123  # as above
-            for number, raw in enumerate(file, 1):
-                if not raw.endswith(b"\n") or raw == b"\n":
-                    continue
-                place = f"{name}:{number}"
-                try:
-                    row = parse(raw, place)
-                except ValueError:
-                    torn += 1
-                    continue
-                if row is None:
-                    foreign = foreign or place
-                else:
-                    yield row
-    except OSError as error:
-        raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
-    if torn:
-        get_logger(__name__).warning(f"{name}: passed over {torn} torn line(s), each left by a write that was cut off.")
-    if foreign:
-        get_logger(__name__).warning(f"{foreign}: passed over what is no record of ezpz, here and further on.")
+def _forked() -> None:
+    """Let go, in a child, of journals that are the parent's: who holds one keeps it locked."""
+    for journal in list(_open_here):
+        if journal._fd >= 0:  # noqa: SLF001  # of this module
+            journal._forget()  # noqa: SLF001  # as above
 
 
-def parse(raw: bytes, place: str) -> Row | None:
-    """Decode one line; None for JSON that is no record.
-
-    Args:
-        raw: The line.
-        place: File and line number, for the error.
-
-    Raises:
-        ValueError: It is no JSON, as only a cut-off write leaves behind.
-        TrackError: Its version is not known here.
-    """
-    row = json.loads(raw)
-    if not isinstance(row, dict) or type(row.get("v")) is not int:
-        return None
-    if row["v"] != VERSION:
-        raise TrackError(
-            f"cannot read {raw[:60].decode(errors='replace')!r} (from {place}); expected a row of version {VERSION}, "
-            f'{{"v":1,"t":…,"step":…,"m":{{…}}}}. Read it with the ezpz that wrote it.'
-        )
-    metrics = row.get("m")
-    if type(row.get("step")) is not int or type(row.get("t")) not in {int, float} or not isinstance(metrics, dict):
-        return None
-    row.setdefault("a", 1)
-    if row.setdefault("k", "") != "ranks":
-        for key, value in metrics.items():
-            if type(value) not in _AS_IT_IS:
-                metrics[key] = decode(value)
-    return row  # type: ignore[return-value]  # its keys were looked at above
-
-
-def last_step(path: str | os.PathLike[str]) -> int | None:
-    """Return the step of a journal's last whole row, or None if there is none."""
-    with open(path, "rb") as file:  # noqa: PTH123  # takes any path
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-        lines = file.read().split(b"\n")[:-1]  # the piece after the last newline is no row
-    for raw in reversed(lines):
-        with suppress(ValueError):  # a torn line, or the first one, of which the tail may hold half
-            row = json.loads(raw)
-            if isinstance(row, dict) and type(row.get("step")) is int:
-                step: int = row["step"]
-                return step
-    return None
+os.register_at_fork(after_in_child=_forked)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
-from ezpz.track.columns import Table, counted, gather
 from ezpz.track.held import is_held
-from ezpz.track.journal import iter_journal, read_journal
+from ezpz.track.records import iter_journal, read_journal
+from ezpz.track.table import Table, counted, gather
 
 if TYPE_CHECKING:
     import os
 
-    from ezpz.track.journal import Row
+    from ezpz.track.records import Row
 
 __all__ = ["Run", "is_run", "open_run"]
 
@@ -56,7 +56,7 @@ class Run:
 
     @cached_property
     def windows(self) -> list[Row]:
-        """The records over all ranks (`ezpz.track.across`), in the order of writing; empty for one rank."""
+        """The records over all ranks (`ezpz.track.over_ranks.across`), in the order of writing; empty for one rank."""
         return [row for row in iter_journal(self.folder) if row["k"] == "ranks"]
 
 

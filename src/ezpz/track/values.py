@@ -4,41 +4,45 @@ JSON has no NaN or infinity, so these travel as the strings ``"NaN"``, ``"Infini
 metric that would read like one of them, or like its own escape, gets ``str:`` in front; nothing else is changed:
 
     {"loss": nan, "note": "NaN", "tag": "str:x"}  ->  {"loss": "NaN", "note": "str:NaN", "tag": "str:str:x"}
+    {"grad": Histogram([3, 1], [0.0, 0.5, 1.0])}  ->  {"grad": {"counts": [3, 1], "edges": [0.0, 0.5, 1.0]}}
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ezpz.errors import TrackError
+from ezpz.track.distribution import Histogram, as_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LONGEST_ARRAY", "Scalar", "Value", "check_key", "decode", "encode", "line", "plain"]
+__all__ = ["LONGEST_ARRAY", "Histogram", "Scalar", "Value", "check_key", "decode", "encode", "line", "plain"]
 
 Scalar: TypeAlias = "bool | int | float | str"
-Value: TypeAlias = "Scalar | list[Scalar]"
+Value: TypeAlias = "Scalar | list[Scalar] | Histogram"
 
 LONGEST_ARRAY = 1024  # a row is one line that people read; larger things belong in a checkpoint
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ESCAPE = "str:"
 _ACCEPTED = (
-    f"a bool, int, float or str, a tensor or array with no dimension, or a list or 1-D array of at most {LONGEST_ARRAY}"
+    f"a bool, int, float or str, a tensor or array with no dimension, a list or 1-D array of at most {LONGEST_ARRAY}, "
+    "or a histogram"
 )
 
 
-def plain(metrics: Mapping[str, object]) -> dict[str, Value]:
+def plain(metrics: Mapping[str, object], late: dict[str, Any] | None = None) -> dict[str, Value]:
     """Take metrics apart into plain Python values, exactly and in their order.
 
     Args:
         metrics: Name to value. Tensors and arrays of any library are read through ``ndim``, ``item`` and ``tolist``;
             reading one that lives on a device waits for that device.
+        late: Where given, tensors that live on a device are not read but put here as copies, still on their device.
 
     Returns:
-        A new dict of bools, ints, floats, strings and flat lists of these.
+        A new dict of bools, ints, floats, strings, flat lists of these, and histograms.
 
     Raises:
         TrackError: A value is none of these; the message names key, type and what is accepted.
@@ -49,13 +53,30 @@ def plain(metrics: Mapping[str, object]) -> dict[str, Value]:
         # The three exact types are nearly all that a training loop logs: they pay for one comparison each.
         if kind is float or kind is int or kind is bool:
             values[key] = value  # type: ignore[assignment]  # narrowed by kind, which mypy does not follow
+        elif late is not None and is_on_device(value):
+            whole: Any = _replicated(key, value) if hasattr(value, "full_tensor") else value
+            late[key] = whole.detach().clone()  # a running sum changes in place
         else:
             values[key] = _plain(key, value)
     return values
 
 
+def is_on_device(value: object) -> bool:
+    """Tell whether ``value`` is a tensor small enough to be recorded whose reading would wait for an accelerator."""
+    kind = getattr(getattr(value, "device", None), "type", "cpu")
+    if kind in {"cpu", "meta"} or not hasattr(value, "detach"):
+        return False
+    shape: Any = getattr(value, "shape", ())
+    return len(shape) == 0 or (len(shape) == 1 and shape[0] <= LONGEST_ARRAY)
+
+
 def _plain(key: str, value: object) -> Value:
     try:
+        if hasattr(value, "full_tensor"):
+            value = _replicated(key, value)
+        counted = as_histogram(value)
+        if counted is not None:
+            return counted
         scalar = _scalar(value)
         if scalar is not None:
             return scalar
@@ -68,6 +89,16 @@ def _plain(key: str, value: object) -> Value:
         if None not in items:
             return [item for item in items if item is not None]
     raise _unknown(key, value)
+
+
+def _replicated(key: str, value: Any) -> object:
+    """Return this rank's copy of a DTensor that is whole on every rank; others would need a collective to be read."""
+    if all(placement.is_replicate() for placement in value.placements):
+        return value.to_local()
+    raise TrackError(
+        f"cannot record metric {key!r}: a DTensor placed {value.placements} (from History.update); expected one that every "
+        "rank holds whole, because update is no collective. Pass value.full_tensor(), called on all ranks."
+    )
 
 
 def _scalar(value: object) -> Scalar | None:
@@ -106,6 +137,8 @@ def check_key(key: object) -> None:
 
 def encode(value: Value) -> object:
     """Return what stands for ``value`` in JSON; see the top of this module."""
+    if isinstance(value, Histogram):
+        return {"counts": value.counts, "edges": value.edges}
     if isinstance(value, list):
         return [encode(item) for item in value]
     if isinstance(value, str):
@@ -115,13 +148,16 @@ def encode(value: Value) -> object:
     return value
 
 
-def decode(value: Value) -> Value:
+def decode(value: Any) -> Value:
     """Return the value that `encode` was given."""
+    if isinstance(value, dict):
+        return Histogram(value.get("counts", []), value.get("edges", []))
     if isinstance(value, str):
         return _SPECIAL[value] if value in _SPECIAL else value.removeprefix(_ESCAPE)
     if isinstance(value, list):
         return [decode(item) for item in value]  # type: ignore[misc]  # lists are flat, so items are scalars
-    return value
+    known: Value = value
+    return known
 
 
 def line(values: Mapping[str, Value]) -> str:
@@ -132,6 +168,8 @@ def line(values: Mapping[str, Value]) -> str:
 
 
 def _text(value: Value) -> str:
+    if isinstance(value, Histogram):
+        return f"[{len(value.counts)} bins,{value.edges[0]:.6g}..{value.edges[-1]:.6g}]".replace(" ", "_")
     if isinstance(value, list):
         return "[" + ",".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in value) + "]"
     return str(value)

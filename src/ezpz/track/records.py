@@ -1,0 +1,149 @@
+"""What stands in a journal, and how it is read back.
+
+    {"v":1,"t":1795194001.25,"step":3,"m":{"train/loss":0.25,"lr":"NaN","tokens":9007199254740993}}
+    {"v":1,"t":1795194002.5,"step":3,"a":2,"k":"late","m":{"grad_norm":1.5}}
+    {"v":1,"t":1795194003.5,"step":99,"k":"ranks","m":{"world":2,"every":1,"steps":[0,…,99],"keys":{"loss":{"mean":[…],…}}}}
+
+``v`` is the version of this format, ``t`` the time in epoch seconds, ``step`` the caller's step, ``m`` the metrics with
+`ezpz.track.values.encode` applied. ``a`` is the attempt of a run that was started again, from 2 on. ``k`` is the kind of
+record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device until
+then; ``ranks`` for a window of steps over all ranks (`ezpz.track.over_ranks.across`); others may come and are passed over. A line
+that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process writes a journal; it is
+only ever appended to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ezpz.errors import TrackError
+from ezpz.log import get_logger
+from ezpz.track.values import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["VERSION", "Row", "iter_journal", "last_row", "parse", "read_journal"]
+
+VERSION = 1
+_AS_IT_IS = {int, float, bool}
+_TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
+
+
+class Row(TypedDict):
+    """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""
+
+    v: int
+    t: float
+    step: int
+    a: int
+    k: str
+    m: dict[str, Any]
+
+
+def read_journal(path: str | os.PathLike[str]) -> list[Row]:
+    """Read the rows of metrics, also while another process writes them or after that process was killed.
+
+    Args:
+        path: A ``metrics.jsonl``, or the run folder that holds one.
+
+    Returns:
+        Rows in the order in which they were written; values that came late stand in the row that they belong to. Bytes
+        after the last newline are a row in the making and are left out. Lines that a crash tore, and lines that are no
+        record, are left out with one warning that counts them.
+
+    Raises:
+        TrackError: There is no such file, or it was written by a version of ezpz that is not known here.
+    """
+    rows: list[Row] = []
+    newest: dict[tuple[int, int], Row] = {}
+    for row in iter_journal(path):
+        if row["k"] == "":
+            rows.append(row)
+            newest[row["a"], row["step"]] = row
+        elif row["k"] == "late":
+            known = newest.get((row["a"], row["step"]))
+            if known is None:
+                rows.append({**row, "k": ""})
+            else:
+                known["m"].update(row["m"])
+    return rows
+
+
+def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
+    """Yield the records of a journal one by one, of every kind and as they were written.
+
+    Raises:
+        TrackError: As `read_journal`.
+    """
+    name = os.fspath(path)
+    if os.path.isdir(name):  # noqa: PTH112  # a string is all that is needed
+        name = os.path.join(name, "metrics.jsonl")  # noqa: PTH118  # as above
+    torn, foreign = 0, ""
+    try:
+        with open(name, "rb") as file:  # noqa: PTH123  # as above
+            for number, raw in enumerate(file, 1):
+                if not raw.endswith(b"\n") or raw == b"\n":
+                    continue
+                place = f"{name}:{number}"
+                try:
+                    row = parse(raw, place)
+                except ValueError:
+                    torn += 1
+                    continue
+                if row is None:
+                    foreign = foreign or place
+                else:
+                    yield row
+    except OSError as error:
+        raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
+    if torn:
+        get_logger(__name__).warning(f"{name}: passed over {torn} torn line(s), each left by a write that was cut off.")
+    if foreign:
+        get_logger(__name__).warning(f"{foreign}: passed over what is no record of ezpz, here and further on.")
+
+
+def parse(raw: bytes, place: str) -> Row | None:
+    """Decode one line; None for JSON that is no record.
+
+    Args:
+        raw: The line.
+        place: File and line number, for the error.
+
+    Raises:
+        ValueError: It is no JSON, as only a cut-off write leaves behind.
+        TrackError: Its version is not known here.
+    """
+    row = json.loads(raw)
+    if not isinstance(row, dict) or type(row.get("v")) is not int:
+        return None
+    if row["v"] != VERSION:
+        raise TrackError(
+            f"cannot read {raw[:60].decode(errors='replace')!r} (from {place}); expected a row of version {VERSION}, "
+            f'{{"v":1,"t":…,"step":…,"m":{{…}}}}. Read it with the ezpz that wrote it.'
+        )
+    metrics = row.get("m")
+    if type(row.get("step")) is not int or type(row.get("t")) not in {int, float} or not isinstance(metrics, dict):
+        return None
+    row.setdefault("a", 1)
+    if row.setdefault("k", "") != "ranks":
+        for key, value in metrics.items():
+            if type(value) not in _AS_IT_IS:
+                metrics[key] = decode(value)
+    return row  # type: ignore[return-value]  # its keys were looked at above
+
+
+def last_row(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return step and attempt of a journal's last whole row, or None if there is none."""
+    with open(path, "rb") as file:  # noqa: PTH123  # takes any path
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+        lines = file.read().split(b"\n")[:-1]  # the piece after the last newline is no row
+    for raw in reversed(lines):
+        with suppress(ValueError):  # a torn line, or the first one, of which the tail may hold half
+            row = parse(raw, os.fspath(path))
+            if row is not None and row["k"] == "":
+                return row["step"], row["a"]
+    return None
