@@ -1,0 +1,119 @@
+"""Values of all ranks, brought to rank 0 in the background: no collective, no wait and no order between ranks.
+
+The program's thread does no more than append to a list. A thread of each rank looks at it four times a second, cuts it into
+windows of steps and hands these to `ezpz.dist.funnel`; rank 0's makes one record of each window (`ezpz.track.over_ranks.window`). Ranks
+may record different keys, fewer rows or nothing at all, and may end when they like.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ezpz.log import get_logger
+from ezpz.track.over_ranks.gathering import Child, Root, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ezpz.ranks import Ranks
+    from ezpz.track.values import Value
+
+__all__ = ["Across"]
+
+_LEAVE = 5.0  # seconds that another rank waits at most for its rest to be taken
+_AT_EXIT = 1.0  # the same, for any rank, when the program has not finished
+_GRACE = 4.0  # seconds beyond its patience in which rank 0 writes what it has
+
+_made: dict[str, int] = {}  # how many of each name this process has made: ranks count alike
+
+
+class Across:
+    """Values of all ranks, gathered at rank 0 in the background."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        window: int,
+        *,
+        name: str,
+        folder: Path | None,
+        record: Callable[[int, dict[str, Any]], None] | None,
+        found: Callable[[Path], None] | None = None,
+    ) -> None:
+        """Start the thread; in a world of one there is nothing to do and none is started.
+
+        Args:
+            ranks: Who this process is.
+            window: Steps in a record.
+            name: Name of the history, the same on all ranks; those of one name are told apart by their order.
+            folder: The run folder, on rank 0.
+            record: Takes the last step and the ``m`` of a record of kind ``ranks``; called by the thread, on rank 0.
+            found: Takes the run folder; called by the thread, once, on other ranks.
+        """
+        number = _made[name] = _made.get(name, 0) + 1
+        self._task = Task(ranks, window, f"ezpz/across/{name}/{number}", folder, record, found)
+        self._rows = self._task.rows
+        self._pid = os.getpid()
+        self._open = ranks.world_size > 1
+        if self._open:
+            self._thread = threading.Thread(target=self._run, name="ezpz-across", daemon=True)
+            self._thread.start()
+            atexit.register(self._at_exit)
+
+    def add(self, step: int, values: Mapping[str, Value], weight: float | None = None) -> None:
+        """Take one row of this rank; of its values ints, floats and bools are kept.
+
+        Args:
+            step: The row's step. Rows come in the order of steps; one of a window that has passed is left out.
+            values: Kept as they are until the thread has read them, so they must not change.
+            weight: What this rank counts for in means over the ranks.
+        """
+        if self._open:
+            self._rows.append((step, values, weight))
+
+    def finish(self, patience: float = 30.0) -> None:
+        """Hand over what is left; on rank 0 wait for the others and record it. A second call does nothing.
+
+        Args:
+            patience: Seconds that rank 0 waits at most. It waits until every rank has ended or has sent its rows up to
+                rank 0's last step, or has sent nothing new for 3 s. Other ranks wait 5 s at most, for their rest to be taken.
+        """
+        if self._open and os.getpid() == self._pid:
+            self._end(patience, patience + _GRACE if self._task.ranks.rank == 0 else _LEAVE)
+
+    def _end(self, patience: float, limit: float) -> None:
+        self._open = False
+        self._task.patience, self._task.finishing = patience, True
+        self._task.wake.set()
+        self._task.over.wait(limit)
+
+    def _at_exit(self) -> None:
+        """Leave no thread that could wake up inside torch while Python ends: that would abort the process."""
+        if os.getpid() != self._pid:  # a forked child has inherited this, and has no such thread
+            return
+        if self._open:
+            self._end(_AT_EXIT, _AT_EXIT)
+        elif self._task.over.is_set():
+            self._thread.join(_LEAVE)  # a parent hands on what its children still send
+        self._task.stop = True
+        self._task.wake.set()
+        self._thread.join(_LEAVE)
+
+    def _run(self) -> None:
+        task = self._task
+        try:
+            worker = (Root if task.ranks.rank == 0 else Child)(task)
+            while not task.stop and not worker.turn():
+                task.wake.wait(worker.pause())
+                task.wake.clear()
+        except Exception as error:  # noqa: BLE001  # torch, gloo or a callback may raise anything; training must go on
+            get_logger(__name__).warning(
+                f"values of all ranks are no longer gathered: {type(error).__name__}: {error}; training goes on."
+            )
+        self._open = False
+        task.rows.clear()
+        task.over.set()

@@ -1,0 +1,92 @@
+"""Values over all ranks as variables of the export.
+
+    <key>_mean  _min  _max  _std    float64 (draw), NaN at steps that no window holds
+    <key>_ranks                     float64 (rank_step, rank), each rank's own values; NaN where it recorded none
+    rank_step                       int64 (rank_step), the steps of the rows of that; of a world of more than 64 ranks, which
+                                    keeps one mean per window, the last step of each window
+
+Where a metric of the user has one of these names already, that metric stays: the derived one is left out, a dimension
+gets ``_`` behind its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.columns import Column, export_name
+from ezpz.track.values import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ezpz.track.records import Row
+    from ezpz.track.table import Table
+
+__all__ = ["rank_columns"]
+
+_STATISTICS = ("mean", "min", "max", "std")
+
+
+def rank_columns(windows: Sequence[Row], rows: Table, taken: Collection[str]) -> list[Column]:
+    """Build the variables.
+
+    Args:
+        windows: Records over all ranks, in the order of writing.
+        rows: The rows to whose steps statistics belong.
+        taken: Names that other variables have.
+
+    Returns:
+        The columns, none for a world of one.
+    """
+    import numpy as np
+
+    if not windows:
+        return []
+    stepwise, rankwise = (_free(name, taken) for name in ("rank_step", "rank"))
+    draws = {key: number for number, key in enumerate(zip(rows.attempts, rows.steps, strict=True))}
+    moments = _moments(windows)
+    world = max(window["m"]["world"] for window in windows)
+    columns = [Column(stepwise, np.array([step for _, step in moments], dtype=np.int64), {}, (stepwise,))]
+    for key in dict.fromkeys(key for window in windows for key in window["m"]["keys"]):
+        name = export_name(key)
+        lines = {what: np.full(len(rows.steps), np.nan) for what in _STATISTICS}
+        matrix = np.full((len(moments), world), np.nan)
+        for window in windows:
+            found = window["m"]["keys"].get(key)
+            if found is None:
+                continue
+            at = [draws.get((window["a"], step)) for step in window["m"]["steps"]]
+            there = [index for index, draw in enumerate(at) if draw is not None]
+            for what, line in lines.items():
+                line[[at[index] for index in there]] = _floats(found[what])[there]
+            block = np.array([_floats(values) for values in found["ranks"]])
+            matrix[[moments[moment] for moment in _of(window)], : len(block)] = block.T
+        columns += [
+            Column(f"{name}_{what}", line, {"key": key, "over": "ranks", "statistic": what})
+            for what, line in lines.items()
+        ]
+        columns.append(Column(f"{name}_ranks", matrix, {"key": key, "over": "ranks"}, (stepwise, rankwise)))
+    return [column for column in columns if column.name not in taken]
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _of(window: Row) -> list[tuple[int, int]]:
+    """Return (attempt, step) of each value that a window keeps of a rank."""
+    steps = window["m"]["steps"] if window["m"]["every"] else window["m"]["steps"][-1:]
+    return [(window["a"], step) for step in steps]
+
+
+def _moments(windows: Sequence[Row]) -> dict[tuple[int, int], int]:
+    every = dict.fromkeys(moment for window in windows for moment in _of(window))
+    return {moment: number for number, moment in enumerate(every)}
+
+
+def _floats(values: Sequence[Any]) -> Any:
+    import numpy as np
+
+    return np.array([np.nan if value is None else float(decode(value)) for value in values])  # type: ignore[arg-type]  # numbers

@@ -1,0 +1,235 @@
+"""A window of steps over all ranks: its statistics, its records in the journal, and the way back.
+
+    {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],"std":[0.5,"NaN"],
+     "argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
+
+Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64 around
+their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does not count,
+even if its value is NaN; where all weights are 0, none is used. NaN goes on into mean and standard deviation. The extremes are
+those of the numbers; they are NaN only where there is nothing else. ``argmin`` and ``argmax`` are the lowest rank that has it.
+Where no rank recorded a key, everything is null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.track.values import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ezpz.track.over_ranks.slices import Slice
+
+__all__ = ["MOST_RANKS", "Window", "records", "statistics", "unpack"]
+
+MOST_RANKS = 64  # whose values are all kept; of larger worlds the mean of each rank over the window
+_MOST_NUMBERS = 8192  # in one record
+_EXTREMES = {"argmin", "argmax"}
+
+
+class Window(NamedTuple):
+    """Statistics of some steps over all ranks.
+
+    Attributes:
+        world: World size.
+        every: 1 if ``ranks`` holds the values of every step, 0 if it holds one mean per rank.
+        steps: int64 array of shape (n,), ascending.
+        keys: Key to arrays by name: ``mean``, ``min``, ``max``, ``std`` float64 of shape (n,); ``argmin``, ``argmax`` int64 of
+            shape (n,), -1 where no rank recorded the key; ``ranks`` float64 of shape (world, n), or (world, 1). What
+            was not recorded is NaN.
+    """
+
+    world: int
+    every: int
+    steps: Any
+    keys: dict[str, dict[str, Any]]
+
+
+def statistics(values: Any, mask: Any, weights: Any = None) -> dict[str, tuple[Any, Any]]:
+    """Compute the statistics of one key over the ranks.
+
+    Args:
+        values: float64 array of shape (world, n).
+        mask: bool array of that shape: where there is a value.
+        weights: float64 array of that shape, NaN where none was given; or None.
+
+    Returns:
+        Name to an array of shape (n,) and a bool mask that tells where it is defined; names as in `Window.keys`.
+    """
+    import numpy as np
+
+    w = _shares(mask, weights)
+    clean = np.where(w > 0, values, 0.0)
+    finite = np.where(np.isfinite(clean), clean, 0.0)
+    # Scaled by a power of two, which is exact: then neither the largest nor the smallest numbers overflow in a square.
+    power = np.frexp(np.abs(finite).max(axis=0, initial=0.0))[1]
+    with np.errstate(all="ignore"):  # infinities and NaN among the values are results, not mistakes
+        scaled = np.ldexp(clean, -power)
+        total = w.sum(axis=0)
+        centre = scaled[(w > 0).argmax(axis=0), np.arange(scaled.shape[1])]
+        centre = np.where(np.isfinite(centre), centre, 0.0)
+        centre += (w * (scaled - centre)).sum(axis=0) / total
+        std = np.sqrt((w * (scaled - centre) ** 2).sum(axis=0) / total)
+        found = {"mean": np.ldexp(centre, power), "std": np.ldexp(std, power)}
+    number = mask & ~np.isnan(values)
+    for name, fill in (("min", np.inf), ("max", -np.inf)):
+        filled = np.where(number, values, fill)
+        best = filled.min(axis=0) if name == "min" else filled.max(axis=0)
+        # An infinity may equal what fills the gaps; where all are NaN, the first of them stands for all.
+        holders = np.where(number.any(axis=0), number & (filled == best), mask)
+        at = found[f"arg{name}"] = holders.argmax(axis=0)
+        found[name] = np.take_along_axis(values, at[None], axis=0)[0]
+    return {name: (array, mask.any(axis=0)) for name, array in found.items()}
+
+
+def _shares(mask: Any, weights: Any) -> Any:
+    """Return what each value counts for, scaled so that the largest of a step is at most 1."""
+    import numpy as np
+
+    equal = mask.astype(np.float64)
+    if weights is None:
+        return equal
+    sound = np.isfinite(weights) & (weights >= 0)
+    given = np.where(mask & sound, weights, 0.0)
+    most = given.max(axis=0, initial=0.0)
+    usable = (sound | ~mask).all(axis=0) & (most > 0)
+    return np.where(usable, given / np.where(most > 0, most, 1.0), equal)
+
+
+def records(
+    slices: Mapping[int, Sequence[Slice]], world: int, most_ranks: int = MOST_RANKS
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of one window: one, or several of fewer steps (of fewer keys in a large world).
+
+    Python's JSON encoder keeps all other threads waiting, 1 µs for each number, so that none gets more than 8192 of them.
+
+    Args:
+        slices: What each rank sent of this window, in its order; a later value of a step counts.
+        world: World size.
+        most_ranks: The largest world of which all values are kept.
+
+    Yields:
+        The ``m`` of a journal record of kind ``ranks``, ready for JSON, in the order of steps.
+    """
+    import numpy as np
+
+    pieces = [piece for rank in sorted(slices) for piece in slices[rank] if len(piece.steps)]
+    if not pieces:
+        return
+    steps = np.unique(np.concatenate([piece.steps for piece in pieces]))
+    places = [(piece, np.searchsorted(steps, piece.steps)) for piece in pieces]
+    names = list(dict.fromkeys(key for piece in pieces for key in piece.columns))
+    every = world <= most_ranks
+    weights = _weights(places, world, len(steps))
+    found = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
+    if not every:
+        for name, columns in zip(names, found, strict=True):
+            yield _record(world, steps, {name: columns}, None)
+        return
+    keys = dict(zip(names, found, strict=True))
+    width = max(1, _MOST_NUMBERS // max(1, len(keys) * (world + 6)))
+    for first in range(0, len(steps), width):
+        yield _record(world, steps, keys, slice(first, first + width))
+
+
+def _record(world: int, steps: Any, keys: Mapping[str, Any], part: slice | None) -> dict[str, Any]:
+    """Return one record: of some steps, or of all steps with one value per rank where ``part`` is None."""
+    some = slice(None) if part is None else part
+    found = {
+        name: {
+            **{what: _json(array[some], there[some]) for what, (array, there) in statistic.items()},
+            "ranks": [_json(array[some], there[some]) for array, there in ranks],
+        }
+        for name, (statistic, ranks) in keys.items()
+    }
+    return {"world": world, "every": int(part is not None), "steps": steps[some].tolist(), "keys": found}
+
+
+def _key(
+    name: str, places: Sequence[tuple[Slice, Any]], weights: Any, shape: tuple[int, int], *, every: bool
+) -> tuple[Any, Any]:
+    """Return the statistics of one key, and each rank's values and mask: of all steps, or the mean alone."""
+    import numpy as np
+
+    values: Any = np.full(shape, np.nan)
+    mask: Any = np.zeros(shape, dtype=bool)
+    for piece, place in places:
+        if name in piece.columns:
+            column, there = piece.columns[name]
+            chosen = slice(None) if there is None else there
+            values[piece.rank, place[chosen]] = column[chosen]
+            mask[piece.rank, place[chosen]] = True
+    ranks = list(zip(values, mask, strict=True)) if every else _means(values, mask)
+    return statistics(values, mask, weights), ranks
+
+
+def _weights(places: Sequence[tuple[Slice, Any]], world: int, count: int) -> Any:
+    import numpy as np
+
+    if all(piece.weights is None for piece, _ in places):
+        return None
+    weights = np.full((world, count), np.nan)
+    for piece, place in places:
+        if piece.weights is not None:
+            weights[piece.rank, place] = piece.weights
+    return weights
+
+
+def _means(values: Any, mask: Any) -> list[tuple[Any, Any]]:
+    """Return each rank's mean over the steps that it recorded, as arrays of one."""
+    import numpy as np
+
+    count = mask.sum(axis=1, keepdims=True)
+    with np.errstate(all="ignore"):  # as in `statistics`
+        means = (np.where(mask, values, 0.0) / np.maximum(count, 1)).sum(axis=1, keepdims=True)
+    return list(zip(means, count > 0, strict=True))
+
+
+def _json(array: Any, there: Any) -> list[Any]:
+    import numpy as np
+
+    numbers: list[Any] = array.tolist()
+    if array.dtype.kind == "f":
+        for place in np.flatnonzero(~np.isfinite(array)).tolist():
+            numbers[place] = encode(numbers[place])
+    for place in np.flatnonzero(~there).tolist():
+        numbers[place] = None
+    return numbers
+
+
+def unpack(m: Mapping[str, Any]) -> Window:
+    """Return the window that a journal record of kind ``ranks`` holds.
+
+    Args:
+        m: The record's ``m``, as `ezpz.track.journal` reads it.
+
+    Raises:
+        KeyError: A part is missing.
+        ValueError: A part is no list of numbers, or lists differ in length.
+    """
+    import numpy as np
+
+    keys = {
+        key: {
+            name: _array(part, np.int64 if name in _EXTREMES else np.float64, -1 if name in _EXTREMES else np.nan)
+            for name, part in parts.items()
+        }
+        for key, parts in m["keys"].items()
+    }
+    return Window(int(m["world"]), int(m["every"]), np.array(m["steps"], dtype=np.int64), keys)
+
+
+def _array(part: Sequence[Any], dtype: Any, missing: float) -> Any:
+    import numpy as np
+
+    try:
+        return np.array(part, dtype=dtype)
+    except (TypeError, ValueError):  # nulls or NaN among the numbers
+        return np.array([_number(item, missing) for item in part], dtype=dtype)
+
+
+def _number(item: Any, missing: float) -> Any:
+    if isinstance(item, list):
+        return [_number(inner, missing) for inner in item]
+    return missing if item is None else decode(item)

@@ -1,0 +1,271 @@
+"""Rows into slices, slices into windows, and what a history does whose other ranks are not there."""
+
+import math
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ezpz.ranks import Ranks
+from ezpz.track.over_ranks.across import Across
+from ezpz.track.over_ranks.collector import Collector
+from ezpz.track.over_ranks.gathering import _named
+from ezpz.track.over_ranks.slices import ENDED, GONE, Slice, Slicer, pack, read_slice
+from ezpz.track.over_ranks.window import unpack
+
+NAN = math.nan
+
+
+def across(world=2, rank=0, **more):
+    return Across(Ranks(rank, world, rank, world, 0, "contract"), 10, name="t", folder=None, record=None, **more)
+
+
+def same(a, b):
+    np.testing.assert_equal(tuple(a), tuple(b))
+
+
+def test_rows_become_a_slice_when_a_later_window_begins():
+    slicer = Slicer(3, 10)
+    assert [slicer.add(step, {"a": step, "b": 0.5}, None) for step in range(10)] == [None] * 10
+    full = slicer.add(10, {"a": 10}, None)
+    assert (full.rank, full.upto, full.end, full.steps.tolist()) == (3, 10, 0, list(range(10)))
+    assert full.columns["a"][0].tolist() == list(range(10))
+    assert full.columns["a"][1] is None
+    rest = slicer.cut(end=ENDED)
+    assert (rest.upto, rest.end, rest.steps.tolist()) == (11, ENDED, [10])
+    assert slicer.cut().steps.tolist() == []
+
+
+def test_only_numbers_are_kept():
+    slicer = Slicer(0, 10)
+    slicer.add(0, {"i": 2**60, "f": NAN, "b": True, "s": "x", "l": [1, 2], "big": 10**400, "low": -(10**400)}, None)
+    cut = slicer.cut()
+    assert {key: values.tolist()[0] for key, (values, _) in cut.columns.items() if key != "f"} == {
+        "i": float(2**60),
+        "b": 1.0,
+        "big": math.inf,
+        "low": -math.inf,
+    }
+    assert math.isnan(cut.columns["f"][0][0])
+
+
+def test_values_that_come_later_join_the_row_of_their_step():
+    slicer = Slicer(0, 10)
+    slicer.add(4, {"a": 1.0}, 5.0)
+    slicer.add(5, {"a": 2.0}, None)
+    slicer.add(4, {"late": 3.0}, None)
+    cut = slicer.cut()
+    assert cut.columns["late"][1].tolist() == [True, False]
+    np.testing.assert_array_equal(cut.weights, [5.0, NAN])
+
+
+def test_rows_of_a_window_that_has_passed_are_counted_and_left_out():
+    slicer = Slicer(0, 10)
+    for step in (0, 10, 3, 12):
+        slicer.add(step, {"a": step}, None)
+    cut = slicer.cut()
+    assert (cut.late, cut.steps.tolist()) == (1, [10, 12])
+
+
+def test_negative_steps_and_gaps_have_windows_too():
+    slicer = Slicer(0, 10)
+    assert slicer.add(-15, {"a": 1}, None) is None
+    assert slicer.add(-10, {"a": 1}, None).steps.tolist() == [-15]
+    assert slicer.add(1000, {"a": 1}, None).steps.tolist() == [-10]
+
+
+@pytest.mark.parametrize("end", [0, ENDED, GONE])
+def test_a_slice_survives_its_packing(end):
+    mask = np.array([True, False])
+    columns = {"schlüssel\n": (np.array([1.0, NAN]), mask), "b": (np.array([math.inf, -0.0]), None)}
+    for weights in (None, np.array([1.0, NAN])):
+        whole = Slice(7, 2**62, end, 3, np.array([-1, 5]), weights, columns)
+        same(read_slice(pack(whole)), whole)
+    empty = Slicer(1, 10).cut()
+    same(read_slice(pack(empty)), empty)
+
+
+def filled(rank, first, last, upto=None, end=0, late=0):
+    steps = np.arange(first, last)
+    return Slice(rank, last if upto is None else upto, end, late, steps, None, {"a": (steps * 1.0, None)})
+
+
+def steps_of(records):
+    return [m["steps"] for m in records]
+
+
+def test_a_window_is_recorded_when_every_rank_has_passed_it():
+    collector = Collector(2, 10)
+    collector.take(filled(0, 0, 10))
+    assert steps_of(collector.records()) == []
+    collector.take(filled(1, 0, 5))
+    assert steps_of(collector.records()) == []
+    collector.take(filled(1, 5, 10))
+    assert steps_of(collector.records()) == [list(range(10))]
+    assert steps_of(collector.records()) == []
+
+
+@pytest.mark.parametrize("end", [ENDED, GONE])
+def test_a_rank_that_has_ended_is_not_waited_for(end):
+    collector = Collector(3, 10)
+    collector.take(filled(0, 0, 10))
+    collector.take(filled(1, 0, 4))
+    collector.take(filled(1, 4, 4, end=end))
+    collector.take(filled(2, 0, 10))
+    assert steps_of(collector.records()) == [list(range(10))]
+    assert collector.gone == ({1} if end == GONE else set())
+
+
+def test_a_rank_that_was_never_heard_of_is_waited_for_a_minute(monkeypatch):
+    collector = Collector(3, 10)
+    collector.take(filled(0, 0, 10))
+    collector.take(filled(1, 0, 10))
+    assert steps_of(collector.records()) == []
+    now = time.monotonic()
+    monkeypatch.setattr("ezpz.track.over_ranks.collector.monotonic", lambda: now + 61)
+    assert steps_of(collector.records()) == [list(range(10))]
+
+
+def test_too_many_values_end_the_waiting(monkeypatch):
+    monkeypatch.setattr("ezpz.track.over_ranks.collector._MOST_VALUES", 25)
+    collector = Collector(2, 10)
+    collector.take(filled(1, 0, 1))
+    for first in (0, 10):
+        collector.take(filled(0, first, first + 10))
+    assert steps_of(collector.records()) == []
+    collector.take(filled(0, 20, 30))
+    assert steps_of(collector.records()) == [list(range(10))]
+    collector.take(filled(1, 1, 10))
+    assert collector.late == 9
+
+
+def test_the_rest_is_recorded_in_order_but_not_of_rank_0_alone():
+    collector = Collector(2, 10)
+    collector.take(filled(0, 10, 15))
+    collector.take(filled(0, 0, 10))
+    assert steps_of(collector.records(rest=True)) == []
+    collector = Collector(2, 10)
+    collector.take(filled(0, 10, 15))
+    collector.take(filled(0, 0, 10))
+    collector.take(filled(1, 0, 3))
+    assert steps_of(collector.records(rest=True)) == [list(range(10)), list(range(10, 15))]
+
+
+def test_who_is_behind_is_known():
+    collector = Collector(4, 10)
+    collector.take(filled(0, 0, 10, end=ENDED))
+    collector.take(filled(1, 0, 10))
+    collector.take(filled(2, 0, 8))
+    assert collector.behind(9) == [2, 3]
+    assert not collector.complete(9)
+    collector.take(filled(2, 8, 10))
+    collector.take(filled(3, 0, 0, end=GONE))
+    assert collector.complete(9)
+
+
+def test_ranks_are_named_shortly():
+    assert [_named(ranks) for ranks in ([3], [2, 1], [9, 1, 2, 3])] == ["rank 3", "ranks 1-2", "ranks 1-3, 9"]
+    assert _named(range(0, 100, 2)).endswith("14, …")
+
+
+def test_a_world_of_one_starts_no_thread():
+    before = threading.active_count()
+    alone = across(world=1)
+    alone.add(0, {"a": 1.0})
+    assert threading.active_count() == before
+    begin = time.monotonic()
+    alone.finish()
+    alone.finish()
+    assert time.monotonic() - begin < 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_others_never_come_ends_soon(rank, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    lonely = across(rank=rank)
+    for step in range(100_000):
+        lonely.add(step, {"a": 1.0})
+    assert len(lonely._rows) <= 16384
+    begin = time.monotonic()
+    lonely.finish()
+    assert time.monotonic() - begin < 10
+    lonely._thread.join(10)
+    assert not lonely._thread.is_alive()
+    assert not lonely._rows
+    lonely.add(0, {"a": 1.0})
+    lonely.finish()
+    assert not lonely._rows
+
+
+def test_a_callback_that_raises_costs_one_warning(monkeypatch, capsys):
+    def broken(*_):
+        raise ZeroDivisionError("not here")
+
+    monkeypatch.setattr("ezpz.dist.funnel.find_store", broken)
+    one = across()
+    one._thread.join(10)
+    one.add(0, {"a": 1.0})
+    one.finish()
+    assert capsys.readouterr().out.count("no longer gathered: ZeroDivisionError: not here; training goes on.") == 1
+
+
+def test_it_loads_neither_torch_nor_numpy_by_itself(run_python):
+    code = """
+import sys, time
+from ezpz.ranks import Ranks
+from ezpz.track.over_ranks.across import Across
+one = Across(Ranks(1, 2, 1, 2, 0, "contract"), 100, name="t", folder=None, record=None)
+for step in range(1000):
+    one.add(step, {"loss": 1.0})
+time.sleep(0.7)
+one.finish()
+print([name for name in ("torch", "numpy") if name in sys.modules])
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"[]", b"")
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(run_python):
+    code = """
+import os, sys
+from ezpz.ranks import Ranks
+from ezpz.track.over_ranks.across import Across
+one = Across(Ranks(1, 2, 1, 2, 0, "contract"), 100, name="t", folder=None, record=None)
+child = os.fork()
+if child == 0:
+    one.add(0, {"loss": 1.0})
+    one.finish()
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout.strip()) == (0, b"7")
+
+
+def test_one_row_costs_next_to_nothing():
+    one = across()
+    values = {f"metric{number}": 1.0 for number in range(8)}
+    begin = time.perf_counter()
+    for step in range(10_000):
+        one.add(step, values)
+    assert (time.perf_counter() - begin) / 10_000 < 20e-6  # 0.2 µs here
+    one.finish()
+
+
+def test_a_record_of_slices_reads_back_as_what_was_added():
+    slicers, collector = [Slicer(rank, 10) for rank in range(2)], Collector(2, 10)
+    for step in range(25):
+        for rank, slicer in enumerate(slicers):
+            full = slicer.add(step, {"a": step * 10 + rank, f"only{rank}": 1}, rank + 1.0)
+            if full is not None:
+                collector.take(read_slice(pack(full)))
+    for slicer in slicers:
+        collector.take(slicer.cut(end=ENDED))
+    windows = [unpack(m) for m in collector.records()]
+    assert [window.steps.tolist() for window in windows] == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
+    for window in windows:
+        np.testing.assert_array_equal(window.keys["a"]["ranks"], [window.steps * 10, window.steps * 10 + 1])
+        np.testing.assert_allclose(window.keys["a"]["mean"], window.steps * 10 + 2 / 3, rtol=1e-15)
+        assert window.keys["only1"]["argmax"].tolist() == [1] * len(window.steps)
