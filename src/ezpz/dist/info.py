@@ -23,7 +23,7 @@ from ezpz.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["get_dist_info", "log_dict_as_bulleted_list", "print_dist_setup"]
+__all__ = ["get_dist_info", "library_versions", "log_dict_as_bulleted_list", "print_dist_setup"]
 
 
 def get_dist_info(
@@ -116,3 +116,27 @@ def _mpi() -> str:
     """Return the MPI library's own words where mpi4py has loaded it; it is not loaded for that."""
     module: Any = sys.modules.get("mpi4py.MPI")
     return "" if module is None else module.Get_library_version().partition("\n")[0].strip()
+
+
+def library_versions() -> dict[str, str]:
+    """Return versions of what torch stands on: ``cuda``, ``hip``, ``xpu``, ``cudnn``, ``nccl`` and ``oneccl``, where it has them."""
+    import torch
+
+    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    ccl = sys.modules.get("oneccl_bindings_for_pytorch")
+    found: dict[str, object] = {
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "xpu": getattr(torch.version, "xpu", None),
+        "cudnn": cudnn,
+        "nccl": _nccl_version(torch) if torch.version.cuda or getattr(torch.version, "hip", None) else None,
+        "oneccl": getattr(ccl, "__version__", None),
+    }
+    return {name: str(version) for name, version in found.items() if version}
+
+
+def _nccl_version(torch: Any) -> str | None:
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    except (AttributeError, ImportError, RuntimeError):  # a build without it
+        return None

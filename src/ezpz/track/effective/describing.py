@@ -1,0 +1,139 @@
+"""What a run really uses, read from the live objects and not from what somebody meant to pass.
+
+`describe` returns one flat dict, the ``effective`` part of ``run.json``:
+
+    model.class                  "Transformer"; wrappers are looked through
+    model.wrappers               ["DistributedDataParallel", "torch.compile"], outermost first
+    model.parameters, .trainable numbers of elements, all of a model that is cut over ranks
+    model.dtypes, .buffers       {"float32": 1234}, elements of parameters and of buffers by dtype
+    model.devices                {"cuda": 1234}, elements by type of device
+    model.checksum               of all parameters, see `ezpz.dist.checksum`; absent where the model is not whole here
+    model.sharded, model.meta    true where it is not: cut over ranks, without memory yet
+    model.modules                {"Linear": 48}, the 20 most frequent classes of modules without parts
+    model.training               false if it stands in evaluation mode
+    dropout.<path>               0.1, of a module or an attribute; layers that agree share one path with ``*``
+    dropout_places               {"layers.*.attn.dropout": 24}, how many share it
+    stochastic                   ["24 x Dropout(p=0.1)"], see `ezpz.dist.probe`
+    optimizer.class, .wrappers   "AdamW", ["ZeroRedundancyOptimizer"]
+    optimizer.groups.0.lr        and every other setting of a group; ``parameters`` and ``tensors`` count what it holds
+    schedule.class, .T_max, …    and every other setting that is a number
+    schedule.lr                  {"0": 0.001, "10": 0.00098}, by step; see `ezpz.track.effective.schedule`
+    attention.backends           {"flash": true}, what scaled_dot_product_attention may choose
+    attention.<path>             "sdpa" or true, what modules and their configurations hold about attention
+    numerics.<switch>            see `ezpz.dist.numerics`
+    problems                     what could not be read, and why
+
+Nothing here waits for another rank: the first rank alone calls it. Objects are read by duck typing; torch is not loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.effective.live_model import describe_model
+from ezpz.track.effective.schedule import describe_schedule
+from ezpz.track.facts import redact_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["describe"]
+
+_LONGEST = 200  # characters of a text
+_MOST_GROUPS = 16
+
+
+def describe(model: Any = None, optimizer: Any = None, scheduler: Any = None) -> dict[str, object]:
+    """Return what live objects really use; the keys are listed at the top of this module.
+
+    Nothing is changed: no weight, no random state, no state of the optimizer or of the scheduler.
+
+    Args:
+        model: A ``torch.nn.Module``, wrapped and compiled as it may be.
+        optimizer: One of torch's or one that has ``param_groups``, wrapped as it may be.
+        scheduler: A learning-rate scheduler.
+
+    Returns:
+        A dict that JSON can hold, without secrets. What cannot be read is a sentence in ``problems``.
+    """
+    told: dict[str, object] = {}
+    problems: list[str] = []
+    parts: list[tuple[str, Callable[[], dict[str, object]]]] = []
+    if model is not None:
+        parts += [("model", lambda: describe_model(model)), ("stochastic", lambda: _stochastic(model))]
+    if optimizer is not None:
+        parts.append(("optimizer", lambda: _optimizer(optimizer)))
+    if scheduler is not None:
+        parts.append(("schedule", lambda: describe_schedule(scheduler)))
+    if parts:
+        parts.append(("numerics", _switches))
+    for name, read in parts:
+        try:
+            told.update(read())
+        except Exception as error:  # noqa: BLE001  # foreign objects may raise anything when looked at, and training must go on
+            problems.append(f"{name}: {error!r}")
+    if problems:
+        told["problems"] = problems
+    shown = redact_config(_shortened(told))
+    return shown if isinstance(shown, dict) else {}
+
+
+def _stochastic(model: Any) -> dict[str, object]:
+    if not hasattr(model, "modules"):
+        return {}
+    from ezpz.dist.probe import probe
+
+    return {"stochastic": probe(model)}
+
+
+def _switches() -> dict[str, object]:
+    from ezpz.dist.numerics import attention_backends, numeric_switches
+
+    backends = attention_backends()
+    switches = {f"numerics.{name}": value for name, value in numeric_switches().items()}
+    return {**({"attention.backends": backends} if backends else {}), **switches}
+
+
+def _optimizer(optimizer: Any) -> dict[str, object]:
+    wrappers = []
+    groups = getattr(optimizer, "param_groups", None)
+    # accelerate and DeepSpeed keep the real one as `optimizer`, ZeroRedundancyOptimizer as `optim`; all show its groups
+    while (inner := getattr(optimizer, "optimizer", None) or getattr(optimizer, "optim", None)) is not None:
+        wrappers.append(type(optimizer).__name__)
+        optimizer = inner
+        groups = groups if groups is not None else getattr(optimizer, "param_groups", None)
+        if len(wrappers) > 8:  # nobody wraps that often: it holds itself
+            break
+    told: dict[str, object] = {"optimizer.class": type(optimizer).__name__}
+    if wrappers:
+        told["optimizer.wrappers"] = wrappers
+    for index, group in enumerate(list(groups or ())[:_MOST_GROUPS]):
+        held = list(group["params"])
+        told[f"optimizer.groups.{index}.parameters"] = sum(tensor.numel() for tensor in held)
+        told[f"optimizer.groups.{index}.tensors"] = len(held)
+        for name, value in group.items():
+            if name not in {"params", "param_names"} and (shown := _setting(value)) is not ...:
+                told[f"optimizer.groups.{index}.{name}"] = shown
+    if groups is not None and len(groups) > _MOST_GROUPS:
+        told["optimizer.more_groups"] = len(groups) - _MOST_GROUPS
+    return told
+
+
+def _setting(value: Any) -> object:
+    """Return a setting as JSON can hold it; ``...`` for what is no short setting."""
+    if isinstance(value, (list, tuple)):
+        return [_setting(item) for item in value] if len(value) <= 8 else ...
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a rate that lives in a tensor (capturable)
+        return value.item()
+    return value
+
+
+def _shortened(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(key)[:_LONGEST]: _shortened(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
