@@ -6,12 +6,11 @@ TYPE_CHECKING = False  # `typing` would double the cost of this import; type che
 if TYPE_CHECKING:
     from ezpz.train.batches import BatchIndices as BatchIndices
     from ezpz.train.digits import load_digits as load_digits
-    from ezpz.train.profiling import profile as profile
     from ezpz.train.timing import print_timing as print_timing
 
-_HOME_OF = {"BatchIndices": "batches", "load_digits": "digits", "print_timing": "timing", "profile": "profiling"}
+_HOME_OF = {"BatchIndices": "batches", "load_digits": "digits", "print_timing": "timing"}
 
-__all__ = ["BatchIndices", "load_digits", "print_timing", "profile"]
+__all__ = ["BatchIndices", "load_digits", "print_timing"]
 
 
 def __getattr__(name: str) -> object:

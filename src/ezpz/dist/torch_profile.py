@@ -1,0 +1,152 @@
+"""What torch itself can tell: a trace of a few steps, and who holds a device's memory.
+
+A trace is the JSON of Chrome's trace viewer, packed, which https://ui.perfetto.dev opens; a memory snapshot is a pickle
+for https://docs.pytorch.org/memory_viz, a page that keeps what it is given on the user's machine:
+
+    {"schemaVersion": 1, "deviceProperties": [], "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::linear", …
+
+`ezpz.track.profiles.profiling` decides when, on which rank and into which folder.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["MemoryHistory", "Trace"]
+
+_ROWS = 30  # of the table: what matters stands at its top
+_MOST_ENTRIES = 100_000  # of allocations and frees, the newest ones; each takes a few KB of the host
+
+
+class Trace:
+    """Every operator and kernel, by ``torch.profiler``."""
+
+    prefix = "torch-profile"
+    lead = 1  # the first profiled step pays for the profiler's own start, so it is not kept
+    counts_steps = True
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+
+    @staticmethod
+    def check() -> None:
+        """Tell of a missing library before the training starts.
+
+        Raises:
+            UsageError: torch is not installed.
+        """
+        _need_torch("torch")
+
+    def start(self, number: int, first: int) -> None:
+        """Begin in step ``number``, which is only warming up where it comes before ``first``.
+
+        Raises:
+            UsageError: torch is not installed.
+        """
+        self.check()
+        from torch.profiler import ProfilerAction, profile
+
+        actions = iter([ProfilerAction.WARMUP] * (first - number))
+        self._profiler = profile(schedule=lambda _: next(actions, ProfilerAction.RECORD))
+        self._profiler.step_num = number  # so that ProfilerStep#12 of the trace is step 12 of the run
+        self._profiler.start()
+
+    def step(self) -> None:
+        """Mark the beginning of the next step."""
+        self._profiler.step()
+
+    def stop(self) -> None:
+        """Collect what was recorded; this waits for the device."""
+        self._profiler.stop()
+
+    discard = stop
+
+    def write(self, base: Path) -> list[Path]:
+        """Write ``<base>.json.gz``, and ``<base>.txt`` with the 30 operators that cost most.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        from ezpz.dist.device_type import get_torch_device_type
+
+        trace, table = (base.with_name(base.name + ending) for ending in (".json.gz", ".txt"))
+        self._profiler.export_chrome_trace(str(trace))
+        averages = self._profiler.key_averages()
+        where = "cpu" if get_torch_device_type() == "cpu" else "device"
+        table.write_text(averages.table(sort_by=f"self_{where}_time_total", row_limit=_ROWS), encoding="utf-8")
+        return [trace, table]
+
+
+class MemoryHistory:
+    """Every allocation on the device and the line that made it, on a device whose torch module keeps such a history."""
+
+    prefix = "memory-snapshot"
+    lead = 0
+    counts_steps = False
+
+    def __init__(self) -> None:
+        self._memory: Any = None
+
+    @staticmethod
+    def check() -> None:
+        """Tell of a missing library before the training starts.
+
+        Raises:
+            UsageError: torch is not installed.
+        """
+        _need_torch("mem")
+
+    def start(self, number: int, first: int) -> None:
+        """Begin to keep the history; the numbers of steps do not matter here.
+
+        Raises:
+            UsageError: torch is not installed, or keeps no such history on this type of device.
+        """
+        del number, first
+        self.check()
+        from ezpz.dist.device_type import accelerator_module, get_torch_device_type
+
+        kind = get_torch_device_type()
+        memory: Any = getattr(accelerator_module(kind), "memory", None)
+        if not hasattr(memory, "_record_memory_history"):
+            raise UsageError(f"memory snapshots are not available on {kind}; expected cuda or xpu.")
+        memory._record_memory_history(max_entries=_MOST_ENTRIES)  # noqa: SLF001  # torch's documented way, underscore and all
+        self._memory = memory
+
+    def step(self) -> None:
+        """Do nothing: allocations know of no steps."""
+
+    def stop(self) -> None:
+        """Do nothing: the history must still be kept when it is written."""
+
+    def write(self, base: Path) -> list[Path]:
+        """Write ``<base>.pickle`` and end the history.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        path = base.with_name(f"{base.name}.pickle")
+        try:
+            self._memory._dump_snapshot(str(path))  # noqa: SLF001  # as above
+        finally:
+            self.discard()
+        return [path]
+
+    def discard(self) -> None:
+        """Keep no history any more."""
+        self._memory._record_memory_history(enabled=None)  # noqa: SLF001  # as above
+
+
+def _need_torch(kind: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise UsageError(
+            f"cannot profile {kind!r}: torch is not installed (from --profile); expected it beside ezpz. "
+            f"Use --profile=py."
+        )

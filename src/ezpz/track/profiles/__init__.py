@@ -1,0 +1,1 @@
+"""Profiles: what is asked for, when it begins, and who makes it."""

@@ -1,0 +1,221 @@
+"""`ezpz.profile`: what a run spends its time and memory on, written beside its other records.
+
+Each kind of profile is a window of steps. Nothing is imported before a window opens, and a profile that cannot be made
+or written is one line in the log: training goes on. Trainers need no ``if``; without a wish a step costs 0.3 µs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from math import inf
+from pathlib import Path
+from time import monotonic, strftime
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+from ezpz.ranks import from_environ
+from ezpz.track.profiles.late_start import SOON, Trigger, seconds_between_looks
+from ezpz.track.profiles.profile_spec import parse, parse_late
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from ezpz.track.profiles.profile_spec import Wish
+
+__all__ = ["Profile", "profile"]
+
+
+def profile(spec: str | None = None, *, outdir: str | os.PathLike[str] | None = None) -> Profile:
+    """Return a profile of a block of code; with nothing asked, one that only waits for a ``PROFILE_NOW`` file.
+
+        with ezpz.profile("torch:steps=10-15,ranks=0") as prof:
+            for batch in batches:
+                train(batch)
+                prof.step()
+
+    Args:
+        spec: Kinds, steps and ranks, as `ezpz.track.profiles.profile_spec` says; otherwise what ``EZPZ_PROFILE`` says.
+            ``"none"`` asks for nothing, whatever the variable says.
+        outdir: Folder of the files; otherwise ``profile`` in the run folder of the newest `ezpz.History`, or in the
+            current folder on a rank that knows of none.
+
+    Raises:
+        UsageError: The specification cannot be read, or asks for a library that is not installed.
+    """
+    given = os.environ.get("EZPZ_PROFILE", "") if spec is None else spec
+    wishes = parse(given, "EZPZ_PROFILE" if spec is None else "ezpz.profile")
+    for wish in wishes:
+        _recorder(wish.kind).check()
+    return Profile(wishes, None if outdir is None else Path(outdir).expanduser().absolute())
+
+
+class Profile:
+    """What `profile` returns: a context manager, and an object that is told of every step.
+
+    Attributes:
+        files: What this process has written so far.
+    """
+
+    def __init__(self, wishes: Iterable[Wish], outdir: Path | None) -> None:
+        self.files: list[Path] = []
+        self._wishes, self._outdir = tuple(wishes), outdir
+        self._windows: list[_Window] = []
+        self._rank = 0
+        self._number = 0  # of the step that runs now
+        self._next_turn: float = inf  # step at whose beginning a window has something to do
+        self._next_look: float = inf  # by the monotonic clock
+        self._pause = 0.0
+        self._trigger = Trigger()
+
+    def __enter__(self) -> Profile:  # noqa: PYI034  # `Self` needs Python 3.11
+        ranks = from_environ(os.environ)
+        self._rank, self._number = ranks.rank, 0
+        self._trigger = Trigger()
+        self._trigger.watch(_run_folder())
+        self._pause = seconds_between_looks(ranks.rank, ranks.world_size)
+        self._next_look = monotonic() + self._pause
+        self._windows = [_Window(wish, wish.first, wish.last) for wish in self._wishes if wish.includes(ranks.rank)]
+        self._turn()
+        return self
+
+    def step(self) -> None:
+        """Say that a step is over; the first call ends step 0. Outside of ``with`` this does nothing."""
+        self._number += 1
+        if self._number >= self._next_turn:
+            self._turn()
+        if monotonic() >= self._next_look:
+            self._look()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        windows, self._windows = self._windows, []
+        self._next_turn = self._next_look = inf
+        # A loop that ends by itself has called step() for its last step; one that is broken off has not.
+        last = self._number if kind is not None or self._number == 0 else self._number - 1
+        for window in windows:
+            if window.is_open and window.first <= last:
+                self._close(window, last)
+                continue
+            if window.is_open:
+                self._try(window, window.recorder.discard)
+            self._say(
+                window.wish,
+                f"nothing was recorded: the last step was {last}, the first to be profiled {window.first}. "
+                f"Call .step() once in every step, or name earlier steps.",
+            )
+
+    def _turn(self) -> None:
+        """Do what is due at the beginning of step ``_number``."""
+        self._windows = [window for window in self._windows if self._goes_on(window)]
+        self._next_turn = min((window.next_turn(self._number) for window in self._windows), default=inf)
+
+    def _goes_on(self, window: _Window) -> bool:
+        if not window.is_open:
+            if self._number < window.first - window.recorder.lead:
+                return True
+            window.is_open = self._try(window, lambda: window.recorder.start(self._number, window.first))
+            return window.is_open
+        if window.last is not None and self._number > window.last:
+            self._close(window, window.last)
+            return False
+        return self._try(window, window.recorder.step)
+
+    def _close(self, window: _Window, last: int) -> None:
+        """End a window and write it at once: what is on the disk survives whatever comes later."""
+        if not self._try(window, window.recorder.stop) or not self._try(window, lambda: self._write(window)):
+            return
+        from ezpz.log import get_logger
+
+        shown = " ".join(map(str, window.files))
+        get_logger(__name__).info(f"{window.wish.kind} profile of steps {window.first} to {last}: {shown}")
+
+    def _write(self, window: _Window) -> None:
+        folder = self._outdir or (_run_folder() or Path.cwd()) / "profile"
+        folder.mkdir(parents=True, exist_ok=True)
+        rank = f"-rank{self._rank}" if self._rank else ""
+        name = f"{window.recorder.prefix}-{strftime('%Y-%m-%d-%H%M%S')}"
+        tails = ("" if number == 1 else f"-{number}" for number in count(1))  # two windows may end in one second
+        base = next(base for tail in tails if not any(folder.glob(f"{(base := folder / (name + tail + rank)).name}.*")))
+        window.files = window.recorder.write(base)
+        self.files += window.files
+
+    def _look(self) -> None:
+        """Open windows that somebody asks for now, by touching a file."""
+        spec = self._trigger.look(_run_folder())
+        self._next_look = monotonic() + (SOON if self._trigger.is_waiting else self._pause)
+        if spec is None:
+            return
+        try:
+            wishes = parse_late(spec, "PROFILE_NOW")
+        except UsageError as error:
+            _warn(str(error))
+            return
+        busy = {window.wish.kind for window in self._windows if window.is_open}
+        for wish in wishes:
+            if not wish.includes(self._rank):
+                continue
+            if wish.kind in busy:
+                self._say(wish, "one is being recorded (from PROFILE_NOW). Touch the file again when it has ended.")
+                continue
+            begin = self._number + _recorder(wish.kind).lead
+            last = None if wish.last is None else begin + wish.last
+            self._windows.append(_Window(wish, begin + wish.first, last))
+        self._turn()
+
+    def _try(self, window: _Window, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  # profilers and disks may raise anything, and training must go on
+            self._say(window.wish, str(error) if isinstance(error, UsageError) else repr(error))
+            return False
+        return True
+
+    def _say(self, wish: Wish, text: str) -> None:
+        """Warn once per job and not once per rank: the lowest of the profiled ranks speaks."""
+        if wish.ranks is None or self._rank == min(low for low, _ in wish.ranks):
+            _warn(f"no {wish.kind} profile: {text}" if not text.startswith("cannot profile") else text)
+
+
+class _Window:
+    """Steps ``first`` to ``last`` of one kind of profile."""
+
+    def __init__(self, wish: Wish, first: int, last: int | None) -> None:
+        self.wish, self.first, self.last = wish, first, last
+        self.recorder = _recorder(wish.kind)()
+        self.is_open = False
+        self.files: list[Path] = []
+
+    def next_turn(self, number: int) -> float:
+        """Return the step at whose beginning this window wants to be called, step ``number`` being the present one."""
+        lead: int = self.recorder.lead
+        if not self.is_open:
+            return self.first - lead
+        return number + 1 if self.recorder.counts_steps else inf if self.last is None else self.last + 1
+
+
+def _recorder(kind: str) -> Any:
+    if kind == "py":
+        from ezpz.track.profiles.sampling import Sampler
+
+        return Sampler
+    from ezpz.dist import torch_profile
+
+    return torch_profile.Trace if kind == "torch" else torch_profile.MemoryHistory
+
+
+def _run_folder() -> Path | None:
+    """Return the run folder of the newest history, without loading anything: nobody who made one has not loaded it."""
+    history: Any = sys.modules.get("ezpz.track.history")
+    ask = getattr(history, "current_folder", None)
+    folder: Path | None = ask() if ask else None
+    return folder
+
+
+def _warn(text: str) -> None:
+    from ezpz.log import get_logger
+
+    get_logger(__name__).warning(text)
