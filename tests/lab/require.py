@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-PARTS = ("hosts", "slurm", "mpich", "openmpi", "openmpi4", "impi", "zsh", "browser", "compiler")
+PARTS = ("hosts", "slurm", "mpich", "openmpi", "openmpi4", "impi", "zsh", "browser", "compiler", "trackers")
 
 
 def required(environ=os.environ):

@@ -12,6 +12,7 @@ NAMES = (
     "WANDB_DISABLED",
     "WANDB_MODE",
     "WANDB_API_KEY",
+    "WANDB_IDENTITY_TOKEN_FILE",
     "WANDB_BASE_URL",
     "NETRC",
     "WANDB_PROJECT",
@@ -34,7 +35,7 @@ def wandb(monkeypatch):
     module.given = []
     module.init = lambda **keywords: module.given.append(keywords) or "the run"
     monkeypatch.setitem(sys.modules, "wandb", module)
-    monkeypatch.setattr(ours, "run", None)
+    monkeypatch.setattr(ours, "run", None)  # put back after the test: setup_wandb replaces it
     return module
 
 
@@ -90,5 +91,19 @@ def test_the_project_under_each_of_its_names(monkeypatch, wandb, positional, key
 def test_older_keywords_reach_wandb(wandb):
     ezpz.setup_wandb(project_name="p", entity="team", config={"lr": 1}, dir="here", group="sweep")
     assert wandb.given == [
-        {"project": "p", "entity": "team", "config": {"lr": 1}, "dir": "here", "group": "sweep", "name": None}
+        {
+            "project": "p",
+            "entity": "team",
+            "config": {"lr": 1},
+            "dir": "here",
+            "group": "sweep",
+            "name": None,
+            "mode": "offline",
+        }
     ]
+
+
+@pytest.mark.parametrize("wish", [{"mode": "online"}, {"settings": {"mode": "online"}}])
+def test_a_mode_that_the_program_chooses_is_left_alone(wandb, wish):
+    ezpz.setup_wandb("p", **wish)
+    assert {key: value for key, value in wandb.given[0].items() if key in {"mode", "settings"}} == wish

@@ -1,8 +1,12 @@
-"""Against a wandb that is really imported, from a folder of the test: it is not installed where these tests run."""
+"""Against a wandb that is really imported, from a folder of the test: it is not installed where these tests run.
+
+`test_trackers_real.py` has the real one.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -12,10 +16,18 @@ FAKE = """
 import json, os
 {import_time}
 class Run:
+    id, offline, dir = "abc", True, "there"
+    config = {{}}
+    def finish(self, exit_code):
+        with open("wandb.log", "a") as file:
+            file.write(json.dumps(["finish", exit_code]) + "\\n")
     def log(self, values, step=None):
         {log_time}
         with open("wandb.log", "a") as file:
             file.write(json.dumps([step, values]) + "\\n")
+
+def Settings(**kwargs):
+    return kwargs
 
 def init(**kwargs):
     {init_time}
@@ -35,19 +47,32 @@ print("run", run is not None, "imported", "wandb" in sys.modules)
 history.finalize(plots=False)
 """
 
+BOTH = """
+from pathlib import Path
+from ezpz.track import setup_wandb, wandb
+from ezpz.track.trackers import About, Trackers
+import sys
+first = "first" in sys.argv and setup_wandb("p")
+trackers = Trackers("wandb", About("train", Path("out"), {"lr": 0.1}, {}, "stamp"))
+for step in range(3):
+    trackers.log(step, {"loss": step / 2})
+    wandb.log(step, {"loss": step / 2})
+print("state", trackers.state["wandb"]["id"] == "abc" or len(trackers.state["wandb"]["id"]))
+trackers.finish("failed")
+"""
+
 
 @pytest.fixture
 def train(run_python, tmp_path):
     """`train(log_time="raise …", **environ)` -> stdout lines of a run with a wandb that does so."""
 
-    def train(import_time="", init_time="pass", log_time="pass", fake=True, **environ):
+    def train(import_time="", init_time="pass", log_time="pass", fake=True, code=TRAIN, arguments=(), **environ):
         site = tmp_path / "site"
         site.mkdir()
         if fake:
             text = FAKE.format(import_time=import_time, init_time=init_time, log_time=log_time)
             (site / "wandb.py").write_text(text)
-        code = f"import sys; sys.path.insert(0, {str(site)!r})\n{TRAIN}"
-        result = run_python(code, **environ)
+        result = run_python(f"import sys; sys.path.insert(0, {str(site)!r})\n{code}", *arguments, **environ)
         assert result.returncode == 0, result.stderr
         return result.stdout.decode().splitlines()
 
@@ -69,6 +94,7 @@ def test_rows_go_to_the_run_as_well(train, tmp_path):
         "config": {"lr": 0.1, "api_key": "<redacted>"},
         "name": None,
         "dir": "here",
+        "mode": "offline",
     }
 
 
@@ -97,7 +123,7 @@ def test_a_missing_or_broken_wandb_costs_one_warning_and_no_row(train, tmp_path,
 def test_a_failing_log_costs_one_warning_and_no_row(train, tmp_path):
     lines = train(log_time="raise OSError('service is gone')")
     assert len(warnings(lines)) == 1
-    assert "wandb is off from step 0: OSError: service is gone" in warnings(lines)[0]
+    assert "tracker wandb is off from step 0: OSError: service is gone" in warnings(lines)[0]
     assert [row["step"] for row in read_journal(tmp_path / "out")] == [0, 10, 20]
     assert (tmp_path / "out" / "train.h5").is_file()
 
@@ -109,8 +135,29 @@ def test_a_user_who_switched_it_off_gets_no_wandb_and_no_warning(train, environ)
     assert warnings(lines) == []
 
 
-def test_offline_mode_is_left_to_wandb(train):
-    assert "run True imported True" in train(WANDB_MODE="offline")
+@pytest.mark.parametrize("environ", [{"WANDB_MODE": "offline"}, {"WANDB_API_KEY": "k"}], ids=["mode", "key"])
+def test_the_mode_is_left_to_wandb_where_somebody_chose_it_or_there_is_a_key(train, tmp_path, environ):
+    assert "run True imported True" in train(**environ)
+    assert "mode" not in json.loads((tmp_path / "wandb.init").read_text())
+
+
+def test_a_wandb_that_hangs_is_waited_for_once(train, tmp_path):
+    began = time.monotonic()
+    lines = train(log_time="import time; time.sleep(1000)", EZPZ_TRACKER_SECONDS="0.5")
+    assert time.monotonic() - began < 60
+    assert len(warnings(lines)) == 1
+    assert "tracker wandb did not end within 0.5 s; 2 rows still waited for it" in warnings(lines)[0]
+    assert [row["step"] for row in read_journal(tmp_path / "out")] == [0, 10, 20]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["setup_wandb first", "tracker alone"])
+def test_the_tracker_takes_over_the_run_of_setup_wandb_and_rows_come_once(train, tmp_path, first):
+    lines = train(code=BOTH, arguments=["first"] if first else [])
+    assert f"state {True if first else 8}" in lines
+    assert warnings(lines) == []
+    logged = [json.loads(line) for line in (tmp_path / "wandb.log").read_text().splitlines()]
+    ending = [] if first else [["finish", 1]]  # the program ends a run that it started
+    assert logged == [[step, {"loss": step / 2}] for step in range(3)] + ending
 
 
 def test_other_ranks_never_import_it(train, tmp_path):

@@ -1,0 +1,97 @@
+"""Which tool left what lies at a path, and the run that comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ezpz.errors import UsageError
+from ezpz.track.foreign.plain_log import is_log, read_log
+from ezpz.track.foreign.tfevents import find_events, read_events
+from ezpz.track.foreign.wandb_offline import find_wandb, read_wandb
+from ezpz.track.run import Run
+from ezpz.track.table import Table, gather
+
+if TYPE_CHECKING:
+    import os
+
+    from ezpz.track.foreign.found import Found
+    from ezpz.track.records import Row
+
+__all__ = ["ForeignRun", "open_foreign"]
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignRun(Run):
+    """A run that another tool recorded.
+
+    ``facts`` has the keys of ``run.json`` as far as the tool kept them, and ``source``, the tool. ``state`` is
+    ``finished``, ``failed`` or ``unknown``. Times of rows are NaN where the tool kept none.
+
+    Attributes:
+        records: Its rows, in the order of writing.
+    """
+
+    records: tuple[Row, ...] = ()
+
+    @cached_property
+    def rows(self) -> Table:
+        """Every row by key, in the order of writing."""
+        return gather(self.records)
+
+    @cached_property
+    def windows(self) -> list[Row]:
+        """Nothing: no other tool keeps values over all ranks."""
+        return []
+
+
+def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
+    """Read a run of wandb (offline), of TensorBoard, or a log with ``key=value`` lines.
+
+    Args:
+        path: A ``run-*.wandb``, an event file, a log; or a folder with such: wandb's own, one of event files (its
+            subfolders' names come before their metrics', several files of one folder are attempts), one with one log.
+
+    Returns:
+        The run, read as far as it can be; what is torn or broken is told in one warning.
+
+    Raises:
+        UsageError: There is nothing, nothing known, or more than one run.
+    """
+    place = Path(path).expanduser().absolute()
+    if not place.exists():
+        raise UsageError(f"no run: {place} does not exist (from the command line); expected a run folder or file.")
+    try:
+        found = _read(place)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {error.filename or place}: {error.strerror} (from the command line); expected a run."
+        ) from error
+    if found is None:
+        raise UsageError(
+            f"no run in {place} (from the command line): it has neither metrics.jsonl of ezpz, nor a run-*.wandb, nor "
+            f"events.out.tfevents.*, nor lines such as 'step=3 loss=0.5'; expected one of these. Name the file itself."
+        )
+    folder = place if place.is_dir() else place.parent
+    facts = {"name": found.name, "source": found.source, **found.facts}
+    return ForeignRun(folder, facts, found.name, found.state, found.cause, tuple(found.rows))
+
+
+def _read(place: Path) -> Found | None:
+    files = find_wandb(place)
+    if files:
+        return read_wandb(files)
+    events = find_events(place)
+    if events:
+        return read_events(place, events)
+    if place.is_file():
+        return read_log(place)
+    logs = [item for item in sorted(place.iterdir()) if item.suffix in {".log", ".txt", ".out"} and is_log(item)]
+    if len(logs) > 1:
+        names = ", ".join(item.name for item in logs[:4])
+        raise UsageError(
+            f"{len(logs)} logs in {place} (from the command line): {names}; expected one run. Name one of them."
+        )
+    return read_log(logs[0]) if logs else None

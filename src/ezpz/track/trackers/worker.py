@@ -1,0 +1,185 @@
+"""One tracker in a thread of its own: a bounded queue towards it, one warning at most, and an end that is bounded too.
+
+A row costs its sender two appends and no lock. The thread looks at its queue once a second, so that what a library
+computes comes in few bursts instead of between the operations of every step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ezpz.log import get_logger
+from ezpz.track.trackers.daemons import adopt, adopted, forget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.track.trackers.interface import About, Tracker
+    from ezpz.track.values import Value
+
+__all__ = ["MOST_ROWS", "Row", "TrackerOff", "Worker"]
+
+Row: TypeAlias = "tuple[int, float, Mapping[str, Value]]"
+
+MOST_ROWS = 1 << 15  # rows that wait for one tracker: about 20 MB of 8 scalars each
+_LOOK_EVERY = 1.0  # seconds
+_MOST_AT_ONCE = 1000  # rows for one call of log_rows
+
+
+class TrackerOff(Exception):  # noqa: N818  # no error: the user has switched it off
+    """Raised by a tracker's `start` when the user wants none; said at INFO."""
+
+
+class Worker:
+    """The thread of one tracker.
+
+    Attributes:
+        name: The tracker's name.
+        state: What finds its copy again, as far as it is known.
+    """
+
+    def __init__(self, tracker: Tracker, about: About) -> None:
+        self.name = tracker.name
+        self.state: dict[str, object] = {}
+        self._tracker: Any = tracker
+        self._about = about
+        self._waiting: deque[tuple[int | None, float, Mapping[str, Any]]] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # may be rung from a signal handler, as no Event may be set
+        self._idle = Event()
+        self._idle.set()
+        self._off = False
+        self._said = False
+        self._end: str | None = None
+        self._dropped = 0
+        self._first_dropped = 0
+        self._step: int | None = None
+        self._thread = Thread(target=self._run, name=f"ezpz-tracker-{self.name}", daemon=True)
+        adopt(self._thread)
+        try:
+            identify = getattr(tracker, "identify", None)
+            self.state = dict(identify(about)) if identify else {}
+            self._thread.start()
+        except Exception as error:  # noqa: BLE001  # a user's own tracker, or no more threads: training goes on
+            self._give_up(error)
+
+    def put(self, row: Row) -> None:
+        """Let one row wait for the tracker, or count it as dropped where too many wait."""
+        number = len(self._waiting)
+        if number >= MOST_ROWS:
+            if not self._dropped:
+                self._first_dropped = row[0]
+            self._dropped += 1
+        elif not self._off:
+            self._waiting.append(row)
+            if number == MOST_ROWS // 4:
+                self._bell.put(None)
+
+    def put_config(self, config: Mapping[str, object]) -> None:
+        """Let a configuration wait for the tracker, between the rows before and after it."""
+        if not self._off:
+            self._waiting.append((None, time(), config))
+            self._bell.put(None)
+
+    def put_now(self, row: Row, seconds: float) -> None:
+        """Let one row wait, and wait until the tracker has it, but no longer than that."""
+        if not self._off:
+            self._idle.clear()
+            self.put(row)
+            self._bell.put(None)
+            self._idle.wait(seconds)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the tracker has got every row of `put_now`."""
+        return self._idle.is_set()
+
+    def ask_to_end(self, state: str) -> None:
+        """Let the tracker end its copy when it has all rows so far."""
+        self._end = state
+        self._bell.put(None)
+
+    def wait(self, deadline: float, limit: float) -> None:
+        """Wait for the end, at most until the time `deadline` of ``monotonic``, and say what is missing."""
+        threads = [self._thread, *adopted(self._thread)]
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - monotonic()))
+        missing = self._missing()
+        if any(thread.is_alive() for thread in threads):
+            self._say(f"did not end within {limit:g} s{missing}; the program goes on without it")
+        elif self._dropped:
+            self._say(f"was slower than the run{missing}; they are in the run folder")
+        self._off = self._said = True
+        forget(self._thread)
+
+    def end(self, state: str, limit: float) -> None:
+        """Ask for the end and wait for it, no longer than `limit` seconds."""
+        self.ask_to_end(state)
+        self.wait(monotonic() + limit, limit)
+
+    def _missing(self) -> str:
+        parts = []
+        if self._dropped:
+            parts.append(f"{self._dropped} rows are missing there, the first at step {self._first_dropped}")
+        if self._waiting:
+            parts.append(f"{len(self._waiting)} rows still waited for it")
+        return "".join(f"; {part}" for part in parts)
+
+    def _run(self) -> None:
+        try:
+            self.state = {**self.state, **(self._tracker.start(self._about) or {})}
+            while not self._hand_over():
+                try:
+                    self._bell.get(timeout=_LOOK_EVERY)
+                except Empty:
+                    pass  # a second has passed
+            self._tracker.finish(self._end)
+        except TrackerOff as reason:
+            self._off = self._said = True
+            self._waiting.clear()
+            get_logger(__name__).info(f"tracker {self.name} is off ({reason})")
+        # SystemExit too: a library may call sys.exit, and this thread has no other use for it.
+        except BaseException as error:  # noqa: BLE001  # whatever a foreign library raises, training goes on
+            self._give_up(error)
+        finally:
+            self._idle.set()
+
+    def _hand_over(self) -> bool:
+        """Give the tracker all that waits; return whether that was the last of it."""
+        last = self._end is not None  # looked at first: what waits now was put before the end was asked for
+        while self._waiting and not self._off:
+            rows: list[Row] = []
+            while self._waiting and len(rows) < _MOST_AT_ONCE and self._waiting[0][0] is not None:
+                rows.append(self._waiting.popleft())  # type: ignore[arg-type]  # it has a step: looked at above
+            if rows:
+                self._log(rows)
+            else:
+                self._tracker.config(self._waiting.popleft()[2])
+        self._idle.set()
+        return last
+
+    def _log(self, rows: list[Row]) -> None:
+        log_rows = getattr(self._tracker, "log_rows", None)
+        self._step = rows[0][0]
+        if log_rows is not None:
+            log_rows(rows)
+            return
+        for step, _, values in rows:
+            self._step = step
+            self._tracker.log(step, values)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._off = True
+        self._waiting.clear()
+        when = "" if self._step is None else f" from step {self._step}"
+        told = next(iter(str(error).splitlines()), "")
+        self._say(f"is off{when}: {type(error).__name__}: {told}; training goes on, the run folder has every row")
+
+    def _say(self, text: str) -> None:
+        if not self._said:
+            self._said = True
+            get_logger(__name__).warning(f"tracker {self.name} {text}.")

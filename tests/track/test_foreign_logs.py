@@ -1,0 +1,109 @@
+"""Plain logs with ``key=value`` lines, read back as a run."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+import pytest
+
+from ezpz.errors import UsageError
+from ezpz.track.foreign import open_foreign
+from ezpz.track.foreign.plain_log import parse_line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("iter=3 loss=0.123456 dt=0.001", (3, {"loss": 0.123456, "dt": 0.001})),
+        (
+            "[2024-07-17 07:35:30.304306][INFO][__init__:156] - step=10 loss=3.154310 n=7",
+            (10, {"loss": 3.15431, "n": 7}),
+        ),
+        ("[2026-11-20 16:20:01.123][I][train:45] iter=3 train/loss=0.12(±0.02)", (3, {"train/loss": 0.12})),
+        ("\x1b[32m[I]\x1b[0m \x1b[1mstep=3\x1b[0m \x1b[36mloss\x1b[0m=\x1b[35m1e-3\x1b[0m", (3, {"loss": 1e-3})),
+        ("2024-07-17T07:35:30 INFO train.py:885 step: 100, loss: 2.31, lr: 3e-4", (100, {"loss": 2.31, "lr": 3e-4})),
+        ("INFO:root:step=100,loss=2.31,lr=.5", (100, {"loss": 2.31, "lr": 0.5})),
+        ("iter 250: loss 3.0412, time 151.20ms, mfu 5.41%", (250, {"loss": 3.0412, "time": 151.2, "mfu": 5.41})),
+        ("epoch=2 loss=0.5", (2, {"loss": 0.5})),
+        ("epoch=2 step=7 loss=0.5", (7, {"epoch": 2, "loss": 0.5})),
+        ("global_step=7/100 | grad-norm = -1.5", (7, {"grad-norm": -1.5})),
+        ("[rank=0/2] step=1 loss=inf", (1, {"loss": math.inf})),
+        ("[rank=1/2] step=1 loss=0.5", None),
+        ("[rank=1] step=1 loss=0.5", None),
+        ("step=1 of the plan", None),
+        ("loss=0.5 without a step", None),
+        ("step=1.5 loss=0.5", None),
+        (f"step={'9' * 5000} loss=0.5", None),
+        (f"step=1 loss={'9' * 5000}", (1, {"loss": math.inf})),
+        ("we took 3 of 4 at step 7", None),
+        ("listening on 127.0.0.1:8080 since 12:30:01", None),
+        ("", None),
+    ],
+)
+def test_a_line_is_a_step_and_numbers_or_nothing(line, expected):
+    assert parse_line(line) == expected
+
+
+@pytest.fixture
+def log(tmp_path):
+    """`log(*lines)`: a run read from a log of these."""
+
+    def log(*lines):
+        (tmp_path / "train.log").write_bytes("\n".join(lines).encode())
+        return open_foreign(tmp_path / "train.log")
+
+    return log
+
+
+def test_a_log_is_a_run_named_after_it_with_times_where_lines_tell_them(log):
+    run = log("hello", "step=0 loss=1", "[2024-07-17 07:43:01.5][I] step=1 loss=0.5", "step=2 loss=nan note=x")
+    assert (run.name, run.state, run.facts["source"], run.windows) == ("train", "unknown", "log", [])
+    assert run.rows.steps == [0, 1, 2]
+    assert math.isnan(run.rows.times[0])
+    assert run.rows.times[1:] == [datetime(2024, 7, 17, 7, 43, 1, 500000).timestamp()] * 2  # noqa: DTZ001  # local time
+    assert run.rows.cells["loss"].values[:2] == [1, 0.5]
+    assert math.isnan(run.rows.cells["loss"].values[2])
+
+
+def test_a_step_that_comes_again_is_a_further_attempt(log):
+    run = log(*[f"step={step} loss=0.{step}" for step in (1, 2, 3, 2, 3, 4)])
+    assert run.rows.attempts == [1, 1, 1, 2, 2, 2]
+    assert run.table.steps == [1, 2, 3, 4]
+
+
+def test_other_metrics_of_an_earlier_step_are_none(log):
+    run = log("step=10 loss=0.5", "step=20 loss=0.4", "step=10 eval_loss=0.6", "step=20 eval_loss=0.5")
+    assert set(run.rows.attempts) == {1}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_steps_that_begin_anew_in_each_epoch_are_counted_through(log, first):
+    lines = [f"epoch={epoch} iter={step} loss=1" for epoch in range(3) for step in range(first, first + 4)]
+    run = log(*lines)
+    assert run.table.steps == list(range(first, first + 12))
+
+
+def test_a_folder_with_one_log_is_that_log(log, tmp_path):
+    log("step=1 loss=0.5")
+    (tmp_path / "notes.txt").write_text("nothing here")
+    assert open_foreign(tmp_path).name == "train"
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "told"),
+    [
+        ({}, "absent", "does not exist"),
+        ({}, "", "neither metrics.jsonl of ezpz, nor a run-"),
+        ({"a.log": b"no numbers"}, "a.log", "nor lines such as 'step=3 loss=0.5'"),
+        ({"a.log": b"\x00\xff" * 500_000}, "a.log", "nor lines such as"),
+        ({"a.log": b"step=1 loss=2", "b.log": b"step=1 loss=2"}, "", "2 logs in .*: a.log, b.log; expected one run"),
+    ],
+    ids=["absent", "empty", "words", "binary", "two"],
+)
+def test_what_is_no_run_is_one_clear_error(tmp_path, files, path, told):
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match=told) as error:
+        open_foreign(tmp_path / path)
+    assert "\n" not in str(error.value)
