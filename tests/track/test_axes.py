@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from math import log10
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ezpz.track.axes import nice_ticks
+from ezpz.track.axes import log_ticks, nice_ticks, shortened, step_ticks
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,38 @@ def test_any_two_numbers_get_a_few_ticks(low, high, whole):
     ticks, labels = nice_ticks(low, high, whole=whole)
     assert 1 <= len(ticks) == len(labels) <= 9
     assert ticks == sorted(ticks)
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-3, 1e9), st.integers(1, 6))
+def test_few_ticks_are_still_two_and_each_label_is_its_number(low, span, most):
+    ticks, labels = nice_ticks(low, low + span, most=most)
+    assert 2 <= len(ticks) <= 9
+    for tick, label in zip(ticks, labels, strict=True):
+        assert float(label) == pytest.approx(tick, abs=span / 20, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (1e-6, 1.0, ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]),
+        (0.0125, 1.05, ["0.02", "0.05", "0.1", "0.2", "0.5", "1"]),
+        (2.0, 3.0, ["2.0", "2.2", "2.4", "2.6", "2.8", "3.0"]),
+        (5e-324, 1.7e308, ["1e-323", "1e-244", "1e-165", "1e-86", "1e-7", "1e72", "1e151", "1e230"]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis_are_powers_of_ten_as_far_as_they_suffice(low, high, labels):
+    assert log_ticks(log10(low), log10(high))[1] == labels
+
+
+def test_labels_of_steps_never_take_more_room_than_there_is():
+    assert step_ticks(0, 299, 60)[1] == ["0", "50", "100", "150", "200", "250"]
+    assert step_ticks(0, 299, 15)[1] == ["0", "100", "200"]
+    assert step_ticks(10**15, 10**15 + 9, 12) == ([], [])
+    for room in range(1, 60):
+        assert sum(len(label) + 2 for label in step_ticks(0, 12345, room)[1]) <= room + 2
+
+
+def test_long_labels_lose_digits_only_while_they_still_differ():
+    assert shortened([0.0, 0.5], ["0.0000", "0.5000"], 5) == ([0.0, 0.5], ["0", "0.5"])
+    assert shortened([1e6, 1e6 + 1], ["1000000", "1000001"], 5) == ([], [])
+    assert shortened([], [], 5) == ([], [])

@@ -36,9 +36,17 @@ def test_each_metric_is_drawn_three_times_and_shown(tmp_path, capsys):
         "svgs": tmp_path / "plots/mplot/svgs",
     }
     assert problems == []
-    assert capsys.readouterr().out == "".join(
-        (tmp_path / f"plots/tplot/{name}.txt").read_text() for name in ("train_loss", "dt")
-    )
+    saved = "".join((tmp_path / f"plots/tplot/{name}.txt").read_text() for name in ("train_loss", "dt"))
+    assert capsys.readouterr().out == saved
+
+
+def test_what_is_shown_at_the_end_stands_side_by_side_where_there_is_room(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    draw_all([series([1.0, 2.0])._replace(name=name) for name in ("loss", "dt")], tmp_path, STAMP, show=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["loss", f"[{STAMP}]", "dt", f"[{STAMP}]"]
+    assert max(map(len, lines)) == 120
+    assert {len(line) for line in (tmp_path / "plots/tplot/dt.txt").read_text().splitlines()} == {75}
 
 
 def test_nothing_to_draw_leaves_no_folder(tmp_path):

@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
-from ezpz.track.columns import gather
-from ezpz.track.series import Series, captions, limits, numeric_series, thin
+from ezpz.track.series import (
+    Series,
+    captions,
+    is_throughput,
+    is_time,
+    limits,
+    logged,
+    numeric_series,
+    ordered,
+    thin,
+)
+from ezpz.track.table import gather
 
 
 def series(values, steps=None):
@@ -16,6 +28,24 @@ def test_numbers_and_bools_are_drawn_text_lists_and_counters_are_not():
     metrics = {"loss": 1.0, "n": 2**60, "ok": True, "split": "a", "h": [1], "iter": 1, "train/epoch": 2, "step": 0}
     table = gather([{"v": 1, "t": 0.0, "step": 0, "m": metrics}])
     assert [item.name for item in numeric_series(table)] == ["loss", "n", "ok"]
+    named = [item.name for item in numeric_series(table, counters=True)]
+    assert named == ["loss", "n", "ok", "iter", "train/epoch", "step"]
+
+
+def test_an_int_beyond_every_float_is_drawn_as_infinite():
+    table = gather([{"v": 1, "t": 0.0, "step": step, "m": {"n": n}} for step, n in enumerate([1, 10**400, -(10**400)])])
+    assert numeric_series(table)[0].values.tolist() == [1.0, np.inf, -np.inf]
+
+
+def test_losses_come_first_then_throughput_then_times_then_the_rest():
+    names = ["lr", "dt", "sps", "val/loss", "grad_norm", "train/loss", "tokens_per_sec", "step_time", "mfu"]
+    assert [item.name for item in ordered([series([1.0])._replace(name=name) for name in names])] == [
+        *("val/loss", "train/loss", "sps", "tokens_per_sec", "mfu", "dt", "step_time", "lr", "grad_norm")
+    ]
+    assert is_time("train/dt")
+    assert not is_time("width")
+    assert is_throughput("tokens/s")
+    assert not is_throughput("loss")
 
 
 def test_points_lie_at_their_steps_and_in_their_order():
@@ -45,6 +75,34 @@ def test_thinning_leaves_a_gap_where_nothing_is_finite():
     assert not np.isinf(thinned.values).any()
     gap = thinned.steps[np.isnan(thinned.values)]
     assert ((gap >= 4000) & (gap < 6000)).all()
+
+
+@pytest.mark.parametrize("steps", [np.arange(5000.0), np.sort(np.random.default_rng(1).integers(0, 90, 5000)) * 1.0])
+def test_each_stretch_of_steps_keeps_its_extremes(steps):
+    values = np.random.default_rng(0).standard_normal(5000)
+    thinned = thin(series(values, steps), 10)
+    assert len(thinned.values) <= 20
+    edges = np.linspace(steps[0], steps[-1], 11)
+    for low, high in pairwise(edges):
+        inside = values[(steps >= low) & (steps < high)]
+        assert {inside.min(), inside.max()} <= set(thinned.values.tolist())
+
+
+def test_steps_that_are_all_alike_can_be_thinned():
+    assert sorted(thin(series(np.arange(100.0), np.full(100, 7)), 10).values) == [0, 99]
+
+
+def test_logarithms_are_of_what_is_above_zero():
+    np.testing.assert_array_equal(logged(series([100.0, 0.0, -1.0, np.inf, np.nan])).values, [2, *[np.nan] * 4])
+    assert captions(series([100.0, 0.0, -1.0, np.inf, np.nan]), log=True) == [
+        "1 NaN, first at step 4",
+        "1 infinite, first at step 3",
+        "2 points not above 0, first at step 1",
+    ]
+
+
+def test_captions_tell_what_lies_outside_the_range_that_is_drawn():
+    assert captions(series([1.0, 2.0, 3.0]), (1.0, 2.5)) == ["1 point above, max 3 at step 2"]
 
 
 def test_short_series_stay_as_they_are():

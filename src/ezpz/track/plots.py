@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ezpz.log import get_logger
 from ezpz.track.columns import export_name
 from ezpz.track.pictures import save_pictures
-from ezpz.track.textplot import save_text, show_text
+from ezpz.track.terminal.panels import drawing, look_at_stdout, show_blocks
+from ezpz.track.terminal.textplot import draw, save_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,15 @@ def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> t
 
     problems = _attempt("the text plot", series, text, (tplot,))
     if show:
-        problems += _attempt("the plot on the terminal", series, lambda item: show_text(item, stamp), ())
+        screen = look_at_stdout()
+        how, blocks = drawing(screen, len(series)), []
+        problems += _attempt(
+            "the plot on the terminal",
+            series,
+            lambda item: blocks.append(draw([item], f"{item.name} [{stamp}]", how)),
+            (),
+        )
+        show_blocks(blocks, screen)
     problems += _attempt("the picture", series, picture, (pngs, svgs))
     folders = {"tplot": tplot, "pngs": pngs, "svgs": svgs}
     return {key: path for key, path in folders.items() if path.is_dir() and any(path.iterdir())}, problems

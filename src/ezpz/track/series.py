@@ -5,16 +5,38 @@ A picture never hides: what was left out of the range, and every NaN, is told in
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ezpz.track.columns import Table
+    from collections.abc import Sequence
 
-__all__ = ["Series", "captions", "limits", "numeric_series", "thin"]
+    from ezpz.track.table import Table
+
+__all__ = [
+    "Series",
+    "captions",
+    "is_counter",
+    "is_throughput",
+    "is_time",
+    "limits",
+    "logged",
+    "numeric_series",
+    "ordered",
+    "thin",
+]
 
 _COUNTERS = {"iter", "iteration", "step", "epoch"}  # the x axis again, under another name
 _FEWEST = 8  # points from which on one of them can be called an outlier
 _FAR = 3.0  # times the distance between the 1st and the 99th percentile
+
+# What people look at first; a name that fits none comes last.
+_FIRST = (
+    re.compile(r"loss|nll|perplexity|ppl", re.IGNORECASE),
+    re.compile(r"throughput|(^|[/_.])(sps|tps|mfu|t?flops)|per_(s|sec|second)s?($|[/_.])|/s(ec)?$", re.IGNORECASE),
+    re.compile(r"(^|[/_.])(dt|t_|time|seconds|latency)|(time|seconds|_ms|_s)$", re.IGNORECASE),
+)
 
 
 class Series(NamedTuple):
@@ -31,19 +53,67 @@ class Series(NamedTuple):
     values: Any
 
 
-def numeric_series(table: Table) -> list[Series]:
-    """Return what can be drawn: numbers and bools, in the order of steps; no text, lists or counters such as ``epoch``."""
+def is_counter(key: str) -> bool:
+    """Tell whether a metric only repeats the step, as ``train/epoch`` does."""
+    return key.rpartition("/")[2] in _COUNTERS
+
+
+def numeric_series(table: Table, *, counters: bool = False) -> list[Series]:
+    """Return what can be drawn: numbers and bools, in the order of steps; no text or lists.
+
+    Args:
+        table: A run's rows.
+        counters: Return also what only counts steps, such as ``epoch``.
+    """
     import numpy as np
 
     steps = np.array(table.steps, dtype=np.float64)
     result = []
     for key, cells in table.cells.items():
-        if key.rpartition("/")[2] in _COUNTERS or not set(map(type, cells.values)) <= {float, int, bool}:
+        if (is_counter(key) and not counters) or not set(map(type, cells.values)) <= {float, int, bool}:
             continue
         x = steps[cells.index]
-        order = np.argsort(x, kind="stable")  # a resumed run may step back
-        result.append(Series(key, x[order], np.array(cells.values, dtype=np.float64)[order]))
+        values = _floats(cells.values)
+        if (x[1:] < x[:-1]).any():  # a resumed run may step back
+            order = np.argsort(x, kind="stable")
+            x, values = x[order], values[order]
+        result.append(Series(key, x, values))
     return result
+
+
+def _floats(values: Sequence[Any]) -> Any:
+    import numpy as np
+
+    try:
+        return np.array(values, dtype=np.float64)
+    except OverflowError:  # an int beyond the largest float, which the journal holds exactly
+        return np.array([_float(value) for value in values], dtype=np.float64)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def ordered(series: Sequence[Series]) -> list[Series]:
+    """Return losses first, then throughput, then times, then the rest; each group in its own order."""
+    return sorted(series, key=lambda item: _place(item.name))
+
+
+def _place(name: str) -> int:
+    return next((place for place, pattern in enumerate(_FIRST) if pattern.search(name)), len(_FIRST))
+
+
+def is_throughput(name: str) -> bool:
+    """Tell whether a metric counts something per time, by its name: little of it is slow."""
+    return _place(name) == 1
+
+
+def is_time(name: str) -> bool:
+    """Tell whether a metric is a duration, by its name: much of it is slow."""
+    return _place(name) == 2
 
 
 def thin(series: Series, buckets: int) -> Series:
@@ -63,14 +133,26 @@ def thin(series: Series, buckets: int) -> Series:
     if len(values) <= 2 * buckets:
         return Series(series.name, series.steps, values)
     first, last = series.steps[0], series.steps[-1]
-    place = ((series.steps - first) * (buckets / ((last - first) or 1.0))).astype(np.int64).clip(0, buckets - 1)
-    starts = np.flatnonzero(np.diff(place, prepend=-1))  # steps are sorted, so each bucket is one stretch
-    group: Any = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
-    # Sorted by bucket and then by value with NaN last: the first of a stretch is its minimum.
-    lowest = np.lexsort((values, group))[starts]
-    highest = np.lexsort((-values, group))[starts]
-    keep = np.unique(np.concatenate([lowest, highest]))
-    return Series(series.name, series.steps[keep], values[keep])
+    edges = first + (last - first) * (np.arange(1, buckets) / buckets)
+    # Steps are sorted, so each range is one stretch; the last point belongs to the last of them.
+    bounds = np.unique(np.concatenate([[0], np.searchsorted(series.steps, edges), [len(values)]])).tolist()
+    holes = np.isnan(values)
+    lowest = np.where(holes, np.inf, values) if holes.any() else values
+    highest = np.where(holes, -np.inf, values) if holes.any() else values
+    keep = set()
+    for start, stop in pairwise(bounds):
+        keep.add(start + int(lowest[start:stop].argmin()))
+        keep.add(start + int(highest[start:stop].argmax()))
+    index = np.array(sorted(keep))
+    return Series(series.name, series.steps[index], values[index])
+
+
+def logged(series: Series) -> Series:
+    """Return the decimal logarithms of a series; what is not above 0, or not finite, becomes NaN."""
+    import numpy as np
+
+    drawn = np.isfinite(series.values) & (series.values > 0)
+    return Series(series.name, series.steps, np.log10(np.where(drawn, series.values, np.nan)))
 
 
 def limits(series: Series) -> tuple[float, float] | None:
@@ -81,36 +163,55 @@ def limits(series: Series) -> tuple[float, float] | None:
     """
     import numpy as np
 
-    finite = series.values[np.isfinite(series.values)]
+    whole = np.isfinite(series.values)
+    finite = series.values if whole.all() else series.values[whole]
+    if not finite.size:
+        return None
+    least, largest = float(finite.min()), float(finite.max())
     if finite.size >= _FEWEST:
         # Not interpolated: with few points that would pull the percentile towards the outlier itself.
-        low = float(np.percentile(finite, 1, method="higher"))
-        high = float(np.percentile(finite, 99, method="lower"))
+        places = -(-(finite.size - 1) // 100), (finite.size - 1) * 99 // 100
+        low, high = (float(value) for value in np.partition(finite, places)[list(places)])
         far = _FAR * (high - low)
-        if far > 0:
+        if far > 0 and (least < low - far or largest > high + far):
             finite = finite[(finite >= low - far) & (finite <= high + far)]
-    return (float(finite.min()), float(finite.max())) if finite.size else None
+            return float(finite.min()), float(finite.max())
+    return least, largest
 
 
-def captions(series: Series) -> list[str]:
-    """Return what the drawing does not show, a sentence each: ``3 NaN, first at step 412``, ``1 point above, max …``."""
+def captions(series: Series, shown: tuple[float, float] | None = None, *, log: bool = False) -> list[str]:
+    """Return what the drawing does not show, a sentence each: ``3 NaN, first at step 412``, ``1 point above, max …``.
+
+    Args:
+        series: All points.
+        shown: The range that is drawn; by default that of `limits`.
+        log: The drawing has a logarithmic axis, which shows no value up to 0 and leaves no other out.
+    """
     import numpy as np
 
     values, steps = series.values, series.steps
+    whole = np.isfinite(values)
     notes = []
-    for what, mask in (("NaN", np.isnan(values)), ("infinite", np.isinf(values))):
-        if mask.any():
-            notes.append(f"{int(mask.sum())} {what}, first at step {steps[mask.argmax()]:.0f}")
-    shown = limits(series)
-    if shown is None:
+    if not whole.all():
+        for what, mask in (("NaN", np.isnan(values)), ("infinite", np.isinf(values))):
+            if mask.any():
+                notes.append(f"{int(mask.sum())} {what}, first at step {steps[mask.argmax()]:.0f}")
+    if log:
+        low = whole & (values <= 0)
+        return [*notes, f"{_points(low)} not above 0, first at step {steps[low.argmax()]:.0f}"] if low.any() else notes
+    shown = limits(series) if shown is None else shown
+    if shown is None or not whole.any():
         return notes
-    finite = np.where(np.isfinite(values), values, np.nan)
-    for side, mask, extreme in (
-        ("above, max", finite > shown[1], np.nanargmax(finite)),
-        ("below, min", finite < shown[0], np.nanargmin(finite)),
+    for side, mask, argument in (
+        ("above, max", whole & (values > shown[1]), np.argmax),
+        ("below, min", whole & (values < shown[0]), np.argmin),
     ):
-        number = int(mask.sum())
-        if number:
-            points = "1 point" if number == 1 else f"{number} points"
-            notes.append(f"{points} {side} {values[extreme]:.6g} at step {steps[extreme]:.0f}")
+        if mask.any():
+            extreme = np.flatnonzero(mask)[argument(values[mask])]
+            notes.append(f"{_points(mask)} {side} {values[extreme]:.6g} at step {steps[extreme]:.0f}")
     return notes
+
+
+def _points(mask: Any) -> str:
+    number = int(mask.sum())
+    return "1 point" if number == 1 else f"{number} points"

@@ -1,0 +1,1 @@
+"""Runs on the terminal: plots made of characters, and a run followed while it goes on."""

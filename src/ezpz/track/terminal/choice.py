@@ -1,0 +1,115 @@
+"""Which metrics and which run a user means by the words they type."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ezpz.errors import UsageError
+from ezpz.track.run import is_run
+from ezpz.track.terminal.newest import newest_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["choose", "folder_of", "listed", "matching", "sorted_out"]
+
+_LISTED = 12  # names that an error shows
+
+
+def matching(word: str, names: Iterable[str]) -> list[str]:
+    """Return the metrics that a word means: that of this name; else those that a pattern fits, as a whole or at their
+    last part, so that ``loss`` means ``train/loss`` and ``val/loss``, and ``grad*`` means ``grad_norm``.
+    """
+    held = list(names)
+    if word in held:
+        return [word]
+    return [name for name in held if fnmatchcase(name, word) or fnmatchcase(name.rpartition("/")[2], word)]
+
+
+def choose(words: Sequence[str], names: Sequence[str], where: str) -> list[str]:
+    """Return the metrics that words mean, in the order of the words, each once.
+
+    Args:
+        words: What the user typed; nothing means all.
+        names: The metrics that there are.
+        where: What they belong to, for the error.
+
+    Raises:
+        UsageError: A word means none; the message names those that are near.
+    """
+    found: dict[str, None] = {}
+    for word in words:
+        meant = matching(word, names)
+        if not meant:
+            raise UsageError(
+                f"{word!r} is neither a folder nor a metric of {where} (from the command line); expected one of "
+                f"{listed(names)}.{_hint(word, names)}"
+            )
+        found.update(dict.fromkeys(meant))
+    return list(found) if words else list(names)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a sentence; of many, the first ones and how many more there are."""
+    if not names:
+        return "none: no number has been recorded"
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more (`--list` shows them)" if more > 0 else "")
+
+
+def _hint(word: str, names: Sequence[str]) -> str:
+    ends = {name.rpartition("/")[2]: name for name in reversed(names)}
+    near = get_close_matches(word, [*names, *ends], n=3)
+    meant = list(dict.fromkeys(ends.get(name, name) for name in near))
+    return f" Did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def sorted_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the words of a command line apart.
+
+    Returns:
+        Those that are folders, or files of a run, and all others: metrics.
+
+    Raises:
+        UsageError: There is no folder among them, and the first one reads like a path, or outputs/ is not here either.
+    """
+    folders = [word for word in words if _is_folder(word)]
+    keys = [word for word in words if word not in folders]
+    if folders or not keys:
+        return folders, keys
+    first = keys[0]
+    if first.startswith(("/", ".", "~")) or first.endswith("/") or ("/" in first and Path(first).parts[0] == "outputs"):
+        folder_of(first)
+    if not Path("outputs").is_dir():
+        raise UsageError(
+            f"{first!r} is no folder, and there is no outputs/ here whose newest run could be meant (from the command "
+            "line); expected a run folder. `ezpz runs` lists them."
+        )
+    return [], keys
+
+
+def _is_folder(word: str) -> bool:
+    path = Path(word).expanduser()
+    return path.is_dir() or (path.name in {"metrics.jsonl", "run.json"} and path.is_file())
+
+
+def folder_of(word: str) -> Path | None:
+    """Return the run folder that a word means: that folder, or the newest run below it; None if there is no run yet.
+
+    Args:
+        word: A folder, or a file in one.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    path = Path(word).expanduser().absolute()
+    path = path.parent if path.is_file() else path
+    if not path.is_dir():
+        raise UsageError(
+            f"no folder {path} (from the command line, which means outputs/ where it names none); expected a run folder, or one "
+            "that holds runs. `ezpz runs` lists them."
+        )
+    return path if is_run(path) else newest_run(path)

@@ -1,0 +1,57 @@
+"""A run's metrics as a table of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.terminal.choice import choose
+from ezpz.track.terminal.width import cleaned, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.track.run import Run
+    from ezpz.track.table import Cells
+
+__all__ = ["list_metrics"]
+
+_HEAD = ("metric", "count", "first", "last", "min", "max")
+_NUMBERS = {float, int, bool}
+
+
+def list_metrics(run: Run, words: Sequence[str] = (), *, ascii_only: bool = False) -> list[str]:
+    """Return a line for each metric: name, how often it was recorded, first, last, smallest and largest value.
+
+    Args:
+        run: The run.
+        words: Metrics, as `ezpz.track.terminal.choice.matching` reads them; nothing means all.
+        ascii_only: Use no character beyond ASCII.
+
+    Raises:
+        UsageError: A word means no metric.
+    """
+    cells = run.table.cells
+    names = choose(words, list(cells), str(run.folder))
+    rows = [_HEAD, *((cleaned(name, ascii_only=ascii_only), *_row(cells[name])) for name in names)]
+    widths = [max(columns(row[place]) for row in rows) for place in range(len(_HEAD))]
+    lines = []
+    for name, *rest in rows:
+        padded = [name + " " * (widths[0] - columns(name))]
+        padded += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _row(cells: Cells) -> tuple[str, ...]:
+    values: list[Any] = cells.values
+    count = str(len(values))
+    kinds = {type(value) for value in values}
+    if not kinds <= _NUMBERS:
+        kind = "mixed" if len(kinds) > 1 else {"str": "text"}.get(next(iter(kinds)).__name__, "").lower()
+        return count, kind or next(iter(kinds)).__name__.lower(), "", "", ""
+    told = [value for value in values if value == value]  # noqa: PLR0124  # NaN differs from itself, and is no extreme
+    return count, *map(_number, (values[0], values[-1], min(told, default=values[0]), max(told, default=values[0])))
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}" if type(value) is float else str(value)

@@ -1,0 +1,98 @@
+"""What a stream can show, and how to write to one whose reader may leave."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import NamedTuple, TextIO
+
+from ezpz.log import use_color
+
+__all__ = ["LEAST", "PIPED", "Screen", "look", "say"]
+
+PIPED = 100  # columns of a file or pipe: job logs are wide, and nothing folds them
+LEAST = 12  # columns below which no plot can be read
+_SAMPLE = "▝┤█▁…"
+_NO_UTF8 = {"C", "POSIX"}
+
+
+class Screen(NamedTuple):
+    """What a stream can show.
+
+    Attributes:
+        width: Columns.
+        height: Lines; 0 where nothing scrolls away, as in a file.
+        ascii_only: It can encode nothing beyond ASCII.
+        color: It takes colours.
+    """
+
+    width: int
+    height: int = 0
+    ascii_only: bool = False
+    color: bool = False
+
+
+def look(stream: TextIO, *, width: int | None = None, piped: int = PIPED) -> Screen:
+    """Look at a stream.
+
+    Args:
+        stream: Where something is to be shown.
+        width: Columns that the user asked for; they stand above ``COLUMNS``, which stands above the terminal's own.
+        piped: Columns where nobody says and it is no terminal.
+    """
+    own, height = _size(stream)
+    told = os.environ.get("COLUMNS", "")
+    wide = width or (int(told) if told.isascii() and told.isdigit() else 0) or own or piped
+    return Screen(max(wide, LEAST), height, not _takes_blocks(stream), use_color(stream))
+
+
+def _size(stream: TextIO) -> tuple[int, int]:
+    """Return columns and lines of a terminal; 0 for each that is not known (Open MPI gives ranks one without a size)."""
+    try:
+        size = os.get_terminal_size(stream.fileno()) if stream.isatty() else os.terminal_size((0, 0))
+    except (OSError, ValueError):  # no descriptor, or a closed one
+        return 0, 0
+    return size.columns, size.lines
+
+
+def _takes_blocks(stream: TextIO) -> bool:
+    # Python answers LC_ALL=C with UTF-8 (PEP 540); who typed it means ASCII.
+    if os.environ.get("LC_ALL") in _NO_UTF8 and not os.environ.get("PYTHONIOENCODING"):
+        return False
+    try:
+        _SAMPLE.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def say(stream: TextIO | None, text: str) -> bool:
+    """Write a text and a newline, and see that it arrives.
+
+    Returns:
+        False if nobody reads: a closed stream, or a reader that has left (``| head``).
+    """
+    if stream is None or stream.closed:
+        return False
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        stream.flush()
+    except OSError:
+        _give_up(stream)
+        return False
+    return True
+
+
+def _give_up(stream: TextIO) -> None:
+    """Let what ``stream`` still holds go nowhere, after its reader has left (``| head``) or its file was closed.
+
+    Python would fail on the same bytes again at its end and turn the exit code into 120. The documentation of `signal`
+    gives this remedy under "Note on SIGPIPE".
+    """
+    with suppress(OSError, ValueError):
+        target = stream.fileno()
+        null = os.open(os.devnull, os.O_WRONLY)
+        if null != target:  # a closed descriptor is the first that the system gives out again
+            os.dup2(null, target)
+            os.close(null)

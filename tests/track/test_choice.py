@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ezpz.errors import UsageError
+from ezpz.track.terminal.choice import choose, folder_of, listed, matching, sorted_out
+from ezpz.track.terminal.newest import newest_run
+
+NAMES = ["train/loss", "val/loss", "dt", "dtf", "grad_norm"]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("dt", ["dt"]),
+        ("dt*", ["dt", "dtf"]),
+        ("loss", ["train/loss", "val/loss"]),
+        ("train/*", ["train/loss"]),
+        ("*loss", ["train/loss", "val/loss"]),
+        ("los", []),
+        ("Loss", []),
+    ],
+)
+def test_a_word_means_a_name_or_a_last_part_or_a_pattern(word, meant):
+    assert matching(word, NAMES) == meant
+
+
+def test_an_exact_name_means_nothing_else():
+    assert matching("loss", ["train/loss", "loss"]) == ["loss"]
+    assert matching("a[0]", ["a[0]", "a0"]) == ["a[0]"]
+
+
+def test_words_are_answered_in_their_order_and_no_metric_twice():
+    assert choose(["dt", "loss", "train/loss"], NAMES, "x") == ["dt", "train/loss", "val/loss"]
+    assert choose([], NAMES, "x") == NAMES
+
+
+def test_a_misspelt_metric_is_an_error_that_names_those_near():
+    with pytest.raises(UsageError, match=r"'los' .* of outputs/a .* Did you mean train/loss\?"):
+        choose(["los"], NAMES, "outputs/a")
+    with pytest.raises(UsageError, match="expected one of none: no number has been recorded"):
+        choose(["x"], [], "a")
+    assert listed([f"m{number}" for number in range(30)]).endswith("m11 and 18 more (`--list` shows them)")
+
+
+def a_run(folder, age=0.0):
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("")
+    then = folder.stat().st_mtime - age
+    os.utime(folder / "metrics.jsonl", (then, then))
+    return folder
+
+
+def test_the_newest_run_is_the_one_whose_journal_changed_last(tmp_path):
+    assert newest_run(tmp_path) is None
+    old, new = a_run(tmp_path / "a/1", 50), a_run(tmp_path / "b/2", 10)
+    a_run(tmp_path / ".hidden/3")
+    a_run(tmp_path / "1/2/3/4/5/too-deep")
+    a_run(new / "inside")
+    assert newest_run(tmp_path) == new
+    assert newest_run(old) == old
+    assert folder_of(str(tmp_path)) == new
+    assert folder_of(str(old / "metrics.jsonl")) == old
+    (tmp_path / "a/1/run.json").write_text("{}")
+    assert newest_run(tmp_path) == old
+
+
+def test_words_are_sorted_into_folders_and_metrics(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a_run(tmp_path / "r")
+    assert sorted_out(["r", "loss", "r/metrics.jsonl", "dt"]) == (["r", "r/metrics.jsonl"], ["loss", "dt"])
+    assert sorted_out([]) == ([], [])
+    with pytest.raises(UsageError, match="'loss' is no folder, and there is no outputs/ here"):
+        sorted_out(["loss"])
+    (tmp_path / "outputs").mkdir()
+    assert sorted_out(["train/loss"]) == ([], ["train/loss"])
+    for word in ("outputs/gone", "./gone", "/gone", "gone/"):
+        with pytest.raises(UsageError, match=r"no folder .*gone"):
+            sorted_out([word])

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from ezpz.track.run import Run
+from ezpz.track.terminal.follow import Followed
+from ezpz.track.terminal.headline import headline, spoken
+from ezpz.track.terminal.live import Live
+
+
+def row(step, metrics, *, kind="", attempt=1, time=None):
+    return {"v": 1, "t": float(step) if time is None else time, "step": step, "a": attempt, "k": kind, "m": metrics}
+
+
+def points(live):
+    return {item.name: list(zip(item.steps.tolist(), item.values.tolist(), strict=True)) for item in live.series()}
+
+
+def test_rows_become_series_and_only_numbers_count():
+    live = Live()
+    live.add([row(0, {"loss": 1.0, "note": "x", "epoch": 0, "h": [1]}), row(1, {"loss": 2, "ok": True, "n": 10**400})])
+    assert points(live) == {"loss": [(0, 1), (1, 2)], "ok": [(1, 1)], "n": [(1, float("inf"))]}
+    assert (live.rows, live.step, live.time) == (2, 1, 1.0)
+    assert live.latest == {"loss": 2.0, "ok": 1.0, "n": float("inf")}
+
+
+def test_values_that_come_late_stand_at_their_step_and_are_no_row():
+    live = Live()
+    live.add(
+        [row(0, {"a": 1.0}), row(1, {"a": 2.0}), row(0, {"b": 5.0, "a": 3.0}, kind="late"), row(9, {}, kind="ranks")]
+    )
+    assert points(live) == {"a": [(0, 1), (0, 3), (1, 2)], "b": [(0, 5)]}
+    assert (live.rows, live.step) == (2, 1)
+
+
+def test_what_a_later_attempt_records_again_is_dropped():
+    live = Live()
+    live.add([row(step, {"a": 1.0}) for step in range(5)])
+    live.add([row(2, {"a": 9.0}, attempt=2), row(3, {"a": 9.0}, attempt=2)])
+    assert points(live) == {"a": [(0, 1), (1, 1), (2, 9), (3, 9)]}
+
+
+def test_the_speed_is_that_of_the_last_rows():
+    live = Live()
+    assert live.rate() is None
+    live.add([row(0, {}, time=0.0)])
+    assert live.rate() is None
+    live.add([row(step, {}, time=1000 + step / 4) for step in range(300)])
+    assert live.rate() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (312, "5 min 12 s"), (7500, "2 h 5 min"), (93600, "1 d 2 h")],
+)
+def test_durations_are_told_in_two_units(seconds, text):
+    assert spoken(seconds) == text
+
+
+def test_a_run_is_told_in_one_line(tmp_path):
+    facts = {"started": "2026-11-20T16:20:01+01:00", "ended": "2026-11-20T16:25:13+01:00"}
+    assert headline(Run(tmp_path, facts, "train", "finished", ""), 300, (0, 299), 0.0) == (
+        "train: finished, 300 rows, steps 0 to 299, 5 min 12 s"
+    )
+    started = 1795188001.0
+    died = Run(tmp_path, {"started": facts["started"]}, "train", "died", "killed")
+    assert headline(died, 1, (7, 7), started + 3) == "train: died (killed), 1 row, step 7, 3 s"
+    assert headline(Run(tmp_path, {"started": 5}, "x", "running", ""), 0, None, 0.0) == "x: running, 0 rows"
+
+
+def test_a_run_is_over_when_it_says_so_and_a_death_is_looked_at_twice(tmp_path, make_history):
+    history = make_history(outdir=tmp_path / "a")
+    history.update({"loss": 1.0})
+    followed = Followed(tmp_path / "a")
+    assert followed.look()
+    assert not followed.look()
+    assert not followed.over
+    history._writer.finish("finished", plots=False, show=False)
+    followed.look()
+    assert followed.over
+    assert followed.run.state == "finished"
+
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/metrics.jsonl").write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n')
+    followed = Followed(tmp_path / "b")
+    followed.look()
+    assert followed.run.state == "died"
+    assert not followed.over
+    followed.look()
+    assert followed.over
+
+
+def test_a_journal_that_was_replaced_is_read_anew(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n{"v":1,"t":1.0,"step":1,"m":{"x":1}}\n')
+    followed = Followed(tmp_path)
+    followed.look()
+    assert followed.live.rows == 2
+    path.write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n')
+    followed.look()
+    assert followed.live.rows == 1

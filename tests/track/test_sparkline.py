@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_series import series
+
+from ezpz.track.terminal.sparkline import sparkline
+
+
+def test_a_decay_falls_from_the_highest_to_the_lowest_block():
+    assert sparkline(series(np.linspace(1, 0, 8)), 16) == "█▇▆▅▄▃▂▁"
+    assert sparkline(series(np.linspace(1, 0, 8000)), 8) == "█▇▆▅▄▃▂▁"
+    assert sparkline(series(np.linspace(1, 0, 8)), 16, ascii_only=True) == "#*+=~-._"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], ""),
+        ([3.0], "▅"),
+        ([2.0] * 3, "▅▅▅"),
+        ([np.nan, np.nan], "xx"),
+        ([0.0, np.nan, 1.0, np.inf], "▁x█x"),
+        ([-1.7e308, 1.7e308], "▁█"),
+        ([5e-324, 1e-323], "▁█"),
+    ],
+    ids=["empty", "one", "constant", "all nan", "holes", "widest", "smallest"],
+)
+def test_every_series_has_a_line(values, expected):
+    assert sparkline(series(values), 10) == expected
+
+
+def test_one_slow_first_step_does_not_flatten_the_rest():
+    values = np.arange(200) % 5 / 1000
+    values[0] = 90.0
+    assert len(set(sparkline(series(values), 200))) >= 5
+
+
+@pytest.mark.parametrize("number", [1, 7, 59, 60, 61, 1000])
+def test_a_line_is_never_longer_than_asked_for(number):
+    assert len(sparkline(series(np.arange(number)), 60)) == min(number, 60)
+    assert sparkline(series([1.0]), 0) == ""
