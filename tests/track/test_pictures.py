@@ -8,7 +8,9 @@ import pytest
 from test_series import series
 from test_textplot import SHAPES
 
-from ezpz.track.pictures import save_pictures
+from ezpz.track.figures import save_heat_map
+from ezpz.track.pictures import save_overlay, save_pictures
+from ezpz.track.series import Series
 
 STAMP = "2026-11-20-162001"
 
@@ -24,7 +26,7 @@ def draw(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    "name", ["curve", "outlier", "infinite", "constant", "one", "empty", "all nan", "huge", "all captions"]
+    "name", ["curve", "outlier", "infinite", "constant", "one", "empty", "all nan", "huge", "widest", "all captions"]
 )
 def test_every_series_becomes_a_png_and_an_svg(draw, name):
     png, svg = draw(series(SHAPES[name]))
@@ -71,3 +73,74 @@ def test_pictures_of_a_million_points_stay_small(draw):
 
 def test_a_name_with_dollars_is_text_and_no_formula(draw):
     draw(series([1.0])._replace(name="cost/$_{$"))
+
+
+def size(png):
+    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+
+
+def overlay(tmp_path, lines, **how):
+    save_overlay(tmp_path / "o.png", tmp_path / "o.svg", lines, **{"title": "train/loss", "mark": None, **how})
+    return (tmp_path / "o.png").read_bytes(), (tmp_path / "o.svg").read_text()
+
+
+@pytest.mark.filterwarnings("error")
+def test_runs_lie_over_each_other_with_their_ratio_below(tmp_path):
+    here = series(2 + 8 * np.exp(-np.arange(2000) / 300))
+    there = here._replace(values=here.values * 1.1)
+    png, svg = overlay(tmp_path, [("A", here), ("B", there)], mark=700.0, mark_label="they part at step 700")
+    assert size(png) == (1350, 900)
+    assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    assert svg.count('id="axes_') == 2
+    assert svg.count('id="axes_') > overlay(tmp_path, [("A", here)])[1].count('id="axes_')
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["empty", "all nan", "one", "infinite", "widest", "zero", "huge"])
+def test_an_overlay_copes_with_whatever_was_recorded(tmp_path, name):
+    odd = series(SHAPES[name])
+    for lines in (
+        [("A", odd)],
+        [("A", odd), ("B", series([1.0, 2.0])), ("C", odd)],
+        [("B", series([1.0])), ("A", odd)],
+    ):
+        png, svg = overlay(tmp_path, lines, mark=3.0, mark_label="here")
+        assert size(png) == (1350, 900)
+        ET.fromstring(svg)
+
+
+def test_names_of_runs_are_text_and_no_formula(tmp_path):
+    lines = [("_$_{", series([1.0])), ("$x^$" + "y" * 300, series([2.0]))]
+    assert overlay(tmp_path, lines, title="$_{", mark=0.0, mark_label="$_{")[0]
+
+
+def test_the_ratio_is_taken_at_common_steps(tmp_path):
+    from ezpz.track.pictures import _ratio
+
+    first = Series("a", np.array([0.0, 2.0, 4.0]), np.array([1.0, 2.0, 0.0]))
+    other = Series("b", np.array([1.0, 2.0, 4.0]), np.array([9.0, 3.0, 1.0]))
+    ratio = _ratio(first, other)
+    assert ratio.steps.tolist() == [2, 4]
+    assert ratio.values.tolist() == [1.5, np.inf]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(1, 1), (8, 3000), (500, 20)])
+def test_a_map_of_ranks_is_a_png_and_an_svg(tmp_path, shape):
+    values = np.random.default_rng(0).random(shape)
+    values[0, 0] = np.nan
+    for known in (values, np.full(shape, np.nan), np.full(shape, 0.5)):
+        save_heat_map(tmp_path / "h.png", tmp_path / "h.svg", "$_{", np.arange(shape[1], dtype=float), known)
+        assert size((tmp_path / "h.png").read_bytes()) == (1350, 600)
+        ET.fromstring((tmp_path / "h.svg").read_bytes())
+
+
+def test_columns_of_a_map_are_means_without_gaps():
+    from ezpz.track.figures import _columns
+
+    values = np.stack([np.arange(2500.0), np.full(2500, np.nan)])
+    values[0, 1] = np.nan
+    reduced = _columns(values)
+    assert reduced.shape == (2, 834)
+    assert reduced[0, :2].tolist() == [1.0, 4.0]
+    assert np.isnan(reduced[1]).all()

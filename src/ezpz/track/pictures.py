@@ -1,28 +1,33 @@
-"""Pictures by matplotlib: each metric as PNG and SVG from one figure.
+"""Pictures by matplotlib, each as PNG and SVG from one figure: a metric, and a metric of several runs.
 
-The figure gets its canvas by hand. So pyplot is not loaded, nobody's backend is changed, no display is needed and
+A figure gets its canvas by hand. So pyplot is not loaded, nobody's backend is changed, no display is needed and
 nothing stays behind to be closed.
 """
 
 from __future__ import annotations
 
 import io
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.folder import write_atomically
 from ezpz.track.series import Series, captions, limits, thin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["save_pictures"]
+__all__ = ["own_style", "save_both", "save_overlay", "save_pictures"]
 
 _SIZE = (6.0, 4.0)  # inches
 _DPI = 150
 _BUCKETS = 750  # pixels across the axes; an SVG of more points is only larger
+_FARTHEST = 1e307
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
 
 _LINE, _TEXT, _QUIET, _GRID = "#2563a8", "#222222", "#6b6b6b", "#e4e4e4"
+_LINES = (_LINE, "#d9691e", "#2b9163", "#8d55c9", "#c93b6b", "#4a5568")
+_LONGEST = 48  # letters of a name in a legend
 
 # A user's matplotlibrc styles their figures, not ours; a salt and no date make the same data the same SVG.
 _OURS = {"svg.hashsalt": "ezpz", "font.size": 10.0, "axes.unicode_minus": True}
@@ -40,47 +45,201 @@ def save_pictures(png: Path, svg: Path, series: Series, stamp: str) -> None:
     Raises:
         OSError: A file cannot be written.
     """
+    with own_style():
+        save_both(png, svg, _draw(series, stamp))
+
+
+def save_overlay(
+    png: Path,
+    svg: Path,
+    lines: Sequence[tuple[str, Series]],
+    *,
+    title: str,
+    mark: float | None,
+    mark_label: str = "",
+) -> None:
+    """Draw one metric of several runs over each other, and below it each run's ratio to the first, and write it twice.
+
+    Args:
+        png: File for 1350 x 900 pixels.
+        svg: File for the same figure as vectors.
+        lines: Name and points of each run; the first is what the others are compared with.
+        title: What is seen.
+        mark: Step at which an upright line is drawn, such as where the runs part; None for none.
+        mark_label: What it says beside that line.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    with own_style():
+        save_both(png, svg, _draw_overlay(lines, title, mark, mark_label))
+
+
+@contextmanager
+def own_style() -> Iterator[None]:
+    """Draw in ezpz's style inside the block, whatever the user's matplotlibrc says, and leave theirs as it was."""
     import matplotlib as mpl
+    import numpy as np
 
     style = {name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")}
-    with mpl.rc_context({**style, **_OURS}):
-        figure = _draw(series, stamp)
-        for path, form, metadata in ((png, "png", {"Software": None}), (svg, "svg", {"Date": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
-            write_atomically(path, buffer.getvalue())
+    with mpl.rc_context({**style, **_OURS}), np.errstate(over="ignore"):
+        yield
+
+
+def save_both(png: Path, svg: Path, figure: Any) -> None:
+    """Write a figure as PNG and SVG, each in one move and without its date."""
+    for path, form, metadata in ((png, "png", {"Software": None}), (svg, "svg", {"Date": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
+        write_atomically(path, buffer.getvalue())
 
 
 def _draw(series: Series, stamp: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=_SIZE, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    points = thin(series, _BUCKETS)
-    shown = limits(series)
+    points = thin(_drawable(series), _BUCKETS)
+    shown = limits(_drawable(series))
     marker = "o" if len(points.values) <= _FEW else ""
     axes.plot(points.steps, points.values, color=_LINE, linewidth=1.2, marker=marker, markersize=3.0, clip_on=True)
     if shown is not None:
-        margin = 0.04 * (shown[1] - shown[0]) or abs(shown[0]) / 10 or 1.0
-        axes.set_ylim(shown[0] - margin, shown[1] + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
-    _dress(figure, axes, series, stamp)
+        _range(axes, *shown)
+    _dress(axes)
+    # A name may hold a dollar sign, which is no formula here.
+    axes.set_title(series.name, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
+    axes.set_title(stamp, loc="right", color=_QUIET, fontsize=8)
+    _caption(figure, captions(series))
     return figure
 
 
-def _dress(figure: Any, axes: Any, series: Series, stamp: str) -> None:
+def _drawable(series: Series) -> Series:
+    """Return a series within what an axis can hold: the distance of its ends must be a float too."""
+    import numpy as np
+
+    finite = np.isfinite(series.values)
+    return series._replace(values=np.where(finite, np.clip(series.values, -_FARTHEST, _FARTHEST), series.values))
+
+
+def _range(axes: Any, low: float, high: float) -> None:
+    margin = 0.04 * (high - low) or abs(low) / 10 or 1.0
+    axes.set_ylim(low - margin, high + margin)
+
+
+def _dress(axes: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_QUIET)
     axes.tick_params(colors=_QUIET, labelcolor=_TEXT, length=3)
     axes.grid(color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    # A name may hold a dollar sign, which is no formula here.
-    axes.set_title(series.name, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
-    axes.set_title(stamp, loc="right", color=_QUIET, fontsize=8)
     axes.set_xlabel("step", loc="right", color=_TEXT)
-    notes = captions(series)
+
+
+def _caption(figure: Any, notes: Sequence[str]) -> None:
     if notes:
-        figure.text(0.012, 0.012, "; ".join(notes), ha="left", va="bottom", color=_QUIET, fontsize=8)
+        figure.text(0.012, 0.012, "; ".join(notes), ha="left", va="bottom", color=_QUIET, fontsize=8, parse_math=False)
+
+
+def _draw_overlay(lines: Sequence[tuple[str, Series]], title: str, mark: float | None, mark_label: str) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 6.0), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    several = len(lines) > 1
+    upper, *below = figure.subplots(
+        2 if several else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 1] if several else None
+    )[:, 0]
+    for index, (_, series) in enumerate(lines):
+        _curve(upper, series, index)
+    _ranges(upper, [series for _, series in lines])
+    _dress(upper)
+    upper.set_title(title, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
+    _legend(figure, upper, [name for name, _ in lines])
+    for axes in below:
+        upper.set_xlabel("")
+        ratios = [_ratio(lines[0][1], series) for _, series in lines[1:]]
+        for index, series in enumerate(ratios, 1):
+            _curve(axes, series, index)
+        axes.axhline(1.0, color=_QUIET, linewidth=0.8)
+        _ranges(axes, [*ratios, Series("", _array([0.0]), _array([1.0]))])
+        axes.set_ylabel("ratio to first", color=_TEXT)
+        _dress(axes)
+    for axes in (upper, *below) if mark is not None else ():
+        axes.axvline(mark, color=_TEXT, linewidth=1.0, linestyle=(0, (4, 3)))
+    if mark is not None and mark_label:
+        _label(upper, mark, mark_label)
+    return figure
+
+
+def _array(values: Sequence[float]) -> Any:
+    import numpy as np
+
+    return np.array(values, dtype=np.float64)
+
+
+def _curve(axes: Any, series: Series, index: int) -> None:
+    if not len(series.steps):
+        return
+    points = thin(_drawable(series), _BUCKETS)
+    marker = "o" if len(points.values) <= _FEW else ""
+    # The first run is the widest, so that it stays visible below others that do not differ from it.
+    axes.plot(
+        points.steps,
+        points.values,
+        color=_LINES[index % len(_LINES)],
+        linewidth=1.2 if index else 2.2,
+        alpha=0.9 if index else 0.6,
+        marker=marker,
+        markersize=3.0,
+        label=f"line {index}",
+    )
+
+
+def _ranges(axes: Any, several: Sequence[Series]) -> None:
+    shown = [ends for series in several if (ends := limits(_drawable(series))) is not None]
+    if shown:
+        _range(axes, min(low for low, _ in shown), max(high for _, high in shown))
+
+
+def _label(axes: Any, mark: float, text: str) -> None:
+    """Write beside an upright line, on the side that has more room."""
+    left, right = axes.get_xlim()
+    leftwards = mark > (left + right) / 2
+    shown = axes.annotate(
+        text,
+        (mark, 1.0),
+        (-6 if leftwards else 6, -6),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="right" if leftwards else "left",
+        va="top",
+    )
+    shown.set(color=_TEXT, fontsize=9, parse_math=False)
+
+
+def _legend(figure: Any, axes: Any, names: Sequence[str]) -> None:
+    lines = {handle.get_label(): handle for handle in axes.get_lines()}
+    known = [(name, lines[f"line {index}"]) for index, name in enumerate(names) if f"line {index}" in lines]
+    if not known:
+        return
+    # Labels that begin with an underscore would be left out, and dollars read as formulas: so texts are set afterwards.
+    labels = [str(index) for index in range(len(known))]
+    place = {"loc": "outside lower left", "ncols": 2, "frameon": False, "fontsize": 9, "labelcolor": _TEXT}
+    legend = figure.legend([handle for _, handle in known], labels, **place)
+    for text, (name, _) in zip(legend.get_texts(), known, strict=True):
+        text.set(parse_math=False, text=name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}")
+
+
+def _ratio(first: Series, other: Series) -> Series:
+    """Return the ratio of two runs at the steps that both have recorded."""
+    import numpy as np
+
+    steps, here, there = np.intersect1d(first.steps, other.steps, return_indices=True)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return Series(other.name, steps, other.values[there] / first.values[here])

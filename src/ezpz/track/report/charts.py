@@ -1,0 +1,192 @@
+"""The charts that share an axis of steps: lines, the band between the extremes of ranks, stacked shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.track.report.lines import Line, bounds, deltas, line_of, rounded, widened
+from ezpz.track.report.markup import Chart, number
+from ezpz.track.report.svg import HALF, WIDE, axis_x, axis_y, dots, marks, path, place, plot
+from ezpz.track.series import captions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.track.report.svg import Frame
+    from ezpz.track.series import Series
+
+__all__ = ["Axis", "area_chart", "line_chart"]
+
+_FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
+COLOURS = 8  # of the style sheet
+
+
+class Axis(NamedTuple):
+    """What all charts of a page share.
+
+    Attributes:
+        ends: First and last step.
+        restarts: Steps at which the run was started again.
+        buckets: Stretches of steps of which each line keeps the extremes.
+    """
+
+    ends: tuple[float, float]
+    restarts: Sequence[int]
+    buckets: int
+
+
+def line_chart(
+    title: str, series: Sequence[Series], axis: Axis, *, wide: bool = False, band: tuple[int, int] | None = None
+) -> Chart:
+    """Return a chart of lines.
+
+    Args:
+        title: Its title.
+        series: At least one.
+        axis: What it shares with the other charts.
+        wide: Whether it takes the page's whole width.
+        band: Which two of the series enclose a shaded band.
+    """
+    frame = WIDE if wide else HALF
+    lines = [line_of(item, axis.buckets) for item in series]
+    colours = [_colour(index, band) for index in range(len(lines))]
+    seen = bounds(series)
+    values = widened(*seen) if seen else (0.0, 1.0)
+    inside = [_band(lines, band, axis, values, frame)] if band else []
+    inside += [_line(line, colour, axis, values, frame) for line, colour in zip(lines, colours, strict=True)]
+    if seen is None:
+        width, height = frame.inside
+        inside.append(f'<text class="none" x="{width // 2}" y="{height // 2}">nothing finite was recorded</text>')
+    svg = (
+        (axis_y(frame, values) if seen else "")
+        + axis_x(frame, axis.ends)
+        + marks(frame, axis.ends, axis.restarts)
+        + plot(frame, "".join(inside))
+    )
+    several = len(series) > 1
+    return Chart(
+        title,
+        f"{title} over steps {axis.ends[0]:.0f} to {axis.ends[1]:.0f}: " + "; ".join(_told(item) for item in series),
+        svg,
+        (frame.width, frame.height),
+        {
+            "kind": "lines",
+            "title": title,
+            "box": frame.box,
+            "x": list(axis.ends),
+            "y": rounded(values) if seen else None,
+            "lines": [_data(line, colour) for line, colour in zip(lines, colours, strict=True)],
+            **({"band": list(band)} if band else {}),
+        },
+        [(item.name, colour) for item, colour in zip(series, colours, strict=True)] if several else [],
+        [f"{item.name}: {note}" if several else note for item in series for note in _notes(item)],
+        wide,
+    )
+
+
+def _notes(series: Series) -> list[str]:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return captions(series)
+
+
+def _told(series: Series) -> str:
+    import numpy as np
+
+    finite = series.values[np.isfinite(series.values)]
+    if not finite.size:
+        return f"{series.name} has no finite value"
+    return f"{series.name} from {number(finite[0])} to {number(finite[-1])}, lowest {number(finite.min())}, highest {number(finite.max())}"
+
+
+def _colour(index: int, band: tuple[int, int] | None) -> str:
+    """Return the classes of a line: a colour of its own, or that of the band at whose edge it is."""
+    if band is None:
+        return f"s{index % COLOURS}"
+    return "s0 edge" if index in band else "s0"
+
+
+def _data(line: Line, colour: str) -> dict[str, object]:
+    data: dict[str, object] = {"name": line.name, "c": colour, "x": deltas(line.steps), "y": rounded(line.values)}
+    if line.means is not None:
+        data["mx"], data["my"] = deltas(line.means[0]), rounded(line.means[1])
+    return data
+
+
+def _line(line: Line, colour: str, axis: Axis, values: tuple[float, float], frame: Frame) -> str:
+    width, height = frame.inside
+    xs, ys = place(line.steps, axis.ends, width), place(line.values, values, height, upward=True)
+    drawn = f'<path class="line {colour}" d="{path(xs, ys)}"/>'
+    if len(line.steps) <= _FEW:
+        drawn += f'<path class="dots {colour}" d="{dots(xs, ys)}"/>'
+    return drawn
+
+
+def _band(lines: Sequence[Line], band: tuple[int, int], axis: Axis, values: tuple[float, float], frame: Frame) -> str:
+    import numpy as np
+
+    width, height = frame.inside
+    low, high = (lines[index] for index in band)
+    there, back = np.isfinite(high.values), np.isfinite(low.values)[::-1]
+    xs = place(np.concatenate([high.steps[there], low.steps[::-1][back]]), axis.ends, width)
+    ys = place(np.concatenate([high.values[there], low.values[::-1][back]]), values, height, upward=True)
+    return f'<path class="band" d="{path(xs, ys)}"/>'
+
+
+def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: Axis, *, notes: list[str]) -> Chart:
+    """Return stacked shares that sum up to one.
+
+    Args:
+        title: Its title.
+        names: The parts, lowest first.
+        steps: float64 array of shape (points,).
+        shares: float64 array of shape (parts, points).
+        axis: What it shares with the other charts.
+        notes: Sentences below it.
+    """
+    import numpy as np
+
+    width, height = WIDE.inside
+    # The first and the last stretch reach to the ends of the axis, so that one point is a picture too.
+    xs = np.concatenate([[0.0], place(steps, axis.ends, width), [float(width)]])
+    tops = np.cumsum(shares, axis=0)
+    tops = np.concatenate([tops[:, :1], tops, tops[:, -1:]], axis=1)
+    floor = np.zeros(tops.shape[1])
+    parts = []
+    for index, top in enumerate(tops):
+        outline = np.concatenate([top, floor[::-1]])
+        colour = _part_colour(names[index])
+        parts.append(
+            f'<path class="area {colour}" d="{path(np.concatenate([xs, xs[::-1]]), (1.0 - outline) * height)}z"/>'
+        )
+        floor = top
+    svg = (
+        plot(WIDE, "".join(parts))
+        + f'<g class="over">{axis_y(WIDE, (0.0, 100.0), " %")}</g>'
+        + axis_x(WIDE, axis.ends)
+        + marks(WIDE, axis.ends, axis.restarts)
+    )
+    means = np.mean(shares, axis=1)
+    told = [f"{name} {100 * mean:.0f} %" for name, mean in zip(names, means.tolist(), strict=True)]
+    data: dict[str, object] = {
+        "kind": "shares",
+        "title": title,
+        "box": WIDE.box,
+        "x": list(axis.ends),
+        "steps": deltas(steps),
+        "lines": [
+            {"name": name, "c": _part_colour(name), "y": rounded(np.round(row, 2))}
+            for name, row in zip(names, shares * 100, strict=True)
+        ],
+    }
+    legend = [(text, _part_colour(name)) for name, text in zip(names, told, strict=True)]
+    return Chart(
+        title, f"{title}: {', '.join(told)}", svg, (WIDE.width, WIDE.height), data, legend[::-1], notes, wide=True
+    )
+
+
+def _part_colour(name: str) -> str:
+    """Return the colour of a part of a step: the same in every run, whichever parts it records."""
+    order = ("forward", "data", "optimizer", "comm", "backward")
+    return f"s{order.index(name)}" if name in order else "rest"

@@ -1,0 +1,74 @@
+"""What went wrong or started anew: NaN and infinities, attempts, and trouble with the records themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.report.tables import section, table, value_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.track.run import Run
+    from ezpz.track.series import Series
+
+__all__ = ["events", "last_values", "restarts"]
+
+_MOST = 200  # events that are listed
+
+
+def restarts(run: Run) -> list[int]:
+    """Return the first step of each attempt after the first."""
+    first: dict[int, int] = {}
+    for step, attempt in zip(run.rows.steps, run.rows.attempts, strict=True):
+        first[attempt] = min(step, first.get(attempt, step))
+    return [step for attempt, step in sorted(first.items()) if attempt != min(first)]
+
+
+def events(run: Run, series: Sequence[Series]) -> str:
+    """Return the part of the page that lists what happened, in the order of steps; empty where nothing did."""
+    found = [*_not_finite(series), *((float(step), "the run was started again") for step in restarts(run))]
+    rows = [(f"step {step:,.0f}", what) for step, what in sorted(found)]
+    if len(rows) > _MOST:
+        rows = [*rows[:_MOST], ("…", f"and {len(rows) - _MOST:,} more")]
+    problems = run.facts.get("problems")
+    rows += [("records", value_text(problem)) for problem in problems] if isinstance(problems, list) else []
+    inside = table(rows) if rows else ""
+    return section("Events", inside + _attempts(run), name="events", count=len(rows) or None)
+
+
+def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
+    import numpy as np
+
+    found = []
+    for item in series:
+        for what, mask in (("NaN", np.isnan(item.values)), ("infinite", np.isinf(item.values))):
+            if mask.any():
+                number, last = int(mask.sum()), float(item.steps[mask][-1])
+                more = f", {number:,} times in all, last at step {last:,.0f}" if number > 1 else ""
+                found.append((float(item.steps[mask.argmax()]), f"{item.name} is {what} for the first time{more}"))
+    return found
+
+
+def _attempts(run: Run) -> str:
+    earlier = run.facts.get("earlier")
+    known: list[Any] = [each for each in earlier if isinstance(each, dict)] if isinstance(earlier, list) else []
+    if not known:
+        return ""
+    rows = [
+        [str(number), *(value_text(each.get(key) or "") for key in ("state", "cause", "started", "ended"))]
+        for number, each in enumerate([*known, {**run.facts, "state": run.state, "cause": run.cause}], 1)
+    ]
+    return table(rows, ("attempt", "state", "cause", "started", "ended"))
+
+
+def last_values(run: Run, drawn: Sequence[Series]) -> str:
+    """Return the part that shows what no chart does: texts, lists, histograms and counters, each by its last value."""
+    charts = {item.name for item in drawn}
+    rows = [
+        (key, value_text(cells.values[-1]), f"step {run.table.steps[cells.index[-1]]:,}", f"{len(cells.values):,}")
+        for key, cells in run.table.cells.items()
+        if key not in charts
+    ]
+    inside = table(rows, ("metric", "last value", "at", "recorded")) if rows else ""
+    return section("Last values", inside, name="values", count=len(rows))

@@ -1,0 +1,96 @@
+"""HTML from text that nobody has checked: names, values and command lines are data, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from html import escape
+from math import isfinite, isnan
+
+__all__ = ["Chart", "duration", "embedded", "figure", "number", "shown", "slug"]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of the page.
+
+    Attributes:
+        title: What is seen; plain text.
+        label: The chart in a sentence, for those who cannot see it; plain text.
+        svg: What the picture is made of.
+        size: Width and height of the picture, pixels.
+        data: What the script needs to know of it, as JSON holds it.
+        legend: Name and class of each colour; empty where one line needs none.
+        notes: Sentences below it; plain text.
+        wide: Whether it takes the page's whole width.
+    """
+
+    title: str
+    label: str
+    svg: str
+    size: tuple[int, int]
+    data: dict[str, object]
+    legend: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    wide: bool = False
+
+
+def shown(value: object) -> str:
+    """Return text as HTML shows it, in an element or between quotes."""
+    return escape(str(value).encode("utf-8", "replace").decode(), quote=True)
+
+
+def embedded(value: object) -> str:
+    """Return JSON that nothing inside can end early: no ``<`` is left in it."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def slug(title: str, taken: set[str]) -> str:
+    """Return an id for a chart: letters, digits and dashes of its title, unique among ``taken``, to which it is added."""
+    base = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "chart"
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}-{count}"
+    taken.add(name)
+    return name
+
+
+def number(value: float) -> str:
+    """Return a number as people read it: 12,345 or 0.01235 or 1.234e-07."""
+    if not isfinite(value):
+        return "NaN" if isnan(value) else "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if value == int(value) and size < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if 1e4 <= size < 1e15 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the two units that matter: ``2 h 3 min``, ``4 min 5 s``, ``12.3 s``, ``85 ms``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    for size, word, smaller, part in ((86400, "d", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {word} {whole % size // part} {smaller}"
+    raise AssertionError  # a minute or more is always found
+
+
+def figure(chart: Chart, name: str) -> str:
+    """Return a chart as a ``<figure>`` that the script finds by its order on the page."""
+    width, height = chart.size
+    legend = "".join(
+        f'<li title="{shown(label)}"><i class="{kind}"></i><span>{shown(label)}</span></li>'
+        for label, kind in chart.legend
+    )
+    notes = f'<p class="notes">{shown("; ".join(chart.notes))}</p>' if chart.notes else ""
+    return (
+        f'<figure class="chart{" wide" if chart.wide else ""}" id="chart-{name}" data-chart>'
+        f'<figcaption><span class="title" title="{shown(chart.title)}">{shown(chart.title)}</span></figcaption>'
+        + (f'<ul class="legend">{legend}</ul>' if legend else "")
+        + f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{shown(chart.label)}">{chart.svg}</svg>{notes}</figure>\n'
+    )

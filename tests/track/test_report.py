@@ -1,0 +1,419 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from test_textplot import SHAPES
+
+from ezpz.track.report import build_page, write_report
+from ezpz.track.report.heat import gray_png
+from ezpz.track.report.markup import duration, number
+from ezpz.track.report.names import group_names, part_of
+from ezpz.track.run import open_run
+from ezpz.track.values import encode
+
+HOSTILE = [
+    "</script><script>window.hacked=1</script>",
+    '<img src=x onerror="window.hacked=1">',
+    "\"quoted\" 'twice' & <b>",
+    "../x",
+    "loss/</title>",
+    "ünïcode/学習/损失",
+    "{{template}} ${window.hacked=1}",
+    "a" * 300,
+    "]]>-->",
+]
+
+
+def write_run(folder, rows, facts=None, *, windows=(), attempts=None):
+    """A run folder as a writer leaves it: rows are metrics by step, `attempts` the attempt of each row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number_of, (step, metrics) in enumerate(rows):
+        row = {"v": 1, "t": 1795194000.0 + number_of, "step": step}
+        if attempts:
+            row["a"] = attempts[number_of]
+        lines.append({**row, "m": {key: encode(value) for key, value in metrics.items()}})
+    lines += [{"v": 1, "t": 1795195000.0, "step": each["steps"][-1], "k": "ranks", "m": each} for each in windows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if facts is not None:
+        (folder / "run.json").write_text(json.dumps({"name": "run", "state": "finished", **facts}))
+    return open_run(folder)
+
+
+def window(steps, **keys):
+    """A record over all ranks; each key is a matrix of shape (ranks, steps), or (ranks, 1) for means alone."""
+    told = {}
+    for key, matrix in keys.items():
+        known = np.array(matrix, dtype=float)
+        told[key] = {
+            part: [encode(value) for value in np.broadcast_to(reduce(known, axis=0), len(steps)).tolist()]
+            for part, reduce in (("min", np.nanmin), ("mean", np.nanmean), ("max", np.nanmax))
+        }
+        told[key]["ranks"] = [[None if math.isnan(value) else value for value in row] for row in known.tolist()]
+    return {"world": len(known), "every": int(known.shape[1] == len(steps)), "steps": list(steps), "keys": told}
+
+
+def ordinary(step):
+    return {
+        "iter": step,
+        "train/loss": 2 + 8 * math.exp(-step / 50),
+        "lr": 1e-3,
+        "dt": 0.4,
+        "dtd": 0.04,
+        "dtf": 0.12,
+        "dtb": 0.2,
+        "tokens_per_sec": 1e5 + step,
+        "mfu": 0.41,
+        "memory_peak": 3.2e10,
+        "note": f"at {step}",
+        **({"val/loss": 3.0 - step / 100} if step % 20 == 0 else {}),
+    }
+
+
+def ordinary_run(folder):
+    """A finished run of 100 steps on 4 ranks, of which rank 2 is slow before the first collective of a step."""
+    slow = np.full((4, 100), 0.12)
+    slow[2] = 0.2
+    rank_loss = np.arange(400.0).reshape(4, 100)
+    facts = {
+        "config": {"model": {"layers": 2, "dropout": 0.1}, "betas": [0.9, 0.95], "none": None},
+        "effective": {"dropout.mlp": 0.1},
+        "timeline": {"import torch": 3.0, "process group": 5.0, "first step": 9.5},
+        "argv": ["train.py", "--lr", "1e-3"],
+        "started": "2026-11-20T16:20:01+00:00",
+        "ended": "2026-11-20T17:22:03+00:00",
+        "ranks": {"world_size": 4, "local_world_size": 2},
+    }
+    windows = [window(range(100), dtf=slow, dt=np.full((4, 100), 0.4), **{"train/loss": rank_loss})]
+    return write_run(folder, [(step, ordinary(step)) for step in range(100)], facts, windows=windows)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return ordinary_run(tmp_path / "run")
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text of each `<script>`, and all text that a reader sees."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.text = [], [], ""
+        self.source = text
+        self._inside = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = None
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+    @property
+    def charts(self):
+        return [attrs["id"] for tag, attrs in self.tags if tag == "figure"]
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+    def pictures(self):
+        """Each chart as XML: it must be whole."""
+        found = re.findall(r"<svg viewBox.*?</svg>(?=<p|</figure>)", self.source, re.DOTALL)
+        return [ET.fromstring(each) for each in found]
+
+
+def check(page):
+    """What holds for every page: one file, pictures that are whole, numbers in all places."""
+    pictures = page.pictures()
+    assert len(pictures) == len(page.charts) == len(page.data) == len(set(page.charts))
+    for picture in pictures:
+        assert picture.get("role") == "img"
+        assert picture.get("aria-label")
+        for element in picture.iter():
+            for name in ("d", "x", "y", "width", "height", "points"):
+                assert not re.search(r"nan|inf", element.get(name, "")), element.attrib
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    for tag, attrs in page.tags:
+        assert not [name for name in attrs if name.startswith("on")], (tag, attrs)
+        assert attrs.get("src") is None
+        assert str(attrs.get("href", "#")).startswith(("#", "data:image/png;base64,"))
+    return page
+
+
+def test_the_page_shows_first_what_people_ask_first(run):
+    page = check(Page(build_page(run)))
+    assert page.charts == [
+        "chart-loss",
+        "chart-tokens-per-sec",
+        "chart-mfu",
+        "chart-where-a-step-s-time-goes",
+        "chart-seconds-per-step",
+        "chart-dtf-by-rank",
+        "chart-loss-over-all-ranks",
+        "chart-memory-peak",
+        "chart-lr",
+        "chart-start-up",
+    ]
+    for text in ("finished", "1 h 2 min", "100 (0 to 99)", "4 on 2 hosts", "train.py --lr 1e-3", "model.dropout"):
+        assert text in page.text
+    for card in ("last train/loss", "best val/loss", "41.0 %", "29.8 GiB", "9.5 s"):
+        assert card in page.text
+    assert "at 99" in page.text  # the last of a text metric
+
+
+def test_the_report_is_written_where_it_is_asked_for(run, tmp_path):
+    assert write_report(run) == run.folder / "report.html"
+    target = tmp_path / "elsewhere.html"
+    assert write_report(run, target) == target
+    assert target.read_text().startswith("<!doctype html>")
+    assert not list(run.folder.glob(".*.tmp"))
+
+
+def test_points_reach_the_page_as_they_were_recorded(run):
+    chart = Page(build_page(run)).data[0]
+    assert [line["name"] for line in chart["lines"]] == ["train/loss", "val/loss"]
+    assert np.cumsum(chart["lines"][1]["x"]).tolist() == [0, 20, 40, 60, 80]
+    assert chart["lines"][1]["y"] == pytest.approx([3, 2.8, 2.6, 2.4, 2.2])
+    assert chart["lines"][0]["y"] == pytest.approx([2 + 8 * math.exp(-step / 50) for step in range(100)], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", SHAPES.values(), ids=SHAPES.keys())
+def test_every_series_becomes_a_whole_picture(tmp_path, values):
+    rows = [(step, {"x": float(value)}) for step, value in enumerate(values)]
+    page = check(Page(build_page(write_run(tmp_path / "run", rows, {}))))
+    finite = np.isfinite(np.array(values, dtype=float))
+    assert len(page.charts) == min(1, len(rows))
+    if rows:
+        assert ("nothing finite was recorded" in page.text) == (not finite.any())
+        assert ('class="line' in page.source) == finite.any() or 'class="line s0" d=""' in page.source
+    else:
+        assert "No number was recorded." in page.text
+
+
+def test_eight_metrics_over_ten_thousand_steps_stay_below_500_kilobytes(tmp_path):
+    noise = np.random.default_rng(0).standard_normal((10_000, 8)).tolist()
+    names = ["train/loss", "dt", "dtf", "dtb", "sps", "mfu", "mem", "grad_norm"]
+    rows = [(step, dict(zip(names, values, strict=True))) for step, values in enumerate(noise)]
+    matrix = np.abs(np.random.default_rng(1).standard_normal((8, 10_000)))
+    run = write_run(tmp_path / "run", rows, {}, windows=[window(range(10_000), dtf=matrix, loss=matrix)])
+    page = build_page(run)
+    assert len(page.encode()) < 500_000
+    check(Page(page))
+
+
+def test_a_spike_of_one_step_among_100_000_is_on_the_page(tmp_path):
+    rows = [(step, {"loss": 1.0 + (step % 7) / 100}) for step in range(100_000)]
+    rows[54_321] = (54_321, {"loss": 1.2})
+    page = Page(build_page(write_run(tmp_path / "run", rows, {})))
+    (line,) = page.data[0]["lines"]
+    at = line["y"].index(1.2)
+    assert sum(line["x"][: at + 1]) == 54_321
+    assert len(line["y"]) <= 800
+    assert len(page.source) < 200_000
+
+
+def test_names_and_values_are_data_whatever_they_hold(tmp_path):
+    row = dict.fromkeys(HOSTILE, 1.0)
+    facts = {
+        "name": HOSTILE[0],
+        "cause": HOSTILE[1],
+        "state": '"><script>window.hacked=1</script>',
+        "argv": HOSTILE,
+        "config": dict(zip(HOSTILE, HOSTILE, strict=True)),
+        "timeline": dict.fromkeys(HOSTILE, 1.5),
+        "problems": HOSTILE,
+        "earlier": [{"state": HOSTILE[1]}, HOSTILE[0], None],
+        "ranks": HOSTILE,
+        "environment": {"x": "\x00\x1b[31m\ud800"},
+    }
+    texts = {f"text {name}": name for name in HOSTILE}
+    page = check(Page(build_page(write_run(tmp_path / "run", [(0, {**row, **texts}), (1, row)], facts))))
+    assert {tag for tag, _ in page.tags}.isdisjoint({"img", "b", "iframe"})
+    assert page.scripts[1].startswith("// What the page")
+    for name in HOSTILE:
+        assert name in page.text
+    assert "<" not in page.scripts[0]
+
+
+def test_200_metrics_with_long_names_make_a_page_that_still_opens(tmp_path):
+    rows = [(step, {f"{index:03}{'x' * 297}": step * index / 3 for index in range(200)}) for step in range(1000)]
+    page = check(Page(build_page(write_run(tmp_path / "run", rows, {}))))
+    assert len(page.charts) == 200
+    assert len(page.source) < 2_500_000
+
+
+@pytest.mark.parametrize("facts", [None, {}, {"ranks": 3, "config": "x", "timeline": [1], "started": "long ago"}])
+def test_a_journal_alone_or_odd_facts_make_a_page(tmp_path, facts):
+    check(Page(build_page(write_run(tmp_path / "run", [(0, {"loss": 1.0}), (1, {"loss": 0.5})], facts))))
+
+
+def test_facts_without_a_journal_make_a_page(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"name": "empty", "config": {"lr": 3}}))
+    page = check(Page(build_page(open_run(tmp_path))))
+    assert "No number was recorded." in page.text
+    assert "empty" in page.text
+    assert "died" in page.text  # it says `running`, and nobody runs it
+
+
+def test_a_killed_run_says_so_and_shows_what_there_is(tmp_path):
+    run = write_run(
+        tmp_path / "run", [(0, {"loss": 1.0})], {"state": "running", "started": "2026-11-20T16:20:01+00:00"}
+    )
+    page = check(Page(build_page(run)))
+    assert "died" in page.text
+    assert "its process is gone" in page.text
+    assert "until the last row" in page.text
+
+
+def test_restarts_are_marked_and_what_they_overtook_is_not_drawn(tmp_path):
+    rows = [(0, {"loss": 9.0}), (1, {"loss": 8.0}), (2, {"loss": 70.0}), (2, {"loss": 7.0}), (3, {"loss": 6.0})]
+    old = window([0, 1], dtf=[[1.0, 1.0], [1.0, 1.0]])
+    overtaken = window([2], dtf=[[50.0], [50.0]])
+    run = write_run(
+        tmp_path / "run",
+        rows,
+        {"earlier": [{"state": "failed", "cause": "out of memory"}], "attempt": 2},
+        windows=[old, overtaken],
+        attempts=[1, 1, 1, 2, 2],
+    )
+    page = check(Page(build_page(run)))
+    assert page.data[0]["lines"][0]["y"] == [9, 8, 7, 6]
+    assert page.source.count('class="restart"') == len(page.charts) == 2
+    assert "restart at step 2" in page.text
+    assert "out of memory" in page.text
+    assert page.data[1]["lines"][0]["y"] == [1, 1]
+
+
+def test_nan_and_infinities_are_events_with_their_first_step(tmp_path):
+    rows = [(step, {"loss": 1.0, "x": 2.0}) for step in range(50)]
+    for step in (12, 30):
+        rows[step] = (step, {"loss": float("nan"), "x": float("-inf")})
+    text = Page(build_page(write_run(tmp_path / "run", rows, {"problems": ["3 rows could not be written"]}))).text
+    assert "loss is NaN for the first time, 2 times in all, last at step 30" in text
+    assert "x is infinite for the first time" in text
+    assert "step 12" in text
+    assert "3 rows could not be written" in text
+
+
+def test_the_map_of_ranks_shows_a_time_before_the_first_collective_and_names_the_slowest(run):
+    page = Page(build_page(run))
+    assert "rank 2 is the slowest: 0.2, 1.67 x the median rank" in page.text
+    heat = page.data[5]
+    assert [line["name"] for line in heat["lines"]] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert heat["lines"][2]["y"] == [0.2] * 100
+    band = page.data[6]
+    assert [line["y"][0] for line in band["lines"]] == [0, 150, 300]
+
+
+@pytest.mark.filterwarnings("error")
+def test_ranks_of_large_worlds_share_rows_and_gaps_stay_gaps(tmp_path):
+    means = np.full((1000, 1), 0.1)
+    means[777] = 0.3
+    windows = [window(range(start, start + 100), dt=means) for start in range(0, 1000, 100)]
+    page = check(Page(build_page(write_run(tmp_path / "large", [(999, {"dt": 0.1})], {}, windows=windows))))
+    assert "rank 777 is the slowest" in page.text
+    assert "each row is the largest of 8 ranks" in page.text
+    holes = np.array([[1.0, np.nan, 1.0], [np.nan, np.nan, 2.0]])
+    page = check(
+        Page(build_page(write_run(tmp_path / "holes", [(2, {})], {}, windows=[window(range(3), dtf=holes[:, :1])])))
+    )
+    odd = [window(range(3), dtf=np.nan_to_num(holes)), {"world": 2, "steps": [0], "keys": []}, {"steps": [5]}]
+    odd[0]["keys"]["dtf"]["ranks"][1] = [None, "NaN", "Infinity"]
+    odd[0]["keys"]["bad"] = 3
+    page = check(Page(build_page(write_run(tmp_path / "odd", [(2, {})], {}, windows=odd))))
+    assert [line["y"] for line in page.data[0]["lines"]] == [[1, 0, 1], [None, None, None]]
+
+
+def test_the_shares_of_a_step_sum_up_and_the_rest_is_told(run):
+    shares = Page(build_page(run)).data[3]
+    names = [line["name"] for line in shares["lines"]]
+    assert names == ["data", "forward", "backward", "other"]
+    columns = list(zip(*(line["y"] for line in shares["lines"]), strict=True))
+    assert columns[0] == pytest.approx((10, 30, 50, 10))
+    assert all(sum(column) == pytest.approx(100) for column in columns)
+
+
+def test_parts_that_overlap_are_shares_of_their_sum(tmp_path):
+    run = write_run(tmp_path / "run", [(step, {"dt": 1.0, "dtf": 1.5, "dtb": 1.5}) for step in range(3)], {})
+    shares = Page(build_page(run)).data[0]
+    assert [line["y"][0] for line in shares["lines"]] == [50, 50, 0]
+
+
+def test_metrics_are_recognised_by_their_names():
+    expected = {
+        "loss": "loss train/loss val_loss eval/mean_loss loss/train",
+        "throughput": "sps tps tps_per_gpu tokens_per_sec train/samples_per_second mfu tflops",
+        "time": "dt dtf dtb step_time time/data data_time dt_forward forward_time dto dtc",
+        "memory": "memory_allocated mem/peak max_mem_gb rss",
+        "optimizer": "lr learning_rate lr/group0 grad_norm loss_scale",
+        "other": "aux_loss accuracy overtime temperature model/params timestamp",
+    }
+    names = " ".join(expected.values()).split()
+    assert {group: " ".join(found) for group, found in group_names(names).items()} == expected
+    assert [part_of(name) for name in ("dtd", "time/data", "fwd_time", "dt_optim", "dt_comm", "dt")] == [
+        *("data", "data", "forward", "optimizer", "comm"),
+        None,
+    ]
+
+
+def test_numbers_and_times_are_short():
+    assert [number(value) for value in (0.0123456, 12345, 123456.7, 1e-9, 0, float("nan"), float("-inf"))] == [
+        *("0.01235", "12,345", "123,457", "1e-09", "0", "NaN", "-∞")
+    ]
+    assert [duration(seconds) for seconds in (0.085, 12.34, 59.99, 3599.9, 7380, 200_000)] == [
+        *("85 ms", "12.3 s", "1 min 0 s", "1 h 0 min", "2 h 3 min", "2 d 7 h")
+    ]
+
+
+def test_the_mask_of_the_map_is_a_png_that_others_can_read():
+    from matplotlib.image import imread
+
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    assert np.round(imread(io.BytesIO(gray_png(pixels))) * 255).tolist() == pixels.tolist()
+
+
+def test_colours_stand_in_the_style_sheet_alone(run):
+    page = build_page(run)
+    style = page[page.index("<style>") : page.index("</style>")]
+    rest = page.replace(style, "")
+    assert not re.search(
+        r"""(fill|stroke|color|background)[=:]\s*["']?(#|rgb|hsl)""", rest[: rest.index('<script type="')]
+    )
+    blocks = re.findall(r"color-scheme: dark;\n(.*?)\n  ?}?", style, re.DOTALL)
+    dark = re.findall(r"color-scheme: dark;(.*?)}", style, re.DOTALL)
+    assert len(dark) == len(blocks) == 2
+    assert dark[0].split() == dark[1].split()
+    light = re.findall(r"--[\w-]+(?=:)", style[: style.index("@media")])
+    assert sorted(re.findall(r"--[\w-]+(?=:)", dark[0])) == sorted(light)
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= {*light, "--c"}
+
+
+def test_a_report_loads_no_library_that_is_slow(run, run_python):
+    code = """
+import sys
+from ezpz.cli.report import main
+assert main([sys.argv[1]]) == 0
+heavy = {"torch", "matplotlib", "xarray", "h5py", "plotext", "rich", "wandb", "pandas"} & {*sys.modules}
+assert not heavy, heavy
+"""
+    result = run_python(code, run.folder)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.decode().strip() == str(run.folder / "report.html")

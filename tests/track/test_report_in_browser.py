@@ -1,0 +1,326 @@
+"""The report in a real browser that has no network: what is seen, with scripts and without, in light and in dark."""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+
+import pytest
+from test_report import HOSTILE, ordinary_run, window, write_run
+
+from ezpz.track.report import build_page, write_report
+from lab import process
+from lab.browser import OPTIONS, Browser, find
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    tag = uuid.uuid4().hex
+    with Browser(tmp_path_factory.mktemp("browser"), tag) as opened:
+        yield opened
+    process.wait_until(lambda: not process.survivors(tag), 20, "the end of all its processes")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return ordinary_run(tmp_path / "run")
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """`show(run, **how)` -> the browser with the run's report open and nothing to complain about."""
+
+    def show(run, **how):
+        browser.open(write_report(run, tmp_path / "page.html"), **how)
+        assert browser.complaints == []
+        return browser
+
+    return show
+
+
+def count(browser, selector):
+    return browser.ask(f"document.querySelectorAll({selector!r}).length")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_all_charts_are_there_and_nothing_is_asked_of_the_network(show, run, dark):
+    page = show(run, dark=dark)
+    assert page.ask("document.documentElement.dataset.ready") == "10"
+    assert count(page, "figure svg[role=img]") == 10
+    assert page.ask("document.title") == "run"
+    assert {url.partition(":")[0] for url in page.requests} == {"file", "data"}
+    assert sum(url.startswith("file:") for url in page.requests) == 1
+    page.press("Tab")
+    assert page.complaints == []
+
+
+def test_the_browser_says_so_when_a_page_fails_or_asks_for_more(browser, tmp_path):
+    """The checks above can fail."""
+    path = tmp_path / "bad.html"
+    path.write_text("<!doctype html><title>x</title><img src='https://ezpz.invalid/x.png'><script>nothing()</script>")
+    browser.open(path)
+    assert any("nothing is not defined" in text for text in browser.complaints)
+    assert any("ezpz.invalid" in url for url in browser.requests)
+
+
+def contrast(first, second):
+    """The ratio by which two colours differ (WCAG 2.2)."""
+
+    def luminance(colour):
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_and_lines_stand_out_from_their_ground(show, run, dark):
+    page = show(run, dark=dark)
+
+    def colour(selector, what):
+        return page.ask(f"getComputedStyle(document.querySelector({selector!r})).{what}")
+
+    panel = colour(".chart", "backgroundColor")
+    assert (contrast(panel, "rgb(0, 0, 0)") < 2) == dark
+    for selector, what in (("h1", "color"), (".notes", "color"), ("svg text", "fill"), (".state", "color")):
+        assert contrast(colour(selector, what), panel) >= 4.5, selector
+    for line in range(2):
+        assert contrast(colour(f"#chart-loss .line.s{line}", "stroke"), panel) >= 3
+    assert contrast(colour("rect.heat-high", "fill"), colour("rect.heat-low", "fill")) >= 3
+
+
+def test_with_scripts_off_everything_is_readable_and_no_button_promises_anything(show, run):
+    page = show(run, scripts=False)
+    assert page.ask("document.documentElement.dataset.ready === undefined")
+    assert count(page, "button, input") == 0
+    assert count(page, "figure svg path.line") >= 8
+    assert page.ask("document.querySelector('#chart-loss .line').getBBox().width") > 900
+    text = page.ask("document.body.innerText")
+    for words in ("train/loss", "is the slowest", "1 h 2 min", "import torch", "dropout"):
+        assert words in text
+    assert "run.json" in text
+    page.click("#run-json summary")  # folding is the browser's own
+    assert page.ask("document.querySelector('#run-json').open")
+
+
+def test_labels_do_not_lie_over_each_other(show, run):
+    page = show(run)
+    overlapping = page.ask("""
+        [...document.querySelectorAll("figure svg")].flatMap((svg) => {
+          const texts = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+          return texts.flatMap(([one, a], i) => texts.slice(i + 1).filter(([, b]) =>
+            a.left < b.right && b.left < a.right && a.top + 2 < b.bottom - 2 && b.top + 2 < a.bottom - 2
+          ).map(([other]) => [one, other]));
+        })""")
+    assert overlapping == []
+    assert page.ask("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_pointer_shows_the_values_of_all_lines_at_its_step(show, run):
+    page = show(run)
+    left, _, width, _ = page.ask("charts[0].box")
+    page.hover("#chart-loss > svg", (left + width * 40 / 99) / 1180, 0.5)
+    tip = page.ask("document.querySelector('#chart-loss .tip').innerText").split("\n")
+    assert tip[0] == "step 40"
+    assert tip[1:] == ["train/loss", f"{2 + 8 * math.exp(-40 / 50):.6g}", "val/loss", "2.6"]
+    assert count(page, "#chart-loss .hover circle") == 2
+    assert count(page, ".hover .cross") == 9  # the same step in every chart that has steps
+    page.hover("#chart-dtf-by-rank > svg", 0.5, 0.4)
+    assert page.ask("document.querySelector('#chart-dtf-by-rank .tip').innerText").split("\n")[1:] == [
+        "rank 2",
+        "0.2 (1.67 x median)",
+    ]
+    page.hover("#chart-where-a-step-s-time-goes > svg", 0.5, 0.5)
+    tip = page.ask("document.querySelector('#chart-where-a-step-s-time-goes .tip').innerText").split("\n")
+    assert tip[1:] == ["other", "10 %", "backward", "50 %", "forward", "30 %", "data", "10 %"]
+    page.hover("h1")
+    assert count(page, ".tip") == 0
+    assert page.complaints == []
+
+
+def test_a_tip_stays_inside_its_chart_and_keys_move_it(show, run):
+    page = show(run)
+    for share in (0.12, 0.97):
+        page.hover("#chart-mfu > svg", share, 0.5)
+        assert count(page, "#chart-mfu .tip") == 1
+        assert page.ask("""(([tip, chart]) => tip.left >= chart.left && tip.right <= chart.right)(
+            ["#chart-mfu .tip", "#chart-mfu"].map((each) => document.querySelector(each).getBoundingClientRect()))""")
+    page.hover("h1")
+    page.ask("document.querySelector('#chart-lr > svg').focus()")
+    for _ in range(3):
+        page.press("ArrowRight")
+    assert page.ask("document.querySelector('#chart-lr .tip').innerText").startswith("step 2\n")
+    page.press("ArrowLeft")
+    assert page.ask("document.querySelector('#chart-lr .tip').innerText").startswith("step 1\n")
+
+
+def test_the_script_draws_what_the_page_shows_without_it(show, run):
+    page = show(run)
+    seen = """charts.filter((chart) => chart.kind === "lines").map((chart) => ({
+        classes: [...chart.svg.querySelectorAll(".plot path")].map((path) => path.getAttribute("class")),
+        labels: [...chart.svg.querySelectorAll(".ya text")].map((text) => text.textContent),
+        places: [...chart.svg.querySelectorAll(".plot path, .ya path, .ya text")].flatMap((each) =>
+            (each.getAttribute("d") ?? each.getAttribute("y")).match(/[0-9.-]+/g).map(Number)),
+    }))"""
+    before = page.ask(seen)
+    page.ask("charts.forEach(draw)")
+    after = page.ask(seen)
+    assert len(before) == 7
+    for python, script in zip(before, after, strict=True):
+        assert script["classes"] == python["classes"]
+        assert script["labels"] == python["labels"]
+        assert script["places"] == pytest.approx(python["places"], abs=0.11)  # both are rounded to a tenth of a pixel
+
+
+def test_a_logarithmic_axis_can_be_had_and_left(show, run):
+    page = show(run)
+    labels = "[...document.querySelectorAll('#chart-loss .ya text')].map((text) => text.textContent)"
+    line = "document.querySelector('#chart-loss .line').getAttribute('d').match(/[0-9.-]+/g).map(Number)"
+    before = page.ask(labels), page.ask(line)
+    page.click("#chart-loss button.log")
+    assert page.ask(labels) == ["5", "10"]
+    assert page.ask(line) != before[1]
+    assert page.ask("document.querySelector('#chart-loss button.log').getAttribute('aria-pressed')") == "true"
+    page.click("#chart-loss button.log")
+    assert page.ask(labels) == before[0]
+    assert page.ask(line) == pytest.approx(before[1], abs=0.11)
+
+
+def test_smoothing_adds_a_line_that_lies_among_the_points(show, tmp_path):
+    rows = [(step, {"loss": 5.0 + (-1) ** step + step / 1000}) for step in range(2000)]
+    page = show(write_run(tmp_path / "run", rows, {}))
+    page.ask(
+        "(() => {const e = document.getElementById('smoothing'); e.value = 50; e.dispatchEvent(new Event('input'))})()"
+    )
+    assert count(page, "#chart-loss .line") == 2
+    assert count(page, "#chart-loss .line.faint") == 1
+    xs = page.ask("charts[0].lines[0].mx")
+    smoothed = page.ask("smooth(charts[0].lines[0].mx, charts[0].lines[0].my, 2000)")
+    middle = range(len(xs) // 4, 3 * len(xs) // 4)
+    assert all(abs(smoothed[i] - (5 + xs[i] / 1000)) < 0.05 for i in middle)
+    page.ask(
+        "(() => {const e = document.getElementById('smoothing'); e.value = 0; e.dispatchEvent(new Event('input'))})()"
+    )
+    assert count(page, "#chart-loss .line") == 1
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["from light", "from dark"])
+def test_the_theme_can_be_changed_against_the_system(show, run, dark):
+    page = show(run, dark=dark)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.ask(ground)
+    page.click("#theme")
+    after = page.ask(ground)
+    assert after != before
+    page.click("#theme")
+    assert page.ask(ground) == before
+
+
+def test_a_chart_can_be_saved_as_csv(show, run, tmp_path):
+    page = show(run)
+    page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.click("#chart-loss button.csv")
+    file = tmp_path / "chart-loss.csv"
+    process.wait_until(lambda: file.exists() and file.stat().st_size, 20, "the file")
+    lines = file.read_text().splitlines()
+    assert lines[0] == '"step","train/loss","val/loss"'
+    assert lines[1] == "0,10,3"
+    assert lines[2].startswith("1,9.8")
+    assert lines[2].endswith(",")
+    assert len(lines) == 101
+    assert page.ask("csv(charts[9])").startswith('"stage","seconds"\n"import torch",3\n')
+    assert page.ask("csv(charts[5])").startswith('"step","rank 0","rank 1","rank 2","rank 3"\n0,0.12,0.12,0.2,0.12\n')
+    assert page.complaints == []
+
+
+def test_hostile_names_do_nothing(show, tmp_path):
+    rows = [
+        (step, {**dict.fromkeys(HOSTILE, float(step)), **{f"t {name}": name for name in HOSTILE}}) for step in (0, 1, 2)
+    ]
+    facts = {"name": HOSTILE[1], "cause": HOSTILE[0], "config": dict.fromkeys(HOSTILE, HOSTILE[0])}
+    page = show(write_run(tmp_path / "run", rows, facts))
+    page.ask("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+    for figure in page.ask("charts.map((chart) => chart.figure.id)"):
+        page.hover(f"#{figure} > svg", 0.5, 0.5)
+        assert count(page, ".tip") == 1
+    assert page.ask("charts.map(csv).join('')").count("\n") == 4 * page.ask("charts.length")
+    assert page.ask("window.hacked === undefined")
+    assert page.ask("document.title") == HOSTILE[1]
+    assert page.ask("document.documentElement.scrollWidth <= innerWidth")
+    assert page.complaints == []
+
+
+def test_a_foreign_script_would_not_run_even_if_it_got_in(browser, run, tmp_path):
+    path = tmp_path / "bad.html"
+    text = build_page(run)
+    path.write_text(
+        text.replace("</main>", "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'></main>")
+    )
+    browser.open(path)
+    assert browser.ask("window.hacked === undefined")
+    assert browser.ask("document.documentElement.dataset.ready") == "10"
+    assert any("Content Security Policy" in text for text in browser.complaints)
+
+
+LAST = 1.7e308
+PAGES = {
+    "one step": [1.0],
+    "two steps": [1.0, 2.0],
+    "all nan": [math.nan] * 5,
+    "some nan": [1.0, math.nan, 3.0, math.nan, math.nan, 2.0],
+    "constant": [0.1] * 9,
+    "zero": [0.0] * 3,
+    "negative": [-1.0, -2.0, -3.0],
+    "infinite": [1.0, math.inf, -math.inf, 2.0],
+    "widest": [-LAST, LAST, 0.0],
+    "tiny": [5e-324, 1e-310],
+    "large": [1e15 + index for index in range(5)],
+    "100,000 steps": [math.sin(index / 999) + 2 for index in range(100_000)],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("values", PAGES.values(), ids=PAGES.keys())
+def test_every_page_works_in_every_mode(show, tmp_path, values):
+    rows = [(step, {"train/loss": value, "x": value, "dtf": value, "dt": value}) for step, value in enumerate(values)]
+    windows = (
+        [window([len(values) - 1], dtf=[[values[-1]], [values[-1]]])] if values and not math.isnan(values[-1]) else []
+    )
+    page = show(write_run(tmp_path / "run", rows, {}, windows=windows))
+    assert page.ask("document.documentElement.dataset.ready") == str(count(page, "figure"))
+    assert bool(count(page, "figure")) == bool(values)
+    page.ask("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+    for wanted in (
+        "charts.forEach((chart) => point(chart, 0, 0))",
+        "charts.forEach((chart) => chart.x && point(chart, 1e9, 0))",
+    ):
+        page.ask(wanted)
+    page.ask("document.querySelectorAll('button.log').forEach((button) => button.click())")
+    page.ask("smoothing = 70; charts.forEach(draw); clearAll(); charts.map(csv)")
+    odd = page.ask(
+        "[...document.querySelectorAll('figure svg *')].filter((e) => /NaN|Infinity|undefined/.test(e.outerHTML.split('>')[0])).length"
+    )
+    assert odd == 0
+    assert page.complaints == []
+
+
+def test_a_browser_that_is_simply_started_agrees(run, tmp_path):
+    """Not over the DevTools: the page as a browser leaves it after four seconds of its own time."""
+    tag = uuid.uuid4().hex
+    result = process.run(
+        [
+            *(find(), *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000"),
+            *("--enable-logging=stderr", "--dump-dom", write_report(run).as_uri()),
+        ],
+        process.minimal_env(tmp_path, tag),
+        timeout=100,
+    )
+    assert result.returncode == 0
+    assert 'data-ready="10"' in result.stdout
+    assert result.stdout.count("<figure") == 10
+    assert "CONSOLE" not in result.stderr
+    process.wait_until(lambda: not process.survivors(tag), 20, "the end of all its processes")
