@@ -1,0 +1,108 @@
+"""``ezpz compare A B [C …]``: what two runs have set differently, and from which step on their curves differ."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+from ezpz.cli.stdout import write_out
+from ezpz.errors import EzpzError, UsageError, end_with
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from ezpz.track.compare.comparison import Comparison
+    from ezpz.track.run import Run
+
+__all__ = ["main"]
+
+_NARROWEST, _USUAL, _WIDEST = 40, 80, 120
+_EPILOG = """\
+exit code: 0 the curves agree within numerics and nothing material is set
+differently; 1 they differ; 2 they cannot be compared. A run given after B whose
+settings are those of A is a rerun, and tells how large rounding noise is.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the comparison and return the exit code."""
+    options = _options(argv)
+    try:
+        if options.width is not None and options.width < _NARROWEST:
+            raise UsageError(f"too narrow: {options.width} (from --width); expected {_NARROWEST} columns or more.")
+        from ezpz.track.compare.comparison import compare_runs
+        from ezpz.track.compare.opening import open_any
+        from ezpz.track.compare.told import exit_code
+
+        with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
+            runs = [open_any(path) for path in options.runs]
+            found = compare_runs(runs, options.metric)
+        _show(options, [Path(path).expanduser().absolute() for path in options.runs], runs, found)
+        return exit_code(found)
+    except EzpzError as error:
+        # 1 says that the runs differ, so what could not be read is 2 here.
+        return end_with(error) and 2
+
+
+def _options(argv: Sequence[str]) -> Namespace:
+    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+    parser = ArgumentParser(
+        prog="ezpz compare",
+        description="Show what runs have set differently, and from which step on their curves differ.",
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, a wandb or TensorBoard folder, or a log")
+    parser.add_argument("--metric", help="what to compare (default: the loss)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--width", type=int, metavar="N", help="columns (default: the terminal's, 80 to 120)")
+    parser.add_argument("--no-picture", action="store_true", help="draw no overlay")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="folder for overlay.png and overlay.svg (default on a terminal: outputs/compare/A-B; else none)",
+    )
+    return parser.parse_args(argv)
+
+
+def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], found: Sequence[Comparison]) -> None:
+    from ezpz.log import use_color
+    from ezpz.track.compare.told import as_object
+
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
+    drawn = [] if options.no_picture or folder is None else _draw(folder.expanduser(), places, runs, found)
+    if options.json:
+        import json
+
+        told = as_object(runs, places, found)
+        write_out(json.dumps({**told, "pictures": [str(path.absolute()) for path in drawn]}, indent=2) + "\n")
+        return
+    from ezpz.track.compare.text import render, short_path
+
+    columns = min(_WIDEST, max(_USUAL, get_terminal_size().columns)) if is_terminal else _USUAL
+    text = render(runs, places, found, width=options.width or columns, color=use_color(sys.stdout))
+    if drawn:
+        text += f"\npicture: {short_path(drawn[0])} and .svg\n"
+    write_out(text)
+
+
+def _usual_folder(places: Sequence[Path]) -> Path:
+    names = [place.name for place in places]
+    if len(set(names)) < len(names):
+        names = [f"{place.parent.name}-{place.name}" for place in places]
+    return Path("outputs", "compare", "-".join(names)[:120])
+
+
+def _draw(folder: Path, places: Sequence[Path], runs: Sequence[Run], found: Sequence[Comparison]) -> list[Path]:
+    from ezpz.track.compare.overlay import save_picture
+
+    with redirect_stdout(sys.stderr):
+        return save_picture(folder, runs, places, found)

@@ -1,0 +1,13 @@
+"""Two runs side by side: what was set differently, from which step on the curves differ, and what that comes from.
+
+    opening       a path -> a run, ours or another tool's
+    settings      a run -> its settings by dotted name, each of a kind
+    differences   two runs' settings -> what differs, in the order in which it changes numbers
+    curves        two runs -> one metric at their common steps
+    noise         how far apart two equal runs may be
+    divergence    curves and noise -> the step at which they part
+    cause         differences and divergence -> the likely cause
+    verdict       all of it -> one sentence and an exit code
+
+docs/compare.md explains formulas and thresholds. Nothing here loads torch or writes, except `pictures`.
+"""

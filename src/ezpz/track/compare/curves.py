@@ -1,0 +1,106 @@
+"""One metric of two runs, paired by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+from ezpz.track.series import Series, numeric_series
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.track.run import Run
+
+__all__ = ["Pair", "choose_metric", "pair", "series_by_name"]
+
+_LOSSES = ("loss", "train/loss", "train_loss", "training_loss", "lm loss", "lm_loss")
+_FLOOR = 1e-5  # share of where a curve begins below which its values count as equal: a loss of 0 has no logarithm
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A metric at the steps that two runs have in common.
+
+    Attributes:
+        metric: Its name.
+        steps: float64 array of shape (points,), rising.
+        a: float64 array of shape (points,), the first run's values as recorded.
+        b: The second run's.
+    """
+
+    metric: str
+    steps: Any
+    a: Any
+    b: Any
+
+    @cached_property
+    def finite(self) -> Any:
+        """Mask of shape (points,): where both runs have a number."""
+        import numpy as np
+
+        return np.isfinite(self.a) & np.isfinite(self.b)
+
+    @cached_property
+    def is_positive(self) -> bool:
+        """Whether all numbers allow a logarithm of their ratio."""
+        return bool((self.a[self.finite] >= 0).all() and (self.b[self.finite] >= 0).all())
+
+    @cached_property
+    def levels(self) -> tuple[Any, Any]:
+        """Both curves where both are finite: logarithms, or values over their typical size where some are negative.
+
+        Before the logarithm, 1e-5 of where the first curve begins is added, so that a loss of 0 has one.
+        """
+        import numpy as np
+
+        a, b = self.a[self.finite], self.b[self.finite]
+        if not self.is_positive:
+            size = float(np.median(np.abs(a))) or float(np.max(np.abs(a), initial=0.0)) or 1.0
+            return a / size, b / size
+        floor = (_FLOOR * float(np.median(a[:5])) if a.size else 0.0) or np.finfo(np.float64).tiny
+        return np.log(a + floor), np.log(b + floor)
+
+    @property
+    def ratio(self) -> Any:
+        """log(b / a), or (b - a) over the typical size where some values are negative; NaN nowhere."""
+        return self.levels[1] - self.levels[0]
+
+
+def series_by_name(run: Run) -> dict[str, Series]:
+    """Return what can be drawn of a run, each step once: of rows with one step the last counts."""
+    import numpy as np
+
+    found = {}
+    for item in numeric_series(run.table):
+        last = np.flatnonzero(np.diff(item.steps, append=np.inf) > 0)
+        found[item.name] = Series(item.name, item.steps[last], item.values[last])
+    return found
+
+
+def choose_metric(all_series: Sequence[dict[str, Series]], wish: str | None) -> str | None:
+    """Return the metric to compare: ``wish``, else the loss that all runs have; None where they have none.
+
+    Raises:
+        UsageError: No run has a metric of that name.
+    """
+    names = [name for name in all_series[0] if all(name in other for other in all_series[1:])]
+    if wish is not None:
+        known = sorted({name for each in all_series for name in each})
+        if wish not in known:
+            raise UsageError(
+                f"no metric {wish!r} (from --metric) in any of the runs; expected one of {', '.join(known[:20]) or 'some'}."
+            )
+        return wish if wish in names else None
+    likely = [*_LOSSES, *(name for name in names if name.lower().replace("_", "/").split("/")[-1] == "loss")]
+    return next((name for name in likely if name in names), None)
+
+
+def pair(first: Series, second: Series) -> Pair:
+    """Pair two series of one metric by step; steps that one of them lacks are left out."""
+    import numpy as np
+
+    steps, here, there = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
+    return Pair(first.name, steps, first.values[here], second.values[there])

@@ -1,0 +1,152 @@
+"""What two runs have set differently, in the order in which it is likely to change numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ezpz.track.compare.kinds import Kind
+from ezpz.track.compare.settings import Setting, is_rate, settings_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Difference", "differences", "same"]
+
+# Kinds of effective values that make another training of it; dtypes and flags of how it is computed show in the curves.
+_MATERIAL = {Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER, Kind.DTYPE, Kind.MODEL}
+_OF_MODEL = {"model.parameters", "model.trainable", "model.class"}
+# Of a decisive kind by their names; but they only count, or say where a scheduler stood when it was looked at.
+_BESIDES = re.compile(
+    r"optimizer\.(more_groups|groups\.\d+\.(parameters|tensors))|schedule\.(.*\.)?(step|wrappers|note|verbose)"
+)
+_IN_CONFIG = {Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER}  # without effective values, the configuration must do
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting that differs.
+
+    Attributes:
+        section: Part of ``run.json``: ``effective``, ``config``, ``environment``, …
+        key: Dotted name in it.
+        change: ``changed``, ``only in A`` or ``only in B``, where A and B are the two runs' letters.
+        a: Value in the first run, None where it has none.
+        b: Value in the second.
+        group: Heading under which it is shown.
+        kind: What the setting stands for.
+        material: Whether it makes the runs different even where their curves agree.
+    """
+
+    section: str
+    key: str
+    change: str
+    a: object
+    b: object
+    group: str
+    kind: Kind
+    material: bool
+
+
+def differences(
+    first: dict[str, Any], second: dict[str, Any], letters: tuple[str, str] = ("A", "B")
+) -> list[Difference]:
+    """Compare what two ``run.json`` say.
+
+    Args:
+        first: Facts of the first run.
+        second: Facts of the second run.
+        letters: How the runs are called.
+
+    Returns:
+        What differs, the likeliest to change numbers first. Effective values are compared of objects that were read in both.
+    """
+    ours, theirs = settings_of(first), settings_of(second)
+    read = _read_of(first) & _read_of(second)
+    found: list[tuple[tuple[int, int, list[tuple[int, str]]], Difference]] = []
+    for place in {**ours, **theirs}:
+        one, two = ours.get(place), theirs.get(place)
+        setting = one or two
+        if (
+            setting is None
+            or (one and two and same(one.value, two.value))
+            or _is_unseen(place, not (one and two), read)
+        ):
+            continue
+        change = "changed" if one and two else f"only in {letters[0] if one else letters[1]}"
+        values = (one.value if one else None, two.value if two else None)
+        material = _is_material(place, setting, values, read)
+        item = Difference(*place, change, *values, setting.group, setting.kind, material)
+        found.append(((*setting.order(), _natural(place[1])), item))
+    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return what sorts ``blocks.2`` before ``blocks.10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+
+
+def _read_of(facts: dict[str, Any]) -> set[str]:
+    """Return which live objects were read: ``model``, ``optimizer``, ``schedule``."""
+    return {_object_of(name) for name in facts.get("effective") or {}}
+
+
+def _object_of(name: str) -> str:
+    first = name.partition(".")[0]
+    return first if first in {"optimizer", "schedule"} else "model"
+
+
+def _is_unseen(place: tuple[str, str], one_sided: bool, read: set[str]) -> bool:
+    """Tell whether a setting is in one run only because nobody looked in the other, or says nothing there."""
+    section, key = place
+    if not one_sided:
+        return False
+    return section in {"run", "ranks"} or (section == "effective" and _object_of(key) not in read | {"schedule"})
+
+
+def _is_material(place: tuple[str, str], setting: Setting, values: tuple[object, object], read: set[str]) -> bool:
+    """Tell whether a difference matters although curves agree; ``read`` are the objects that were read in both runs."""
+    section, key = place
+    if setting.kind is Kind.STOCHASTIC and not any(_is_on(value) for value in values):
+        return False  # a dropout of 0 that only one model has
+    if section != "effective":
+        return section == "config" and not read and setting.kind in _IN_CONFIG
+    if _BESIDES.fullmatch(key) or (is_rate(key) and None in values) or _object_of(key) not in read:
+        return False  # the second: schedules that were asked at other steps
+    return key in _OF_MODEL if setting.kind is Kind.MODEL else setting.kind in _MATERIAL
+
+
+def _is_on(value: object) -> bool:
+    number = _number(value)
+    return bool(value) if number is None else number != 0
+
+
+def same(a: object, b: object) -> bool:
+    """Tell whether two values of a setting are the same: ``1`` and ``1.0`` and ``"1"`` are, as tools write them."""
+    if a == b:
+        return True
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    x, y = _number(a), _number(b)
+    if isinstance(x, int) and isinstance(y, int):
+        return x == y
+    if x is not None and y is not None:
+        return math.isclose(x, y, rel_tol=1e-9)  # what one tool printed and another did not
+    return not isinstance(a, list) and not isinstance(b, list) and str(a).lower() == str(b).lower()
+
+
+def _number(value: object) -> int | float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return None

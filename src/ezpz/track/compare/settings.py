@@ -1,0 +1,145 @@
+"""A run's settings: what ``run.json`` knows of it, flat, each under a dotted name, with its group and its kind.
+
+{"effective": {"dropout.h.0": 0.1}, "config": {"model": {"width": 64}}, "environment": {"modules": ["gcc/13"]}}
+->  dropout.h.0 = 0.1 (effective values)    model.width = 64 (configuration)    modules = [...] (modules)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.compare.kinds import Kind, kind_of, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["GROUPS", "Setting", "is_half", "is_rate", "settings_of"]
+
+# In the order in which a difference is likely to change numbers.
+GROUPS = (
+    *("effective values", "recorded", "configuration", "modules", "driver", "MPI", "collective library", "versions"),
+    *("environment", "environment variables", "never decides"),
+)
+_EFFECTIVE_ORDER = (
+    *(Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER, Kind.DTYPE, Kind.ATTENTION, Kind.MODEL, Kind.BATCH, Kind.DATA),
+    *(Kind.SEED, Kind.WORLD, Kind.LENGTH, Kind.NUMERICS, Kind.OTHER, Kind.NEVER),
+)
+_CONFIG_ORDER = (
+    *(Kind.STOCHASTIC, Kind.SEED, Kind.DTYPE, Kind.OPTIMIZER, Kind.SCHEDULE, Kind.BATCH, Kind.DATA, Kind.WORLD),
+    *(Kind.ATTENTION, Kind.NUMERICS, Kind.MODEL, Kind.LENGTH, Kind.OTHER, Kind.NEVER),
+)
+_ENVIRONMENT = {
+    "modules": {"modules", "module", "loadedmodules"},
+    "driver": {"driver", "drivers"},
+    "MPI": {"mpi", "mpich", "openmpi"},
+    "collective library": {"collective", "collectives", "nccl", "rccl", "ccl", "oneccl", "xccl"},
+    "environment variables": {"variables", "environ", "env", "vars"},
+}
+_READ = (  # what `ezpz.track.effective` writes, the longer names first
+    ("dropout_places", Kind.MODEL),
+    ("dropout", Kind.STOCHASTIC),
+    ("stochastic", Kind.STOCHASTIC),
+    ("schedule", Kind.SCHEDULE),
+    ("data", Kind.DATA),
+    ("attention", Kind.ATTENTION),
+    ("numerics", Kind.NUMERICS),
+    ("optimizer.wrappers", Kind.WORLD),
+    ("model.checksum", Kind.NEVER),
+    ("model.dtypes", Kind.DTYPE),
+    ("model.devices", Kind.NUMERICS),
+    ("model.wrappers", Kind.WORLD),
+    ("model.sharded", Kind.WORLD),
+    ("model", Kind.MODEL),
+    ("problems", Kind.NEVER),
+)
+_RATE = re.compile(r"schedule\.(.+\.)?lr\.\d+")
+_HALVES = ("bf16", "bfloat16", "fp16", "float16", "half", "fp8", "float8")
+_WHERE = ("host", "cwd", "executable", "argv", "git_commit")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value.
+
+    Attributes:
+        group: One of `GROUPS`.
+        kind: What it stands for.
+        value: As JSON has it; dicts were taken apart.
+    """
+
+    group: str
+    kind: Kind
+    value: object
+
+    def order(self) -> tuple[int, int]:
+        """Return what to sort by: the likelier it changes numbers, the earlier."""
+        kinds = _EFFECTIVE_ORDER if self.group == "effective values" else _CONFIG_ORDER
+        return GROUPS.index(self.group), kinds.index(self.kind)
+
+
+def is_half(facts: dict[str, Any]) -> bool:
+    """Tell whether a run says that it computes in half precision or less."""
+    found = {name: each for (_, name), each in settings_of(facts).items() if each.kind is Kind.DTYPE}
+    told = (f"{name}={each.value}".lower() for name, each in found.items() if each.value not in (None, False, 0, "no"))
+    return any(word in text for text in told for word in _HALVES)
+
+
+def is_rate(name: str) -> bool:
+    """Tell whether an effective value is the learning rate of one step, ``schedule.lr.100``."""
+    return _RATE.fullmatch(name) is not None
+
+
+def settings_of(facts: dict[str, Any]) -> dict[tuple[str, str], Setting]:
+    """Return the settings of a run by (section, dotted name); what only says where and when is in "never decides"."""
+    found = {}
+    for name, value in _flat(facts.get("effective") or {}):
+        found["effective", name] = _setting("effective values", _effective_kind(name), value)
+    for name, value in _flat(facts.get("config") or {}):
+        kind = kind_of(name)
+        is_path = isinstance(value, str) and value.startswith(("/", "~", "./")) and kind is Kind.OTHER
+        found["config", name] = _setting("configuration", Kind.NEVER if is_path else kind, value)
+    world = (facts.get("ranks") or {}).get("world_size")
+    if world is not None:
+        found["ranks", "world_size"] = Setting("configuration", Kind.WORLD, world)
+    for name, value in _flat(facts.get("environment") or {}):
+        group = _environment_group(name)
+        is_place = group == "environment variables" and kind_of(name) is Kind.NEVER
+        found["environment", name] = Setting("never decides" if is_place else group, Kind.OTHER, value)
+    versions = {**(facts.get("versions") or {}), **({"python": facts["python"]} if facts.get("python") else {})}
+    for name, value in _flat(versions):
+        found["versions", name] = Setting("versions", Kind.OTHER, value)
+    for name in _WHERE:
+        if facts.get(name):
+            found["run", name] = Setting("never decides", Kind.NEVER, facts[name])
+    return found
+
+
+def _setting(group: str, kind: Kind, value: object) -> Setting:
+    return Setting("never decides" if kind is Kind.NEVER else group, kind, value)
+
+
+def _effective_kind(name: str) -> Kind:
+    """Return the kind of an effective value: what was read is told by the beginning of its name."""
+    exact = next((kind for start, kind in _READ if name == start or name.startswith(f"{start}.")), None)
+    if exact is not None:
+        return exact
+    kind = kind_of(name)
+    return Kind.OPTIMIZER if name.startswith("optimizer.") and kind is not Kind.NUMERICS else kind
+
+
+def _environment_group(name: str) -> str:
+    head, _, tail = name.partition(".")
+    if head == "library":  # versions by library, MPI's among those for collectives
+        return "MPI" if "mpi" in tail else "collective library"
+    first = set(words_of(head))
+    return next((group for group, words in _ENVIRONMENT.items() if first & words), "environment")
+
+
+def _flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value

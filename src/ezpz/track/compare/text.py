@@ -1,0 +1,169 @@
+"""A comparison as text of at most 80 columns: verdict, likely causes, curves, differences, throughput."""
+
+from __future__ import annotations
+
+import os
+from itertools import groupby
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from ezpz.track.compare.shown import Line, change_of, folded, shorten
+from ezpz.track.compare.verdict import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ezpz.track.compare.comparison import Comparison
+    from ezpz.track.compare.differences import Difference
+    from ezpz.track.run import Run
+
+__all__ = ["render", "short_path"]
+
+_SHOWN = 12  # lines of a group; the rest is counted
+_GREEN, _RED, _YELLOW, _BOLD, _DIM = "32", "31", "33", "1", "2"
+
+
+def render(
+    runs: Sequence[Run], places: Sequence[Path], found: Sequence[Comparison], *, width: int = 80, color: bool = False
+) -> str:
+    """Return all comparisons as text.
+
+    Args:
+        runs: What was compared, in the order of letters.
+        places: Where it is, as it was asked for.
+        found: The comparisons, each with the first run.
+        width: Columns that may be used.
+        color: Use escapes for colour.
+    """
+
+    def paint(text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if color else text
+
+    lines: list[str] = []
+    for number, item in enumerate(found):
+        if number:
+            lines += ["", "-" * width]
+        lines += _verdict(item, len(found) > 1, width, paint)
+        lines += ["", *_runs(runs, places, item, width)]
+        for block in (_likely(item, width), _curves(item, width)):
+            lines += ["", *block] if block else []
+        lines += _differences(item, width, paint)
+        lines += _throughput(item)
+    return "\n".join(lines) + "\n"
+
+
+def short_path(path: Path) -> str:
+    """Return a path as short as it can be typed here."""
+    try:
+        near = os.path.relpath(path)
+    except (OSError, ValueError):  # the current folder is gone
+        return str(path)
+    return near if len(near) < len(str(path)) and not near.startswith("../..") else str(path)
+
+
+def _verdict(item: Comparison, many: bool, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    code = {0: _GREEN, 1: _RED}.get(item.verdict.exit_code, _YELLOW)
+    head = f"{item.letters[1]} against {item.letters[0]}: " if many else ""
+    texts = [head + item.verdict.text]
+    lines = [paint(line, f"{_BOLD};{code}") for text in texts for line in wrap(text, width, break_on_hyphens=False)]
+    return lines + [line for note in item.verdict.notes for line in wrap(note, width, break_on_hyphens=False)]
+
+
+def _runs(runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: int) -> Iterator[str]:
+    for letter in item.letters:
+        number = ord(letter) - ord("A")
+        run = runs[number]
+        steps = run.table.steps
+        told = f"{run.state}, steps {min(steps)} to {max(steps)}" if steps else f"{run.state}, no rows"
+        place = short_path(places[number])
+        if len(letter) + len(place) + len(told) + 4 <= width:
+            yield f"{letter}  {place}  {told}"
+        else:
+            yield f"{letter}  {place}"
+            yield f"   {told}"
+
+
+def _likely(item: Comparison, width: int) -> list[str]:
+    if not item.verdict.likely:
+        return []
+    agree = item.divergence is not None and item.verdict.step is None
+    head = "material, although the curves agree" if agree else "likely cause"
+    return [head, *_table(item.verdict.likely, width)]
+
+
+def _table(found: Sequence[Difference], width: int, marks: Sequence[Difference] = ()) -> list[str]:
+    """Return a line for each difference, in columns; of many the first 12 are shown and the others counted."""
+    lines = folded(found)
+    kept = lines[:_SHOWN]
+    room = min(max((len(line.key) for line in kept), default=0), width // 2)
+    marked = [_mark(line, marks) for line in kept]
+    rest = max(16, width - 4 - room - max(map(len, marked), default=0))
+    changes = [change_of(line.members[0], rest) for line in kept]
+    across = max(map(len, changes), default=0)
+    texts = [
+        f"  {shorten(line.key, room).ljust(room)}  {change.ljust(across)}{mark}".rstrip()
+        for line, change, mark in zip(kept, changes, marked, strict=True)
+    ]
+    left = len(lines) - len(kept)
+    return [*texts, *([f"  and {left} more: --json lists all"] if left else [])]
+
+
+def _mark(line: Line, marks: Sequence[Difference]) -> str:
+    count = f"  {len(line.members)} of them" if len(line.members) > 1 else ""
+    return count + ("  likely cause" if any(member in marks for member in line.members) else "")
+
+
+def _curves(item: Comparison, width: int) -> list[str]:
+    apart, allowed = item.divergence, item.allowed
+    if apart is None or allowed is None:
+        return []
+    a, b = item.letters
+    mean = f"mean of {apart.window} steps"
+    rows = [
+        (
+            "first difference",
+            _step(apart.first_different),
+            f"to the last bit; {apart.at_start:.1e} at step {apart.first}",
+        ),
+        ("beyond numerics", _step(apart.numerics), f"{mean} above {percent(allowed.mean)}, {allowed.source}"),
+        ("material", _step(apart.material), f"{mean} above {percent(allowed.material)}"),
+        ("largest", percent(apart.largest), f"{mean}, {b} over {a}"),
+        ("at the end", percent(apart.final), f"{mean}: {a} {apart.final_a:.6g}, {b} {apart.final_b:.6g}"),
+    ]
+    sign = {"start": "seen in the first steps", "jump": "a sudden change"}.get(apart.how)
+    if sign:
+        rows[1] = (*rows[1][:2], sign)
+    if apart.first_different is None:
+        rows = [("first difference", "none", "equal to the last bit"), (*rows[4][:2], f"{mean}: {apart.final_a:.6g}")]
+    over = f"{apart.points} common step{'s' * (apart.points > 1)}, {apart.first} to {apart.last}"
+    lines = [f"{item.metric} over {over}"]
+    for name, value, note in rows:
+        first, *others = wrap(note, max(20, width - 31), break_on_hyphens=False)
+        lines += [f"  {name:<17} {value:<10} {first}", *(f"{'':31}{other}" for other in others)]
+    return lines
+
+
+def _step(step: int | None) -> str:
+    return "none" if step is None else f"step {step}"
+
+
+def _differences(item: Comparison, width: int, paint: Callable[[str, str], str]) -> Iterator[str]:
+    if not item.differences:
+        yield ""
+        yield "no setting differs"
+        return
+    likely = item.verdict.likely if item.verdict.step is not None else ()
+    for group, members in groupby(item.differences, key=lambda difference: difference.group):
+        yield ""
+        yield paint(group, _DIM) if group == "never decides" else group
+        yield from _table(list(members), width, likely)
+
+
+def _throughput(item: Comparison) -> list[str]:
+    speed = item.throughput
+    if speed is None:
+        return []
+    a, b = item.letters
+    told = f"{b}/{a} {speed.ratio:.3g} ({speed.low:.3g} to {speed.high:.3g})"
+    return ["", f"throughput ({speed.source})", f"  {a} {speed.a:.4g}  {b} {speed.b:.4g}  {told}"]

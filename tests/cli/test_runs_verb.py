@@ -1,0 +1,177 @@
+"""`ezpz runs`: what it finds, what it says of each, and that it stays fast."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.cli.run_table import age
+from ezpz.cli.runs import main
+
+SRC = str(Path(ezpz.__file__).parents[1])
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(name, rows=(), **facts):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"name": folder.parent.name, "state": "finished", **facts}))
+        lines = [{"v": 1, "t": 1000.0 + n, "step": n, "m": row} for n, row in enumerate(rows)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return folder
+
+    return make
+
+
+def listed(*words, capsys):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, capsys):
+    times = {"started": "2026-11-20T16:20:01+00:00", "ended": "2026-11-20T16:25:01+00:00"}
+    make_run("outputs/train/2", [{"loss": 3.0 - n / 10, "tps": 1000.0} for n in range(10)], **times)
+    make_run(
+        "outputs/train/1",
+        [{"train/loss": "NaN", "dt": 0.5}],
+        started="2026-11-19T16:20:01+00:00",
+        state="failed",
+        cause="ValueError: x",
+    )
+    found = listed(capsys=capsys)
+    assert [each["run"] for each in found] == ["train/1", "train/2"]
+    assert [each["state"] for each in found] == ["failed", "finished"]
+    assert (found[1]["loss"], found[1]["last_step"], found[1]["seconds"]) == (2.1, 9, 300.0)
+    assert (found[1]["rate"], found[1]["rate_unit"]) == (1000.0, "tok/s")
+    assert (found[0]["loss"], found[0]["rate"], found[0]["cause"]) == ("NaN", 2.0, "ValueError: x")
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["STATE", "STARTED", "STEP", "LOSS", "RATE", "TOOK", "RUN"]
+    assert lines[1].endswith("train/1")
+    assert lines[2] == "    ValueError: x"
+    assert lines[3].split()[-6:] == ["2.1", "1k", "tok/s", "5", "min", "train/2"]
+    assert lines[-1].startswith("2 runs in ")
+
+
+def test_a_usual_folder_fits_80_columns(make_run, capsys):
+    rows = [{"loss": 0.123456789, "sps": 123456.0}] * 3
+    make_run(
+        "outputs/train/2026-11-20-162001", rows, started="2026-11-20T16:20:01+00:00", state="died", cause="word " * 40
+    )
+    main([])
+    assert max(map(len, capsys.readouterr().out.splitlines()[:-1])) <= 80
+
+
+def test_the_launch_says_why_a_run_died(make_run, tmp_path, capsys):
+    name = "5f3a90c2-1111"
+    record = tmp_path / "state/ezpz/launches/2026-11-21-191256-5f3a90c2/run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"launch_id": name, "cause": {"text": "rank 1 on n02 was killed by SIGKILL"}}))
+    make_run("outputs/a/1", [{"x": 1}], state="running", launch={"EZPZ_LAUNCH_ID": name})
+    make_run("outputs/b/1", [{"x": 1}], state="running", launch={"EZPZ_LAUNCH_ID": "5f3a90c2-other"})
+    one, other = listed(capsys=capsys)
+    assert (one["state"], one["cause"]) == ("died", "rank 1 on n02 was killed by SIGKILL")
+    assert "killed, or its host was lost" in other["cause"]
+    main([])
+    assert "    rank 1 on n02 was killed by SIGKILL\n" in capsys.readouterr().out
+
+
+def test_a_running_run_shows_the_age_of_its_last_row(tmp_path, capsys):
+    code = (
+        "import ezpz, time; ezpz.History('r', 'outputs/r/1').update({'loss': 1.5}); print(flush=True); time.sleep(60)"
+    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as process:
+        process.stdout.readline()
+        main([])
+        lines = capsys.readouterr().out.splitlines()
+        process.kill()
+    assert lines[1].startswith("running")
+    assert lines[2].startswith("    last row ")
+
+
+def test_states_can_be_chosen(make_run, capsys):
+    make_run("outputs/a/1", state="finished")
+    make_run("outputs/a/2", state="failed")
+    assert [each["run"] for each in listed("--state", "failed", capsys=capsys)] == ["a/2"]
+    main(["--state", "stopped"])
+    assert "0 of 2 runs" in capsys.readouterr().out
+
+
+def test_a_folder_without_runs_is_one_line_and_2(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for words in (["empty"], ["nowhere"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_foreign_folders_are_passed_over_in_silence(make_run, tmp_path, capsys):
+    make_run("outputs/a/1")
+    for place, content in {
+        "launch/run.json": '{"launch_id": "x"}',
+        "other/run.json": "[",
+        "x/.hidden/metrics.jsonl": "",
+    }.items():
+        (tmp_path / "outputs" / place).parent.mkdir(parents=True)
+        (tmp_path / "outputs" / place).write_text(content)
+    (tmp_path / "outputs" / "loop").symlink_to(tmp_path / "outputs")
+    [found] = listed(capsys=capsys)
+    assert found["run"] == "a/1"
+    assert found["last_step"] is None
+    assert main([]) == 0
+
+
+def test_torn_and_foreign_lines_and_windows_of_ranks_cost_nothing(make_run, capsys):
+    folder = make_run("outputs/a/1", [{"loss": float(n)} for n in range(50)])
+    window = (
+        '{"v":1,"t":2.0,"step":49,"k":"ranks","m":{"world":4,"keys":{"loss":{"mean":[' + "1.5," * 30000 + "2]}}}}\n"
+    )
+    with (folder / "metrics.jsonl").open("a") as journal:
+        journal.write(window + '{"v":7}\n[1]\n{"v":1,"t"')
+    [found] = listed(capsys=capsys)
+    assert (found["last_step"], found["loss"], found["first_step"]) == (49, 49.0, 0)
+
+
+def test_hundreds_of_runs_are_listed_at_once_without_reading_them_whole(make_run, capsys):
+    big = "".join(f'{{"v":1,"t":{n},"step":{n},"m":{{"loss":1.5}}}}\n' for n in range(20000))
+    for number in range(300):
+        folder = make_run(f"outputs/a/{number}")
+        if number < 20:
+            (folder / "metrics.jsonl").write_text(big)
+    begin = time.perf_counter()
+    assert len(listed(capsys=capsys)) == 300
+    assert time.perf_counter() - begin < 10
+
+
+def test_nothing_heavy_is_loaded(make_run, tmp_path):
+    make_run("outputs/a/1", [{"loss": 1.0}])
+    code = (
+        "import sys; from ezpz.cli.runs import main; main([]); "
+        "print([n for n in ('torch', 'numpy', 'matplotlib', 'xarray', 'h5py', 'rich') if n in sys.modules])"
+    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (42, "42 s"), (720, "12 min"), (11520, "3.2 h"), (72000, "20 h"), (432000, "5 d")],
+)
+def test_ages_have_one_unit(seconds, text):
+    assert age(seconds) == text

@@ -1,0 +1,204 @@
+"""What two runs have set differently: kinds by name, order, and what is material."""
+
+import pytest
+
+from ezpz.track.compare.comparable import why_not
+from ezpz.track.compare.differences import differences, same
+from ezpz.track.compare.kinds import Kind, kind_of
+from ezpz.track.compare.shown import change_of, folded, shorten
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("hidden-dropout", Kind.STOCHASTIC),
+        ("model.attn_pdrop", Kind.STOCHASTIC),
+        ("drop_path_rate", Kind.STOCHASTIC),
+        ("data.drop_last", Kind.DATA),
+        ("lr-decay-iters", Kind.SCHEDULE),
+        ("min_lr", Kind.SCHEDULE),
+        ("lrWarmupFrac", Kind.SCHEDULE),
+        ("lr", Kind.OPTIMIZER),
+        ("learning_rate", Kind.OPTIMIZER),
+        ("weight_decay", Kind.OPTIMIZER),
+        ("clip_grad", Kind.OPTIMIZER),
+        ("bf16", Kind.DTYPE),
+        ("use_flash_attn", Kind.ATTENTION),
+        ("micro_batch_size", Kind.BATCH),
+        ("data_path", Kind.DATA),
+        ("tensor_parallel_size", Kind.WORLD),
+        ("dropout_seed", Kind.SEED),
+        ("tf32", Kind.NUMERICS),
+        ("train_iters", Kind.LENGTH),
+        ("num_layers", Kind.MODEL),
+        ("outdir", Kind.NEVER),
+        ("log_interval", Kind.NEVER),
+        ("colour", Kind.OTHER),
+    ],
+)
+def test_a_name_tells_the_kind_of_a_setting(name, kind):
+    assert kind_of(name) is kind
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_same"),
+    [
+        (1, 1.0, True),
+        (0.1, "0.1", True),
+        (True, "true", True),
+        (0.3, 0.1 + 0.2, True),
+        (1795194001234, 1795194001235, False),
+        ("a", "b", False),
+        ([1, 2], [1, 2.0], True),
+        ([1, 2], [2, 1], False),
+        (None, 0, False),
+    ],
+)
+def test_values_are_the_same_however_tools_write_them(a, b, is_same):
+    assert same(a, b) is is_same
+
+
+def facts(effective=None, config=None, **more):
+    return {"effective": effective or {}, "config": config or {}, **more}
+
+
+def test_what_changes_numbers_comes_first_and_what_never_decides_last():
+    first = facts(
+        {"schedule.class": "A", "dropout.h": 0.0, "model.checksum": "x", "attention.backends": {"flash": True}},
+        {"data_path": "/a", "seed": 1, "outdir": "/o1", "name": "only here"},
+        environment={"modules": ["gcc/12", "mpi/1"], "mpi": {"version": "4"}, "driver": "1", "nccl": "2.1"},
+        versions={"torch": "2.12"},
+        host="n1",
+    )
+    second = facts(
+        {"schedule.class": "B", "dropout.h": 0.1, "model.checksum": "y", "attention.backends": {"flash": False}},
+        {"data_path": "/b", "seed": 2, "outdir": "/o2"},
+        environment={"modules": ["gcc/13", "mpi/1"], "mpi": {"version": "5"}, "driver": "2", "nccl": "2.2"},
+        versions={"torch": "2.13"},
+        host="n2",
+    )
+    found = differences(first, second)
+    groups = list(dict.fromkeys(item.group for item in found))
+    assert groups == [
+        *("effective values", "configuration", "modules", "driver", "MPI", "collective library", "versions"),
+        "never decides",
+    ]
+    assert [item.key for item in found[:5]] == [
+        *("dropout.h", "schedule.class", "attention.backends.flash", "seed", "data_path")
+    ]
+    assert {item.key for item in found if item.material} == {"dropout.h", "schedule.class"}
+    assert {item.key for item in found if item.group == "never decides"} == {"model.checksum", "outdir", "name", "host"}
+    assert next(item for item in found if item.key == "name").change == "only in A"
+
+
+def test_effective_values_that_only_one_run_has_recorded_are_no_difference():
+    assert differences(facts({"dropout.h": 0.1}), facts()) == []
+    [item] = differences(facts({"dropout.h": 0.1, "a": 1}), facts({"a": 1}))
+    assert (item.change, item.material) == ("only in A", True)
+    [item] = differences(facts({"a": 1}), facts({"dropout.h": 0.0, "a": 1}))
+    assert not item.material  # a dropout of 0 does nothing
+    assert differences(facts({"optimizer.class": "SGD", "dropout.h": 0.1}), facts({"optimizer.class": "SGD"})) == []
+    found = differences(facts({"optimizer.class": "SGD", "schedule.class": "X"}), facts({"optimizer.class": "SGD"}))
+    assert [(item.key, item.material) for item in found] == [("schedule.class", False)]
+
+
+def test_without_effective_values_the_configuration_decides():
+    found = differences(
+        facts(config={"dropout": 0.0, "attn": "flash"}), facts(config={"dropout": "0.1", "attn": "math"})
+    )
+    assert [(item.key, item.material) for item in found] == [("dropout", True), ("attn", False)]
+
+
+def test_what_only_counts_or_says_how_it_is_computed_is_not_material():
+    def read(number, name):
+        return facts(
+            {
+                "model.devices": {name: 9},
+                "model.wrappers": [name],
+                "model.buffers": {"float32": number},
+                "model.modules": {"Linear": number},
+                "model.checksum": name,
+                "dropout_places": {"h": number},
+                "optimizer.wrappers": [name],
+                "optimizer.groups.0.tensors": number,
+                "optimizer.groups.0.fused": name == "a",
+                "schedule.step": number,
+                "attention.layers.0": name,
+                "numerics.tf32": name == "a",
+                "problems": [name],
+            },
+            environment={
+                "library": {"mpi": name, "nccl": name},
+                "system": name,
+                "variables": {"OMP_NUM_THREADS": name},
+            },
+        )
+
+    found = differences(read(1, "a"), read(2, "b"))
+    assert len(found) == 18
+    assert not any(item.material for item in found)
+    groups = {item.key: item.group for item in found}
+    assert (groups["library.mpi"], groups["library.nccl"]) == ("MPI", "collective library")
+    assert (groups["variables.OMP_NUM_THREADS"], groups["system"]) == ("environment variables", "environment")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["model.parameters", "model.class", "model.dtypes.bfloat16", "optimizer.groups.1.weight_decay", "schedule.T_max"],
+)
+def test_what_is_trained_otherwise_is_material(key):
+    [item] = differences(facts({key: 1}), facts({key: 2}))
+    assert item.material
+
+
+def test_schedules_that_were_asked_at_other_steps_are_not_material():
+    found = differences(facts({"schedule.lr": {"0": 1.0, "50": 0.5}}), facts({"schedule.lr": {"0": 1.0, "60": 0.4}}))
+    assert not any(item.material for item in found)
+    found = differences(facts({"schedule.lr": {"0": 1.0, "50": 0.5}}), facts({"schedule.lr": {"0": 1.0, "50": 0.4}}))
+    assert [(item.key, item.material) for item in found] == [("schedule.lr.50", True)]
+
+
+def test_equal_differences_of_many_layers_are_one_line():
+    ours = {f"dropout.blocks.{layer}.drop": 0.0 for layer in range(24)}
+    theirs = dict.fromkeys(ours, 0.1) | {"dropout.blocks.7.drop": 0.2}
+    lines = folded(differences(facts(ours), facts(theirs)))
+    assert [(line.key, len(line.members)) for line in lines] == [
+        ("dropout.blocks.*.drop", 23),
+        ("dropout.blocks.7.drop", 1),
+    ]
+
+
+def test_a_change_shows_what_matters_of_long_values():
+    ours, theirs = [f"module-{n}/1.0" for n in range(30)], [f"module-{n}/1.0" for n in range(29)] + ["module-29/2.0"]
+    [item] = differences(facts(environment={"modules": ours}), facts(environment={"modules": theirs}))
+    assert change_of(item, 60) == "-module-29/1.0 +module-29/2.0"
+    [item] = differences(facts(config={"x": "a" * 90 + "old"}), facts(config={"x": "a" * 90 + "new"}))
+    text = change_of(item, 60)
+    assert len(text) <= 60
+    assert "old" in text
+    assert "new" in text
+    assert shorten("abcdefghij", 6) == "ab..ij"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ({"batch_size": 8}, {"batch_size": 8}, ""),
+        ({"batch_size": 8}, {"batch_size": 16}, "batch size 8 in A and 16 in B"),
+        ({"batch_size": 8, "grad_accum": 2}, {"batch_size": 16}, ""),
+        ({"global_batch_size": 64, "micro_batch_size": 2}, {"global_batch_size": 64, "micro_batch_size": 4}, ""),
+        ({"global_batch_size": 64}, {"global_batch_size": 32}, "global batch size 64 in A and 32 in B"),
+        ({"seq_length": 128}, {"seq_length": 256}, "sequence length 128 in A and 256 in B"),
+    ],
+)
+def test_a_step_of_other_samples_cannot_be_compared(first, second, reason):
+    told = why_not(facts(config=first), facts(config=second), ("A", "B"))
+    assert told.startswith(reason)
+    assert bool(told) == bool(reason)
+
+
+def test_another_world_size_counts_unless_the_batch_makes_up_for_it():
+    one, two = {"ranks": {"world_size": 2}}, {"ranks": {"world_size": 4}}
+    assert "world size 2 in A and 4 in B" in why_not(facts(**one), facts(**two), ("A", "B"))
+    assert not why_not(facts(config={"batch_size": 8}, **one), facts(config={"batch_size": 4}, **two), ("A", "B"))
+    assert not why_not(facts(config={"tp": 1}, **one), facts(config={"tp": 2}, **two), ("A", "B"))
