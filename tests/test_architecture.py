@@ -33,7 +33,20 @@ MAY_IMPORT = {
     "cli": {"cluster", "launch", "dist", "track", "train", "models", "test_dist"} | LEAVES,
 }
 STANDARD_ONLY = {"errors", "log", "rank_log", "redact", "progress", "ranks", "cluster", "launch"}
-HEAVY = ("torch", "numpy", "rich", "mpi4py", "xarray", "h5py", "matplotlib", "plotext", "wandb", "pandas")
+HEAVY = (
+    "torch",
+    "numpy",
+    "rich",
+    "mpi4py",
+    "xarray",
+    "h5py",
+    "matplotlib",
+    "plotext",
+    "wandb",
+    "pandas",
+    "mlflow",
+    "tensorboard",
+)
 MODULES = sorted(SRC.rglob("*.py"))
 
 

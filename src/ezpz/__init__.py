@@ -99,6 +99,9 @@ if TYPE_CHECKING:
     from ezpz.log import get_logger as get_logger
     from ezpz.progress import heartbeat as heartbeat
     from ezpz.track import History as History
+    from ezpz.track import add_profile_option as add_profile_option
+    from ezpz.track import histogram as histogram
+    from ezpz.track import profile as profile
     from ezpz.track import setup_wandb as setup_wandb
     from ezpz.track import verify_wandb as verify_wandb
 
@@ -196,7 +199,7 @@ _HOMES = {
     "errors": ("EzpzError",),
     "log": ("get_logger",),
     "progress": ("heartbeat",),
-    "track": ("History", "setup_wandb", "verify_wandb"),
+    "track": ("History", "add_profile_option", "histogram", "profile", "setup_wandb", "verify_wandb"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _PACKAGES = (

@@ -86,7 +86,7 @@ def get_logger(
     return logger
 
 
-def log_to(folder: str | os.PathLike[str] | None) -> str | None:
+def log_to(folder: str | os.PathLike[str] | None, *, replace: bool = True) -> str | None:
     """Let every logger of `get_logger` also write this rank's lines, from INFO on, to a file below ``folder``.
 
     The file is opened with the rank's first WARNING and begins with the lines before it; ``EZPZ_LOG_FILES=all`` opens it
@@ -94,11 +94,14 @@ def log_to(folder: str | os.PathLike[str] | None) -> str | None:
 
     Args:
         folder: For example ``logs`` of a run's folder; None ends the writing. ``EZPZ_LOG_DIR`` stands above it.
+        replace: Whether a folder that was given before gives way; `ezpz.History`, which names its own, lets it stay.
 
     Returns:
         The path that this rank's file has, or would have; None after None.
     """
     global _file
+    if _file is not None and not replace:
+        return _file.path
     old, _file = _file, None
     if old is not None:
         old.close()

@@ -21,12 +21,12 @@ import math
 import os
 import sys
 import threading
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
 from ezpz.errors import EzpzError
 from ezpz.ranks import from_environ, of_this_launch
 
-__all__ = ["heartbeat", "stage"]
+__all__ = ["heartbeat", "reached", "stage"]
 
 _EVERY = 1.0  # seconds between two beats
 _CONNECT = 0.2  # seconds that a rank waits for its leader, once
@@ -40,6 +40,8 @@ _next = -math.inf  # the moment from which on a beat is due; infinite where nobo
 _lock = threading.Lock()
 _leader: _Leader | None = None
 _told: set[str] = set()
+
+reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
 
 def heartbeat() -> None:
@@ -58,6 +60,7 @@ def stage(name: str) -> None:
     Args:
         name: ``torch``, ``group`` or ``step``; one word.
     """
+    reached.setdefault(name, time())
     if name not in _told and _next != math.inf:
         _speak(name, beat=False)
 

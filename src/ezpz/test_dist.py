@@ -13,7 +13,6 @@ import argparse
 import os
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="DeepSpeed's configuration, for --strategy deepspeed (generated)",
     )
-    add("--profile", action="store_true", help="write a pyinstrument profile of rank 0")
+    ezpz.add_profile_option(parser)
     add("--no-plots", action="store_true", help="draw nothing; the data is written all the same")
     add("--outdir", default=None, metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
     add("--name", default="test_dist", help="name of the run (test_dist)")
@@ -220,9 +219,9 @@ class Trainer:
 
 
 def train(
-    trainer: Trainer, batches: Callable[[int], Batch], history: ezpz.History, world_size: int
+    trainer: Trainer, batches: Callable[[int], Batch], history: ezpz.History, world_size: int, ended: Callable[[], None]
 ) -> dict[str, list[float]]:
-    """Train to the end and return the step times."""
+    """Train to the end, call ``ended`` after every step, and return the step times."""
     config = trainer.config
     times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
     for step in range(config.train_iters):
@@ -235,12 +234,13 @@ def train(
             logger.info(line)
         for name, values in times.items():
             values.append(metrics[name])
+        ended()
     return times
 
 
 def run(args: argparse.Namespace) -> None:
     """Set up, train, and show what happened."""
-    from ezpz.train import print_timing, profile
+    from ezpz.train import print_timing
 
     config = configure(args)
     rank = ezpz.setup_torch(seed=config.seed)
@@ -252,13 +252,14 @@ def run(args: argparse.Namespace) -> None:
     trainer = Trainer(config, device, world_size)
     logger.info(f"model={trainer.network}\n{trainer.parameters:,} parameters")
     with ezpz.History(args.name, args.outdir) as history:
-        history.log_config({**asdict(config), "world_size": world_size, "parameters": trainer.parameters})
-        with profile((history.outdir or Path()) / "profile", enabled=args.profile and rank == 0) as files:
-            times = train(trainer, make_batches(config, rank, world_size, device), history, world_size)
+        facts = {**asdict(config), "world_size": world_size, "parameters": trainer.parameters}
+        history.log_config(facts, model=trainer.model, optimizer=trainer.optimizer)
+        with ezpz.profile(args.profile) as prof:
+            times = train(trainer, make_batches(config, rank, world_size, device), history, world_size, prof.step)
         if rank == 0:
             print_timing(times, skip=config.warmup)
             logger.info(f"dataset={history.finalize(plots=not args.no_plots)}")
-            _bullets("written", {**history.paths, **{file.suffix[1:] + " profile": file for file in files}})
+            _bullets("written", {**history.paths, **{file.name: file for file in prof.files}})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

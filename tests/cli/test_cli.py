@@ -27,7 +27,10 @@ def test_a_debug_run_shows_the_traceback_of_every_verb(run_cli, clean_env):
     assert "Traceback" in debug.stderr
 
 
-@pytest.mark.parametrize("verb", ["kill", "launch", "simulate", "stacks", "test", "where"])
+@pytest.mark.parametrize(
+    "verb",
+    ["compare", "export", "kill", "launch", "plot", "report", "runs", "simulate", "stacks", "test", "watch", "where"],
+)
 def test_every_verb_explains_itself(run_cli, verb):
     done = run_cli([*EZPZ, verb, "--help"])
     assert done.returncode == 0

@@ -49,6 +49,7 @@ def test_null_is_nothing_and_other_keys_are_options_of_the_smoke_test():
     assert configured._smoke_options({"batch_size": "8", "no_plots": "true", "profile": "false"}) == [
         "--batch-size=8",
         "--no-plots",
+        "--profile=false",
     ]
     with pytest.raises(UsageError, match="a switch"):
-        configured._smoke_options({"profile": "8"})
+        configured._smoke_options({"no_plots": "8"})

@@ -38,6 +38,7 @@ def test_a_run_from_first_step_to_last_file(tmp_path, capsys):
         "metrics.jsonl",
         *sorted(f"plots/mplot/{kind}s/{name}.{kind}" for kind in ("png", "svg") for name in ("accuracy", "dt", "loss")),
         *sorted(f"plots/tplot/{name}.txt" for name in ("accuracy", "dt", "loss")),
+        "report.html",
         "run.json",
         "train.h5",
     ]
@@ -48,6 +49,7 @@ def test_a_run_from_first_step_to_last_file(tmp_path, capsys):
         "tplot": "plots/tplot",
         "pngs": "plots/mplot/pngs",
         "svgs": "plots/mplot/svgs",
+        "report": "report.html",
     }
     assert all(path.is_absolute() and path.exists() for path in history.paths.values())
     facts = run_json(history.outdir)
@@ -149,7 +151,9 @@ def test_other_ranks_return_lines_and_write_nothing(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     with History("train") as history:
         assert history.update({"a": 0.5, "b": math.nan}) == "a=0.5 b=nan"
-        assert history.update({"a": object()}, summarize=False) == ""
+        assert history.update({"a": 1.0}, summarize=False) == ""
+        with pytest.raises(TrackError):  # as on rank 0, so that all ranks end alike
+            history.update({"a": object()})
         history.log_config({"lr": 0.1})
         assert history.export() is None
         assert history.outdir is None

@@ -114,8 +114,11 @@ def test_a_program_that_forgets_finalize_leaves_its_journal(
         f"import sys\n{loaded}\nfrom ezpz.track import History\nh = History('a', 'out')\nh.update({{'x': 1}})\n{end}"
     )
     assert result.returncode == code, result.stderr
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == state
+    facts = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert facts["state"] == state
+    assert facts.get("cause", "").startswith("ZeroDivisionError: " if end == "1 / 0" else "")
     assert len(read_journal(tmp_path / "out")) == 1
+    assert (tmp_path / "out" / "a.h5").exists() == bool(loaded)
 
 
 def test_a_forked_child_leaves_the_run_alone(run_python, tmp_path):

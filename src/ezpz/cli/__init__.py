@@ -13,12 +13,18 @@ __all__ = ["main"]
 
 # verb: (module with a `main(argv) -> int`, what it does)
 VERBS = {
+    "compare": ("ezpz.cli.compare", "show what runs have set differently, and where their curves part"),
+    "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it"),
     "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them"),
     "launch": ("ezpz.launch.verb", "start a command once per rank"),
+    "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters"),
+    "report": ("ezpz.cli.report", "write a run as one HTML page"),
+    "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why"),
     "simulate": ("ezpz.cli.simulate", "run a script as one rank of a world of N: does it fit?"),
     "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one"),
     "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
+    "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends"),
     "where": ("ezpz.cli.where", "show scheduler, hosts, devices and site, and where each answer came from"),
 }
 

@@ -120,7 +120,10 @@ def _end(rank: int, code: int, reason: str) -> NoReturn:
     """End this process with the exit code of the rank that failed, after its own handler of SIGTERM, if it has one."""
     # To the descriptor: the main thread may hold the lock of sys.stderr.
     os.write(2, f"ezpz: this rank ends because rank {rank} failed: {reason}\n".encode())
-    if callable(signal.getsignal(signal.SIGTERM)):
+    handler = signal.getsignal(signal.SIGTERM)
+    # A history's handler (ezpz.track.signals) would end this process by the signal, and so hide the code.
+    complete = getattr(handler, "complete", None)
+    if callable(handler) and not (complete is not None and complete()):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE)
     for stream in (sys.stdout, sys.stderr):

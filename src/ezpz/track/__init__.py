@@ -9,12 +9,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ezpz.track.distribution import Histogram as Histogram
+    from ezpz.track.distribution import histogram as histogram
     from ezpz.track.history import History as History
-    from ezpz.track.journal import read_journal as read_journal
+    from ezpz.track.profiles.profile_spec import add_profile_option as add_profile_option
+    from ezpz.track.profiles.profiling import Profile as Profile
+    from ezpz.track.profiles.profiling import profile as profile
+    from ezpz.track.records import read_journal as read_journal
+    from ezpz.track.run import open_run as open_run
+    from ezpz.track.trackers import Tracker as Tracker
     from ezpz.track.wandb import setup_wandb as setup_wandb
     from ezpz.track.wandb import verify_wandb as verify_wandb
 
-_HOME_OF = {"History": "history", "read_journal": "journal", "setup_wandb": "wandb", "verify_wandb": "wandb"}
+_HOME_OF = {
+    "Histogram": "distribution",
+    "History": "history",
+    "Profile": "profiles.profiling",
+    "Tracker": "trackers",
+    "add_profile_option": "profiles.profile_spec",
+    "histogram": "distribution",
+    "open_run": "run",
+    "profile": "profiles.profiling",
+    "read_journal": "records",
+    "setup_wandb": "wandb",
+    "verify_wandb": "wandb",
+}
 
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
 

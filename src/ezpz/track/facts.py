@@ -1,6 +1,6 @@
 """What is known about a run when it starts: arguments, versions, host, ranks, commit, launch. Secrets are left out.
 
-Reads, and nothing else of the environment: EZPZ_LAUNCH_CMD EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
+Reads, besides what `ezpz.track.environment` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
+from ezpz.track.environment import collect_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,15 +23,28 @@ if TYPE_CHECKING:
 
 __all__ = ["collect_facts", "git_commit", "redact_config", "script_name"]
 
-_LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
-_LIBRARIES = ("ezpz", "torch", "numpy", "h5py", "h5netcdf", "xarray", "matplotlib", "plotext", "wandb")
+_LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
+_LIBRARIES = (
+    "ezpz",
+    "torch",
+    "numpy",
+    "h5py",
+    "h5netcdf",
+    "xarray",
+    "matplotlib",
+    "plotext",
+    "wandb",
+    "mlflow",
+    "pyinstrument",
+    "mpi4py",
+)
 
 
 def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str]) -> dict[str, object]:
     """Return what ``run.json`` says about how a run was started.
 
     Args:
-        environ: The environment; only the four variables named above are read.
+        environ: The environment; what is read is named above.
         ranks: Who this process is.
         argv: Arguments of the program, its name first.
 
@@ -49,6 +63,7 @@ def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str])
         "ranks": {field: value for field, value in ranks.named().items() if value is not None},
         **({"git_commit": commit} if commit else {}),
         **({"launch": launch} if launch else {}),
+        "environment": collect_environment(environ),
     }
 
 

@@ -4,7 +4,8 @@
 
     running    the process has not ended, or was killed before it could say anything more
     finished   `History.finalize` was called
-    failed     an exception ended the run
+    failed     an exception ended the run; ``cause`` says which
+    stopped    a signal did, ``cause`` says which
     exited     the process ended by itself without `History.finalize`
 """
 
@@ -23,14 +24,29 @@ from ezpz.track.held import birth
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RunFile", "make_folder", "now", "write_atomically"]
+__all__ = ["RunFile", "make_folder", "now", "run_name", "write_atomically"]
 
 SCHEMA = 1
+_drafts = count()
 
 
 def now() -> str:
     """Return the local time with its zone in ISO 8601, to the second."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def run_name(name: str) -> str:
+    """Return a run's name, which is a folder's too.
+
+    Raises:
+        UsageError: It is no folder name.
+    """
+    if name in {"", ".."} or Path(name).name != name or not name.isprintable():
+        raise UsageError(
+            f"cannot name a run: {name!r} (from History(name=...)); expected one folder name without '/'. "
+            f"Use for example History(name='train')."
+        )
+    return name
 
 
 def make_folder(name: str, outdir: str | os.PathLike[str] | None, stamp: str) -> Path:
@@ -84,7 +100,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OSError: The file cannot be written; the old one is untouched.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A signal's handler may write the same file in the middle of this.
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{next(_drafts)}.tmp")
     try:
         with draft.open("wb") as file:
             file.write(data)
@@ -127,6 +144,12 @@ class RunFile:
             return [self.path.read_text(errors="replace")]
         return [*older, before]
 
+    def earlier_trackers(self) -> dict[str, object]:
+        """Return what trackers left behind when this folder was used before, so that they go on with the same run."""
+        older: list[object] = self.facts.get("earlier", [])  # type: ignore[assignment]  # made by __init__
+        kept = older[-1].get("trackers") if older and isinstance(older[-1], dict) else None
+        return kept if isinstance(kept, dict) else {}
+
     def save(self) -> None:
         """Write the facts.
 
@@ -135,20 +158,22 @@ class RunFile:
         """
         write_atomically(self.path, (json.dumps(self.facts, indent=2) + "\n").encode())
 
-    def end(self, state: str, paths: Mapping[str, Path], problems: list[str]) -> None:
+    def end(self, state: str, paths: Mapping[str, Path], problems: list[str], cause: str = "") -> None:
         """Write how the run ended.
 
         Args:
-            state: ``finished``, ``failed`` or ``exited``.
+            state: ``finished``, ``failed``, ``stopped`` or ``exited``.
             paths: What was written; shown relative to the folder.
             problems: What went wrong with the records themselves, in sentences.
+            cause: Why the run failed or was stopped.
 
         Raises:
             OSError: The file cannot be written; the old one is untouched.
         """
         self.facts.update(state=state, ended=now(), paths=_relative(paths, self.path.parent))
-        if problems:
-            self.facts["problems"] = problems
+        self.facts.pop("cause", None)
+        self.facts |= {"cause": cause} if cause else {}
+        self.facts |= {"problems": problems} if problems else {}
         self.save()
 
 

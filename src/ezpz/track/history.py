@@ -2,152 +2,242 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.log import get_logger
+from ezpz.log import get_logger, log_to
 from ezpz.progress import heartbeat
 from ezpz.ranks import from_environ
-from ezpz.track import wandb
 from ezpz.track.facts import collect_facts, redact_config, script_name
+from ezpz.track.folder import run_name
+from ezpz.track.onward import Onward, across_of
+from ezpz.track.stepping import step_of, weight_of
+from ezpz.track.timeline import timeline
+from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
-from ezpz.track.writer import Writer
+from ezpz.track.writer import Writer, told
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from ezpz.track.values import Value
+    from ezpz.track.trackers import Tracker
 
-__all__ = ["History"]
+__all__ = ["History", "current_folder"]
+
+_newest: ref[History] | None = None
+_logs = ""  # where a history has this rank's log
 
 
 class History:
     """A run's metrics: every row reaches the journal at once, the rest is made from it at the end.
 
-    Rank 0 records. On other ranks the same calls return the same lines and write nothing. Nothing here is a
-    collective, and no device is waited for except by reading a tensor that was passed.
+    Rank 0 records. On other ranks the same calls return the same lines, and their values travel to rank 0 in the background,
+    a window of steps at a time. Nothing here is a collective, and no device is waited for except once per window.
 
         with ezpz.History() as history:
             for step in range(100):
                 print(history.update({"loss": loss, "dt": dt}))
 
-    Leaving the block finalizes; an exception marks the run as failed, keeps all data, draws nothing and passes on. A
-    program that ends without `finalize` leaves the journal and ``run.json``, from which all else can be made.
+    Leaving the block finalizes; an exception marks the run as failed, keeps all data, draws nothing and passes on. SIGTERM
+    leaves a complete export too. A program that ends without `finalize` leaves the journal and ``run.json``, from which
+    all else can be made (``ezpz export``, ``ezpz report``).
 
     Attributes:
         name: Name of the run and of its HDF5 file.
-        outdir: The run folder; None on other ranks, unless it was given.
+        outdir: The run folder; on other ranks, unless it was given, None until rank 0 has told.
         paths: What has been written so far, as absolute paths: ``run`` and ``journal`` at once, ``dataset`` after an
-            export, the folders ``tplot``, ``pngs`` and ``svgs`` after drawing. Empty on other ranks.
+            export, the folders ``tplot``, ``pngs`` and ``svgs`` and the ``report`` after drawing. Empty on other ranks.
     """
 
-    def __init__(self, name: str | None = None, outdir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        outdir: str | os.PathLike[str] | None = None,
+        *,
+        window: int = 100,
+        trackers: str | Sequence[str | Tracker] | None = None,
+    ) -> None:
         """Make the run folder and open its journal.
 
         Args:
             name: Name of the run; otherwise that of the running module or script.
-            outdir: The run folder itself, made if need be; rows are added to a journal that it holds already.
-                Otherwise ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` below the current folder.
+            outdir: The run folder itself, made if need be; rows are added to a journal that it holds already, as a further
+                attempt. Otherwise ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` below the current folder.
+            window: Steps whose values all ranks send to rank 0 together, and rows whose tensors are read together.
+            trackers: Further places for the metrics: ``wandb``, ``tensorboard``, ``mlflow``, ``csv``, or objects that are a
+                `ezpz.track.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay the training.
 
         Raises:
-            UsageError: The name is no folder name, or the folder cannot be used.
+            UsageError: The name is no folder name, the folder cannot be used, another process writes it, the window is no
+                number of steps, or a tracker is unknown.
             RankError: The environment contradicts itself about who this process is.
         """
+        global _newest
         ranks = from_environ(os.environ)
-        self.name = script_name() if name is None else name
-        if self.name in {"", ".."} or Path(self.name).name != self.name or not self.name.isprintable():
+        self.name = run_name(script_name() if name is None else name)
+        if type(window) is not int or window < 1:
             raise UsageError(
-                f"cannot name a run: {self.name!r} (from History(name=...)); expected one folder name without '/'. "
-                f"Use for example History(name='train')."
+                f"cannot use window={window!r} (from History(window=...)); expected a whole number from 1 on."
             )
         self.outdir = None if outdir is None else Path(outdir).expanduser().absolute()
         self.paths: dict[str, Path] = {}
+        self._window = window
         self._result: Any = None
         self._writer: Writer | None = None
+        self._next_step = self._rows = 0
+        self._made = time()
         if ranks.rank == 0:
-            self._writer = Writer(self.name, outdir, collect_facts(os.environ, ranks, sys.argv))
+            chosen = choose(trackers)  # a wrong name shall leave no folder behind
+            self._writer = Writer(self.name, outdir, collect_facts(os.environ, ranks, sys.argv), chosen)
             self.outdir, self.paths = self._writer.folder, self._writer.paths
+            self._next_step = self._writer.journal.next_step
+        if self.outdir is not None:
+            self._found(self.outdir)
+        self._onward = Onward(window, self._writer, across_of(ranks, window, self.name, self._writer, self._found))
+        if self._writer is not None:
+            self._writer.flush = self._onward.flush
+        _newest = ref(self)
 
-    def update(self, metrics: Mapping[str, object], step: int | None = None, *, summarize: bool = True) -> str:
+    def _found(self, folder: Path) -> None:
+        """Know the run folder, where this rank's log belongs too."""
+        self.outdir = folder
+        _log_below(folder)
+
+    def update(
+        self,
+        metrics: Mapping[str, object],
+        step: int | None = None,
+        *,
+        weight: float | None = None,
+        summarize: bool = True,
+    ) -> str:
         """Record one row, and tell the launcher that this rank makes progress (`ezpz.heartbeat`).
 
         Args:
-            metrics: Name to number, bool, string or short 1-D array; tensors and arrays of any library are read. Names
-                may hold ``/``. A metric called ``step`` that holds an int is the step when no other is given.
+            metrics: Name to number, bool, string, short 1-D array or `ezpz.track.histogram`; tensors and arrays of any library
+                are read. A tensor on a device is copied there and read with those of a whole window. Names may hold ``/``.
+                A metric called ``step`` that holds an int is the step when no other is given.
             step: The row's step, an int of 64 bits; otherwise one more than the last.
-            summarize: Return the line; without it other ranks do not even read the values.
+            weight: What this rank's values count for in the mean over ranks, such as its tokens; otherwise all count the same.
+            summarize: Return the line.
 
         Returns:
-            ``iter=3 loss=0.123456 dt=0.001234``, floats with 6 significant digits; empty without ``summarize``.
+            ``iter=3 loss=0.123456 dt=0.001234``, floats with 6 significant digits; empty without ``summarize``. A value that
+            is still on a device is left out, until the last row of its window.
 
         Raises:
-            TrackError: A name or value cannot be recorded, two steps contradict each other, or the history was
+            TrackError: A name, value or weight cannot be recorded, two steps contradict each other, or the history was
                 finalized. Nothing of this row is recorded then.
         """
         heartbeat()
         writer = self._writer
-        if writer is None:
-            return line(plain(metrics)) if summarize else ""
-        values = plain(metrics)
-        writer.check_names(values)
-        row_step = _step(step, values, writer.next_step)
-        if writer.ended:
-            raise TrackError(
-                f"cannot record step {row_step} (from History.update): {self.outdir} is finalized; expected no update "
-                f"after that. Make a new History(outdir=...) to add to it."
-            )
-        writer.journal.write(row_step, values)
-        writer.next_step = row_step + 1
-        if wandb.run is not None:
-            wandb.log(row_step, values)
-        return line(values) if summarize else ""
+        late: dict[str, Any] = {}
+        values = plain(metrics, late)
+        row_step = step_of(step, values, self._next_step)
+        share = None if weight is None else weight_of(weight)
+        if writer is not None:
+            writer.check_names(values if not late else {**values, **late})
+            if writer.ended:
+                raise TrackError(
+                    f"cannot record step {row_step} (from History.update): {self.outdir} is finalized; expected no update "
+                    f"after that. Make a new History(outdir=...) to add to it."
+                )
+            writer.journal.write(row_step, values)
+        self._next_step = row_step + 1
+        came = self._onward.add(row_step, values, late, share)
+        self._rows += 1
+        if writer is not None and (self._rows == 1 or self._rows % self._window == 0):
+            self._look_after(writer)
+        if not summarize:
+            return ""
+        return line({**values, **came} if came else values)
 
-    def log_config(self, config: object) -> None:
-        """Store a configuration in ``run.json``.
+    def _look_after(self, writer: Writer) -> None:
+        writer.look_after()
+        if self._rows == 1:
+            writer.store("timeline", timeline(history=self._made, first_step=time()))
+
+    def log_config(
+        self, config: object = None, *, model: Any = None, optimizer: Any = None, scheduler: Any = None
+    ) -> None:
+        """Store a configuration in ``run.json``: the one that was asked for, and the one that is in effect.
+
+        The effective one is read from the live objects (`ezpz.track.effective`): dropout probabilities, settings of the
+        optimizer, the schedule at several steps, types, number and checksum of parameters, attention. It changes nothing.
 
         Args:
             config: A mapping, namespace or dataclass. Values named like secrets are left out, foreign objects are
                 stored as text; names that were stored before are replaced.
+            model: A ``torch.nn.Module``, wrapped or not.
+            optimizer: Its optimizer.
+            scheduler: Its learning-rate scheduler.
 
         Raises:
-            TrackError: It has no names at its top, or cannot be written.
+            TrackError: The configuration has no names at its top, or cannot be written.
         """
-        shown = redact_config(config)
+        shown = redact_config({} if config is None else config)
         if not isinstance(shown, dict):
             raise TrackError(
                 f"cannot store a configuration: {type(config).__name__} (from History.log_config); "
                 f"expected a mapping, namespace or dataclass. Pass for example vars(args)."
             )
-        if self._writer is not None:
-            self._writer.store_config(shown)
+        if self._writer is None:
+            return
+        if shown:
+            self._writer.store("config", shown)
+        if model is not None or optimizer is not None or scheduler is not None:
+            from ezpz.track.effective import describe
 
-    def export(self) -> Path | None:
-        """Write the journal to the disk and the HDF5 file beside it, without drawing and without xarray.
+            effective = describe(model, optimizer, scheduler)
+            self._writer.store("effective", effective)
+            active = effective.get("stochastic")
+            if isinstance(active, list) and active:
+                get_logger(__name__).info(f"stochastic layers active: {', '.join(map(str, active))}")
+
+    def sync(self) -> None:
+        """Have everything recorded so far on the disk when this returns, as at a checkpoint."""
+        self._onward.flush()
+        if self._writer is not None and not self._writer.ended:
+            self._writer.journal.sync()
+
+    def export(self, form: str = "h5") -> Path | None:
+        """Write the journal to the disk and an export beside it, without drawing and without xarray.
+
+        Args:
+            form: ``h5``; ``nc``, the same file under the name that netCDF programs look for; or ``csv``.
 
         Returns:
-            Path of the HDF5 file; None on other ranks.
+            Path of the file; None on other ranks.
 
         Raises:
+            UsageError: The form is unknown.
             TrackError: Two metrics would get one name there, or it cannot be written. The journal is complete.
         """
+        from ezpz.track.dataset import check_form
+
+        check_form(form)
+        self._onward.flush()
         if self._writer is None:
             return None
-        if self._writer.ended:
-            self._end("finished", plots=False, show=False)  # made already, or raises again what kept it from being made
-        else:
-            self._writer.export()
-        return self.paths["dataset"]
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        if not (self._writer.ended and form == "h5"):
+            self._writer.export(form)
+        return self.paths["dataset" if form == "h5" else form]
 
     def finalize(self, *, plots: bool = True, show: bool = True) -> Any:
         """End the run: write the HDF5 file, then draw, then complete ``run.json``. A second call changes nothing.
 
+        Rank 0 waits for what other ranks have on their way: at most 30 s, and 3 s from the last that came.
+
         Args:
-            plots: Draw every numeric metric as text, PNG and SVG. A drawing that fails is one warning.
+            plots: Draw every numeric metric as text, PNG and SVG, and write the report. A drawing that fails is one warning.
             show: Print the text plots as well.
 
         Returns:
@@ -159,18 +249,17 @@ class History:
         from ezpz.track.dataset import empty_dataset, open_dataset
 
         if self._result is None:
-            if self._writer is None:
-                self._result = empty_dataset()
-            else:
-                self._end("finished", plots=plots, show=show)
-                self._result = open_dataset(self.paths["dataset"])
+            self._end("finished", plots=plots, show=show)
+            self._result = empty_dataset() if self._writer is None else open_dataset(self.paths["dataset"])
         return self._result
 
-    def _end(self, state: str, *, plots: bool, show: bool) -> None:
+    def _end(self, state: str, *, plots: bool, show: bool, error: BaseException | None = None) -> None:
+        if self._writer is None or not self._writer.ended:
+            self._onward.finish(hurry=error is not None)
         if self._writer is None:
             return
         if not self._writer.ended:
-            self._writer.finish(state, plots=plots, show=show)
+            self._writer.finish(state, plots=plots, show=show, cause=told(error))
         if self._writer.failure is not None:
             raise self._writer.failure
 
@@ -182,30 +271,24 @@ class History:
     ) -> None:
         failed = kind is not None and not (isinstance(error, SystemExit) and error.code in {None, 0})
         try:
-            self._end("failed" if failed else "finished", plots=not failed, show=True)
+            self._end("failed" if failed else "finished", plots=not failed, show=True, error=error if failed else None)
         except TrackError as failure:
             if error is None:
                 raise
             get_logger(__name__).warning(str(failure))  # the exception that is on its way is the one to be seen
 
 
-def _step(step: int | None, values: Mapping[str, Value], following: int) -> int:
-    """Return the step of a row as an int, from its three sources: the argument, a metric called ``step``, the count."""
-    named = values.get("step")
-    if step is None:
-        step = named if type(named) is int else following
-    elif type(step) is not int:
-        try:
-            step = operator.index(step)  # ints of numpy, and tensors with no dimension
-        except TypeError as error:
-            raise TrackError(
-                f"cannot record step {step!r} (from History.update); expected an int. Use for example step=int(...)."
-            ) from error
-    if named is not None and named != step:
-        raise TrackError(
-            f"cannot record step {step} (from History.update): the metric 'step' says {named!r}; "
-            f"expected the same int in both. Leave one of them out."
-        )
-    if not -(2**63) <= step < 2**63:
-        raise TrackError(f"cannot record step {step} (from History.update); expected an int of 64 bits.")
-    return step
+def _log_below(folder: Path) -> None:
+    """Have this rank's log in a run folder, unless somebody else has named a place for it."""
+    global _logs
+    wanted = f"{folder}/logs"
+    path = log_to(wanted, replace=False) or ""
+    if _logs and path.startswith(f"{_logs}/"):  # of an earlier history
+        path = log_to(wanted) or ""
+    _logs = wanted if path.startswith(f"{wanted}/") else ""
+
+
+def current_folder() -> Path | None:
+    """Return the folder of this process's newest history; None without one, and where this rank has not been told it."""
+    history = _newest() if _newest is not None else None
+    return history.outdir if history is not None else None

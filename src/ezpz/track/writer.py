@@ -5,20 +5,27 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
-from ezpz.track.columns import Table, export_name, gather
+from ezpz.track import signals, wandb
+from ezpz.track.columns import export_name
 from ezpz.track.folder import RunFile, make_folder
-from ezpz.track.journal import Journal, last_step, read_journal
+from ezpz.track.journal import Journal
+from ezpz.track.run import open_run
+from ezpz.track.trackers import About, Trackers
 from ezpz.track.values import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from ezpz.track.run import Run
+    from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
 
 __all__ = ["Writer"]
@@ -31,38 +38,63 @@ class Writer:
         folder: The run folder.
         paths: What has been written so far, by the names of `ezpz.track.History.paths`.
         journal: The open journal.
-        next_step: The step of a row that names none.
+        trackers: Copies at other places.
+        flush: Writes what the history still holds; set by the history, called before an end that nobody announced.
         ended: Whether the run was finished; nothing is recorded after that.
         failure: What kept `finish` from writing the HDF5 file.
     """
 
-    def __init__(self, name: str, outdir: str | os.PathLike[str] | None, facts: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        outdir: str | os.PathLike[str] | None,
+        facts: Mapping[str, object],
+        trackers: Sequence[Tracker] = (),
+    ) -> None:
         """Make the folder, open the journal and write ``run.json``.
 
+        Args:
+            name: Name of the run.
+            outdir: As for `ezpz.track.History`.
+            facts: What ``run.json`` says besides.
+            trackers: Further places for the metrics, not started yet.
+
         Raises:
-            UsageError: The folder cannot be used.
+            UsageError: The folder cannot be used, or another process writes it.
         """
         started = datetime.now()  # noqa: DTZ005  # folders carry local time, as people look for it
         self._name = name
         self._stamp = started.strftime("%Y-%m-%d-%H%M%S")
+        self.flush: Callable[[], object] = dict
         self.folder = make_folder(name, outdir, self._stamp)
         self._keys: dict[str, str] = {}
-        self._run = RunFile(self.folder, name, facts)
         try:
             self.journal = Journal(self.folder / "metrics.jsonl")
-            last = last_step(self.journal.path)
-            self._run.save()
+            self._run = RunFile(self.folder, name, {"attempt": self.journal.attempt, **facts})
+            about = About(name, self.folder, self._config(), self._run.earlier_trackers(), self._stamp)
+            self.trackers = Trackers(list(trackers), about)
+            self.save()
         except OSError as error:
             raise UsageError(
                 f"cannot write in the run folder: {self.folder}: {error.strerror} (from {error.filename}); "
                 f"expected room and permission. Use History(outdir=...) with another folder."
             ) from error
-        self.next_step = 0 if last is None else last + 1
         self.paths: dict[str, Path] = {"run": self._run.path, "journal": self.folder / "metrics.jsonl"}
         self.ended = False
         self.failure: TrackError | None = None
         self._pid = os.getpid()
+        self._come_first()
+        signals.attach(self._at_signal)
+
+    def _come_first(self) -> None:
+        """Have `_at_exit` called before what is registered already: h5py, once it is loaded, closes HDF5 in its turn."""
+        atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
+        self._can_export_at_exit = "h5py" in sys.modules
+
+    def _config(self) -> dict[str, object]:
+        stored: dict[str, object] = self._run.facts.setdefault("config", {})  # type: ignore[assignment]  # ours
+        return stored
 
     def check_names(self, values: Mapping[str, Value]) -> None:
         """Look at names that were not seen before, so that trouble is told at its first step.
@@ -83,73 +115,110 @@ class Writer:
                 )
             self._keys[key] = name
 
-    def store_config(self, config: Mapping[str, object]) -> None:
-        """Add a configuration to ``run.json``.
+    def store(self, what: str, content: Mapping[str, object]) -> None:
+        """Add to a part of ``run.json``.
+
+        Args:
+            what: ``config``, ``effective`` or ``timeline``.
+            content: Names to values; names that were stored before are replaced.
 
         Raises:
             TrackError: The file cannot be written.
         """
-        stored = self._run.facts.setdefault("config", {})
-        stored.update(config)  # type: ignore[attr-defined]  # the dict of the line above
+        stored = self._run.facts.setdefault(what, {})
+        stored.update(content)  # type: ignore[attr-defined]  # the dict of the line above
+        if what == "config":
+            self.trackers.config(content)
+            wandb.config(content)
         try:
-            self._run.save()
+            self.save()
         except OSError as error:
             raise TrackError(
                 f"cannot store the configuration: {self._run.path}: {error.strerror} (from History.log_config); "
                 f"expected a folder with room."
             ) from error
 
-    def export(self) -> Table:
-        """Write the journal to the disk, and the HDF5 file from it.
-
-        Returns:
-            What the journal holds.
+    def save(self) -> None:
+        """Write ``run.json`` with what trackers need to go on with this run.
 
         Raises:
-            TrackError: As `ezpz.track.dataset.write_dataset`; or h5py cannot be imported.
+            OSError: The file cannot be written.
+        """
+        state = self.trackers.state
+        if state:
+            self._run.facts["trackers"] = state
+        self._run.save()
+
+    def look_after(self) -> None:
+        """Write down what trackers have told since, once per window; a full disk is told elsewhere."""
+        state = self.trackers.state
+        if state and state != self._run.facts.get("trackers"):
+            with suppress(OSError):
+                self.save()
+
+    def export(self, form: str = "h5") -> None:
+        """Write the journal to the disk, and an export from it.
+
+        Raises:
+            TrackError: As `ezpz.track.dataset.export_run`; or h5py cannot be imported.
         """
         self.journal.sync()
-        table = gather(read_journal(self.journal.path))
-        self._write_dataset(table)
-        return table
+        self._export(self._read(), form)
 
-    def _write_dataset(self, table: Table) -> None:
-        path = self.folder / f"{self._name}.h5"
+    def _read(self) -> Run:
         try:
-            from ezpz.track.dataset import write_dataset
+            return open_run(self.folder)
+        except UsageError as error:  # the folder was taken away; nobody has typed anything wrong
+            raise TrackError(f"cannot read the journal {self.journal.path}: {error}") from error
 
-            write_dataset(path, table, {"name": self._name, "time": str(self._run.facts["started"])})
+    def _export(self, run: Run, form: str = "h5") -> None:
+        path = self.folder / f"{self._name}.{form}"
+        try:
+            from ezpz.track import dataset
+
+            if form == "csv":
+                dataset.write_csv(path, run.rows)
+            else:
+                attrs = {"name": self._name, "time": str(self._run.facts["started"])}
+                dataset.write_dataset(path, run.rows, attrs, run.windows)
         except ImportError as error:  # a site's HDF5 may not load; the journal needs none
             raise TrackError(
                 f"cannot write the export {path}: {error} (from import h5py); expected a working h5py. "
                 f"Every row is safe in {self.journal.path}."
             ) from error
-        self.paths["dataset"] = path
+        self.paths["dataset" if form == "h5" else form] = path
+        if not self.ended:
+            self._come_first()
 
-    def finish(self, state: str, *, plots: bool, show: bool) -> None:
+    def finish(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
         """End the run: data first, then drawings, then ``run.json``; ``failure`` says what went wrong with the data.
 
         Args:
             state: What ``run.json`` says, see `ezpz.track.folder`.
-            plots: Draw.
+            plots: Draw, and write the report.
             show: Print the text plots too.
+            cause: Why it failed, in words.
         """
         self.ended = True
         atexit.unregister(self._at_exit)
+        signals.detach(self._at_signal)
         self.journal.close()
         problems = self._losses()
-        table = Table()
+        rows, metrics = 0, 0
         try:
-            table = gather(read_journal(self.journal.path))
-            self._write_dataset(table)
+            run = self._read()
+            rows, metrics = len(run.rows.steps), len(run.rows.cells)
+            self._export(run)
         except TrackError as error:
             self.failure = error
             problems.append(str(error))
+        self._save_end(state, problems, cause)
         if plots:
-            problems += self._draw(table, show=show)
-        self._save_end(state, problems)
+            problems += self._draw(show=show)
+            self._save_end(state, problems, cause)
+        self.trackers.finish(state)
         made = ", ".join(str(path.relative_to(self.folder)) for key, path in self.paths.items() if key != "run")
-        get_logger(__name__).info(f"{len(table.steps)} rows of {len(table.cells)} metrics in {self.folder}: {made}")
+        get_logger(__name__).info(f"{rows} rows of {metrics} metrics in {self.folder}: {made}")
 
     def _losses(self) -> list[str]:
         if not self.journal.lost:
@@ -158,40 +227,69 @@ class Writer:
         get_logger(__name__).warning(f"{self.journal.path} is not complete: {problem}.")
         return [problem]
 
-    def _draw(self, table: Table, *, show: bool) -> list[str]:
-        try:
-            from ezpz.track.plots import draw_all
-            from ezpz.track.series import numeric_series
+    def _draw(self, *, show: bool) -> list[str]:
+        from ezpz.track.drawing import draw_run
 
-            made, problems = draw_all(numeric_series(table), self.folder, self._stamp, show=show)
-        # The same rule as for each single drawing: whatever comes, it costs one warning and neither data nor exit code.
-        except Exception as error:  # noqa: BLE001
-            problems = [f"cannot draw the metrics: {type(error).__name__}: {error}"]
-            get_logger(__name__).warning(f"{problems[0]}; the data is safe.")
-            return problems
+        try:
+            made, problems = draw_run(self._read(), self._stamp, show=show)
+        except TrackError:  # no journal to draw: told above
+            return []
         self.paths.update(made)
         return problems
 
-    def _save_end(self, state: str, problems: list[str]) -> None:
+    def _save_end(self, state: str, problems: list[str], cause: str = "") -> None:
         try:
-            self._run.end(state, self.paths, problems)
+            self._run.facts.update({"trackers": self.trackers.state} if self.trackers.state else {})
+            self._run.end(state, self.paths, problems, cause)
         except OSError as error:  # the disk filled up: the journal's rows count, not this line about them
             get_logger(__name__).warning(f"cannot write {self._run.path}: {error.strerror}; it still says 'running'.")
+
+    def _at_signal(self, name: str) -> None:
+        """Leave a complete folder before a signal ends the process; it may also be handled, and the training go on."""
+        if self.ended or os.getpid() != self._pid:
+            return
+        self.journal.sync()
+        problems = self._losses()
+        try:
+            if threading.current_thread() is threading.main_thread():
+                self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
+            self.export()
+        # Whatever fails here, such as a library that the signal has interrupted: the signal must go on.
+        except Exception as error:  # noqa: BLE001
+            problems.append(f"{type(error).__name__}: {error}")
+        reason = ", as a scheduler sends it at the end of a job's time" if name == "SIGTERM" else ""
+        self._save_end("stopped", problems, name + reason)
+        self.trackers.finish("stopped")
 
     def _at_exit(self) -> None:
         """Complete ``run.json`` when the program ends without `finish`; the journal is complete already.
 
-        The HDF5 file stays out: h5py that is first imported while Python exits ends the process by a segmentation
-        fault (3.16 with Python 3.11), because Python no longer calls the exit function that h5py registers.
+        The HDF5 file stays out unless h5py was loaded before: one that is first imported while Python exits ends the process by
+        a segmentation fault (3.16 with Python 3.11), because Python no longer calls the exit function that h5py registers.
         """
         if os.getpid() != self._pid:  # a forked child has inherited this, and the run is not its own
             return
         # Set by the interpreter when an exception that nobody caught ended the program.
-        state = "failed" if getattr(sys, "last_value", None) is not None else "exited"
+        error = getattr(sys, "last_value", None)
+        self.flush()
         self.ended = True
         self.journal.close()
-        self._save_end(state, self._losses())
+        problems = self._losses()
+        if self._can_export_at_exit:
+            try:
+                self._export(self._read())
+            except TrackError as trouble:
+                problems.append(str(trouble))
+        self._save_end("failed" if error is not None else "exited", problems, told(error))
+        self.trackers.finish("failed" if error is not None else "exited")
+        hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."
         get_logger(__name__).info(
-            f"{self.folder}: metrics.jsonl is complete; without History.finalize there is no HDF5 file and no plot. "
-            f"ezpz.track.dataset.export_run({str(self.folder)!r}) writes the former."
+            f"{self.folder}: metrics.jsonl is complete; History.finalize was not called, so nothing is drawn.{hint}"
         )
+
+
+def told(error: BaseException | None) -> str:
+    """Return an exception in one line, without logins."""
+    from ezpz.redact import without_login
+
+    return without_login(f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]) if error is not None else ""

@@ -1,0 +1,82 @@
+"""Metrics that lie on a device: kept there for a window of rows, and copied to the host all at once."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.log import get_logger
+from ezpz.track.values import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.track.values import Value
+
+__all__ = ["Late", "LateRow"]
+
+_SECONDS = 10.0  # slow steps fill a window slowly, and who watches wants to see a loss
+
+
+class LateRow(NamedTuple):
+    """A row of which a part was on a device.
+
+    Attributes:
+        step: Its step.
+        known: What was known at once.
+        came: What came from the device.
+        weight: As given to `History.update`.
+    """
+
+    step: int
+    known: Mapping[str, Value]
+    came: dict[str, Value]
+    weight: float | None
+
+
+class Late:
+    """Rows that wait for their values, in order; rows that follow one wait behind it."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._rows: list[tuple[int, Mapping[str, Value], dict[str, Any], float | None]] = []
+        self._due = 0.0  # the first row's values are read at once
+        self._failed = False
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def add(self, step: int, known: Mapping[str, Value], tensors: dict[str, Any], weight: float | None) -> bool:
+        """Keep a row; True when it is time to `fetch`."""
+        self._rows.append((step, known, tensors, weight))
+        return len(self._rows) >= self._window or monotonic() >= self._due
+
+    def fetch(self) -> list[LateRow]:
+        """Return all rows, with one copy to the host for the numbers of each kind on each device."""
+        rows, self._rows = self._rows, []
+        self._due = monotonic() + _SECONDS
+        try:
+            return self._fetch(rows)
+        # A device that was lost raises whatever its library raises; the rows' other values are on the disk.
+        except Exception as error:  # noqa: BLE001
+            if not self._failed:
+                self._failed = True
+                get_logger(__name__).warning(
+                    f"cannot read metrics from the device, from step {rows[0][0]} on: {type(error).__name__}: {error}."
+                )
+            return [LateRow(step, known, {}, weight) for step, known, _, weight in rows]
+
+    def _fetch(self, rows: list[Any]) -> list[LateRow]:
+        from ezpz.dist.offload import fetch
+
+        single = [value for _, _, tensors, _ in rows for value in tensors.values() if value.ndim == 0]
+        numbers = iter(fetch(single) if single else ())
+        return [
+            LateRow(
+                step,
+                known,
+                {key: next(numbers) if value.ndim == 0 else plain({key: value})[key] for key, value in tensors.items()},
+                weight,
+            )
+            for step, known, tensors, weight in rows
+        ]

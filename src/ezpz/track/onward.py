@@ -1,0 +1,103 @@
+"""Where a row goes after the journal: to rank 0's view over all ranks, and to copies at other places.
+
+A row goes on when it is complete: tensors that lie on a device are read once per window, and rows behind them wait, so that
+everybody gets rows whole and in order. Standing still is never the training's business: all of it happens in other threads.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track import wandb
+from ezpz.track.late import Late
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ezpz.ranks import Ranks
+    from ezpz.track.over_ranks.across import Across
+    from ezpz.track.values import Value
+    from ezpz.track.writer import Writer
+
+__all__ = ["Onward", "across_of"]
+
+_HURRY = 2.0  # seconds; an exception is on its way, and other ranks may be gone
+
+
+class Onward:
+    """The way of complete rows.
+
+    Args:
+        window: Rows whose tensors are read together.
+        writer: Rank 0's side; None on other ranks.
+        across: What passes values to rank 0; None in a world of one.
+    """
+
+    def __init__(self, window: int, writer: Writer | None, across: Across | None) -> None:
+        self._late = Late(window)
+        self._writer = writer
+        self._across = across
+
+    def add(
+        self, step: int, values: Mapping[str, Value], late: dict[str, Any], weight: float | None
+    ) -> Mapping[str, Value]:
+        """Pass a row on, or keep it.
+
+        Args:
+            step: Its step.
+            values: What is known of it.
+            late: Its tensors that are still on a device.
+            weight: As given to `History.update`.
+
+        Returns:
+            What came from the device for this row, if this was the time to ask.
+        """
+        if late or self._late:
+            return self.flush() if self._late.add(step, values, late, weight) else {}
+        self._pass_on(step, values, weight)
+        return {}
+
+    def flush(self) -> Mapping[str, Value]:
+        """Read the tensors of all kept rows, complete these, and return what came for the last one."""
+        rows = self._late.fetch() if self._late else []
+        for row in rows:
+            if self._writer is not None and row.came:
+                self._writer.journal.write_late(row.step, row.came)
+            self._pass_on(row.step, {**row.known, **row.came}, row.weight)
+        return rows[-1].came if rows else {}
+
+    def _pass_on(self, step: int, values: Mapping[str, Value], weight: float | None) -> None:
+        if self._across is not None:
+            self._across.add(step, values, weight)
+        if self._writer is not None:
+            self._writer.trackers.log(step, values)
+            if wandb.run is not None:
+                wandb.log(step, values)
+
+    def finish(self, *, hurry: bool) -> None:
+        """Pass on what is left, and on rank 0 wait for what others have on their way; not for long when in a hurry."""
+        self.flush()
+        if self._across is not None:
+            self._across.finish(*((_HURRY,) if hurry else ()))
+
+
+def across_of(
+    ranks: Ranks, window: int, name: str, writer: Writer | None, found: Callable[[Path], None]
+) -> Across | None:
+    """Return what passes values of all ranks to rank 0; None in a world of one, and in a simulated one.
+
+    Args:
+        ranks: Who this process is.
+        window: Steps that travel together.
+        name: The run's name.
+        writer: Rank 0's side; None on other ranks.
+        found: Called with the run folder, on other ranks once rank 0 has told it.
+    """
+    if ranks.world_size == 1 or os.environ.get("EZPZ_SIMULATE"):
+        return None
+    from ezpz.track.over_ranks.across import Across
+
+    record = writer.journal.write_ranks if writer else None
+    return Across(ranks, window, name=name, folder=writer.folder if writer else None, record=record, found=found)

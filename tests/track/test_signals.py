@@ -1,0 +1,124 @@
+"""Signals that end a run leave a complete folder, also while the main thread waits in C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ezpz.track.dataset import open_dataset
+from ezpz.track.run import open_run
+
+SRC = str(Path(__file__).parents[2] / "src")
+
+START = """
+import ctypes, os, signal, sys, time
+from ezpz.track import History
+{before}
+history = History("r", "out")
+for step in range(10):
+    history.update({{"loss": 1.0 / (step + 1)}})
+print("on", flush=True)
+{then}
+"""
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    def run(number=signal.SIGTERM, before="", then="time.sleep(60)", patience=60):
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
+        code = START.format(before=before, then=then)
+        with subprocess.Popen(
+            [sys.executable, "-c", code], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process:
+            try:
+                assert process.stdout.readline() == b"on\n"
+                process.send_signal(number)
+                out, _ = process.communicate(timeout=patience)
+            finally:
+                process.kill()
+        return process.returncode, out.decode()
+
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_a_complete_export_and_ends_as_ever(stopped, tmp_path, number):
+    code, out = stopped(number)
+    assert code == -number, out
+    run = open_run(tmp_path / "out")
+    assert run.state == "stopped"
+    assert run.cause.startswith(signal.Signals(number).name)
+    assert len(open_dataset(tmp_path / "out" / "r.h5")["loss"]) == 10
+
+
+def test_a_main_thread_that_waits_in_c_costs_no_export(stopped, tmp_path):
+    # Like a collective whose other ranks are gone: no instruction of Python comes for a handler to stand between.
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
+    # sleep(3) would return at a signal; a mutex that is taken twice waits for good.
+    then = (
+        "lock = ctypes.create_string_buffer(128); libc = ctypes.CDLL(None)\n"
+        "libc.pthread_mutex_init(lock, None); libc.pthread_mutex_lock(lock); libc.pthread_mutex_lock(lock)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", START.format(before="", then=then)], cwd=tmp_path, env=env, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            process.stdout.readline()
+            time.sleep(0.5)  # until it waits
+            process.terminate()
+            deadline = time.monotonic() + 30
+            while not (tmp_path / "out" / "r.h5").exists() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            time.sleep(0.5)
+            assert process.poll() is None  # it waits still; the scheduler's SIGKILL comes next
+        finally:
+            process.kill()
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["state"] == "stopped"
+    assert len(open_dataset(tmp_path / "out" / "r.h5")["loss"]) == 10
+
+
+def test_a_handler_of_the_script_is_called_and_decides(stopped, tmp_path):
+    before = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine'))"
+    then = "time.sleep(2)\nhistory.update({'loss': 5.0})\nhistory.finalize(plots=False)"
+    code, out = stopped(before=before, then=then)
+    assert code == 0, out
+    assert "mine" in out
+    run = open_run(tmp_path / "out")
+    assert (run.state, run.cause) == ("finished", "")
+    assert len(run.table.steps) == 11
+
+
+def test_an_ignored_signal_stays_ignored(stopped, tmp_path):
+    before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    code, out = stopped(signal.SIGHUP, before, "time.sleep(1)\nhistory.finalize(plots=False)")
+    assert code == 0, out
+    assert open_run(tmp_path / "out").state == "finished"
+
+
+def test_after_the_end_signals_are_as_before(make_history):
+    before = signal.getsignal(signal.SIGTERM)
+    history = make_history()
+    assert signal.getsignal(signal.SIGTERM) is not before
+    history.update({"x": 1})
+    history.finalize(plots=False)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_history_in_another_thread_leaves_signals_alone(run_python):
+    code = """
+import signal, threading
+from ezpz.track import History
+def work():
+    with History("r", "out") as history:
+        history.update({"x": 1})
+thread = threading.Thread(target=work)
+thread.start(); thread.join()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
