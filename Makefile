@@ -1,6 +1,6 @@
 # make test [K=expression] [ARGS="pytest arguments"]    make check    make bench [ARGS=--markdown]    make clean
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
-# ranks under every launcher
+# ranks under every launcher; what a run leaves when its job's time is over
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
@@ -21,7 +21,7 @@ help:
 	@sed -n '1,8s/^# //p' Makefile
 
 test:
-	@tests/lab/setup venv mpi
+	@tests/lab/setup venv mpi trackers
 	@$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
 
 check:
@@ -39,7 +39,7 @@ bench:
 matrix:
 	@tests/lab/setup venv mpi
 	@EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/reliability/test_core_cases.py \
-	  tests/dist/test_endings.py tests/dist/test_ranks_agree.py \
+	  tests/dist/test_endings.py tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py \
 	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  $(BIN)/python tests/reliability/tables.py .test/matrix.json docs/reliability.md && exit $$code
 

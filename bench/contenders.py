@@ -173,7 +173,42 @@ def one_shell(shell, home):
 
 def history(home):
     line = ["python3", str(HERE / "history_update.py"), f"{home}/history"]
-    return [Contender("metrics", "History.update, 8 scalars", line, env(home, VENV), unit="µs", budget="20 µs")]
+    rows = [Contender("metrics", "History.update, 8 scalars", line, env(home, VENV), unit="µs", budget="20 µs")]
+    group, peer = "8 scalars over 2 ranks", "four all-reduces"
+    ranks = [*LAUNCH, "python3", str(HERE / "history_ranks.py")]
+    for name, mode, budget in (
+        (peer, "reduce", ""),
+        ("one gather", "gather", ""),
+        ("History.update", "history", "20 µs"),
+        ("the clock alone", "nothing", ""),
+    ):
+        line = [*ranks, mode, f"{home}/ranks"]
+        rows.append(
+            Contender(group, name, line, env(home, VENV), "" if name == peer else peer, unit="µs", budget=budget)
+        )
+    return rows
+
+
+def trackers(home):
+    """What a step of 8 scalars costs the training loop, in ezpz and in what others use."""
+    group, ours = "8 scalars, one step", "ezpz History.update"
+    rows = [("list append", "list"), ("csv module, flushed", "csv"), (ours, "ezpz")]
+    rows += [("+ handed to CSV", "to-csv"), ("+ to CSV, TB, wandb", "to-all"), ("trackio", "trackio")]
+    rows += [("wandb offline", "wandb"), ("TensorBoard (torch)", "tensorboard"), ("MLflow, file store", "mlflow")]
+    if not list(PEERS.parent.glob("lib/python*/site-packages/wandb")):  # tests/lab/setup bench could not install them
+        rows = rows[:4]
+    quiet = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return [
+        Contender(
+            group,
+            name,
+            ["python3", str(HERE / "trackers.py"), key, f"{home}/trackers/{key}"],
+            env(home, PEERS, VENV, **quiet),
+            "" if name == ours else ours,
+            unit="µs",
+        )
+        for name, key in rows
+    ]
 
 
 GROUPS = {
@@ -186,4 +221,5 @@ GROUPS = {
     "setup": setup,
     "shell": shells,
     "metrics": history,
+    "trackers": trackers,
 }
