@@ -12,10 +12,12 @@ ENVIRON = {
     "LOADEDMODULES": "gcc/12.2:cuda/12.4:",
     "NCCL_SOCKET_IFNAME": "hsn0",
     "OMP_NUM_THREADS": "8",
+    "TORCHELASTIC_RUN_ID": "4a224bb7",
     "CUDA_VISIBLE_DEVICES": "0,1",
     "TORCH_API_TOKEN": "hunter2",
     "TORCH_PROXY": "http://me:hunter2@proxy:80",
     "HOME": "/home/me",
+    "FILES": "x",
     "WANDB_API_KEY": "hunter2",
     "AWS_SECRET_ACCESS_KEY": "hunter2",
 }

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["collect_environment", "read_text"]
 
-# Variables that choose devices, threads, algorithms or transports; nothing else of the environment is kept.
+# Variables that choose devices, threads, algorithms or transports; nothing else of the environment is kept. Those of
+# torchrun, which name the ranks, differ in every run.
 _SHOWN = re.compile(
     r"^(NCCL|RCCL|CCL|FI|MPICH|OMPI_MCA|UCX|I_MPI|PALS|CUDA|HIP|ROCR|ZE|ONEAPI|SYCL|HSA|GLOO|OMP|MKL|KMP|OPENBLAS|TORCH|PYTORCH|"
-    r"TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX|TF32)_?\w*$|^(TORCH_DEVICE|TORCH_BACKEND|NVIDIA_TF32_OVERRIDE)$"
+    r"TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX)_\w+$"
 )
 _NVIDIA = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 

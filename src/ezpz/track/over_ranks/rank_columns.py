@@ -5,7 +5,7 @@
     rank_step                       int64 (rank_step), the steps of the rows of that; of a world of more than 64 ranks, which
                                     keeps one mean per window, the last step of each window
 
-Where a metric of the user has one of these names already, that metric stays: the derived one is left out, a dimension
+Counters (``iter``, ``epoch``, …) have none. Where a metric of the user has one of these names already, that metric stays: the derived one is left out, a dimension
 gets ``_`` behind its name.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.columns import Column, export_name
+from ezpz.track.series import is_counter
 from ezpz.track.values import decode
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def rank_columns(windows: Sequence[Row], rows: Table, taken: Collection[str]) ->
     moments = _moments(windows)
     world = max(window["m"]["world"] for window in windows)
     columns = [Column(stepwise, np.array([step for _, step in moments], dtype=np.int64), {}, (stepwise,))]
-    for key in dict.fromkeys(key for window in windows for key in window["m"]["keys"]):
+    for key in dict.fromkeys(key for window in windows for key in window["m"]["keys"] if not is_counter(key)):
         name = export_name(key)
         lines = {what: np.full(len(rows.steps), np.nan) for what in _STATISTICS}
         matrix = np.full((len(moments), world), np.nan)
