@@ -86,6 +86,11 @@ def test_the_launch_says_why_a_run_died(make_run, tmp_path, capsys):
     assert "killed, or its host was lost" in other["cause"]
     main([])
     assert "    rank 1 on n02 was killed by SIGKILL\n" in capsys.readouterr().out
+    make_run("outputs/c/1", [{"x": 1}], state="stopped", cause="SIGTERM", launch={"EZPZ_LAUNCH_ID": name})
+    make_run("outputs/d/1", [{"x": 1}], state="failed", cause="ValueError: x", launch={"EZPZ_LAUNCH_ID": name})
+    causes = {each["run"]: each["cause"] for each in listed(capsys=capsys)}
+    assert causes["c/1"] == "rank 1 on n02 was killed by SIGKILL"  # it was stopped for the failure of another
+    assert causes["d/1"] == "ValueError: x"
 
 
 def test_a_running_run_shows_the_age_of_its_last_row(tmp_path, capsys):

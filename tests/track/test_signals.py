@@ -122,3 +122,45 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 """
     result = run_python(code)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_forked_child_that_is_terminated_ends_no_run_of_its_parent(run_python, tmp_path):
+    code = """
+import multiprocessing, signal, time
+from ezpz.track import History
+from ezpz.track.run import open_run
+history = History("r", "out")
+history.update({"x": 1})
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+child.start()
+time.sleep(0.3)
+child.terminate()
+child.join()
+assert child.exitcode == -signal.SIGTERM, child.exitcode
+time.sleep(2)
+assert open_run("out").state == "running"
+history.update({"x": 2})
+history.finalize(plots=False)
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr.decode()
+
+
+def test_a_signal_in_the_middle_of_the_end_costs_no_data(run_python, tmp_path):
+    code = """
+import os, signal
+from ezpz.track import History, dataset
+history = History("r", "out")
+history.update({"x": 1})
+write = dataset.write_dataset
+def interrupted(*args):
+    dataset.write_dataset = write
+    os.kill(os.getpid(), signal.SIGTERM)
+    return write(*args)
+dataset.write_dataset = interrupted
+history.finalize(plots=False)
+"""
+    result = run_python(code)
+    assert result.returncode == -signal.SIGTERM, result.stderr.decode()
+    assert open_run(tmp_path / "out").state == "stopped"
+    assert len(open_dataset(tmp_path / "out" / "r.h5")["x"]) == 1

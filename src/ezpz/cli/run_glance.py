@@ -152,13 +152,16 @@ def _unit(name: str) -> str:
 
 
 def _cause(run: Run) -> str:
-    """Return why a run ended early: what it said itself; where it could not, what its launch has seen from outside."""
+    """Return why a run ended early: what it said itself; where it could not, what its launch has seen from outside.
+
+    A run that was stopped knows the signal only, and its launch whose failure that was for.
+    """
     if run.state not in {"died", "failed", "stopped"}:
         return ""
     launch = run.facts.get("launch")
     name = str((launch.get("EZPZ_LAUNCH_ID") or launch.get("launch_id") or "") if isinstance(launch, dict) else "")
     told = _launch_cause(name) if name else ""
-    return told or run.cause if run.state == "died" else run.cause or told
+    return run.cause or told if run.state == "failed" else told or run.cause
 
 
 def _launch_cause(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -161,7 +162,8 @@ class History:
     def _look_after(self, writer: Writer) -> None:
         writer.look_after()
         if self._rows == 1:
-            writer.store("timeline", timeline(history=self._made, first_step=time()))
+            with suppress(TrackError):  # a full disk: the journal tells
+                writer.store("timeline", timeline(history=self._made, first_step=time()))
 
     def log_config(
         self, config: object = None, *, model: Any = None, optimizer: Any = None, scheduler: Any = None

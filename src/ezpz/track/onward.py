@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Onward", "across_of"]
 
-_HURRY = 2.0  # seconds; an exception is on its way, and other ranks may be gone
+_HURRY = 1.0  # seconds; an exception is on its way, and other ranks may be gone
 
 
 class Onward:

@@ -111,3 +111,23 @@ def _read(reader: int) -> None:
         if _last < seen - _RECENT:
             for number in {number for number in numbers if number in _previous}:
                 _call_all(number)
+
+
+def _forked() -> None:
+    """Leave signals, in a child, as they were before: its SIGTERM is not the parent's, whose pipe it would write to."""
+    global _pipe
+    _stops.clear()
+    if _pipe is not None:
+        taken = signal.set_wakeup_fd(-1)
+        if taken not in {-1, _pipe[1]}:
+            signal.set_wakeup_fd(taken)
+        for descriptor in _pipe:
+            os.close(descriptor)
+        _pipe = None
+    for number, before in _previous.items():
+        if signal.getsignal(number) is _handle:
+            signal.signal(number, before)
+    _previous.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -201,7 +201,6 @@ class Writer:
         """
         self.ended = True
         atexit.unregister(self._at_exit)
-        signals.detach(self._at_signal)
         self.journal.close()
         problems = self._losses()
         rows, metrics = 0, 0
@@ -213,6 +212,7 @@ class Writer:
             self.failure = error
             problems.append(str(error))
         self._save_end(state, problems, cause)
+        signals.detach(self._at_signal)  # the data is complete now; nobody's last words need a picture
         if plots:
             problems += self._draw(show=show)
             self._save_end(state, problems, cause)
@@ -246,19 +246,21 @@ class Writer:
 
     def _at_signal(self, name: str) -> None:
         """Leave a complete folder before a signal ends the process; it may also be handled, and the training go on."""
-        if self.ended or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        self.journal.sync()
-        problems = self._losses()
+        problems = []
         try:
-            if threading.current_thread() is threading.main_thread():
-                self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
-            self.export()
+            if not self.ended:
+                self.journal.sync()
+                if threading.current_thread() is threading.main_thread():
+                    self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
+                self.journal.sync()
+            self._export(self._read())
         # Whatever fails here, such as a library that the signal has interrupted: the signal must go on.
         except Exception as error:  # noqa: BLE001
             problems.append(f"{type(error).__name__}: {error}")
-        reason = ", as a scheduler sends it at the end of a job's time" if name == "SIGTERM" else ""
-        self._save_end("stopped", problems, name + reason)
+        reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
+        self._save_end("stopped", [*self._losses(), *problems], name + reason)
         self.trackers.finish("stopped")
 
     def _at_exit(self) -> None:
@@ -289,7 +291,8 @@ class Writer:
 
 
 def told(error: BaseException | None) -> str:
-    """Return an exception in one line, without logins."""
+    """Return an exception in one line, without logins; nothing of none."""
     from ezpz.redact import without_login
 
-    return without_login(f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]) if error is not None else ""
+    words = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300].rstrip(": ")
+    return without_login(words) if error is not None else ""

@@ -80,10 +80,11 @@ class Across:
 
         Args:
             patience: Seconds that rank 0 waits at most. It waits until every rank has ended or has sent its rows up to
-                rank 0's last step, or has sent nothing new for 3 s. Other ranks wait 5 s at most, for their rest to be taken.
+                rank 0's last step, or has sent nothing new for 3 s. Other ranks wait 5 s at most, and no longer than this,
+                for their rest to be taken.
         """
         if self._open and os.getpid() == self._pid:
-            self._end(patience, patience + _GRACE if self._task.ranks.rank == 0 else _LEAVE)
+            self._end(patience, patience + _GRACE if self._task.ranks.rank == 0 else min(_LEAVE, patience))
 
     def _end(self, patience: float, limit: float) -> None:
         self._open = False
