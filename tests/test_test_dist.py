@@ -37,7 +37,9 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
     assert "756,874 parameters" in out
     assert "['" in out
     assert "[rank=0/2][local_rank=0/2]" in out
-    assert all(word in out for word in ("first", "median", "p95", "max", "xarray.Dataset", "(draw: 100)", "┤"))
+    assert all(
+        word in out for word in ("first", "median", "p95", "max", "xarray.Dataset", "(draw: 100, ", "rank: 2)", "┤")
+    )
 
     folder = run_folder(tmp_path)
     rows = read_journal(folder / "metrics.jsonl")
@@ -47,6 +49,8 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
         for name in ("iter", "loss", "accuracy", "dt", "dtf", "dtb", "sps"):
             assert dataset[name].values.tolist() == [row["m"][name] for row in rows]
         loss, accuracy, dt, sps = (dataset[name].values for name in ("loss", "accuracy", "dt", "sps"))
+        assert dataset["sps_ranks"].shape == (100, 2)
+        assert (dataset["loss_min"].values <= dataset["loss_max"].values).all()
     assert loss[-10:].mean() < 0.3 * loss[0]
     assert accuracy[-10:].mean() > 0.9
     assert all(math.isclose(rate * seconds, 2 * 64) for rate, seconds in zip(sps, dt, strict=True))

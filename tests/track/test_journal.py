@@ -182,14 +182,18 @@ def test_a_second_writer_is_refused_while_the_first_one_lives(journal):
 def test_a_forked_child_lets_go_of_its_parents_journal(journal):
     journal.write(0, {})
     reader, writer = os.pipe()
+    began, ready = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(writer)
+        os.write(ready, b"x")
         os.read(reader, 1)
         os._exit(0)
+    os.read(began, 1)
     journal.close()
     Journal(journal.path).close()  # would be refused if the child held it still
-    os.close(writer)
+    for descriptor in (writer, reader, began, ready):
+        os.close(descriptor)
     os.waitpid(child, 0)
 
 
