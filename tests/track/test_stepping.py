@@ -1,5 +1,6 @@
 """Weights of rows, windows of histories, and the logs that lie in a run's folder."""
 
+import json
 import os
 
 import pytest
@@ -69,13 +70,12 @@ def test_the_newest_history_tells_its_folder(make_history):
     assert current_folder() == history.outdir
 
 
-def test_an_effective_configuration_lies_beside_the_given_one(history):
+def test_an_effective_configuration_lies_beside_the_given_one(history, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch's optimizers set it when they are first made
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.25))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     history.log_config({"lr": 0.02}, model=model, optimizer=optimizer)
-    import json
-
     facts = json.loads((history.outdir / "run.json").read_text())
     assert facts["config"] == {"lr": 0.02}
     effective = json.dumps(facts["effective"])
@@ -85,8 +85,6 @@ def test_an_effective_configuration_lies_beside_the_given_one(history):
 
 
 def test_the_timeline_tells_the_way_to_the_first_step(history):
-    import json
-
     history.update({"x": 1})
     found = json.loads((history.outdir / "run.json").read_text())["timeline"]
     assert found["history"] <= found["first_step"]
