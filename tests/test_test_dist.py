@@ -66,6 +66,7 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
         "dtb",
         "sps",
     }
+    assert [path.name for path in folder.glob("plots/mplot/ranks/*.png")] == ["dtf.png"]
     assert json.loads((folder / "run.json").read_text())["state"] == "finished"
     assert "\x1b" not in out
 

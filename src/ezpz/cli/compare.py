@@ -8,8 +8,8 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from ezpz.cli.stdout import write_out
 from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.track.terminal.screen import say
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -83,7 +83,11 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], found
         import json
 
         told = as_object(runs, places, found)
-        write_out(json.dumps({**told, "pictures": [str(path.absolute()) for path in drawn]}, indent=2) + "\n")
+        say(
+            sys.stdout,
+            json.dumps({**told, "pictures": [str(path.absolute()) for path in drawn]}, indent=2),
+            "backslashreplace",
+        )
         return
     from ezpz.track.compare.text import render, short_path
 
@@ -91,7 +95,7 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], found
     text = render(runs, places, found, width=options.width or columns, color=use_color(sys.stdout))
     if drawn:
         text += f"\npicture: {short_path(drawn[0])} and .svg\n"
-    write_out(text)
+    say(sys.stdout, text.rstrip("\n"), "backslashreplace")
 
 
 def _usual_folder(places: Sequence[Path]) -> Path:

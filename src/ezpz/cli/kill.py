@@ -6,21 +6,22 @@ never by a name.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from ezpz.cli.parsing import Parser
 from ezpz.cli.running import choose, table
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.launch import survivors
 from ezpz.launch.index import Index, is_running
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
 
 __all__ = ["main"]
@@ -42,11 +43,6 @@ _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for 
 _PATIENCE = 15.0  # seconds: the launcher gives its ranks 10, and tidies up
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. Run `ezpz kill --help` for the options.")
-
-
 def main(argv: Sequence[str]) -> int:
     """List or end launches and return the exit code."""
     try:
@@ -66,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="ezpz kill", add_help=False, allow_abbrev=False)
+    parser = Parser("ezpz kill")
     parser.add_argument("ids", nargs="*")
     for name in ("--all", "--job", "--now", "--here"):  # --here is how this verb calls itself on other hosts
         parser.add_argument(name, action="store_true")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from ezpz.cli.parsing import Parser
 from ezpz.errors import EzpzError, UsageError, end_with
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from ezpz.track.run import Run
@@ -36,11 +37,6 @@ Of several runs, each plot holds one metric of all.
 _BOUNDS = {"--width": (12, 1000), "--height": (5, 200), "--last": (1, 10**9)}
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (from the command line). Run `ezpz plot --help` for the options.")
-
-
 def main(argv: Sequence[str]) -> int:
     """Draw and return the exit code."""
     try:
@@ -54,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("ezpz plot")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("words", nargs="*")
     parser.add_argument("-k", "--key", action="append", default=[])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.run_glance import glance
 from ezpz.cli.run_table import render
-from ezpz.cli.stdout import write_out
 from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.track.terminal.screen import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,11 @@ def main(argv: Sequence[str]) -> int:
             )
         shown = [each for each in found if options.state in {None, each["state"]}]
         shown.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
-        write_out(_json(shown) if options.json else render(shown, len(found), root))
+        say(
+            sys.stdout,
+            (_json(shown) if options.json else render(shown, len(found), root)).rstrip("\n"),
+            "backslashreplace",
+        )
     except EzpzError as error:
         return end_with(error)
     return 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from ezpz.cli.parsing import Parser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -32,11 +33,6 @@ however it ended; 130 after Ctrl-C.
 _TURN = 0.2  # seconds after which a changed size of the terminal is noticed
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (from the command line). Run `ezpz watch --help` for the options.")
-
-
 def main(argv: Sequence[str]) -> int:
     """Follow a run and return the exit code."""
     try:
@@ -52,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = Parser("ezpz watch")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("words", nargs="*")
     parser.add_argument("--interval", type=_seconds, default=2.0)

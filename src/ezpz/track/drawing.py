@@ -38,12 +38,33 @@ def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list
     except Exception as error:  # noqa: BLE001  # as said above
         problems.append(_problem("the metrics", error))
     try:
+        _draw_ranks(run)
+    except Exception as error:  # noqa: BLE001  # as said above
+        problems.append(_problem("the map of ranks", error))
+    try:
         from ezpz.track.report import write_report
 
         made["report"] = write_report(run)
     except Exception as error:  # noqa: BLE001  # as said above
         problems.append(_problem("the report", error))
     return made, problems
+
+
+def _draw_ranks(run: Run) -> None:
+    """Draw the time that tells ranks apart best, where there are several: ``plots/mplot/ranks/<metric>.png`` and ``.svg``."""
+    if not run.windows:
+        return
+    from ezpz.track.figures import save_heat_map
+    from ezpz.track.plots import file_stem
+    from ezpz.track.report.by_rank import counting_windows, slowest_key
+
+    matrix = slowest_key(counting_windows(run))
+    if matrix is None:
+        return
+    folder = run.folder / "plots" / "mplot" / "ranks"
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = file_stem(matrix.name, set())
+    save_heat_map(folder / f"{stem}.png", folder / f"{stem}.svg", matrix.name, matrix.steps, matrix.values)
 
 
 def _problem(what: str, error: Exception) -> str:

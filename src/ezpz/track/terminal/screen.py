@@ -66,8 +66,13 @@ def _takes_blocks(stream: TextIO) -> bool:
     return True
 
 
-def say(stream: TextIO | None, text: str) -> bool:
+def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
     """Write a text and a newline, and see that it arrives.
+
+    Args:
+        stream: Where to.
+        text: What; lines of a fixed width keep it by the default of the next one.
+        errors: What becomes of letters that the stream cannot encode, as for `str.encode`.
 
     Returns:
         False if nobody reads: a closed stream, or a reader that has left (``| head``).
@@ -76,7 +81,7 @@ def say(stream: TextIO | None, text: str) -> bool:
         return False
     encoding = stream.encoding or "utf-8"
     try:
-        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        stream.write(text.encode(encoding, errors).decode(encoding) + "\n")
         stream.flush()
     except OSError:
         _give_up(stream)
