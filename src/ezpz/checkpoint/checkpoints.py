@@ -1,0 +1,226 @@
+"""`Checkpoints`: the checkpoints of one run, saved and loaded by all ranks together."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ezpz.checkpoint.contents import Contents, staged
+from ezpz.checkpoint.finding import complete_in, folder_of
+from ezpz.checkpoint.folder import problem_of
+from ezpz.checkpoint.loading import load
+from ezpz.checkpoint.saving import prepare_save, write_save
+from ezpz.checkpoint.together import Together
+from ezpz.errors import EzpzError, UsageError
+from ezpz.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    import torch
+    from torch import nn
+
+    from ezpz.checkpoint.contents import Stateful
+
+__all__ = ["Checkpoints"]
+
+logger = get_logger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run. All ranks make it, and call its methods, together.
+
+    In a simulated world (`ezpz simulate`) nothing is saved, and nothing can be loaded.
+
+    Attributes:
+        folder: Where they are.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        schedule: Stateful | None = None,
+        state: Mapping[str, Stateful] | None = None,
+        keep: int = 3,
+        asynchronous: bool = False,
+    ) -> None:
+        """Remember what is to be saved, and make a group for the ranks' messages; nothing is written yet.
+
+        Args:
+            folder: The run's folder, whose ``checkpoints`` is used, or a folder of that name. Rank 0's counts.
+            model: Plain, or as `ezpz.wrap_model` returned it.
+            optimizer: As `ezpz.make_optimizer` or torch returned it.
+            schedule: Of the learning rate.
+            state: Further objects with ``state_dict`` and ``load_state_dict``, by name.
+            keep: How many checkpoints to keep; 0 keeps all.
+            asynchronous: Copy to the CPU's memory, and write while the training goes on.
+
+        Raises:
+            UsageError: ``keep`` is negative, or rank 0 gave no folder, or one that cannot be written; on all ranks.
+        """
+        self._together = Together()
+        self._contents = Contents(model, optimizer, schedule, dict(state or {}), _device_type(model))
+        self._keep, self._asynchronous = keep, asynchronous
+        self._pending: tuple[Future[EzpzError | None], Path] | None = None
+        self._error: EzpzError | None = None  # of the last save
+        told: tuple[Path | None, Path | None, str] = (None, None, "")
+        if self._together.is_simulated:
+            told = folder_of(folder or "."), None, ""
+        elif self._together.rank == 0:
+            told = _look_around(folder, keep)
+        base, self._latest, problem = self._together.broadcast(told)
+        if base is None:
+            raise UsageError(problem)
+        self.folder = base
+
+    def include(self, name: str, stateful: Stateful) -> None:
+        """Save and load a further object from now on, as if it had been given as ``state``.
+
+        Args:
+            name: Not used yet.
+            stateful: Has ``state_dict`` and ``load_state_dict``.
+
+        Raises:
+            UsageError: The name is taken.
+        """
+        if name in self._contents.state:
+            raise UsageError(
+                f"two objects are called {name!r} (from Checkpoints); expected one. Rename yours in `state=`."
+            )
+        self._contents.state[name] = stateful
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint in the folder, as far as this object knows; looks at no disk and waits for nothing."""
+        if self._pending is not None and self._pending[0].done():
+            future, path = self._pending
+            if future.exception() is None and future.result() is None:
+                return path
+        return self._latest
+
+    def save(self, step: int, *, wait: bool = False) -> Path:
+        """Save everything; collective. An asynchronous save that is still under way is finished first.
+
+        Args:
+            step: Number of steps done.
+            wait: Return when the checkpoint is complete, also where saves are asynchronous.
+
+        Returns:
+            The checkpoint's folder; after an asynchronous save it appears later.
+
+        Raises:
+            EzpzError: It cannot be written: no space, a folder that cannot be written; on all ranks. Earlier checkpoints are as
+                they were. If an earlier asynchronous save failed, that is one line in the log and no error here.
+            UsageError: An object's state holds what cannot be loaded again.
+        """
+        if self._together.is_simulated:
+            logger.info("nothing is saved: the world is a simulated one")
+            return self.folder
+        self._finish()
+        self._report()
+        saving = prepare_save(self._contents, self._together, self.folder, step)
+        final = saving.draft.final
+        if self._asynchronous and not wait:
+            saving = saving._replace(tensors=staged(saving.tensors))
+            executor = ThreadPoolExecutor(1, thread_name_prefix="ezpz-checkpoint")
+            self._pending = executor.submit(write_save, saving, self._together, self._keep, ahead=False), final
+            executor.shutdown(wait=False)  # the thread ends with its work
+            return final
+        self._settle(write_save(saving, self._together, self._keep, ahead=True), final)
+        self._raise()
+        return final
+
+    def wait(self) -> None:
+        """Finish an asynchronous save; collective. Call it before the program ends.
+
+        Raises:
+            EzpzError: The last save failed; on all ranks. It is raised once.
+        """
+        self._finish()
+        self._raise()
+
+    def load(self, path: Path | str) -> int:
+        """Load model, optimizer, schedule, objects and random numbers; collective.
+
+        Any number of ranks, mesh and strategy may load what others have saved. Everything is compared before anything is changed.
+
+        Args:
+            path: A checkpoint, such as `find_latest` and `choose` return. Without an optimizer of one's own only weights are
+                taken from it, and likewise for the schedule and other objects.
+
+        Returns:
+            The number of steps done.
+
+        Raises:
+            UsageError: The path is no complete checkpoint, or one of another model, optimizer or schedule; on all ranks.
+            EzpzError: A file that looked complete cannot be read. The model may be changed in part then.
+        """
+        if self._together.is_simulated:
+            raise UsageError(
+                f"cannot load {path}: the world is a simulated one; expected real ranks. Leave `--resume` out of a simulation."
+            )
+        self._finish()
+        self._report()
+        return load(Path(path).expanduser().absolute(), self._contents, self._together)
+
+    def _finish(self) -> None:
+        """Wait for the asynchronous save, if there is one."""
+        if self._pending is None:
+            return
+        (future, path), self._pending = self._pending, None
+        try:
+            error = future.result()
+        except (OSError, RuntimeError) as lost:  # gloo's word for a rank that is gone
+            error = EzpzError(
+                f"cannot save {path}: {lost}; expected all ranks to be there. Look for the rank that ended first."
+            )
+        self._settle(error, path)
+
+    def _settle(self, error: EzpzError | None, path: Path) -> None:
+        self._error = error
+        if error is None:
+            self._latest = path
+
+    def _report(self) -> None:
+        """Say in one line that an asynchronous save has failed."""
+        error, self._error = self._error, None
+        if error is not None and self._together.rank == 0:
+            logger.error(f"an asynchronous save has failed, and the training goes on: {error}")
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _look_around(folder: Path | str | None, keep: int) -> tuple[Path | None, Path | None, str]:
+    """Return the folder of checkpoints and the newest one in it, or what is wrong."""
+    if keep < 0:
+        return None, None, f"keep={keep} (from Checkpoints) keeps nothing; expected 1 or more, or 0 to keep all."
+    if folder is None:
+        return (
+            None,
+            None,
+            "no folder for checkpoints (from Checkpoints on rank 0); expected one. Give it the run's folder.",
+        )
+    base = folder_of(folder)
+    problem = problem_of(base)
+    if problem:
+        return (
+            None,
+            None,
+            (
+                f"cannot save in {base}: {problem} (from Checkpoints); expected a folder that can be written. Choose another with `--outdir`."
+            ),
+        )
+    there = complete_in(base)
+    return base, there[-1][0] if there else None, ""
+
+
+def _device_type(model: nn.Module) -> str:
+    return next((parameter.device.type for parameter in model.parameters()), "cpu")

@@ -1,0 +1,190 @@
+"""What a checkpoint holds of a run: model, optimizer, schedule, further objects and random numbers, on the way out and back.
+
+model/<name>                             as the plain model calls it, whatever wraps it
+optimizer/{state,packed}/<name>/<key>    `ezpz.checkpoint.optimizers`
+extra/<name>                             what a module keeps in its state beside tensors
+objects/rank-<n>                         schedule, objects, options of the optimizer's groups
+random/rank-<n>                          random numbers of every rank
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+
+from ezpz.checkpoint import optimizers, randomness
+from ezpz.checkpoint.layout import source_of
+from ezpz.checkpoint.packing import pack, unpack
+from ezpz.checkpoint.storage import places_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ezpz.checkpoint.layout import Layout
+    from ezpz.checkpoint.manifest import Manifest
+    from ezpz.checkpoint.together import Together
+
+__all__ = ["Contents", "Fingerprint", "Loading", "Stateful", "over_ranks", "staged"]
+
+Fingerprint = dict[str, list[Any]]
+
+
+class Stateful(Protocol):
+    """An object with a state: a GradScaler, a data loader, an average of weights."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: whole tensors, numbers, texts and containers of them."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take the state up."""
+
+
+class Loading(NamedTuple):
+    """Tensors to be filled, and the prepared optimizer; ``problem`` says why it cannot be done."""
+
+    tensors: dict[str, Any]
+    optimizer: optimizers.Prepared | None
+    source: int | None
+    problem: str
+
+
+def over_ranks(fingerprint: Fingerprint, together: Together) -> Fingerprint:
+    """Return the fingerprint of the whole model, of which each rank of a pipeline has a stage; collective."""
+    digest = blake2b(json.dumps(fingerprint, sort_keys=True).encode(), digest_size=16).digest()
+    if len(set(together.gather(digest))) == 1:
+        return fingerprint
+    return {name: entry for each in together.gather(fingerprint) for name, entry in each.items()}
+
+
+class Contents(NamedTuple):
+    """The objects of a run whose state is saved."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    schedule: Stateful | None
+    state: dict[str, Stateful]
+    device_type: str
+
+    def collect(self) -> tuple[dict[str, Any], Fingerprint]:
+        """Return this rank's model and optimizer as nested dictionaries of tensors, which are the live ones, and the fingerprint."""
+        model = get_model_state_dict(self.model)
+        found: dict[str, Any] = {"model": {name: value for name, value in model.items() if _is_tensor(value)}}
+        extra = {name: pack(value, f"the state of {name}") for name, value in model.items() if not _is_tensor(value)}
+        if extra:
+            found["extra"] = extra
+        if self.optimizer is not None:
+            found["optimizer"] = optimizers.collect(self.model, self.optimizer)
+        return found, {name: _described(value) for name, value in model.items()}
+
+    def fingerprint(self) -> Fingerprint:
+        """Return name, format and whole shape of every entry of the model's state on this rank."""
+        return {name: _described(value) for name, value in get_model_state_dict(self.model).items()}
+
+    def objects(self) -> torch.Tensor:
+        """Return schedule, further objects and options of the optimizer as a tensor of bytes."""
+        found: dict[str, Any] = {"state": {name: each.state_dict() for name, each in self.state.items()}}
+        for name, state in found["state"].items():
+            pack(state, f"state {name!r}")  # an error shall name the object
+        if self.schedule is not None:
+            found["schedule"] = self.schedule.state_dict()
+        if self.optimizer is not None:
+            found["groups"] = optimizers.group_options(self.optimizer)
+        return pack(found, "the schedule or the options of the optimizer")
+
+    def random(self) -> torch.Tensor:
+        """Return the state of this rank's random numbers as a tensor of bytes."""
+        return pack(randomness.capture(self.device_type), "the random numbers")
+
+    def objection(self, manifest: Manifest, fingerprint: Fingerprint) -> str:
+        """Return why a checkpoint does not fit these objects, without changing anything; "" if it does.
+
+        Args:
+            manifest: What the checkpoint says.
+            fingerprint: Of the model over all ranks.
+        """
+        differences = _differences(manifest.model, fingerprint)
+        if differences:
+            more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+            return f"it is of another model: {'; '.join(differences[:3])}{more}"
+        if self.optimizer is not None:
+            is_whole = fingerprint == self.fingerprint()  # stages of a pipeline count their own parameters
+            problem = optimizers.objection(self.optimizer, manifest.optimizer, is_whole=is_whole)
+            if problem:
+                return problem
+        schedule = type(self.schedule).__name__ if self.schedule is not None else ""
+        if schedule and schedule != manifest.schedule:
+            return f"its schedule is {manifest.schedule or 'none'}, and this one is {schedule}"
+        lacking = sorted(self.state.keys() - set(manifest.state))
+        return f"it has no state {lacking[0]!r}; it has {', '.join(manifest.state) or 'none'}" if lacking else ""
+
+    def prepare(self, manifest: Manifest, metadata: Any, layout: Layout) -> Loading:
+        """Return tensors to fill: the model's own, and new ones for the rest."""
+        places = places_of(metadata)
+        model = {name: value for name, value in get_model_state_dict(self.model).items() if _is_tensor(value)}
+        source = source_of(layout, manifest)
+        objects = source if manifest.own_objects and source is not None else 0
+        wanted = [("objects", f"rank-{objects}"), ("random", f"rank-{source or 0}")]
+        wanted += [("extra", name) for name, (kind, _) in manifest.model.items() if not kind]
+        lacking = [path for path in [*wanted, *(("model", name) for name in model)] if path not in places]
+        if lacking:
+            return Loading({}, None, None, f".metadata has no {'/'.join(lacking[0])}")
+        tensors: dict[str, Any] = {"model": model}
+        for part, name in wanted:
+            tensors.setdefault(part, {})[name] = torch.empty(places[part, name].size, dtype=torch.uint8)
+        if self.optimizer is None or manifest.optimizer is None:
+            return Loading(tensors, None, source, "")
+        fresh = bool(manifest.optimizer["fresh"])
+        prepared = optimizers.prepare(self.model, self.optimizer, places, fresh=fresh)
+        problem = f"its optimizer is another one: {prepared.problem}" if prepared.problem else ""
+        return Loading({**tensors, "optimizer": prepared.tensors}, prepared, source, problem)
+
+    def apply(self, loading: Loading, layout: Layout) -> None:
+        """Let every object take up what the filled tensors hold; random numbers last."""
+        extra = {name: unpack(value) for name, value in loading.tensors.get("extra", {}).items()}
+        set_model_state_dict(self.model, {**loading.tensors["model"], **extra})
+        (objects,) = map(unpack, loading.tensors["objects"].values())
+        if loading.optimizer is not None:
+            optimizers.apply(loading.optimizer, objects["groups"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(objects["schedule"])
+        for name, each in self.state.items():
+            each.load_state_dict(objects["state"][name])
+        (random,) = map(unpack, loading.tensors["random"].values())
+        if loading.source is None:
+            randomness.derive(random, f"data-parallel place {layout.place}", self.device_type)
+        else:
+            randomness.restore(random, self.device_type)
+
+
+def staged(tree: Any) -> Any:
+    """Return nested dictionaries of tensors as copies on the CPU, which the training does not change."""
+    if isinstance(tree, Mapping):
+        return {key: staged(value) for key, value in tree.items()}
+    return tree.detach().clone() if tree.device.type == "cpu" else tree.detach().to("cpu")
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _described(value: Any) -> list[Any]:
+    if not isinstance(value, torch.Tensor):
+        return ["", []]
+    return [str(value.dtype).removeprefix("torch."), list(value.shape)]
+
+
+def _differences(saved: Fingerprint, own: Fingerprint) -> list[str]:
+    found = [f"it lacks {name}" for name in own if name not in saved]
+    found += [f"this model has no {name}" for name in saved if name not in own]
+    both = [(name, saved[name], own[name]) for name in own if name in saved and saved[name] != own[name]]
+    return [f"{name} is {_shown(one)} in it and {_shown(other)} here" for name, one, other in both] + found
+
+
+def _shown(entry: list[Any]) -> str:
+    kind, shape = entry
+    return f"{kind} {'x'.join(map(str, shape)) or 'scalar'}" if kind else "no tensor"

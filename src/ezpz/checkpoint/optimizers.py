@@ -1,0 +1,172 @@
+"""The state of an optimizer by the names of parameters, so that another number of ranks, and another strategy, can take it up.
+
+Under ZeRO-1 every rank has the state of its own share. It is saved and loaded under the same names as anybody's: each rank writes
+what it has, and reads what its share is in the world that loads. So ``consolidate_state_dict`` is not needed.
+
+An optimizer that has done no step has no state yet. That is kept so: torch would make one by a step of zeros, after which Adam's
+step counter and with it the training is another.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+from ezpz.checkpoint.packing import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+__all__ = [
+    "Prepared",
+    "apply",
+    "collect",
+    "describe_groups",
+    "group_options",
+    "has_state",
+    "kind_of",
+    "objection",
+    "prepare",
+]
+
+
+def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return this rank's state as nested dictionaries of tensors; empty before the first step."""
+    if not has_state(optimizer):
+        return {}
+    by_name = get_optimizer_state_dict(model, _local(optimizer))["state"]
+    tensors: dict[str, dict[str, Any]] = {}
+    packed: dict[str, dict[str, Any]] = {}
+    for name, entries in by_name.items():
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                tensors.setdefault(name, {})[key] = value
+            else:
+                packed.setdefault(name, {})[key] = pack(value, f"the optimizer's {key!r} of {name}")
+    return {"state": tensors, "packed": packed}
+
+
+def has_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether this rank's part of the optimizer has done a step that left anything behind."""
+    return bool(_local(optimizer).state)
+
+
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the name of what updates the weights: under ZeRO-1 that of the optimizer inside."""
+    return type(_local(optimizer)).__name__
+
+
+def group_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the options of every parameter group, such as ``lr``."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def describe_groups(optimizer: torch.optim.Optimizer) -> list[int]:
+    """Return how many parameters each group has."""
+    return [len(group["params"]) for group in optimizer.param_groups]
+
+
+def objection(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None, *, is_whole: bool) -> str:
+    """Return why what a manifest says of an optimizer does not fit this one; "" if it does.
+
+    Args:
+        optimizer: This one.
+        saved: Its ``kind`` and the sizes of its ``groups``; None without an optimizer.
+        is_whole: Whether this rank has all parameters, so that groups can be compared.
+    """
+    kind, groups = kind_of(optimizer), describe_groups(optimizer)
+    if saved is None:
+        return f"it has no optimizer, and {kind} is to be loaded"
+    if saved["kind"] != kind:
+        return f"its optimizer is {saved['kind']}, and this one is {kind}"
+    if len(groups) != len(saved["groups"]) or (is_whole and groups != saved["groups"]):
+        return f"its optimizer has groups of {saved['groups']} parameters, and this one of {groups}"
+    return ""
+
+
+class Prepared(NamedTuple):
+    """An optimizer made ready to be loaded: tensors to fill, by the keys of `collect`, and what to do afterwards."""
+
+    optimizer: torch.optim.Optimizer
+    names: list[list[str]]  # of the parameters in this rank's groups
+    tensors: dict[str, Any]
+    problem: str  # why it cannot be loaded
+    before: dict[Any, Any]
+
+    def undo(self) -> None:
+        """Give the optimizer back the state that it had before."""
+        state = _local(self.optimizer).state
+        state.clear()
+        state.update(self.before)
+
+
+def prepare(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    places: Mapping[tuple[str, ...], Any],
+    *,
+    fresh: bool,
+) -> Prepared:
+    """Return tensors of the right shapes for what was saved; the optimizer forgets its state.
+
+    Args:
+        model: Whose parameters it has.
+        optimizer: The same kind as the one that was saved.
+        places: What was saved: paths ``("optimizer", "state" or "packed", parameter, key)``.
+        fresh: Whether it was saved before its first step.
+    """
+    local = _local(optimizer)
+    optimizer.zero_grad(set_to_none=True)  # gradients of other weights, and they keep torch from making a state
+    before = dict(local.state)
+    local.state.clear()
+    if fresh:
+        return Prepared(optimizer, [], {}, "", before)
+    made = get_optimizer_state_dict(model, local)
+    tensors: dict[str, Any] = {"state": {}, "packed": {}}
+    for name, entries in made["state"].items():
+        saved = {
+            path[3]: (path[1], place) for path, place in places.items() if path[0] == "optimizer" and path[2] == name
+        }
+        if saved and saved.keys() != entries.keys():
+            key = min(saved.keys() ^ entries.keys())
+            where = "the checkpoint has no" if key in entries else "this optimizer has no"
+            return Prepared(optimizer, [], {}, f"{where} {key!r} of {name}", before)
+        for key, (part, place) in saved.items():
+            own = entries[key] if part == "state" else torch.empty(place.size, dtype=torch.uint8)
+            tensors[part].setdefault(name, {})[key] = own
+    return Prepared(optimizer, [group["params"] for group in made["param_groups"]], tensors, "", before)
+
+
+def apply(prepared: Prepared, options: list[dict[str, Any]]) -> None:
+    """Give the optimizer the state that was filled in, and the saved options of its groups."""
+    local = _local(prepared.optimizer)
+    whole = local.state_dict()
+    numbers = [group["params"] for group in whole["param_groups"]]
+    whole["state"] = {}
+    for names, ids in zip(prepared.names, numbers, strict=bool(prepared.names)):
+        for name, number in zip(names, ids, strict=True):
+            entries = dict(prepared.tensors["state"].get(name, {}))
+            entries |= {key: unpack(value) for key, value in prepared.tensors["packed"].get(name, {}).items()}
+            if entries:  # a parameter that has never had a gradient has none
+                whole["state"][number] = entries
+    whole["param_groups"] = [{**saved, "params": ids} for saved, ids in zip(options, numbers, strict=True)]
+    local.load_state_dict(whole)
+    if local is not prepared.optimizer:
+        for group, saved in zip(prepared.optimizer.param_groups, options, strict=True):
+            group.update(saved)
+
+
+def _local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer of this rank's share under ZeRO-1, else the optimizer."""
+    module: Any = sys.modules.get(
+        "torch.distributed.optim.zero_redundancy_optimizer"
+    )  # importing it costs everybody a second
+    if module is None or not isinstance(optimizer, module.ZeroRedundancyOptimizer):
+        return optimizer
+    inside: torch.optim.Optimizer = optimizer.optim
+    return inside

@@ -1,0 +1,176 @@
+"""Tensors to files and back, by torch.distributed.checkpoint.
+
+    .metadata        names, shapes and places of all tensors: a pickle that torch writes
+    __0_0.distcp     what rank 0 wrote, one tensor behind the other, each as ``torch.save`` writes it
+
+The tensors are read with ``weights_only=True``. The pickle may name only the classes that torch puts there (torch 2.13,
+torch/distributed/checkpoint/metadata.py and filesystem.py): a file that names anything else is refused before it can run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pickle
+import warnings
+from collections import OrderedDict
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path, PosixPath, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystem
+
+from ezpz.errors import EzpzError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ezpz.checkpoint.together import Together
+
+__all__ = ["StorageError", "places_of", "read", "read_metadata", "write"]
+
+_METADATA = ".metadata"
+_ALONE = "torch.distributed is disabled, unavailable or uninitialized"  # said of every save of a single process
+
+
+class StorageError(EzpzError):
+    """Files cannot be written or read; the same on all ranks. The message names the first rank's problem, without a full stop."""
+
+
+def write(tensors: Mapping[str, Any], folder: Path, together: Together, *, ahead: bool) -> None:
+    """Write every rank's part, each fsynced, and ``.metadata``. Collective.
+
+    Args:
+        tensors: Nested dictionaries of tensors; what several ranks hold whole is written by one of them.
+        folder: Exists; rank 0 has made it.
+        together: The ranks.
+        ahead: Whether to copy from the device while writing; not from a thread, where it would take another device than this rank's.
+
+    Raises:
+        StorageError: A rank could not write, or does not see the folder.
+    """
+    writer = dcp.FileSystemWriter(folder, per_thread_copy_ahead=10_000_000 if ahead else 0)
+    writer.fs = _Files()
+    with _told_in_one_line():
+        dcp.save(dict(tensors), storage_writer=writer, process_group=together.group)
+
+
+def read(tensors: dict[str, Any], folder: Path, metadata: Any, together: Together) -> None:
+    """Fill tensors in place with what the checkpoint has under their names, whatever ranks have written it. Collective.
+
+    Raises:
+        StorageError: A file cannot be read, or a tensor has another shape.
+    """
+    with _told_in_one_line():
+        dcp.load(tensors, storage_reader=_Reader(folder, metadata), process_group=together.group)
+
+
+def read_metadata(folder: Path) -> Any:
+    """Return what ``.metadata`` says.
+
+    Raises:
+        StorageError: It cannot be read, or is no such file.
+    """
+    try:
+        data = (folder / _METADATA).read_bytes()
+    except OSError as error:
+        raise StorageError(f"{_METADATA}: {error.strerror}") from None
+    try:
+        metadata = _Unpickler(io.BytesIO(data)).load()
+        if isinstance(metadata, dcp.Metadata) and metadata.planner_data is not None:
+            return metadata
+    # What a damaged pickle raises is not limited to its own error.
+    except (pickle.UnpicklingError, ValueError, EOFError, LookupError, AttributeError, ImportError, TypeError) as error:
+        raise StorageError(f"{_METADATA} is damaged: {error}") from None
+    except (MemoryError, OverflowError):
+        pass
+    raise StorageError(f"{_METADATA} is damaged")
+
+
+def places_of(metadata: Any) -> dict[tuple[str, ...], Any]:
+    """Return the path of every tensor in the nested dictionaries that were saved, with its size and format."""
+    found = metadata.state_dict_metadata
+    return {tuple(map(str, path)): found[key] for key, path in metadata.planner_data.items() if key in found}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows what torch writes into ``.metadata``, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if module.startswith("pathlib") and name in {"PosixPath", "PurePosixPath", "Path"}:
+            return {"PosixPath": PosixPath, "PurePosixPath": PurePosixPath, "Path": Path}[name]
+        if (module, name) == ("torch.serialization", "_get_layout"):
+            return super().find_class(module, name)
+        if "." not in name and (module == "torch" or module.startswith("torch.distributed.checkpoint.")):
+            value = super().find_class(module, name)
+            if value is torch.Size or isinstance(value, torch.dtype) or _is_plain(value):
+                return value
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _is_plain(value: Any) -> bool:
+    ours = isinstance(value, type) and value.__module__.startswith("torch.distributed.checkpoint.")
+    return ours and (dataclasses.is_dataclass(value) or issubclass(value, Enum))
+
+
+class _Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is Any to the type check
+    """Has read ``.metadata`` already."""
+
+    def __init__(self, folder: Path, metadata: Any) -> None:
+        super().__init__(folder)
+        self._metadata = metadata
+
+    def read_metadata(self, *_: Any, **__: Any) -> Any:
+        return self._metadata
+
+
+class _Files(FileSystem):  # type: ignore[misc]  # torch is Any to the type check
+    """Files whose errors keep their own words: torch turns a full disk into "unexpected pos 704 vs 598"."""
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        stream = _Stream(io.FileIO(path, mode), 1 << 20)
+        try:
+            with stream:
+                yield stream
+        except (OSError, RuntimeError):
+            if stream.problem is not None:
+                raise stream.problem from None
+            raise
+
+    def mkdir(self, path: Any) -> None:
+        if not Path(path).is_dir():  # rank 0 has made it
+            raise FileNotFoundError(2, "not seen from this rank's host; expected a folder that all hosts share")
+
+
+class _Stream(io.BufferedWriter):
+    problem: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.problem = error
+            raise
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Turn what torch raises on all ranks, with the tracebacks of those that failed, into one line."""
+    warnings.filterwarnings("ignore", message=_ALONE)
+    try:
+        yield
+    except dcp.CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        raise StorageError(f"rank {rank}: {_in_words(cause)}") from error
+
+
+def _in_words(cause: BaseException) -> str:
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"{cause.strerror}" + (f" ({Path(cause.filename).name})" if cause.filename else "")
+    return f"{type(cause).__name__}: {cause}".strip().partition("\n")[0]

@@ -1,0 +1,326 @@
+"""Run by pytest inside every rank of launches with 4, 2 and 1 ranks, in this order and over one folder.
+
+Not collected by itself; `test_checkpoint_ranks.py` launches it. Four ranks save and go on; everybody who loads must go on alike.
+"""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from small_llama import CLIP, Llama, adamw, batch_of, build, group_of_ranks, mean_loss, share_of, world_mean
+from torch import nn
+
+import ezpz
+from ezpz.checkpoint import Checkpoints, choose, describe, find_latest, storage
+from ezpz.errors import EzpzError, UsageError
+
+__all__ = ["group_of_ranks"]  # a fixture, which pytest finds by its name here
+
+SHARED = Path(os.environ["CHECKPOINTS_OF_TEST"])
+WORLD = int(os.environ["WORLD_SIZE"])
+BEFORE, AFTER = 3, 5
+SIZES = {"n_layers": 2}
+
+four = pytest.mark.skipif(WORLD != 4, reason="said of 4 ranks")
+fewer = pytest.mark.skipif(WORLD == 4, reason="said of another number of ranks than the 4 that saved")
+
+# name: degrees of the mesh, arguments of wrap_model
+CASES = {
+    "ddp": ({}, {"strategy": "ddp"}),
+    "zero1": ({}, {"strategy": "zero1"}),
+    "fsdp": ({}, {"strategy": "fsdp", "activation_checkpoint": "full"}),
+    "hsdp": ({"dp_replicate": 2}, {"strategy": "hsdp"}),
+    "tp2 fsdp": ({"tp": 2}, {"strategy": "fsdp"}),
+}
+
+# DistributedDataParallel puts gradients into other buckets after its first step, so that a new process adds those of more than
+# two ranks in another order than the old one would have.
+ADDS_ANEW = {"ddp", "zero1"}
+
+
+class Run:
+    """A model in training, as a script has it."""
+
+    def __init__(self, case, folder, *, seed=11, optimizer=None, tied=False, **more):
+        degrees, wishes = CASES[case]
+        self.mesh = ezpz.init_mesh(**degrees)
+        plan = ezpz.llama_plan() if "tp" in degrees else None
+        self.model = ezpz.wrap_model(
+            build(seed, tied=tied, **SIZES), mesh=self.mesh, dtype="fp32", tp_plan=plan, **wishes
+        )
+        self.optimizer = optimizer(self.model) if optimizer else adamw(self.model)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
+        self.checkpoints = Checkpoints(
+            folder, model=self.model, optimizer=self.optimizer, schedule=self.schedule, **more
+        )
+
+    def state(self):
+        """Return every bit of this rank's model and optimizer."""
+        optimizer = getattr(self.optimizer, "optim", self.optimizer)
+        tensors = [*self.model.state_dict().values(), *(v for each in optimizer.state.values() for v in each.values())]
+        parts = [each.to_local() if hasattr(each, "to_local") else each for each in tensors]
+        return (
+            [part.flatten().tolist() for part in parts],
+            self.schedule.state_dict(),
+            self.optimizer.param_groups[0]["lr"],
+        )
+
+    def train(self, first, steps):
+        """Return the losses over all ranks."""
+        part, parts = share_of(self.mesh)
+        losses = []
+        for step in range(first, first + steps):
+            tokens, labels = (each.chunk(parts)[part] for each in batch_of(step))
+            loss = mean_loss(self.model(tokens), labels)
+            loss.backward()
+            ezpz.clip_grad_norm_(self.model.parameters(), CLIP, mesh=self.mesh)
+            self.optimizer.step()
+            self.schedule.step()
+            self.optimizer.zero_grad()
+            losses.append(world_mean(loss))
+        return losses
+
+
+def is_equal(ours, reference):
+    assert ours == reference
+
+
+def names_in(folder):
+    """Return what rank 0 sees in the folder of checkpoints, before it or anybody goes on."""
+    return ezpz.broadcast(sorted(path.name for path in (folder / "checkpoints").iterdir()))
+
+
+def near(ours, reference):
+    assert len(ours) == len(reference)
+    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 1e-6
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that all ranks share."""
+    return ezpz.broadcast(tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES if WORLD == 4 else ["ddp", "zero1"])
+def test_a_run_goes_on_bitwise_with_the_same_ranks(case, tmp_path):
+    folder = SHARED / case.replace(" ", "-") if WORLD == 4 else ezpz.broadcast(tmp_path)
+    run = Run(case, folder)
+    run.train(0, BEFORE)
+    path, saved = run.checkpoints.save(BEFORE), run.state()
+    unbroken = run.train(BEFORE, AFTER)
+    assert path == folder / "checkpoints" / "step-00000003"
+    assert run.checkpoints.latest == path == find_latest(folder)
+    other = Run(case, folder, seed=12)
+    assert other.checkpoints.load(path) == BEFORE
+    assert other.state() == saved
+    agree = near if case in ADDS_ANEW and WORLD > 2 else is_equal
+    agree(other.train(BEFORE, AFTER), unbroken)
+    if ezpz.get_rank() == 0:
+        (folder / "losses.json").write_text(json.dumps(unbroken))
+        assert json.loads((path / "checkpoint.json").read_text())["model"].keys() == Llama(**SIZES).state_dict().keys()
+    ezpz.barrier()
+
+
+@four
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ("fsdp", "tp2 fsdp"),
+        ("fsdp", "ddp"),
+        ("fsdp", "zero1"),
+        ("zero1", "fsdp"),
+        ("tp2 fsdp", "hsdp"),
+        ("ddp", "fsdp"),
+    ],
+)
+def test_another_strategy_or_mesh_goes_on_alike(saved, loaded):
+    goes_on(saved, loaded)
+
+
+@fewer
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [("fsdp", "fsdp"), ("zero1", "zero1"), ("tp2 fsdp", "ddp"), ("hsdp", "tp2 fsdp")]
+)
+def test_fewer_ranks_go_on_alike(saved, loaded):
+    if WORLD == 1 and "tp2" in loaded:
+        loaded = "fsdp"
+    goes_on(saved, loaded)
+
+
+def goes_on(saved, loaded):
+    folder = SHARED / saved.replace(" ", "-")
+    run = Run(loaded, folder, seed=12)
+    assert run.checkpoints.load(find_latest(folder)) == BEFORE
+    near(run.train(BEFORE, AFTER), json.loads((folder / "losses.json").read_text()))
+
+
+@four
+def test_tied_weights_and_a_run_before_its_first_step(folder):
+    run = Run("fsdp", folder, tied=True)
+    fresh = run.checkpoints.save(0)
+    assert not run.optimizer.state  # saving has not made one
+    unbroken = run.train(0, 2)
+    path = run.checkpoints.save(2)
+    unbroken += run.train(2, 2)
+    other = Run("fsdp", folder, seed=12, tied=True)
+    other.train(0, 1)
+    assert other.checkpoints.load(fresh) == 0
+    assert other.train(0, 4) == unbroken
+    assert other.checkpoints.load(path) == 2
+    assert other.train(2, 2) == unbroken[2:]
+
+
+class Noise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line, self.drop = nn.Linear(8, 8), nn.Dropout()
+
+    def forward(self, x):
+        return self.drop(self.line(x))
+
+
+class Position:
+    """The state of something that differs between ranks."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value, "history": torch.arange(self.value)}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+        assert torch.equal(state["history"], torch.arange(self.value))
+
+
+@four
+def test_random_numbers_and_objects_of_every_rank_go_on(folder):
+    import numpy as np
+
+    ezpz.init_mesh()
+    ezpz.seed_everything(3)
+    model = ezpz.wrap_model(Noise(), "ddp", dtype="fp32")
+    ezpz.seed_dropout(3)
+    position = Position(5 + ezpz.get_rank())
+    checkpoints = Checkpoints(folder, model=model, state={"position": position})
+
+    def draw():
+        return model(torch.ones(2, 8)).tolist(), random.random(), np.random.rand()  # noqa: NPY002  # what old scripts use
+
+    draw()
+    random.gauss(0, 1)  # leaves a second number behind, which is state
+    path = checkpoints.save(1)
+    expected = [draw(), random.gauss(0, 1)]
+    assert len({str(each) for each in ezpz.gather_objects(expected[0][0])}) == 4  # ranks drop differently
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # what old scripts use
+    position.value = 0
+    assert checkpoints.load(path) == 1
+    assert [draw(), random.gauss(0, 1)] == expected
+    assert position.value == 5 + ezpz.get_rank()
+    masks = ezpz.gather_objects(expected[0][0])
+    ezpz.init_mesh(
+        tp=2
+    )  # now ranks 0 and 1 are one replica and go on with the numbers of place 0, ranks 2 and 3 of place 1
+    checkpoints.load(path)
+    assert draw()[0] == masks[ezpz.get_rank() // 2]
+    ezpz.init_mesh()
+
+
+@four
+def test_an_asynchronous_save_holds_the_moment_at_which_it_was_asked(folder):
+    run = Run("fsdp", folder, asynchronous=True, keep=1)
+    run.train(0, 2)
+    first = run.checkpoints.save(2)
+    unbroken = run.train(2, 2)
+    second = run.checkpoints.save(4)
+    assert run.checkpoints.latest in {first, second}  # saving again has finished the first
+    unbroken += run.train(4, 2)
+    run.checkpoints.wait()
+    assert run.checkpoints.latest == second == find_latest(folder)
+    assert names_in(folder) == ["step-00000004"]
+    other = Run("fsdp", folder, seed=12)
+    assert other.checkpoints.load(second) == 4
+    assert other.train(4, 2) == unbroken[2:]
+    assert run.checkpoints.save(6, wait=True).exists()
+
+
+def break_writing_on(monkeypatch, rank):
+    def write(self, data):
+        self.problem = OSError(28, "No space left on device", self.name)
+        raise self.problem
+
+    if ezpz.get_rank() == rank:
+        monkeypatch.setattr(storage._Stream, "write", write)
+
+
+@four
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_cannot_write_fails_the_save_on_all_ranks_alike(folder, monkeypatch, rank):
+    run = Run("ddp", folder)
+    before = run.checkpoints.save(1)
+    with monkeypatch.context() as patch:
+        break_writing_on(patch, rank)
+        with pytest.raises(EzpzError, match=f"rank {rank}: No space left on device") as failed:
+            run.checkpoints.save(2)
+    assert len(set(ezpz.gather_objects(str(failed.value)))) == 1
+    assert "\n" not in str(failed.value)
+    assert names_in(folder) == [before.name]
+    assert run.checkpoints.save(2) == run.checkpoints.latest
+
+
+@four
+def test_an_asynchronous_save_that_fails_is_told_later_and_ends_nothing(folder, monkeypatch, capsys):
+    run = Run("ddp", folder, asynchronous=True)
+    with monkeypatch.context() as patch:
+        break_writing_on(patch, 3)
+        run.checkpoints.save(1)
+        while not run.checkpoints._pending[0].done():
+            pass
+        assert run.checkpoints.latest is None
+    capsys.readouterr()
+    run.checkpoints.save(2)
+    said = capsys.readouterr().out.splitlines()
+    assert sum("rank 3: No space left on device" in line for line in said) == (ezpz.get_rank() == 0)
+    run.checkpoints.wait()
+    with monkeypatch.context() as patch:
+        break_writing_on(patch, 3)
+        run.checkpoints.save(3)
+        with pytest.raises(EzpzError, match="rank 3: No space left on device"):
+            run.checkpoints.wait()
+    run.checkpoints.wait()  # it is raised once
+    assert [found.step for found in describe(folder)] == [2]
+
+
+@four
+def test_what_does_not_fit_is_refused_by_all_ranks_before_anything_is_changed(folder):
+    path = find_latest(SHARED / "fsdp")
+    other = ezpz.wrap_model(ezpz.models.MLP(4, (3,), 2), "fsdp", ezpz.init_mesh(), dtype="fp32")
+    before = [each.full_tensor().clone() for each in other.parameters()]
+    with pytest.raises(UsageError, match=r"another model: it lacks .*; it lacks .* and [0-9]+ more") as refused:
+        Checkpoints(folder, model=other).load(path)
+    assert len(set(ezpz.gather_objects(str(refused.value)))) == 1
+    assert all(torch.equal(a, b.full_tensor()) for a, b in zip(before, other.parameters(), strict=True))
+    sgd = Run("fsdp", folder, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(UsageError, match="its optimizer is AdamW, and this one is SGD"):
+        sgd.checkpoints.load(path)
+    amsgrad = Run("fsdp", folder, optimizer=lambda model: torch.optim.AdamW(model.parameters(), amsgrad=True))
+    losses = amsgrad.train(0, 1)
+    with pytest.raises(UsageError, match="the checkpoint has no 'max_exp_avg_sq' of"):
+        amsgrad.checkpoints.load(path)
+    again = Run("fsdp", folder, optimizer=lambda model: torch.optim.AdamW(model.parameters(), amsgrad=True))
+    assert losses + amsgrad.train(1, 2) == again.train(0, 3)
+    with pytest.raises(UsageError, match="there is nothing"):
+        again.checkpoints.load(folder / "step-00000001")
+
+
+def test_rank_0_chooses_for_all_ranks(folder):
+    assert choose("none", name="x", outdir=None) == (None, None)
+    named = choose(str(SHARED / "fsdp"), name="x", outdir=None)
+    assert named == (SHARED / "fsdp", SHARED / "fsdp" / "checkpoints" / "step-00000003")
+    with pytest.raises(UsageError, match="there is nothing"):
+        choose(str(folder / "nowhere"), name="x", outdir=None)

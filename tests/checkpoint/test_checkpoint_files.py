@@ -1,0 +1,324 @@
+"""One process: damage, no space, kills, pruning, refusals. What ranks do together is in `in_ranks_checkpoint.py`."""
+
+import errno
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.checkpoint import Checkpoints, describe, find_latest, storage
+from ezpz.errors import EzpzError, UsageError
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_inductor(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))  # torch's optimizers set it
+
+
+def make(folder, width=8, optimizer=torch.optim.AdamW, **more):
+    model = torch.nn.Linear(width, width)
+    return model, Checkpoints(folder, model=model, optimizer=optimizer(model.parameters(), lr=0.1), **more)
+
+
+def step(checkpoints, times=1):
+    model, optimizer = checkpoints._contents.model, checkpoints._contents.optimizer
+    for _ in range(times):
+        model(torch.ones(1, model.in_features)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run folder with a checkpoint of step 1 and one of step 2."""
+    _, checkpoints = make(tmp_path)
+    for number in (1, 2):
+        step(checkpoints)
+        checkpoints.save(number)
+    return tmp_path
+
+
+def test_a_checkpoint_is_found_by_run_folder_and_by_its_own(saved):
+    newest = saved / "checkpoints" / "step-00000002"
+    assert find_latest(saved) == find_latest(newest.parent) == find_latest(str(saved)) == newest
+    assert sorted(path.name for path in newest.iterdir()) == [".metadata", "__0_0.distcp", "checkpoint.json"]
+    found = describe(saved)
+    assert [each.step for each in found] == [1, 2]
+    assert found[1].size == sum((newest / name).stat().st_size for name in (".metadata", "__0_0.distcp"))
+    assert find_latest(saved / "nowhere") is None
+    assert describe(saved / "nowhere") == []
+
+
+def test_the_newest_is_the_last_saved_and_a_step_saved_again_keeps_both(saved):
+    model, checkpoints = make(saved)
+    assert checkpoints.load(saved / "checkpoints" / "step-00000001") == 1
+    assert not bool((model.weight == 0).any())
+    again = checkpoints.save(1)
+    assert again.name == "step-00000001-2"
+    assert find_latest(saved) == again == checkpoints.latest
+
+
+def test_the_oldest_go_when_the_new_one_is_complete(tmp_path):
+    _, checkpoints = make(tmp_path, keep=2)
+    (tmp_path / "checkpoints" / "step-00000000").mkdir(parents=True)  # not ours
+    for number in range(1, 5):
+        checkpoints.save(number)
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == [f"step-{number:08d}" for number in (0, 3, 4)]
+    _, all_kept = make(tmp_path, keep=0)
+    for number in range(5, 9):
+        all_kept.save(number)
+    assert [found.step for found in describe(tmp_path)] == [3, 4, 5, 6, 7, 8]
+
+
+def damage_shorter(folder):
+    os.truncate(folder / "__0_0.distcp", 100)
+
+
+def damage_missing(folder):
+    (folder / "__0_0.distcp").unlink()
+
+
+def damage_json(folder):
+    (folder / "checkpoint.json").write_text("{{{")
+
+
+def damage_schema(folder):
+    said = json.loads((folder / "checkpoint.json").read_text())
+    (folder / "checkpoint.json").write_text(json.dumps({**said, "schema": 7, "ezpz": "9.9"}))
+
+
+def damage_entries(folder):
+    (folder / "checkpoint.json").write_text(json.dumps({"schema": 1, "step": 2}))
+
+
+def damage_foreign(folder):
+    (folder / "checkpoint.json").unlink()
+
+
+DAMAGES = {
+    damage_shorter: r"__0_0.distcp has 100 bytes instead of \d+",
+    damage_missing: "__0_0.distcp: No such file or directory",
+    damage_json: "checkpoint.json is no JSON",
+    damage_schema: "another schema than 1; it was written by ezpz 9.9",
+    damage_entries: "other entries than schema 1",
+    damage_foreign: "no checkpoint.json|it holds .metadata",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
+def test_a_damaged_checkpoint_is_passed_over_and_refused_by_name(saved, damage, capsys):
+    newest = saved / "checkpoints" / "step-00000002"
+    damage(newest)
+    assert find_latest(saved) == newest.with_name("step-00000001")
+    assert "passed over" in capsys.readouterr().out
+    model, checkpoints = make(saved)
+    before = model.weight.clone()
+    with pytest.raises(UsageError, match=DAMAGES[damage]) as refused:
+        checkpoints.load(newest)
+    assert "\n" not in str(refused.value)
+    assert torch.equal(model.weight, before)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch evil",)
+
+
+@pytest.mark.parametrize("content", ["garbage", "evil", "dotted"])
+def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(saved, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = saved / "checkpoints" / "step-00000002" / ".metadata"
+    dotted = b"\x80\x04\x8c\x2etorch.distributed.checkpoint.filesystem\x94."
+    data = {"garbage": b"\x93garbage", "evil": pickle.dumps(Evil()), "dotted": dotted}[content]
+    path.write_bytes(data)
+    said = json.loads((path.parent / "checkpoint.json").read_text())
+    said["files"][".metadata"] = len(data)
+    (path.parent / "checkpoint.json").write_text(json.dumps(said))
+    model, checkpoints = make(saved)
+    before = model.weight.clone()
+    with pytest.raises(UsageError, match="metadata is damaged"):
+        checkpoints.load(path.parent)
+    assert not (tmp_path / "evil").exists()
+    assert torch.equal(model.weight, before)
+
+
+def test_a_file_that_is_damaged_inside_is_one_line_too(saved):
+    path = saved / "checkpoints" / "step-00000002" / "__0_0.distcp"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    _, checkpoints = make(saved)
+    with pytest.raises(EzpzError, match=r"cannot load .*: rank 0: ") as refused:
+        checkpoints.load(path.parent)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_checkpoint_is_named(saved, tmp_path):
+    _, checkpoints = make(saved)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for path, words in {"file": "it is a file", "empty": "the folder is empty", "": "it holds checkpoints"}.items():
+        with pytest.raises(UsageError, match=words):
+            checkpoints.load(tmp_path / path)
+
+
+def test_another_model_is_refused_by_its_first_differences(saved):
+    _, checkpoints = make(saved, width=9)
+    with pytest.raises(UsageError, match="weight is float32 8x8 in it and float32 9x9 here; bias is float32 8 in it"):
+        checkpoints.load(find_latest(saved))
+    model = torch.nn.Linear(8, 8).double()
+    with pytest.raises(UsageError, match="weight is float32 8x8 in it and float64 8x8 here"):
+        Checkpoints(saved, model=model).load(find_latest(saved))
+
+
+def test_a_schedule_groups_and_objects_must_be_in_it(saved):
+    path = find_latest(saved)
+    model = torch.nn.Linear(8, 8)
+    two = torch.optim.AdamW([{"params": [model.weight]}, {"params": [model.bias]}])
+    with pytest.raises(UsageError, match=r"its optimizer has groups of \[2\] parameters, and this one of \[1, 1\]"):
+        Checkpoints(saved, model=model, optimizer=two).load(path)
+    one = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.ConstantLR(one)
+    with pytest.raises(UsageError, match="its schedule is none, and this one is ConstantLR"):
+        Checkpoints(saved, model=model, optimizer=one, schedule=schedule).load(path)
+    with pytest.raises(UsageError, match="it has no state 'scaler'; it has none"):
+        Checkpoints(saved, model=model, optimizer=one, state={"scaler": torch.amp.GradScaler("cpu")}).load(path)
+    assert Checkpoints(saved, model=model).load(path) == 2  # the weights alone
+
+
+def test_a_parameter_that_never_had_a_gradient_has_no_state_after_loading(tmp_path):
+    def build():
+        model = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, optimizer, Checkpoints(tmp_path, model=model, optimizer=optimizer)
+
+    model, optimizer, checkpoints = build()
+    for _ in range(2):
+        model[0](torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.param_groups[0]["lr"] = 0.05
+    path = checkpoints.save(2)
+    other, loaded, checkpoints = build()
+    checkpoints.load(path)
+    assert [each.shape for each in loaded.state] == [torch.Size([3, 3]), torch.Size([3])]
+    assert loaded.param_groups[0]["lr"] == 0.05
+    assert torch.equal(
+        loaded.state[other[0].weight]["momentum_buffer"], optimizer.state[model[0].weight]["momentum_buffer"]
+    )
+
+
+class Odd:
+    def state_dict(self):
+        return {"path": Path("/x")}
+
+    def load_state_dict(self, state):
+        raise AssertionError(state)
+
+
+def test_a_state_that_could_not_be_read_again_is_refused_when_it_is_saved(tmp_path):
+    _, checkpoints = make(tmp_path, state={"odd": Odd()})
+    with pytest.raises(UsageError, match=r"cannot save state 'odd': a PosixPath at ..path.."):
+        checkpoints.save(1)
+    assert find_latest(tmp_path) is None
+    assert not list(tmp_path.glob("checkpoints/*"))
+    assert not list(tmp_path.glob("checkpoints/.*"))
+
+
+def test_folders_in_which_nothing_can_be_saved_are_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot save in .*: .*file is a file"):
+        make(tmp_path / "file" / "run")
+    with pytest.raises(UsageError, match="no folder for checkpoints"):
+        make(None)
+    with pytest.raises(UsageError, match="keep=-1"):
+        make(tmp_path, keep=-1)
+
+
+def save_and_wait(checkpoints, number):
+    checkpoints.save(number)
+    checkpoints.wait()
+
+
+def mounted(kind, target):
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", kind, "tmpfs", str(target)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/bin/mount").exists(), reason="a small disk is mounted, as root")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, asynchronous, capfd):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if not mounted("size=1m", disk):
+        pytest.skip("this container may not mount")
+    try:
+        model, checkpoints = make(disk, width=260, keep=3)
+        checkpoints.save(0)
+        step(checkpoints)
+        checkpoints = Checkpoints(
+            disk, model=model, optimizer=checkpoints._contents.optimizer, asynchronous=asynchronous
+        )
+        with pytest.raises(EzpzError, match=r"cannot save .*step-00000001: rank 0: No space left on device") as failed:
+            save_and_wait(checkpoints, 1)
+        assert "\n" not in str(failed.value)
+        assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000000"]
+        assert checkpoints.load(find_latest(disk)) == 0
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(UsageError, match=r"cannot save in .* cannot be written"):
+            make(disk)
+        with pytest.raises(EzpzError, match=r"cannot save .*: Read-only file system"):
+            checkpoints.save(1)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_save_that_cannot_get_its_name_is_undone(tmp_path, monkeypatch):
+    _, checkpoints = make(tmp_path)
+    before = checkpoints.save(1)
+
+    def rename(self, target):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        patch.setattr("ezpz.checkpoint.storage.Path.rename", rename)
+        with pytest.raises(EzpzError, match="quota exceeded"):
+            checkpoints.save(2)
+    assert list(checkpoints.folder.iterdir()) == [before]
+
+
+def test_an_asynchronous_save_of_one_process_holds_its_moment(tmp_path, monkeypatch):
+    model, checkpoints = make(tmp_path, asynchronous=True)
+    with torch.no_grad():
+        model.weight.fill_(3)
+    hold = threading.Event()
+    write = storage.write
+
+    def write_later(*args, **more):
+        assert hold.wait(30)
+        return write(*args, **more)
+
+    monkeypatch.setattr(storage, "write", write_later)
+    path = checkpoints.save(1)
+    assert checkpoints.latest is None
+    with torch.no_grad():
+        model.weight.fill_(4)
+    hold.set()
+    checkpoints.wait()
+    assert checkpoints.latest == path
+    checkpoints.load(path)
+    assert bool((model.weight == 3).all())
+
+
+@pytest.mark.timeout(120)
+def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path, clean_env, run_cli):
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    done = run_cli([sys.executable, Path(__file__).with_name("save_and_be_killed.py"), tmp_path / "run", 12], env, 110)
+    assert done.returncode == 0, done.stdout + done.stderr
