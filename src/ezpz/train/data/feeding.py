@@ -1,0 +1,204 @@
+"""Batches of a rank as a function of the position alone, and each sample once for evaluation; docs/data.md tells what a batch costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+from ezpz.train.batches import BatchIndices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from ezpz.train.data.tokens import Tokens
+
+    Batch = tuple[torch.Tensor, torch.Tensor]
+
+__all__ = ["ImageBatches", "TokenBatches", "shard_indices"]
+
+
+def shard_indices(samples: int, rank: int | None = None, world_size: int | None = None) -> torch.Tensor:
+    """Return which samples a rank evaluates: over all ranks each exactly once, nothing is padded.
+
+    Args:
+        samples: Number of samples.
+        rank: By default this rank's data-parallel coordinate; ranks of one replica evaluate the same samples.
+        world_size: By default the data-parallel degree.
+
+    Returns:
+        ``(n,)`` int64, ascending, one behind the other; the numbers of two ranks differ by one at most.
+    """
+    import torch
+
+    mine, ranks = _place(rank, world_size)
+    return torch.arange(samples * mine // ranks, samples * (mine + 1) // ranks)
+
+
+class _Batches:
+    """What image and token batches share: a shuffled stream over samples, cut for this rank."""
+
+    def __init__(self, samples: int, batch_size: int, rank: int | None, world_size: int | None, seed: int) -> None:
+        self._samples, self._batch_size, self._seed = samples, batch_size, seed
+        self._rank, self._world_size = _place(rank, world_size)
+        self._indices = BatchIndices(samples, batch_size, rank=self._rank, world_size=self._world_size, seed=seed)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._samples
+
+    def __call__(self, position: int) -> Batch:
+        """Return this rank's batch; the same position gives the same batch in any order and after a restart."""
+        return self.take(self._indices(position))
+
+    def take(self, indices: torch.Tensor) -> Batch:
+        """Return the samples with these indices, ``(n,)`` int64."""
+        raise NotImplementedError
+
+    def once(self, batch_size: int | None = None) -> Iterator[Batch]:
+        """Yield this rank's part of all samples, each once, in order: for evaluation.
+
+        All ranks yield equally often, because a sharded model waits for all ranks in every batch: where one has no samples
+        left, its last batch is empty. Weigh by the number of samples, not by the number of batches.
+        """
+        size = batch_size or self._batch_size
+        longest = -(-self._samples // self._world_size)
+        mine = shard_indices(self._samples, self._rank, self._world_size)
+        for start in range(0, longest, size):
+            yield self.take(mine[start : start + size])
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run's records should hold."""
+        return {
+            "samples": self._samples,
+            "batch_size": self._batch_size,
+            "global_batch_size": self._batch_size * self._world_size,
+            "data_parallel": self._world_size,
+            "data_seed": self._seed,
+        }
+
+
+class ImageBatches(_Batches):
+    """Batches of images: ``batches(position)`` gives ``(batch_size, C, H, W)`` float32 from 0 to 1, and labels."""
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        batch_size: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        """Prepare the stream.
+
+        Args:
+            x: Images, ``(N, C, H, W)`` or ``(N, H, W)``, uint8 or float32.
+            y: Labels, ``(N,)`` int64.
+            batch_size: Images of this rank per batch.
+            rank: By default this rank's data-parallel coordinate.
+            world_size: By default the data-parallel degree.
+            seed: Of the order, the same on all ranks.
+            device: Where all images are kept and batches are cut; by default where they are.
+
+        Raises:
+            UsageError: Images and labels do not fit together, or a size is not positive.
+        """
+        if x.dim() not in {3, 4} or len(x) != len(y):
+            raise UsageError(
+                f"unusable images {tuple(x.shape)} with labels {tuple(y.shape)} (from ImageBatches); expected (N, C, H, W) or "
+                "(N, H, W), and N labels."
+            )
+        super().__init__(len(x), batch_size, rank, world_size, seed)
+        self._x, self._y = (x[:, None] if x.dim() == 3 else x).to(device), y.to(device)
+
+    def take(self, indices: torch.Tensor) -> Batch:
+        """Return the images and labels with these indices."""
+        import torch
+
+        indices = indices.to(self._x.device)
+        images = self._x.index_select(0, indices)
+        if images.dtype == torch.uint8:
+            images = images.to(torch.float32).mul_(1 / 255)
+        return images, self._y.index_select(0, indices)
+
+
+class TokenBatches(_Batches):
+    """Batches of sequences: ``batches(position)`` gives tokens ``(batch_size, seq_len)`` int64, and those one place later.
+
+    The stream is cut into sequences that follow each other, so that an epoch predicts every token once (but for a rest at the end that is
+    shorter than a sequence).
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens | torch.Tensor,
+        seq_len: int,
+        batch_size: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        """Prepare the stream.
+
+        Args:
+            tokens: 1-D, int64 or uint16; of `Tokens` the part to train with.
+            seq_len: Tokens of a sequence.
+            batch_size: Sequences of this rank per batch.
+            rank: By default this rank's data-parallel coordinate.
+            world_size: By default the data-parallel degree.
+            seed: Of the order, the same on all ranks.
+            device: Where the stream is kept and batches are cut; by default where it is. Not for files larger than the device.
+
+        Raises:
+            UsageError: The stream is shorter than one sequence and a token, or a size is not positive.
+        """
+        import torch
+
+        stream = tokens if isinstance(tokens, torch.Tensor) else tokens.train
+        if seq_len < 1 or len(stream) < seq_len + 1:
+            raise UsageError(
+                f"cannot cut sequences of {seq_len} out of {len(stream)} tokens (from TokenBatches); expected at least "
+                f"{max(1, seq_len) + 1} tokens. Use a shorter sequence length, or more data."
+            )
+        super().__init__((len(stream) - 1) // seq_len, batch_size, rank, world_size, seed)
+        self._seq_len = seq_len
+        # torch's unsigned 16-bit numbers can do next to nothing: they travel as signed ones.
+        self._short = stream.dtype == torch.uint16
+        stream = (stream.view(torch.int16) if self._short else stream).to(device)
+        self._x, self._y = (part.unfold(0, seq_len, seq_len) for part in (stream[:-1], stream[1:]))
+
+    def take(self, indices: torch.Tensor) -> Batch:
+        """Return the sequences with these indices, and what follows each of their tokens."""
+        indices = indices.to(self._x.device)
+        x, y = self._x.index_select(0, indices), self._y.index_select(0, indices)
+        if self._short:
+            return x.long() & 0xFFFF, y.long() & 0xFFFF
+        return x.long(), y.long()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run's records should hold."""
+        return {**super().describe(), "seq_len": self._seq_len}
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return this rank's place among those that see different data, and their number.
+
+    Raises:
+        UsageError: One of the two is given alone, or they do not fit.
+    """
+    if rank is None and world_size is None:
+        from ezpz.dist import coordinate, degree, get_mesh
+
+        mesh = get_mesh()
+        return coordinate(mesh, "dp"), degree(mesh, "dp")
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise UsageError(
+            f"unusable rank={rank} of world_size={world_size} (from the batches); expected both, the rank below the world size."
+        )
+    return rank, world_size

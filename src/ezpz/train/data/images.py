@@ -1,0 +1,171 @@
+"""Images with labels, by name: real ones where they can be had, made ones otherwise, and it is said which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import torch
+
+    Part = tuple[torch.Tensor, torch.Tensor]
+
+__all__ = ["Images", "load_images"]
+
+# name: classes, channels, size, images to train with, images to test with
+_SHAPES = {
+    "mnist": (10, 1, 28, 60_000, 10_000),
+    "fashion_mnist": (10, 1, 28, 60_000, 10_000),
+    "cifar10": (10, 3, 32, 50_000, 10_000),
+    "synthetic": (10, 1, 28, 16_384, 2_048),
+}
+_NAMES = (*_SHAPES, "digits")
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images ``(N, C, H, W)``, uint8 or float32 from 0 to 1, with labels ``(N,)`` int64.
+
+    Attributes:
+        name: What was asked for.
+        origin: Where it came from, in one line.
+        classes: Number of classes.
+        train: Images and labels to train with.
+        test: Images and labels to test with.
+    """
+
+    name: str
+    origin: str
+    classes: int
+    train: Part
+    test: Part
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run's records should hold."""
+        return {
+            "data": self.name,
+            "data_origin": self.origin,
+            "classes": self.classes,
+            "shape": list(self.train[0].shape[1:]),
+            "train_samples": len(self.train[0]),
+            "test_samples": len(self.test[0]),
+        }
+
+
+def load_images(
+    name: str = "mnist", *, folder: str | os.PathLike[str] | None = None, download: bool = True, seed: int = 0
+) -> Images:
+    """Return a data set of images on the CPU, the same on all ranks; all ranks must call.
+
+    Looked for in ``folder``, then in the data folder (docs/data.md); else downloaded by one rank per host; else made, with one line
+    of warning.
+
+    Args:
+        name: ``mnist``, ``fashion_mnist``, ``cifar10``, ``digits`` (shipped) or ``synthetic`` (made).
+        folder: A folder that holds the files, or into which they are downloaded.
+        download: False forbids to use the network.
+        seed: Of made images; the split of real ones never changes.
+
+    Raises:
+        UsageError: Unknown name, or a file that is corrupt or cut.
+        MachineError: Some hosts have the data and others cannot get it.
+    """
+    if name == "digits":
+        return _digits()
+    if name == "synthetic":
+        return _synthetic(name, "synthetic (asked for)", seed)
+    if name not in _SHAPES:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name.lower().replace("-", "_"), _NAMES, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"unknown images {name!r} (from load_images); expected one of {', '.join(_NAMES)}.{hint}")
+    from ezpz.train.data.catalog import CATALOG
+    from ezpz.train.data.together import agreed, obtain_together
+
+    place, origin = obtain_together(CATALOG[name], folder, may_download=download)
+    if place is None:
+        return _fall_back(name, origin, seed)
+    train, test = agreed(lambda: _READERS[name](place), name, _mark)
+    return Images(name, origin, _SHAPES[name][0], train, test)
+
+
+def _read_idx_set(place: Path) -> tuple[Part, Part]:
+    from ezpz.train.data.idx import read_idx
+
+    parts = []
+    for part in ("train", "t10k"):
+        images = read_idx(place / f"{part}-images-idx3-ubyte.gz", 3)
+        labels = read_idx(place / f"{part}-labels-idx1-ubyte.gz", 1)
+        parts.append(_as_part(images[:, None], labels))
+    return parts[0], parts[1]
+
+
+def _read_cifar10_set(place: Path) -> tuple[Part, Part]:
+    from ezpz.train.data.cifar import read_cifar10
+
+    train, test = read_cifar10(place / "cifar-10-binary.tar.gz")
+    return _as_part(*train), _as_part(*test)
+
+
+_READERS: dict[str, Callable[[Path], tuple[Part, Part]]] = {
+    "mnist": _read_idx_set,
+    "fashion_mnist": _read_idx_set,
+    "cifar10": _read_cifar10_set,
+}
+
+
+def _as_part(images: Any, labels: Any) -> Part:
+    import numpy as np
+    import torch
+
+    # Copies, because what was read is not writable, which torch warns about.
+    return torch.from_numpy(np.array(images)), torch.from_numpy(labels.astype(np.int64))
+
+
+def _mark(parts: tuple[Part, Part]) -> list[Any]:
+    """Return what tells two data sets apart, without looking at every pixel."""
+    return [(tuple(images.shape), labels.sum().item(), images[-1]) for images, labels in parts]
+
+
+def _digits() -> Images:
+    import numpy as np
+    import torch
+
+    from ezpz.train.digits import load_digits
+
+    images, labels = load_digits()
+    images = images.view(-1, 1, 8, 8)
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(images)))  # the file is ordered by writers
+    train, test = order[:1437], order[1437:]
+    return Images("digits", "shipped with ezpz", 10, (images[train], labels[train]), (images[test], labels[test]))
+
+
+def _fall_back(name: str, reason: str, seed: int) -> Images:
+    from ezpz.train.data.together import warn_once
+
+    warn_once(f"data=synthetic ({reason}) These are not {name}: accuracies mean nothing outside of this run.")
+    return _synthetic(name, f"synthetic ({reason})", seed)
+
+
+def _synthetic(name: str, origin: str, seed: int) -> Images:
+    """Make a data set of the shape of the real one, in uint8."""
+    import torch
+
+    from ezpz.train.data.synthetic import SyntheticImages
+
+    classes, channels, size, trained, tested = _SHAPES[name]
+    make = SyntheticImages(trained + tested, classes=classes, size=size, channels=channels, seed=seed)
+    images = torch.empty(len(make), channels, size, size, dtype=torch.uint8)
+    labels = torch.empty(len(make), dtype=torch.int64)
+    for chunk in torch.arange(len(make)).split(2048):
+        made, labels[chunk] = make(chunk)
+        images[chunk] = made.mul_(255).round_().to(torch.uint8)
+    train, test = (images[:trained], labels[:trained]), (images[trained:], labels[trained:])
+    return Images(name, origin, classes, train, test)

@@ -1,0 +1,201 @@
+"""Streams of tokens by name: texts, token files, and made languages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+
+    import torch
+
+__all__ = ["Tokens", "load_tokens"]
+
+_TRAIN_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Two streams of token ids.
+
+    Attributes:
+        name: What was asked for.
+        origin: Where it came from, in one line.
+        vocabulary: Ids go from 0 to this number less one.
+        train: The stream to train with, 1-D, int64; of a token file uint16, mapped into memory.
+        test: The stream to test with.
+        entropy: Nats per token below which no honest model comes, where that is known.
+        symbols: The characters of ids from 0 on; of bytes, those of Latin-1; None where tokens are no characters.
+    """
+
+    name: str
+    origin: str
+    vocabulary: int
+    train: torch.Tensor
+    test: torch.Tensor
+    entropy: float | None = None
+    symbols: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run's records should hold."""
+        return {
+            "data": self.name,
+            "data_origin": self.origin,
+            "vocabulary": self.vocabulary,
+            "train_tokens": len(self.train),
+            "test_tokens": len(self.test),
+            "entropy": self.entropy,
+        }
+
+
+def load_tokens(
+    name: str = "markov",
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    seed: int = 0,
+    vocabulary: int | None = None,
+    length: int = 1 << 20,
+) -> Tokens:
+    """Return a data set of tokens on the CPU, the same on all ranks; all ranks must call.
+
+    Args:
+        name: ``markov`` (known entropy), ``random`` (to measure speed; cannot be learned), ``shakespeare`` (shipped), ``FILE`` (UTF-8,
+            by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part is ``val.bin`` beside it),
+            ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts). Of one stream the first 90 % train and the rest test.
+        folder: Where a relative FILE is looked for, after the current folder; where `datasets` keeps its files.
+        download: False forbids to use the network.
+        seed: Of made languages.
+        vocabulary: Number of different tokens: 32 for markov and 32,000 for random by default. Otherwise the data decides, and a
+            larger number leaves room.
+        length: Tokens to train with in made languages; an eighth of it to test with.
+
+    Raises:
+        UsageError: A file is not there, is no text, is too short, or has tokens that the vocabulary has not; sizes are not positive.
+        MachineError: The hosts hold different files.
+    """
+    from ezpz.train.data.together import agreed, looks_for_host
+
+    if (vocabulary is not None and vocabulary < 1) or length < 16:
+        raise UsageError(
+            f"unusable sizes: vocabulary {vocabulary}, length {length} (from load_tokens); expected at least 1 and 16."
+        )
+    if name == "markov":
+        return _markov(vocabulary or 32, seed, length)
+    if name == "random":
+        return _random(vocabulary or 32_000, seed, length)
+
+    @cache
+    def read() -> Tokens:
+        return _read(name, folder, vocabulary, may_download=download)
+
+    if name.startswith("hf:"):  # one rank per host downloads, the others find it in the cache of `datasets`
+        agreed(lambda: read() if looks_for_host() else None, name)
+    return agreed(read, name, _mark)
+
+
+def _markov(vocabulary: int, seed: int, length: int) -> Tokens:
+    import torch
+
+    from ezpz.train.data.markov import MarkovLanguage
+
+    language = MarkovLanguage(vocabulary, seed=seed)
+    train, test = (
+        torch.from_numpy(language.stream(count, part=part)) for part, count in enumerate((length, length // 8))
+    )
+    entropy = language.entropy
+    return Tokens("markov", f"made: order-1 Markov language of {entropy:.4f} nats", vocabulary, train, test, entropy)
+
+
+def _random(vocabulary: int, seed: int, length: int) -> Tokens:
+    import numpy as np
+    import torch
+
+    from ezpz.train.data.together import warn_once
+
+    warn_once(
+        f"data=random: no model can learn it, the loss stays at ln {vocabulary} = {np.log(vocabulary):.3f}; for timing only."
+    )
+    rng = np.random.default_rng([seed, vocabulary])
+    train, test = (torch.from_numpy(rng.integers(vocabulary, size=count)) for count in (length, length // 8))
+    return Tokens("random", "made: random, cannot be learned", vocabulary, train, test, float(np.log(vocabulary)))
+
+
+def _read(name: str, folder: str | os.PathLike[str] | None, vocabulary: int | None, *, may_download: bool) -> Tokens:
+    from ezpz.train.data.text import characters, read_bytes, read_text, shakespeare
+
+    kind, colon, rest = name.partition(":")
+    if kind == "tokens" and colon:
+        return _token_files(name, _path(rest, folder), vocabulary)
+    if kind == "hf" and colon:
+        from ezpz.train.data.hugging_face import read_hugging_face
+
+        data, told = read_hugging_face(rest, folder, may_download=may_download)
+        return _as_bytes(name, f"Hugging Face {told}", data, vocabulary)
+    if kind == "bytes" and colon:
+        path = _path(rest, folder)
+        return _as_bytes(name, f"file {path}", read_bytes(path), vocabulary)
+    path = _path(name, folder)
+    text, origin = (shakespeare(), "shipped with ezpz") if name == "shakespeare" else (read_text(path), f"file {path}")
+    ids, symbols = characters(text)
+    return _cut(name, origin, ids, _enough(len(symbols), vocabulary, name, "characters"), symbols)
+
+
+def _as_bytes(name: str, origin: str, data: bytes, vocabulary: int | None) -> Tokens:
+    import numpy as np
+
+    ids = np.frombuffer(data, np.uint8).astype(np.int64)
+    return _cut(name, origin, ids, _enough(256, vocabulary, name, "bytes"), bytes(range(256)).decode("latin-1"))
+
+
+def _token_files(name: str, path: Path, vocabulary: int | None) -> Tokens:
+    import torch
+
+    from ezpz.train.data.text import read_token_file
+
+    stream, size = read_token_file(path, vocabulary)
+    beside = path.with_name("val.bin")
+    if path.name == "train.bin" and beside.is_file():
+        test, larger = read_token_file(beside, vocabulary)
+        origin = f"file {path}, test part {beside}"
+        return Tokens(name, origin, max(size, larger), torch.from_numpy(stream), torch.from_numpy(test))
+    return _cut(name, f"file {path}", stream, size, None)
+
+
+def _cut(name: str, origin: str, ids: Any, vocabulary: int, symbols: str | None) -> Tokens:
+    import torch
+
+    stream = torch.from_numpy(ids)
+    trained = int(_TRAIN_SHARE * len(stream))
+    return Tokens(name, origin, vocabulary, stream[:trained], stream[trained:], None, symbols)
+
+
+def _enough(found: int, wished: int | None, name: str, kind: str) -> int:
+    if wished is not None and wished < found:
+        raise UsageError(
+            f"{name} has {found} different {kind} (from the data), too many for a vocabulary of {wished}; expected at least {found}."
+        )
+    return wished or found
+
+
+def _path(word: str, folder: str | os.PathLike[str] | None) -> Path:
+    path = Path(word).expanduser()
+    if folder is not None and not path.is_absolute() and not path.exists() and (Path(folder) / path).exists():
+        return Path(folder) / path
+    return path
+
+
+def _mark(tokens: Tokens) -> object:
+    """Return what tells two streams apart: sizes, alphabet, and a sum of a megabyte from each end."""
+    ends = [
+        part[cut].numpy().tobytes()
+        for part in (tokens.train, tokens.test)
+        for cut in (slice(1 << 17), slice(-(1 << 17), None))
+    ]
+    return len(tokens.train), len(tokens.test), tokens.vocabulary, tokens.symbols, sha256(b"".join(ends)).hexdigest()

@@ -1,0 +1,164 @@
+"""Run by pytest inside every rank of one launch: all ranks come to the same data, or to the same error.
+
+Not collected by itself; `test_data_in_ranks.py` launches it. MIRROR is the address of its mirror, FOLDER a folder of this run.
+"""
+
+import os
+import sys
+import types
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from mirror import dataset, tiny_mnist
+
+import ezpz
+from ezpz.errors import MachineError, UsageError
+from ezpz.train import ImageBatches, SyntheticImages, TokenBatches, load_images, load_tokens, shard_indices
+from ezpz.train.data import catalog, fetching, images, together
+
+FOLDER = Path(os.environ["FOLDER"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    ezpz.setup_torch(seed=1)
+    yield
+    ezpz.cleanup()
+
+
+@pytest.fixture
+def mnist(monkeypatch):
+    """`mnist("absent", "good")`: where the tiny MNIST is to be had."""
+
+    def mnist(*kinds):
+        mirrors = (f"{os.environ['MIRROR']}/{kind}/" for kind in kinds)
+        monkeypatch.setitem(catalog.CATALOG, "mnist", dataset("mnist", tiny_mnist(), *mirrors))
+
+    monkeypatch.setitem(images._SHAPES, "mnist", (10, 1, 28, 64, 32))
+    return mnist
+
+
+def same(value):
+    """Fail on all ranks when they hold different values."""
+    assert ezpz.all_ranks_agree(value)
+    return value
+
+
+def test_one_rank_downloads_and_all_have_the_data(mnist, monkeypatch):
+    mnist("slow")
+    calls = []
+    real = fetching._bring
+    monkeypatch.setattr(fetching, "_bring", lambda *args: calls.append(1) or real(*args))
+    found = load_images("mnist", folder=FOLDER / "good")
+    assert same(found.origin) == f"downloaded from {os.environ['MIRROR']}/slow/"
+    assert same(found.train[0]).flatten().tolist() == list(range(24))
+    assert ezpz.gather_objects(len(calls)) == [1] + [0] * (ezpz.get_world_size() - 1)
+    assert same(load_images("mnist", folder=FOLDER / "good").origin) == f"cache {FOLDER / 'good' / 'mnist'}"
+
+
+def test_all_fall_back_when_the_download_fails(mnist, capsys):
+    mnist("absent", "cut")
+    found = load_images("mnist", folder=FOLDER / "bad")
+    assert same(found.origin).startswith("synthetic (cannot download train-images")
+    same(found.train)
+    assert found.train[0].shape == (64, 1, 28, 28)
+    assert capsys.readouterr().out.count("data=synthetic") == (ezpz.get_rank() == 0)
+
+
+def test_a_corrupt_file_is_the_same_error_on_all(mnist):
+    mnist("good")
+    path = FOLDER / "corrupt" / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    if ezpz.get_rank() == 0:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"cut")
+    ezpz.barrier()
+    with pytest.raises(UsageError, match="corrupt or cut data") as caught:
+        load_images("mnist", folder=FOLDER / "corrupt")
+    same(str(caught.value))
+
+
+def test_hosts_of_which_only_some_have_the_data_are_told(mnist, monkeypatch):
+    mnist("good")
+    monkeypatch.setattr(together, "looks_for_host", lambda: True)  # as if every rank were a host of its own
+    mine = FOLDER / f"host{ezpz.get_rank()}"
+    if ezpz.get_rank() == 0:
+        load = fetching.fetch("mnist", mine)
+        assert load.is_dir()
+    monkeypatch.setenv("EZPZ_DATA", str(mine))
+    with pytest.raises(MachineError, match="at hand on some hosts only") as caught:
+        load_images("mnist", folder=mine, download=False)
+    same(str(caught.value))
+    assert f"host{ezpz.get_world_size() - 1}" in str(caught.value) or "host1" in str(caught.value)
+
+
+def test_hosts_that_all_lack_the_data_take_the_reason_of_rank_0(mnist, monkeypatch):
+    mnist("good")
+    monkeypatch.setattr(together, "looks_for_host", lambda: True)
+    monkeypatch.setenv("EZPZ_DATA", str(FOLDER / "nowhere"))
+    found = load_images("mnist", folder=FOLDER / f"empty{ezpz.get_rank()}", download=False)
+    assert "/empty0/" in same(found.origin)
+
+
+def test_a_file_that_one_rank_cannot_read_is_an_error_on_all():
+    path = FOLDER / "text.txt"
+    if ezpz.get_rank() == 0:
+        path.write_text("some text to learn from " * 20)
+    ezpz.barrier()
+    last = ezpz.get_rank() == ezpz.get_world_size() - 1
+    with pytest.raises(UsageError, match=r"cannot read .*absent.txt") as caught:
+        load_tokens(str(FOLDER / "absent.txt" if last else path))
+    same(str(caught.value))
+    same(load_tokens(str(path)).train)
+
+
+def test_hosts_with_different_files_are_told():
+    path = FOLDER / f"own{ezpz.get_rank()}.txt"
+    path.write_text("the same length, but not the same " + str(ezpz.get_rank()) * 40)
+    with pytest.raises(MachineError, match="the hosts hold different data"):
+        load_tokens(str(path))
+
+
+def test_one_rank_asks_hugging_face_first(monkeypatch):
+    order = FOLDER / "order"
+    text = types.SimpleNamespace(dtype="string")
+
+    class Rows(list):
+        features = {"text": text}  # noqa: RUF012
+
+    def load_dataset(*_, **__):
+        with order.open("a") as file:
+            file.write(f"{ezpz.get_rank()} ")
+        return Rows([{"text": "the same on all ranks"}])
+
+    module = types.SimpleNamespace(load_dataset=load_dataset)
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    same(load_tokens("hf:name").train)
+    ezpz.barrier()
+    asked = order.read_text().split()
+    assert asked[0] == "0"
+    assert sorted(asked) == [str(rank) for rank in range(ezpz.get_world_size())]  # nobody asks twice
+
+
+def test_what_is_made_is_the_same_on_all_ranks():
+    for name in ("markov", "random", "shakespeare"):
+        tokens = load_tokens(name, seed=5, length=4096)
+        same((tokens.train, tokens.test, tokens.entropy, tokens.describe()))
+    made = SyntheticImages(100, classes=10, size=28, seed=5)
+    same(made(torch.arange(100)))
+
+
+def test_ranks_share_the_batches_by_themselves():
+    rank, world = ezpz.get_rank(), ezpz.get_world_size()
+    x = torch.arange(24.0).view(24, 1, 1, 1)
+    alone = ImageBatches(x, torch.arange(24), 3 * world, rank=0, world_size=1, seed=2)
+    batches = ImageBatches(x, torch.arange(24), 3, seed=2)
+    parts = ezpz.gather_objects(batches(4)[1].tolist())
+    assert list(chain(*parts)) == alone(4)[1].tolist()
+    assert batches.describe()["data_parallel"] == world
+    assert list(chain(*ezpz.gather_objects(shard_indices(7).tolist()))) == list(range(7))
+    mesh = ezpz.init_mesh(tp=world)  # ranks that share layers see the same data
+    assert ezpz.degree(mesh, "dp") == 1
+    same(TokenBatches(torch.arange(100), 5, 2)(3))
+    assert rank < world

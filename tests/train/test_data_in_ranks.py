@@ -1,0 +1,40 @@
+"""`in_ranks_data.py` on two gloo ranks under our own launcher, once: every rank pays seconds for torch."""
+
+import os
+import sys
+from pathlib import Path
+
+from mirror import Mirror, tiny_mnist
+
+import ezpz
+
+IN_RANKS = Path(__file__).with_name("in_ranks_data.py")
+
+
+def test_two_ranks_come_to_the_same_data_or_to_the_same_error(run_cli, clean_env, tmp_path):
+    inside = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "--color=no",
+        "--timeout=60",
+    ]
+    source = os.pathsep.join([str(Path(ezpz.__file__).parents[1]), str(IN_RANKS.parent)])
+    with Mirror(tiny_mnist()) as mirror:
+        env = {
+            **clean_env,
+            "PYTHONPATH": source,
+            "FOLDER": str(tmp_path),
+            "MIRROR": mirror.url("").rstrip("/"),
+            "no_proxy": "127.0.0.1",
+            "OMP_NUM_THREADS": "1",
+        }
+        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", 2, *inside, IN_RANKS], env, 120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" passed") == 2, done.stdout
+    asked = [path for path in mirror.asked if path.startswith("/slow/")]
+    assert len(asked) == len(set(asked)) == 4
