@@ -49,6 +49,32 @@ def test_what_is_shown_at_the_end_stands_side_by_side_where_there_is_room(tmp_pa
     assert {len(line) for line in (tmp_path / "plots/tplot/dt.txt").read_text().splitlines()} == {75}
 
 
+def test_of_many_metrics_the_terminal_shows_the_six_that_matter_first(tmp_path, capsys):
+    names = [
+        "loss",
+        "dt",
+        "dtf",
+        "dtb",
+        "dtd",
+        "sps",
+        "sps_per_gpu",
+        "tps",
+        "mfu",
+        "grad_norm",
+        "lr",
+        "val_loss",
+        "accuracy",
+    ]
+    items = [series([1.0, 2.0])._replace(name=name) for name in names]
+    items.append(series([1.0])._replace(name="dt_save"))
+    draw_all(items, tmp_path, STAMP, show=True)
+    titles = [
+        line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith(f"[{STAMP}]") or STAMP in line
+    ]
+    assert titles == ["loss", "val_loss", "sps", "tps", "dt", "accuracy"]
+    assert len(list((tmp_path / "plots/tplot").iterdir())) == len(items)
+
+
 def test_nothing_to_draw_leaves_no_folder(tmp_path):
     assert draw_all([], tmp_path, STAMP, show=True) == ({}, [])
     assert list(tmp_path.iterdir()) == []

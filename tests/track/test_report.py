@@ -313,6 +313,14 @@ def test_nan_and_infinities_are_events_with_their_first_step(tmp_path):
     assert "3 rows could not be written" in text
 
 
+def test_checkpoints_and_evaluations_are_events(tmp_path):
+    rows = [(step, {"loss": 1.0} | ({"dt_save": 0.25} if step % 10 == 9 else {})) for step in range(30)]
+    rows[29][1]["dt_eval"] = 1.5
+    text = Page(build_page(write_run(tmp_path / "run", rows, {}))).text
+    assert "a checkpoint was saved for the first time, 3 times in all, last at step 29, 0.75 s together" in text
+    assert "the model was evaluated for the first time, 1.5 s together" in text
+
+
 def test_the_map_of_ranks_shows_a_time_before_the_first_collective_and_names_the_slowest(run):
     page = Page(build_page(run))
     assert "rank 2 is the slowest: 0.2, 1.67 x the median rank" in page.text

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from ezpz.log import get_logger
 from ezpz.track.columns import export_name
 from ezpz.track.pictures import save_pictures
+from ezpz.track.report.names import group_names
+from ezpz.track.series import ordered
 from ezpz.track.terminal.panels import drawing, look_at_stdout, show_blocks
 from ezpz.track.terminal.textplot import draw, save_text
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["draw_all", "file_stem"]
 
 _UNSAFE = re.compile(r"[^\w.+=@%-]")
+_ON_TERMINAL = 6  # plots at the end of a run: a screen or two, not the twenty metrics that a trainer records
+_TURNS = {"loss": 2}  # metrics of a kind that are shown before the next kind has its turn
+_LATER = {"memory": 2, "optimizer": 2}
 _LONGEST_STEM = 120  # file names end at 255 bytes, and a letter may take four
 
 
@@ -37,6 +42,21 @@ def file_stem(name: str, taken: set[str]) -> str:
         stem = f"{base}-{number}"
     taken.add(stem.lower())
     return stem
+
+
+def _for_the_terminal(series: list[Series]) -> list[Series]:
+    """Return what people look at first: two losses, then throughput, times, and the rest in turn; all where there are few."""
+    if len(series) <= _ON_TERMINAL:
+        return series
+    lines = [item for item in series if len(item.steps) > 1 and "_per_" not in item.name]
+    kinds = group_names(item.name for item in lines)
+    turns = sorted(
+        (place // _TURNS.get(kind, 1) + _LATER.get(kind, 0), order, name)
+        for order, (kind, names) in enumerate(kinds.items())
+        for place, name in enumerate(names)
+    )
+    names = {name for _, _, name in turns[:_ON_TERMINAL]}
+    return [item for item in ordered(lines) if item.name in names]
 
 
 def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
@@ -65,14 +85,18 @@ def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> t
     problems = _attempt("the text plot", series, text, (tplot,))
     if show:
         screen = look_at_stdout()
-        how, blocks = drawing(screen, len(series)), []
+        shown = _for_the_terminal(series)
+        how, blocks = drawing(screen, len(shown)), []
         problems += _attempt(
             "the plot on the terminal",
-            series,
+            shown,
             lambda item: blocks.append(draw([item], f"{item.name} [{stamp}]", how)),
             (),
         )
         show_blocks(blocks, screen)
+        if len(shown) < len(series):
+            left = f"{len(series) - len(shown)} more metrics"
+            get_logger(__name__).info(f"{left} are drawn in {tplot}; `ezpz plot {folder} NAME` shows any of them")
     problems += _attempt("the picture", series, picture, (pngs, svgs))
     folders = {"tplot": tplot, "pngs": pngs, "svgs": svgs}
     return {key: path for key, path in folders.items() if path.is_dir() and any(path.iterdir())}, problems

@@ -1,4 +1,4 @@
-"""What went wrong or started anew: NaN and infinities, attempts, and trouble with the records themselves."""
+"""What went wrong, started anew or was saved: NaN and infinities, attempts, checkpoints, and trouble with the records."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["events", "last_values", "restarts"]
 
 _MOST = 200  # events that are listed
+# What `ezpz.train.Loop` records at the step before: seconds.
+_PAUSES = {"dt_save": "a checkpoint was saved", "dt_eval": "the model was evaluated"}
 
 
 def restarts(run: Run) -> list[int]:
@@ -27,7 +29,11 @@ def restarts(run: Run) -> list[int]:
 
 def events(run: Run, series: Sequence[Series]) -> str:
     """Return the part of the page that lists what happened, in the order of steps; empty where nothing did."""
-    found = [*_not_finite(series), *((float(step), "the run was started again") for step in restarts(run))]
+    found = [
+        *_not_finite(series),
+        *_pauses(series),
+        *((float(step), "the run was started again") for step in restarts(run)),
+    ]
     rows = [(f"step {step:,.0f}", what) for step, what in sorted(found)]
     if len(rows) > _MOST:
         rows = [*rows[:_MOST], ("…", f"and {len(rows) - _MOST:,} more")]
@@ -47,6 +53,16 @@ def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
                 number, last = int(mask.sum()), float(item.steps[mask][-1])
                 more = f", {number:,} times in all, last at step {last:,.0f}" if number > 1 else ""
                 found.append((float(item.steps[mask.argmax()]), f"{item.name} is {what} for the first time{more}"))
+    return found
+
+
+def _pauses(series: Sequence[Series]) -> list[tuple[float, str]]:
+    found = []
+    for item in series:
+        if item.name in _PAUSES and len(item.values):
+            steps, total = item.steps, float(item.values.sum())
+            more = f", {len(steps):,} times in all, last at step {steps[-1]:,.0f}" if len(steps) > 1 else ""
+            found.append((float(steps[0]), f"{_PAUSES[item.name]} for the first time{more}, {total:.3g} s together"))
     return found
 
 
