@@ -13,7 +13,6 @@ import argparse
 import os
 import sys
 from dataclasses import asdict, dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ezpz
@@ -166,81 +165,57 @@ def make_batches(config: Config, rank: int, world_size: int, device: torch.devic
     return random
 
 
-class Trainer:
-    """Model, optimiser and one step."""
+def make_model(config: Config, world_size: int) -> tuple[Any, torch.optim.Optimizer, str, int]:
+    """Return the wrapped network, its optimizer, the network in words, and its number of parameters."""
+    import torch
 
-    def __init__(self, config: Config, device: torch.device, world_size: int) -> None:
-        import torch
+    from ezpz.models import MLP
 
-        from ezpz.models import MLP
+    network = MLP(config.input_size, config.layer_sizes, config.output_size)
+    shown, parameters = str(network), sum(parameter.numel() for parameter in network.parameters())
+    more: dict[str, Any] = {}
+    if config.strategy == "deepspeed":
+        given = {"config": config.ds_config} if config.ds_config else {"micro_batch_size": config.batch_size}
+        more = {**given, "optimizer": torch.optim.Adam(network.parameters(), lr=config.lr)}
+    shared = world_size > 1 or config.strategy == "deepspeed"
+    model = ezpz.wrap_model(network, config.strategy if shared else "none", dtype=config.dtype, **more)
+    optimizer = more.get("optimizer") or ezpz.make_optimizer(model, torch.optim.Adam, lr=config.lr)
+    return model, optimizer, shown, parameters
 
-        self.config = config
-        self.device = device
-        self.network = MLP(config.input_size, config.layer_sizes, config.output_size)
-        self.parameters = sum(parameter.numel() for parameter in self.network.parameters())
-        shared = world_size > 1 or config.strategy == "deepspeed"
-        more: dict[str, Any] = {}
-        if config.strategy == "deepspeed":
-            given = {"config": config.ds_config} if config.ds_config else {"micro_batch_size": config.batch_size}
-            more = {**given, "optimizer": torch.optim.Adam(self.network.parameters(), lr=config.lr)}
-        self.model: Any = ezpz.wrap_model(
-            self.network, config.strategy if shared else "none", dtype=config.dtype, **more
-        )
-        self.optimizer = more.get("optimizer") or ezpz.make_optimizer(self.model, torch.optim.Adam, lr=config.lr)
-        own_scaling = config.dtype == "float16" and not more
-        self.scaler = torch.amp.GradScaler(device.type, enabled=own_scaling)
-        self.loss_function = torch.nn.CrossEntropyLoss() if config.dataset == "digits" else torch.nn.MSELoss()
 
-    def step(self, batch: Batch) -> dict[str, float]:
-        """Train on one batch and return its metrics; times in seconds."""
+def make_loss(config: Config) -> Callable[[Any, Batch], Any]:
+    """Return what computes the loss of a batch, and the accuracy where there are classes."""
+    from torch.nn.functional import cross_entropy, mse_loss
+
+    def digits(model: Any, batch: Batch) -> Any:
+        images, labels = batch
+        outputs = model(images)
+        return cross_entropy(outputs, labels), {"accuracy": (outputs.argmax(dim=1) == labels).float().mean()}
+
+    def random(model: Any, batch: Batch) -> Any:
         inputs, targets = batch
-        start = perf_counter()
-        outputs = self.model(inputs)
-        loss = self.loss_function(outputs, targets)
-        ezpz.synchronize()
-        forward = perf_counter()
-        self._learn(loss)
-        ezpz.synchronize()
-        end = perf_counter()
-        metrics = {"loss": loss.item()}
-        if self.config.dataset == "digits":
-            metrics["accuracy"] = (outputs.argmax(dim=1) == targets).float().mean().item()
-        return {**metrics, "dt": end - start, "dtf": forward - start, "dtb": end - forward}
+        return mse_loss(model(inputs), targets)
 
-    def _learn(self, loss: torch.Tensor) -> None:
-        if self.config.strategy == "deepspeed":  # its engine scales, accumulates and updates by itself
-            self.model.backward(loss)
-            self.model.step()
-            return
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+    return digits if config.dataset == "digits" else random
 
 
-def train(
-    trainer: Trainer, batches: Callable[[int], Batch], history: ezpz.History, world_size: int, ended: Callable[[], None]
-) -> dict[str, list[float]]:
-    """Train to the end, call ``ended`` after every step, and return the step times."""
-    config = trainer.config
-    times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
-    for step in range(config.train_iters):
-        metrics = trainer.step(batches(step))
-        sps = config.batch_size * world_size / metrics["dt"]
-        marked = {"warmup": step < config.warmup} if config.warmup else {}
-        shown = step % config.log_freq == 0 or step == config.train_iters - 1
-        line = history.update({"iter": step, **metrics, "sps": sps, **marked}, step=step, summarize=shown)
-        if shown:
-            logger.info(line)
-        for name, values in times.items():
-            values.append(metrics[name])
-        ended()
-    return times
+def make_row(config: Config, world_size: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what makes the line of a step: times without the data, and backward with the optimizer in it."""
+
+    def row(measured: dict[str, Any]) -> dict[str, Any]:
+        kept: dict[str, Any] = {name: measured[name] for name in ("iter", "loss", "accuracy") if name in measured}
+        backward = measured["dtb"] + measured["dto"]
+        seconds = measured["dtf"] + backward
+        kept |= {"dt": seconds, "dtf": measured["dtf"], "dtb": backward}
+        kept["sps"] = config.batch_size * world_size / seconds
+        return {**kept, "warmup": measured["iter"] < config.warmup} if config.warmup else kept
+
+    return row
 
 
 def run(args: argparse.Namespace) -> None:
     """Set up, train, and show what happened."""
-    from ezpz.train import print_timing
+    from ezpz.train import Loop, print_timing
 
     config = configure(args)
     rank = ezpz.setup_torch(seed=config.seed)
@@ -249,13 +224,27 @@ def run(args: argparse.Namespace) -> None:
         _bullets("dist_info", ezpz.get_dist_info())
         _bullets("CONFIG", asdict(config))
     _wandb(config, args.name)
-    trainer = Trainer(config, device, world_size)
-    logger.info(f"model={trainer.network}\n{trainer.parameters:,} parameters")
+    model, optimizer, shown, parameters = make_model(config, world_size)
+    logger.info(f"model={shown}\n{parameters:,} parameters")
     with ezpz.History(args.name, args.outdir) as history:
-        facts = {**asdict(config), "world_size": world_size, "parameters": trainer.parameters}
-        history.log_config(facts, model=trainer.model, optimizer=trainer.optimizer)
+        facts = {**asdict(config), "world_size": world_size, "parameters": parameters}
+        history.log_config(facts, model=model, optimizer=optimizer)
         with ezpz.profile(args.profile) as prof:
-            times = train(trainer, make_batches(config, rank, world_size, device), history, world_size, prof.step)
+            loop = Loop(
+                model,
+                optimizer,
+                make_loss(config),
+                make_batches(config, rank, world_size, device),
+                steps=config.train_iters,
+                batch_size=config.batch_size,
+                dtype=config.dtype,
+                log_every=config.log_freq,
+                sync_timing=True,
+                ended=prof.step,
+                row=make_row(config, world_size),
+                log=_say,
+            )
+            times = loop.run(history).times
         if rank == 0:
             print_timing(times, skip=config.warmup)
             logger.info(f"dataset={history.finalize(plots=not args.no_plots)}")
@@ -279,6 +268,10 @@ def _wandb(config: Config, name: str) -> None:
     """Send a copy of the metrics to wandb when the user's environment speaks of it."""
     if {"WANDB_PROJECT", "WANDB_MODE", "WANDB_API_KEY"} & set(os.environ):
         ezpz.setup_wandb(None, config=asdict(config), name=name)
+
+
+def _say(line: str) -> None:
+    logger.info(line)  # from here, so that the log names this trainer
 
 
 def _bullets(title: str, values: dict[str, Any]) -> None:

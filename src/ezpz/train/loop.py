@@ -1,0 +1,255 @@
+"""The training loop: accumulation, clipping, schedules, evaluation, metrics, checkpoints, and an end that loses nothing.
+
+    loop = Loop(model, optimizer, compute_loss, batches, steps=1000, batch_size=8, max_norm=1.0, schedule=schedule)
+    with ezpz.History("mine") as history:
+        loop.run(history)
+
+Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those of this
+rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host behind the step, and
+a row is recorded once its numbers have come.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ezpz.dist import degree, get_mesh, get_torch_device, get_world_size, peak_flops
+from ezpz.errors import UsageError
+from ezpz.log import get_logger
+from ezpz.progress import heartbeat
+from ezpz.train.clock import make_clock
+from ezpz.train.rows import Epochs, Measured, Scale, Steps, to_host
+from ezpz.train.stopping import NOTHING, STOP, Wishes
+from ezpz.train.updating import make_update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ezpz.track import History
+    from ezpz.train.cost import Cost
+
+__all__ = ["Loop", "Outcome"]
+
+
+@dataclass
+class Outcome:
+    """How a loop ended.
+
+    Attributes:
+        steps: Steps done, those before a resume included.
+        seconds: Wall time of this run of the loop.
+        times: ``dt``, ``dtf`` and ``dtb`` of each step of this run, in seconds.
+    """
+
+    steps: int
+    seconds: float = 0.0
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Loop:
+    """Trains a model for a number of steps."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        compute_loss: Callable[[Any, Any], Any],
+        batches: Callable[[int], Any],
+        *,
+        steps: int,
+        batch_size: int,
+        accumulate: int = 1,
+        max_norm: float = 0.0,
+        schedule: Any = None,
+        dtype: str = "fp32",
+        cost: Cost | None = None,
+        evaluate: Callable[[], Mapping[str, float]] | None = None,
+        eval_every: int = 0,
+        epoch_steps: int = 0,
+        log_every: int = 1,
+        checkpoints: Any = None,
+        save_every: int = 0,
+        start: int = 0,
+        resume: Path | None = None,
+        sync_timing: bool = False,
+        ended: Callable[[], object] | None = None,
+        row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        log: Callable[[str], object] | None = None,
+    ) -> None:
+        """Say what to train, and how.
+
+        Args:
+            model: As `ezpz.wrap_model` returned it.
+            optimizer: Its optimizer, as `ezpz.make_optimizer` returned it.
+            compute_loss: Called with model and batch; returns this rank's mean loss, a 0-d tensor, or a pair of it and a
+                mapping of further 0-d tensors to record.
+            batches: Called with a position, returns this rank's batch: tensors, or tuples, lists and dicts of them, on
+                any device. A pure function, so that a resumed run sees what the unbroken one would have seen.
+            steps: Optimizer steps in all.
+            batch_size: Samples of this rank in one batch.
+            accumulate: Batches per step; step ``s`` takes the positions from ``s * accumulate`` on.
+            max_norm: Largest norm of the gradients; 0 leaves them as they are.
+            schedule: A scheduler of torch, stepped once per step.
+            dtype: Format of the forward pass, as given to `ezpz.wrap_model`.
+            cost: What a sample costs, for tokens per second and MFU.
+            evaluate: Returns metrics to be recorded with the step before; every rank calls it.
+            eval_every: Steps between two evaluations; 0 means only after the last step.
+            epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
+            log_every: Print every n-th step; all are recorded.
+            checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, and SIGTERM saves and ends.
+            save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
+            start: Steps done already.
+            resume: A checkpoint to load from ``checkpoints`` first, such as `ezpz.checkpoint.choose` found; it tells ``start``.
+            sync_timing: Wait for the device after each part of each step: exact times per step, slower steps.
+            ended: Called after every step, such as a profiler's ``step``.
+            row: Called with a step's row; returns what is to be recorded instead.
+            log: Prints a line on rank 0; by default through the log.
+
+        Raises:
+            UsageError: A number is out of range, or the checkpoint is one of another model; on all ranks.
+        """
+        for name, value, least in (
+            ("steps", steps, 0),
+            ("batch_size", batch_size, 1),
+            ("accumulate", accumulate, 1),
+            ("log_every", log_every, 1),
+        ):
+            if value < least:
+                raise UsageError(f"unusable {name}={value} (from Loop); expected a whole number of at least {least}.")
+        self._model = model
+        self._optimizer = optimizer
+        self._compute_loss = compute_loss
+        self._batches = batches
+        self._steps = steps
+        self._accumulate = accumulate
+        self._schedule = schedule
+        self._evaluate = evaluate
+        self._eval_every = eval_every or epoch_steps or steps
+        self._epoch_steps = epoch_steps
+        self._log_every = log_every
+        self._checkpoints = checkpoints
+        self._save_every = save_every if checkpoints is not None else 0
+        self._ended = ended
+        self._row = row
+        self._log = log or get_logger("ezpz.train").info
+        self._device = get_torch_device()
+        self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
+        if checkpoints is not None and self._update.scaler is not None:
+            checkpoints.include("loss scaler", self._update.scaler)
+        self._start = checkpoints.load(resume) if resume is not None else start
+        self._exact = sync_timing
+        samples = batch_size * accumulate * degree(get_mesh(), "dp")
+        self._scale = Scale(samples, get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
+
+    def run(self, history: History) -> Outcome:
+        """Train to the end, or until all ranks have agreed to stop.
+
+        After a SIGTERM that was answered by a checkpoint the signal goes its way: the history completes its files and the
+        process ends by it.
+
+        Args:
+            history: Where the rows go.
+        """
+        outcome = Outcome(self._start)
+        begin = perf_counter()
+        rows = self._rows(history)
+        wishes = Wishes()
+        with wishes if self._checkpoints is not None else nullcontext():
+            self._model.train()
+            stopped = self._train(rows, history, wishes, outcome)
+        outcome.seconds = perf_counter() - begin
+        outcome.times = rows.times
+        if stopped or wishes.signal == "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)
+        return outcome
+
+    def _rows(self, history: History) -> Steps | Epochs:
+        if self._epoch_steps:
+            return Epochs(history, self._scale, every=self._epoch_steps, log=self._log)
+        ends = {"first": self._start, "last": self._steps - 1}
+        return Steps(history, self._scale, **ends, log_every=self._log_every, log=self._log, row=self._row)
+
+    def _train(self, rows: Steps | Epochs, history: History, wishes: Wishes, outcome: Outcome) -> bool:
+        """Do the steps; return whether they were stopped."""
+        clock = make_clock(exact=self._exact)
+        for step in range(self._start, self._steps):
+            measured = self._step(step, clock)
+            outcome.steps = step + 1
+            heartbeat()
+            wish = wishes.heard(step) if self._checkpoints is not None else NOTHING
+            between = self._between(step, wish, rows, history)
+            rows.add(measured, between)
+            if between:
+                clock.skip()
+            if self._ended is not None:
+                self._ended()
+            if wish == STOP:
+                break
+        rows.record(wait=True)
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        return outcome.steps < self._steps
+
+    def _step(self, step: int, clock: Any) -> Measured:
+        sums: dict[str, Any] = {}
+        share = 1.0 / self._accumulate
+        for micro in range(self._accumulate):
+            batch = _to(self._device, self._batches(step * self._accumulate + micro))
+            clock.mark("dtd")
+            with self._update.within(last=micro == self._accumulate - 1):
+                loss, more = _pair(self._compute_loss(self._model, batch))
+                clock.mark("dtf")
+                self._update.backward(loss, share)
+                clock.mark("dtb")
+            for name, value in {"loss": loss, **more}.items():
+                part = value.detach() * share
+                sums[name] = sums[name] + part if name in sums else part
+        lr = float(self._optimizer.param_groups[0]["lr"])
+        norm = self._update.step()
+        if self._schedule is not None:
+            self._schedule.step()
+        names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
+        clock.mark("dto")
+        return Measured(step, names, values, clock.stop(), lr)
+
+    def _between(self, step: int, wish: int, rows: Steps | Epochs, history: History) -> dict[str, float]:
+        """Evaluate and save where it is time; return what is to be told of it."""
+        done = step + 1
+        found: dict[str, float] = {}
+        if self._evaluate is not None and (done % self._eval_every == 0 or done == self._steps) and wish != STOP:
+            rows.record(wait=True)
+            begin = perf_counter()
+            found.update(self._evaluate())
+            self._model.train()
+            found["dt_eval"] = perf_counter() - begin
+        if wish != NOTHING or (self._save_every and (done % self._save_every == 0 or done == self._steps)):
+            rows.record(wait=True)
+            begin = perf_counter()
+            history.sync()
+            self._checkpoints.save(done, wait=wish == STOP)
+            found["dt_save"] = perf_counter() - begin
+        return found
+
+
+def _pair(told: Any) -> tuple[Any, Mapping[str, Any]]:
+    return told if isinstance(told, tuple) else (told, {})
+
+
+def _to(device: Any, batch: Any) -> Any:
+    """Return a batch on the device; from pinned memory, where the copy can run beside the computation."""
+    if hasattr(batch, "to") and hasattr(batch, "device"):
+        if batch.device == device or (batch.device.type == device.type and device.index is None):
+            return batch
+        if device.type == "cuda" and batch.device.type == "cpu":
+            batch = batch.pin_memory()
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: _to(device, value) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_to(device, value) for value in batch)
+    return batch

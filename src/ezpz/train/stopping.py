@@ -1,0 +1,134 @@
+"""When all ranks shall save: what signals ask for, agreed between ranks without adding a collective to a step.
+
+    SIGUSR2    save now and go on: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
+    SIGTERM    save and end; a second one ends at once
+
+A signal reaches ranks at different steps, and a checkpoint needs all of them at one. So every rank starts, about once per second
+of training, an all-reduce of two numbers that nobody waits for: its result is looked at when the next one is due, at the same step on
+every rank. It travels beside the training, over the CPUs' network where the group has one, and a wish is heard within two seconds,
+or two steps where these are longer. SIGUSR1 is not used: NCCL and others take it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+__all__ = ["NOTHING", "SAVE", "STOP", "Wishes"]
+
+NOTHING, SAVE, STOP = 0, 1, 2
+
+_EVERY = 1.0  # seconds between two questions, about
+_MOST = 1000  # steps between them: a wish must not wait for long when steps become slow
+_MEANING = {name: wish for name, wish in (("SIGUSR2", SAVE), ("SIGTERM", STOP)) if hasattr(signal, name)}
+
+
+class Wishes:
+    """What signals ask of all ranks, from entering the block to leaving it.
+
+    Attributes:
+        signal: Name of the signal that this rank got last; None without one.
+    """
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self._came: list[int] = []  # a list, because a handler may come between reading a number and resetting it
+        self._before: dict[int, Any] = {}
+        self._question: tuple[Any, Any] | None = None  # what travels: torch's handle, and the numbers
+        self._due = 0
+        self._asked_at = (0, perf_counter())
+
+    def __enter__(self) -> Wishes:  # noqa: PYI034  # `Self` needs Python 3.11
+        if threading.current_thread() is threading.main_thread():  # no other can answer signals
+            for name in _MEANING:
+                number = getattr(signal, name)
+                before = signal.getsignal(number)
+                if before is not None and before != signal.SIG_IGN:
+                    self._before[number] = before
+                    signal.signal(number, self._handler(before))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._question is not None and self._question[0] is not None:
+            self._question[0].wait()  # no rank may leave what others still wait for
+        self._question = None
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
+
+    def _handler(self, before: Any) -> Any:
+        def handle(number: int, frame: FrameType | None) -> None:
+            name = signal.Signals(number).name
+            if self.signal == name == "SIGTERM":
+                if callable(before):
+                    before(number, frame)
+                    return
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            self.signal = name
+            self._came.append(_MEANING[name])
+
+        # Where another rank has failed nothing can be saved any more: `ezpz.dist.watch` goes by this, and ends the process.
+        handle.complete = getattr(before, "complete", None)  # type: ignore[attr-defined]  # a function takes attributes
+        return handle
+
+    def heard(self, step: int) -> int:
+        """Return what shall be done after ``step``: `NOTHING`, `SAVE` or `STOP`; the same on every rank.
+
+        Args:
+            step: The step that has just ended; every rank calls this after every step.
+        """
+        import torch.distributed as dist
+
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return self._take()
+        if step < self._due:
+            return NOTHING
+        wish, interval = self._answer()
+        self._due = step + interval
+        if wish != STOP:
+            self._ask(step)
+        return wish
+
+    def _take(self) -> int:
+        came = self._came[:]
+        del self._came[: len(came)]
+        return max(came, default=NOTHING)
+
+    def _ask(self, step: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        before, then = self._asked_at
+        self._asked_at = step, perf_counter()
+        seconds = (self._asked_at[1] - then) / max(1, step - before)  # per step
+        interval = max(1, min(_MOST, round(_EVERY / max(seconds, 1e-6))))
+        numbers = torch.tensor([self._take(), interval], device=_device())
+        self._question = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True), numbers
+
+    def _answer(self) -> tuple[int, int]:
+        """Return what all ranks together wish, and how many steps to let pass until they are asked again."""
+        if self._question is None:
+            return NOTHING, 1
+        handle, numbers = self._question
+        self._question = None
+        if handle is not None:  # a simulated world gives none
+            handle.wait()
+        wish, interval = numbers.tolist()
+        return wish, interval
+
+
+def _device() -> Any:
+    """Return where numbers travel: the CPU where the group serves it, which leaves the device's queue alone."""
+    import torch.distributed as dist
+
+    from ezpz.dist.device import get_torch_device
+
+    return "cpu" if "cpu:" in dist.get_backend_config() else get_torch_device()

@@ -1,0 +1,249 @@
+"""What the loop promises of all ranks together; pytest runs this file inside every rank."""
+
+import json
+import os
+import signal
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import ezpz
+import ezpz.train.stopping
+from ezpz.train import BatchIndices, Cost, Loop, load_digits
+from ezpz.train.stopping import NOTHING, SAVE, STOP, Wishes
+
+GLOBAL_BATCH, STEPS, LR, CLIP = 24, 10, 1e-2, 0.5
+
+
+@pytest.fixture(scope="session", autouse=True)
+def group_of_ranks():
+    ezpz.setup_torch(seed=7)
+    torch.set_num_threads(1)
+    yield
+    dist.barrier()
+    ezpz.cleanup()
+
+
+@pytest.fixture
+def folder():
+    """The same fresh folder on all ranks."""
+    return Path(ezpz.broadcast(tempfile.mkdtemp() if ezpz.get_rank() == 0 else ""))
+
+
+def network():
+    torch.manual_seed(11)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def compute_loss(model, batch):
+    images, labels = batch
+    outputs = model(images)
+    return cross_entropy(outputs, labels), {"accuracy": (outputs.argmax(1) == labels).float().mean()}
+
+
+def batches(size, *, alone=False):
+    images, labels = load_digits()
+    place = {} if alone else {"rank": ezpz.get_rank(), "world_size": ezpz.get_world_size()}
+    indices = BatchIndices(len(images), size, seed=3, **place)
+    return lambda position: (images[indices(position)], labels[indices(position)])
+
+
+def by_one_process():
+    """Losses of plain torch on the whole batch, with clipping and a schedule."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    draw, losses = batches(GLOBAL_BATCH, alone=True), []
+    for step in range(STEPS):
+        loss = compute_loss(model, draw(step))[0]
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def make_loop(strategy="ddp", *, accumulate=1, steps=STEPS, **more):
+    model = ezpz.wrap_model(network(), strategy, dtype="fp32")
+    optimizer = ezpz.make_optimizer(model, torch.optim.AdamW, lr=LR)
+    size = GLOBAL_BATCH // ezpz.get_world_size() // accumulate
+    more = {"max_norm": CLIP, "schedule": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), **more}
+    return Loop(
+        model, optimizer, compute_loss, batches(size), steps=steps, batch_size=size, accumulate=accumulate, **more
+    )
+
+
+@contextmanager
+def recorded(folder):
+    """A history that draws nothing at its end."""
+    with ezpz.History("loop", folder) as history:
+        yield history
+        history.finalize(plots=False)
+
+
+def rows_of(folder):
+    """All rows, on all ranks."""
+    dist.barrier()
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [record["m"] for record in map(json.loads, lines) if "k" not in record]
+
+
+def global_losses(loop, folder):
+    """The mean over ranks of each step's loss, as the history gathers it."""
+    seen = []
+    with recorded(folder) as history:
+        update = history.update
+        history.update = lambda row, **more: (seen.append(row["loss"]), update(row, **more))[1]
+        loop.run(history)
+    return [ezpz.all_reduce(loss, "mean") for loss in seen]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_any_number_of_ranks_follows_one_process(strategy, folder):
+    assert global_losses(make_loop(strategy), folder) == pytest.approx(by_one_process(), abs=1e-5)
+
+
+def test_accumulated_batches_are_the_whole_batch(folder):
+    assert GLOBAL_BATCH % (3 * ezpz.get_world_size()) == 0
+    losses = global_losses(make_loop("fsdp", accumulate=3), folder)
+    assert losses == pytest.approx(by_one_process(), abs=1e-5)
+
+
+def test_rates_and_times_fit_each_other(folder):
+    tokens, flops = 64, 1e6
+    os.environ["EZPZ_PEAK_FLOPS"] = "1e9"
+    loop = make_loop(cost=Cost(flops, tokens), steps=30)
+    del os.environ["EZPZ_PEAK_FLOPS"]
+    with recorded(folder) as history:
+        outcome = loop.run(history)
+    ranks = ezpz.get_world_size()
+    for row in rows_of(folder):
+        assert row["sps"] * row["dt"] == pytest.approx(GLOBAL_BATCH)
+        assert row["tps"] == pytest.approx(row["sps"] * tokens)
+        assert row["sps_per_gpu"] * ranks == pytest.approx(row["sps"])
+        assert row["tps_per_gpu"] * ranks == pytest.approx(row["tps"])
+        assert row["mfu"] == pytest.approx(100 * flops * row["sps"] / (ranks * 1e9))
+        assert row["dtd"] + row["dtf"] + row["dtb"] + row["dto"] == pytest.approx(row["dt"])
+        assert min(row[name] for name in ("dtd", "dtf", "dtb", "dto")) > 0
+    assert sum(outcome.times["dt"]) == pytest.approx(outcome.seconds, rel=0.05, abs=0.02)
+
+
+def test_an_epoch_row_is_the_mean_over_its_steps_and_ranks(folder):
+    loop = make_loop(epoch_steps=5, evaluate=lambda: {"test_acc": 50.0})
+    with recorded(folder) as history:
+        outcome = loop.run(history)
+    rows = rows_of(folder)
+    expected = by_one_process()
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert [row["test_acc"] for row in rows] == [50.0, 50.0]
+    assert [row["train_loss"] for row in rows] == pytest.approx(
+        [sum(expected[:5]) / 5, sum(expected[5:]) / 5], abs=1e-5
+    )
+    if ezpz.get_rank() == 0:
+        assert sum(row["dt"] for row in rows) == pytest.approx(sum(outcome.times["dt"]))
+    assert outcome.steps == STEPS
+
+
+class Saves:
+    """Checkpoints that are only counted."""
+
+    def __init__(self):
+        self.steps, self.waited = [], 0
+
+    def save(self, step, *, wait=False):
+        self.steps.append((step, wait))
+
+    def wait(self):
+        self.waited += 1
+
+
+def signalled(loop, saves, number, folder, *, at, rank):
+    """Run a loop of which one rank gets a signal after step `at`; return whether it ended by SIGTERM."""
+    caught = []
+    before = signal.signal(signal.SIGTERM, lambda *_: caught.append(1))
+    count = [0]
+
+    def ended():
+        count[0] += 1
+        if count[0] == at and ezpz.get_rank() == rank:
+            signal.raise_signal(number)
+
+    loop._ended, loop._checkpoints = ended, saves
+    try:
+        with recorded(folder) as history:
+            loop.run(history)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return bool(caught)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Ask ranks twenty times per second, so that a short loop hears a signal."""
+    monkeypatch.setattr(ezpz.train.stopping, "_EVERY", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_signal_to_one_rank_saves_on_all_of_them_at_one_step_and_goes_on(folder):
+    saves = Saves()
+    last = ezpz.get_world_size() - 1
+    assert not signalled(make_loop(steps=100), saves, signal.SIGUSR2, folder, at=3, rank=last)
+    assert len(saves.steps) == 1, saves.steps
+    assert 3 <= saves.steps[0][0] <= 100
+    assert ezpz.all_ranks_agree(saves.steps)
+    assert len(rows_of(folder)) == 100
+    assert saves.waited == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_sigterm_to_one_rank_saves_and_stops_all_of_them_at_one_step(folder):
+    saves = Saves()
+    assert signalled(make_loop(steps=5000), saves, signal.SIGTERM, folder, at=3, rank=0)
+    ((step, wait),) = saves.steps
+    assert wait
+    assert 3 <= step < 5000
+    assert ezpz.all_ranks_agree(saves.steps)
+    rows = rows_of(folder)
+    assert [row["iter"] for row in rows] == list(range(step))
+    assert "dt_save" in rows[-1]
+
+
+def test_ranks_are_asked_about_once_per_second_and_not_once_per_step():
+    asked, steps = [], 20_000
+    reduce = dist.all_reduce
+    dist.all_reduce = lambda *args, **more: (asked.append(1), reduce(*args, **more))[1]
+    try:
+        with Wishes() as wishes:
+            assert all(wishes.heard(step) == NOTHING for step in range(steps))
+    finally:
+        dist.all_reduce = reduce
+    if ezpz.get_world_size() > 1:
+        assert 2 <= len(asked) <= 5 + steps / ezpz.train.stopping._MOST
+    else:
+        assert not asked
+
+
+def test_wishes_are_heard_in_their_order():
+    heard = []
+    with Wishes() as wishes:
+        for step in range(6):
+            if step == 1:
+                signal.raise_signal(signal.SIGUSR2)
+            heard.append(wishes.heard(step))
+            wishes._due = 0  # ask at every step, however fast they are
+        assert heard.count(SAVE) == 1
+        assert set(heard) == {NOTHING, SAVE}
+        wishes.signal = None
+        wishes._came.append(STOP)
+        for step in range(6, 9):
+            heard.append(wishes.heard(step))
+            wishes._due = 0
+        assert heard[6:].count(STOP) == 1

@@ -1,0 +1,199 @@
+"""The training loop inside real ranks, and in one process what cannot be seen there."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.errors import UsageError
+
+SOURCES = str(Path(ezpz.__file__).parents[1])
+IN_RANKS = Path(__file__).with_name("in_ranks_loop.py")
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120", str(IN_RANKS)]
+
+
+@pytest.fixture
+def env(clean_env):
+    return {**clean_env, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_inside_ranks(run_cli, env, ranks):
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, sys.executable, *PYTEST], env, 240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" passed") == ranks, done.stdout
+
+
+SCRIPT = """
+    import sys, time
+    import torch
+    import ezpz
+    from ezpz.train import Loop
+
+    class Saves:
+        def save(self, step, *, wait=False):
+            time.sleep(float(sys.argv[2]))
+            print(f"saved {step} {wait}", flush=True)
+        def wait(self):
+            pass
+
+    def batches(position):
+        time.sleep(float(sys.argv[1]))
+        if position == 2:
+            print("training", flush=True)
+        return torch.ones(2, 3)
+
+    ezpz.setup_torch(seed=1)
+    model = ezpz.wrap_model(torch.nn.Linear(3, 1), "none", dtype="fp32")
+    loop = Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda model, batch: model(batch).mean(), batches,
+                steps=2000, batch_size=2, checkpoints=Saves())
+    with ezpz.History("stopped", "run") as history:
+        loop.run(history)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "save"), [(0.05, 0.0), (2.5, 0.5)], ids=["short steps", "steps longer than the patience"]
+)
+def test_sigterm_saves_completes_the_records_and_ends_by_the_signal(env, tmp_path, step, save):
+    line = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(step), str(save)]
+    with subprocess.Popen(
+        line, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        for said in run.stdout:
+            if said.strip() == "training":
+                break
+        time.sleep(0.1)
+        run.send_signal(signal.SIGTERM)
+        rest = run.stdout.read()
+        assert run.wait(timeout=60) == -signal.SIGTERM, rest
+    saved = [text for text in rest.splitlines() if text.startswith("saved")]
+    assert len(saved) == 1, rest
+    done = int(saved[0].split()[1])
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["state"] == "stopped"
+    rows = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(done))
+    import h5py
+
+    with h5py.File(tmp_path / "run" / "stopped.h5") as file:
+        assert len(file["draw"]) == done
+
+
+class FakeEvent:
+    """An event of a device that has come as far as the test says."""
+
+    passed = 0
+    made = 0
+    waited = 0
+
+    def __init__(self):
+        self.number = FakeEvent.made
+        FakeEvent.made += 1
+
+    def record(self):
+        pass
+
+    def query(self):
+        return self.number < FakeEvent.passed
+
+    def synchronize(self):
+        FakeEvent.waited += not self.query()
+        FakeEvent.passed = max(FakeEvent.passed, self.number + 1)
+
+    def elapsed_time(self, later):
+        assert self.query()
+        assert later.query()
+        return 10.0 * (later.number - self.number)  # ms
+
+
+@pytest.fixture
+def device(monkeypatch):
+    FakeEvent.passed = FakeEvent.made = FakeEvent.waited = 0
+    monkeypatch.setattr("ezpz.train.clock.make_event", FakeEvent)
+    monkeypatch.setattr("ezpz.train.clock.get_torch_device_type", lambda: "xpu")
+    return FakeEvent
+
+
+def test_events_tell_the_parts_of_a_step_when_the_device_has_passed_them(device):
+    from ezpz.train.clock import make_clock
+
+    clock = make_clock()
+    device.made = 0
+    clock.skip()
+    for part in ("dtd", "dtf", "dtb", "dtf", "dtb", "dto"):
+        clock.mark(part)
+    first = clock.stop()
+    clock.mark("dtf")
+    second = clock.stop()
+    assert not first.ready()
+    device.passed = 7
+    assert first.ready()
+    assert not second.ready()
+    assert first.read() == pytest.approx({"dt": 0.06, "dtd": 0.01, "dtf": 0.02, "dtb": 0.02, "dto": 0.01})
+    assert device.waited == 0
+    assert second.read()["dt"] == pytest.approx(0.01)  # begins where the first ended
+    assert device.waited == 1
+
+
+def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_late(device):
+    from ezpz.train.clock import make_clock
+    from ezpz.train.rows import Measured, Scale, Steps
+
+    recorded, shown = [], []
+
+    class Recorder:
+        def update(self, row, *, step, summarize):
+            assert not summarize
+            recorded.append((step, row["loss"]))
+
+    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=999, log_every=10, log=shown.append)
+    clock = make_clock()
+    device.made = 0
+    clock.skip()
+    for step in range(200):
+        clock.mark("dtf")
+        rows.add(Measured(step, ("loss",), [float(step)], clock.stop(), 0.1), {})
+        if step == 9:
+            assert recorded == []
+            device.passed = 6  # the first event is where step 0 begins
+            rows.record()
+            assert recorded == [(step, float(step)) for step in range(5)]
+    assert len(recorded) == 200 - 64
+    rows.record(wait=True)
+    assert recorded == [(step, float(step)) for step in range(200)]
+    assert [text.split()[0] for text in shown] == [f"iter={step}" for step in range(0, 200, 10)]
+
+
+def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
+    from ezpz.train.clock import make_clock
+    from ezpz.train.rows import Measured, Scale, Steps
+
+    class Recorder:
+        def update(self, *args, **more):
+            pass
+
+    told = []
+    monkeypatch.setattr("ezpz.log.logging.Logger.warning", lambda self, text: told.append(text), raising=False)
+    rows = Steps(Recorder(), Scale(8, 1, None, None), first=0, last=9, log_every=1, log=lambda text: None)
+    clock = make_clock()
+    for step in range(4):
+        clock.mark("dtf")
+        rows.add(Measured(step, ("loss",), [math.nan], clock.stop(), 0.1), {})
+    assert told == ["loss=nan at step 0: the training goes on, and is lost."]
+
+
+def test_an_impossible_number_is_refused_before_anything_runs():
+    from ezpz.train import Loop
+
+    with pytest.raises(UsageError, match="unusable accumulate=0"):
+        Loop(None, None, None, None, steps=1, batch_size=1, accumulate=0)
+    assert os.environ.get("EZPZ_PEAK_FLOPS") is None
