@@ -14,7 +14,7 @@ HEALTHY ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
-SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh)
+SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
 .PHONY: help test check bench matrix soak sites clean
 help:
@@ -34,6 +34,7 @@ check:
 bench:
 	@tests/lab/setup venv mpi bench
 	@$(BIN)/python bench/run.py $(ARGS)
+	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
 
 # A failed case is a cell of the table, so the table is written in any case.
 matrix:

@@ -13,8 +13,10 @@ __all__ = ["main"]
 
 # verb: (module with a `main(argv) -> int`, what it does)
 VERBS = {
+    "benchmark": ("ezpz.cli.benchmark", "run the trainers one after another and show what each reached"),
     "compare": ("ezpz.cli.compare", "show what runs have set differently, and where their curves part"),
     "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it"),
+    "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them"),
     "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them"),
     "launch": ("ezpz.launch.verb", "start a command once per rank"),
     "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters"),

@@ -1,0 +1,198 @@
+"""``ezpz benchmark``: the trainers one after another on the machine at hand, as a table and a page."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
+from ezpz.cli.parsing import Parser
+from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.launch.values import count, word
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from ezpz.cli.benchmark_trainers import Trainer
+
+__all__ = ["main"]
+
+_HELP = f"""\
+usage: ezpz benchmark [options] [launch options] [-- trainer options]
+
+Run the trainers one after another on the machine at hand and show what each reached: throughput, MFU, memory, time of a
+step, time to the first step. A trainer that fails is told and the next one runs.
+
+  --run A,B        these trainers, in this order ({", ".join(TRAINERS)})
+  --preset NAME    the preset of every trainer; otherwise debug without accelerators, else a larger one
+  --max-iters N    train N steps instead of the preset's own; fsdp counts epochs:
+  --epochs N       train N epochs instead of the preset's own
+  --outdir DIR     a new or empty folder (outputs/benchmark/<time>)
+  --timeout TIME   each trainer must have ended by then: 90, 90s, 10m, 1h30m
+  --list           show trainers and presets, and run nothing
+  --dry-run        show the command lines, and run nothing
+  --json           print benchmark.json instead of the table
+
+Any option of `launch` can stand beside them: -n 4, --ppn 2, --hosts n01,n02. What stands behind -- goes to every trainer.
+The folder then holds benchmark.json, benchmark.md, report.html, and of each trainer its log and its run folder.
+
+Exit code: 0 when all trainers ran; else that of the first that failed. After Ctrl-C 130; what ran is written.
+"""
+_TAIL = 20  # lines of a failed trainer's log that are shown
+_REFUSED = {"explain": "shows a launch and runs nothing", "log_dir": "would be written by one trainer after another"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the trainers, show the table and return the exit code."""
+    if {"-h", "--help"} & set(_before_dashes(argv)):
+        print(_HELP, end="")
+        return 0
+    try:
+        options = _parse(argv)
+        if options.list:
+            print(listing())
+            return 0
+        return _benchmark(options, shlex.join(["ezpz", "benchmark", *argv]))
+    except EzpzError as error:
+        return end_with(error)
+    except BrokenPipeError:  # everything is written; who should have read the table has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _before_dashes(argv: Sequence[str]) -> list[str]:
+    words = list(argv)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read our options; what is left before ``--`` belongs to launch, what is behind it to the trainers."""
+    from ezpz.launch.options import parse
+
+    own = _before_dashes(argv)
+    parser = Parser("ezpz benchmark")
+    parser.add_argument("--run", type=word)
+    parser.add_argument("--preset", type=word)
+    parser.add_argument("--max-iters", "--max_iters", dest="max_iters", type=count)
+    parser.add_argument("--epochs", type=count)
+    parser.add_argument("--outdir", type=word)
+    for switch in ("--list", "--dry-run", "--json"):
+        parser.add_argument(switch, action="store_true")
+    options, rest = parser.parse_known_args(own)
+    options.launch, options.more = rest, list(argv)[len(own) + 1 :]
+    options.wishes = parse([*options.launch, "true"], os.environ)
+    if options.wishes.command != ("true",):
+        stray = options.wishes.command[0]
+        hint = f"`--run {stray}`" if stray in TRAINERS else "`ezpz benchmark --help`"
+        raise UsageError(f"unexpected word {stray!r} (from the command line); expected options. Try {hint}.")
+    for name, reason in _REFUSED.items():
+        if getattr(options.wishes, name):
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} {reason} (from the command line); expected no such option. Leave it out.")
+    return options
+
+
+def _benchmark(options: argparse.Namespace, command: str) -> int:
+    from ezpz.cli.benchmark_folder import begin, entry, make
+    from ezpz.launch.planning import survey
+
+    chosen = choose_trainers(options.run)
+    found = survey(options.wishes)  # a wish that does not fit ends here, before anything runs
+    unmoved = [trainer.name for trainer in chosen if options.max_iters and not (trainer.steps or options.epochs)]
+    if unmoved:
+        _tell(f"note: --max-iters says nothing to {', '.join(unmoved)}, which counts epochs; --epochs N would")
+    presets = [choose_preset(trainer, options.preset, devices=found.devices.count) for trainer in chosen]
+    if options.dry_run:
+        folder = Path(options.outdir or "outputs/benchmark/TIME")
+        print("\n".join(_line(*pair, folder, options) for pair in zip(chosen, presets, strict=True)))
+        return 0
+    folder = make(options.outdir)
+    told = begin(folder, command, found)
+    told["trainers"] = [
+        entry(trainer, preset, _line(trainer, preset, folder, options))
+        for trainer, preset in zip(chosen, presets, strict=True)
+    ]
+    code = _run_all(told, folder)
+    _show(told, folder, options)
+    return code
+
+
+def _line(trainer: Trainer, preset: str, folder: Path, options: argparse.Namespace) -> str:
+    words = trainer.command(
+        folder / trainer.name,
+        preset,
+        launch=options.launch,
+        steps=options.max_iters,
+        epochs=options.epochs,
+        more=options.more,
+    )
+    return shlex.join(words)
+
+
+def _run_all(told: dict[str, Any], folder: Path) -> int:
+    """Run one after another, tell of each, and write after each what there is; return the exit code."""
+    from ezpz.cli.benchmark_folder import write
+
+    code, began, entries = 0, time.monotonic(), told["trainers"]
+    try:
+        for number, entry in enumerate(entries, 1):
+            who = f"[{number}/{len(entries)}] {entry['trainer']}"
+            _tell(f"{who}: {told['machine']['ranks']} ranks, preset {entry['preset']}, log {folder / entry['log']}")
+            stopped = _run_one(who, entry, folder)
+            told["seconds"] = round(time.monotonic() - began, 3)
+            write(told, folder)
+            if stopped:
+                return 128 + stopped
+            code = code or entry["code"]
+    except KeyboardInterrupt:  # between two trainers
+        return 130
+    return code
+
+
+def _run_one(who: str, entry: dict[str, Any], folder: Path) -> int:
+    """Run one trainer, fill in its entry, and return the signal that stopped all; 0 for none."""
+    from ezpz.cli.benchmark_child import run, tail
+    from ezpz.cli.benchmark_figures import read_figures
+
+    log = folder / entry["log"]
+    ended = run(shlex.split(entry["command"]), log)
+    figures, cause = read_figures(folder / entry["trainer"])
+    state = "interrupted" if ended.stopped else "failed" if ended.code else "finished"
+    entry.update(figures, state=state, code=ended.code, cause=cause, seconds=round(ended.seconds, 3))
+    last = f"; the end of its log:\n{tail(log, _TAIL)}" if state == "failed" else ""
+    code = "" if state == "finished" else f", exit code {ended.code}"
+    _tell(f"{who}: {state} after {ended.seconds:.1f} s{code}{last}")
+    return ended.stopped
+
+
+def _show(told: dict[str, Any], folder: Path, options: argparse.Namespace) -> None:
+    """Write table and page, and print the table."""
+    from shutil import get_terminal_size
+
+    from ezpz.cli.benchmark_folder import save, write
+    from ezpz.cli.benchmark_machine import facts
+    from ezpz.cli.benchmark_page import build_page, run_pages
+    from ezpz.cli.benchmark_table import markdown, notes, render
+    from ezpz.log import use_color
+
+    entries, known = told["trainers"], facts(told)
+    run_pages(folder, entries)
+    write(told, folder)
+    save(folder / "benchmark.md", markdown(entries, known))
+    save(folder / "report.html", build_page(told, known))
+    if options.json:
+        print((folder / "benchmark.json").read_text(encoding="utf-8"), end="", flush=True)
+        return
+    width = get_terminal_size().columns
+    print(render(entries, color=use_color(sys.stdout), width=width))
+    print("\n".join(["", *notes(entries), f"{folder / 'report.html'}"]), flush=True)
+
+
+def _tell(text: str) -> None:
+    """Speak on stderr: stdout belongs to the table."""
+    print(f"ezpz: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,155 @@
+"""The trainers that ``ezpz benchmark`` runs, their presets, and the command line of each."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ezpz.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["TRAINERS", "Trainer", "choose_preset", "choose_trainers", "listing"]
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One trainer.
+
+    Attributes:
+        name: What people call it; its folder in a benchmark.
+        module: What Python runs.
+        about: What it measures, in a few words.
+        presets: Name of each preset to the options that stand for it, smallest first.
+        on_devices: The preset for a machine with accelerators.
+        steps: The option that says how many steps to train; empty for a trainer that counts epochs.
+        epochs: The option that says how many epochs to train; empty for a trainer that counts steps.
+    """
+
+    name: str
+    module: str
+    about: str
+    presets: Mapping[str, tuple[str, ...]]
+    on_devices: str
+    steps: str = ""
+    epochs: str = ""
+
+    def command(
+        self,
+        folder: Path,
+        preset: str,
+        *,
+        launch: Sequence[str] = (),
+        steps: int | None = None,
+        epochs: int | None = None,
+        more: Sequence[str] = (),
+    ) -> list[str]:
+        """Return the words that launch it.
+
+        Args:
+            folder: Where the run writes.
+            preset: One of its presets.
+            launch: Options of ``launch``.
+            steps: How many steps to train, or None for the preset's own; for a trainer that counts steps.
+            epochs: The same of epochs.
+            more: Further options of the trainer; they come last, so they count.
+        """
+        words = [sys.executable, "-m", "ezpz.launch", *launch, "--", sys.executable, "-m", self.module]
+        words += [*self.presets[preset], f"--outdir={folder}", "--no-plots"]
+        counts = ((self.steps, steps), (self.epochs, epochs))
+        return [*words, *(f"{option}={count}" for option, count in counts if option and count), *more]
+
+
+def _own(*names: str) -> dict[str, tuple[str, ...]]:
+    """Return presets that the trainer itself knows by these names."""
+    return {name: (f"--preset={name}",) for name in names}
+
+
+_SMOKE = {"debug": ("--train-iters=50",), "full": ("--train-iters=500", "--batch-size=256")}
+_ALL = (
+    Trainer(
+        "test_dist", "ezpz.test_dist", "a small network with DDP: start-up, launches", _SMOKE, "full", "--train-iters"
+    ),
+    Trainer(
+        "fsdp",
+        "ezpz.examples.fsdp",
+        "a convolutional network on images, FSDP",
+        _own("debug", "mnist", "cifar10"),
+        "mnist",
+        epochs="--epochs",
+    ),
+    Trainer(
+        "fsdp_tp",
+        "ezpz.examples.fsdp_tp",
+        "a Llama on tokens, FSDP and tensor parallel",
+        _own("debug", "10m", "125m", "300m", "1b", "3b", "8b"),
+        "300m",
+        "--max-iters",
+    ),
+    Trainer(
+        "vit",
+        "ezpz.examples.vit",
+        "a vision transformer on synthetic images",
+        _own("debug", "tiny", "small", "base", "large"),
+        "large",
+        "--max-iters",
+    ),
+)
+TRAINERS = {trainer.name: trainer for trainer in _ALL}
+
+
+def choose_trainers(names: str | None) -> list[Trainer]:
+    """Return the trainers of a comma list, in its order; all of them for None.
+
+    Raises:
+        UsageError: One is unknown or named twice.
+    """
+    if names is None:
+        return list(_ALL)
+    chosen = [word.strip() for word in names.split(",") if word.strip()]
+    for name in chosen:
+        if name not in TRAINERS:
+            raise UsageError(
+                f"no trainer {name!r} (from --run); expected some of {', '.join(TRAINERS)}.{_near(name, TRAINERS)}"
+            )
+        if chosen.count(name) > 1:
+            raise UsageError(f"{name} stands twice in --run {names}; expected each trainer once. Name it once.")
+    if not chosen:
+        raise UsageError(
+            f"--run {names!r} names no trainer; expected some of {', '.join(TRAINERS)}. Leave it out for all."
+        )
+    return [TRAINERS[name] for name in chosen]
+
+
+def choose_preset(trainer: Trainer, wish: str | None, *, devices: int) -> str:
+    """Return the preset to run: the wish, else ``debug`` on a machine without accelerators, else a larger one.
+
+    Raises:
+        UsageError: The trainer has no such preset.
+    """
+    if wish is None:
+        return trainer.on_devices if devices else next(iter(trainer.presets))
+    if wish not in trainer.presets:
+        raise UsageError(
+            f"{trainer.name} has no preset {wish!r} (from --preset); expected one of {', '.join(trainer.presets)}."
+            f"{_near(wish, trainer.presets)}"
+        )
+    return wish
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else " Run `ezpz benchmark --list`."
+
+
+def listing() -> str:
+    """Return what can be run: a trainer a line, its presets below it."""
+    lines = []
+    for trainer in _ALL:
+        shown = [f"{name} (on devices)" if name == trainer.on_devices else name for name in trainer.presets]
+        lines += [f"{trainer.name:<10}{trainer.about}", f"{'':<10}presets: {', '.join(shown)}"]
+    return "\n".join(lines)
