@@ -28,9 +28,11 @@ MAY_IMPORT = {
     "distributed": {"dist"},
     "track": {"dist"} | LEAVES,
     "train": {"dist", "track"} | LEAVES,
+    "checkpoint": {"dist", "track"} | LEAVES,
     "models": LEAVES,
-    "test_dist": {"train", "models"} | LEAVES,
-    "cli": {"cluster", "launch", "dist", "track", "train", "models", "test_dist"} | LEAVES,
+    "test_dist": {"train", "checkpoint", "models"} | LEAVES,
+    "examples": {"train", "checkpoint", "models"} | LEAVES,
+    "cli": {"cluster", "launch", "dist", "track", "train", "checkpoint", "models", "examples", "test_dist"} | LEAVES,
 }
 STANDARD_ONLY = {"errors", "log", "rank_log", "redact", "progress", "ranks", "cluster", "launch"}
 HEAVY = (
@@ -77,7 +79,10 @@ def test_imports_point_downwards(path):
 
 @pytest.mark.parametrize(
     "module",
-    ["ezpz", "ezpz.launch", "ezpz.launch.verb", "ezpz.cluster", "ezpz.dist", "ezpz.track", "ezpz.train", "ezpz.cli"],
+    [
+        *("ezpz", "ezpz.launch", "ezpz.launch.verb", "ezpz.cluster", "ezpz.dist", "ezpz.track", "ezpz.train"),
+        *("ezpz.checkpoint", "ezpz.models", "ezpz.cli"),
+    ],
 )
 def test_an_import_loads_nothing_heavy_and_does_nothing(module, tmp_path, clean_env):
     code = f"""

@@ -203,10 +203,12 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _PACKAGES = (
+    "checkpoint",
     "cluster",
     "dist",
     "distributed",
     "errors",
+    "examples",
     "launch",
     "log",
     "models",

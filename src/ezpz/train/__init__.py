@@ -5,12 +5,84 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.train.batches import BatchIndices as BatchIndices
+    from ezpz.train.command_line import Parser as Parser
+    from ezpz.train.cost import Cost as Cost
+    from ezpz.train.data.baselines import text_baselines as text_baselines
+    from ezpz.train.data.feeding import ImageBatches as ImageBatches
+    from ezpz.train.data.feeding import TokenBatches as TokenBatches
+    from ezpz.train.data.feeding import shard_indices as shard_indices
+    from ezpz.train.data.fetching import fetch as fetch
+    from ezpz.train.data.images import Images as Images
+    from ezpz.train.data.images import load_images as load_images
+    from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
+    from ezpz.train.data.tokens import Tokens as Tokens
+    from ezpz.train.data.tokens import load_tokens as load_tokens
     from ezpz.train.digits import load_digits as load_digits
+    from ezpz.train.evaluation import evaluate as evaluate
+    from ezpz.train.flops import count_flops as count_flops
+    from ezpz.train.flops import mfu as mfu
+    from ezpz.train.flops import parameters_for_flops as parameters_for_flops
+    from ezpz.train.flops import transformer_flops as transformer_flops
+    from ezpz.train.loop import Loop as Loop
+    from ezpz.train.loop import Outcome as Outcome
+    from ezpz.train.number_types import non_negative_float as non_negative_float
+    from ezpz.train.number_types import non_negative_int as non_negative_int
+    from ezpz.train.number_types import positive_float as positive_float
+    from ezpz.train.number_types import positive_int as positive_int
+    from ezpz.train.options import make_parser as make_parser
+    from ezpz.train.options import parse as parse
+    from ezpz.train.options import rank_batch_size as rank_batch_size
+    from ezpz.train.running import checkpoint_options as checkpoint_options
+    from ezpz.train.running import finish_run as finish_run
+    from ezpz.train.running import log_setup as log_setup
+    from ezpz.train.running import loop_options as loop_options
+    from ezpz.train.running import run_main as run_main
+    from ezpz.train.running import schedule_options as schedule_options
+    from ezpz.train.schedule import make_schedule as make_schedule
+    from ezpz.train.summary import summarize as summarize
     from ezpz.train.timing import print_timing as print_timing
 
-_HOME_OF = {"BatchIndices": "batches", "load_digits": "digits", "print_timing": "timing"}
+_HOME_OF = {
+    "BatchIndices": "batches",
+    "Cost": "cost",
+    "ImageBatches": "data.feeding",
+    "Images": "data.images",
+    "Loop": "loop",
+    "Outcome": "loop",
+    "Parser": "command_line",
+    "SyntheticImages": "data.synthetic",
+    "TokenBatches": "data.feeding",
+    "Tokens": "data.tokens",
+    "checkpoint_options": "running",
+    "count_flops": "flops",
+    "evaluate": "evaluation",
+    "fetch": "data.fetching",
+    "finish_run": "running",
+    "load_digits": "digits",
+    "load_images": "data.images",
+    "load_tokens": "data.tokens",
+    "log_setup": "running",
+    "loop_options": "running",
+    "make_parser": "options",
+    "make_schedule": "schedule",
+    "mfu": "flops",
+    "non_negative_float": "number_types",
+    "non_negative_int": "number_types",
+    "parameters_for_flops": "flops",
+    "parse": "options",
+    "positive_float": "number_types",
+    "positive_int": "number_types",
+    "print_timing": "timing",
+    "rank_batch_size": "options",
+    "run_main": "running",
+    "schedule_options": "running",
+    "shard_indices": "data.feeding",
+    "summarize": "summary",
+    "text_baselines": "data.baselines",
+    "transformer_flops": "flops",
+}
 
-__all__ = ["BatchIndices", "load_digits", "print_timing"]
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,197 @@
+"""Train a vision transformer on images, with the attention kernel of your choice.
+
+    launch python3 -m ezpz.examples.vit                              # ViT-L/16, 304,250,856 parameters, bf16
+    launch -n 2 python3 -m ezpz.examples.vit --preset debug          # two CPU cores, under a minute
+    launch python3 -m ezpz.examples.vit --attn flash --batch_size 128 --max_iters 50
+
+The default images are made up, and can be learned: each class has a pattern that is shifted and covered by noise. Accuracy is the part
+of this rank's batch that is right; val_loss and val_accuracy are over images that no step has seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.nn.functional import cross_entropy, interpolate
+
+import ezpz
+from ezpz import checkpoint, train
+from ezpz.models import ATTENTIONS, VisionTransformer, ViTConfig, check_attention
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Sequence
+
+    Batch = tuple[torch.Tensor, torch.Tensor]  # images (n, channels, size, size) from 0 to 1, labels (n,)
+    Pick = Callable[[torch.Tensor], Batch]  # called with indices (n,)
+
+logger = ezpz.get_logger("ezpz.examples.vit")
+
+DATASETS = ("synthetic", "mnist", "fashion_mnist", "cifar10", "digits")
+PRESETS: dict[str, dict[str, object]] = {
+    "debug": {
+        "image_size": 32,
+        "patch_size": 8,
+        "depth": 2,
+        "n_heads": 2,
+        "head_dim": 32,
+        "classes": 10,
+        "batch_size": 32,
+        "max_iters": 60,
+        "lr": 2e-3,
+        "dtype": "fp32",
+    },
+    "tiny": {"n_heads": 3, "depth": 12, "batch_size": 64},
+    "small": {"n_heads": 6, "depth": 12, "batch_size": 64},
+    "base": {"n_heads": 12, "depth": 12, "batch_size": 64},
+    "large": {"n_heads": 16, "depth": 24},
+}
+
+
+def options() -> train.Parser:
+    """Return the parser: the options of all trainers, and this one's own."""
+    parser = train.make_parser(
+        "ezpz.examples.vit",
+        "Train a vision transformer on images, with the attention kernel of your choice.",
+        presets=PRESETS,
+        name="vit",
+        max_iters=100,
+        batch_size=16,
+        dtype="bf16",
+        lr=3e-4,
+        schedule="cosine",
+        warmup_iters=10,
+        max_norm=1.0,
+        weight_decay=0.05,
+    )
+    size, number = ViTConfig(), {"type": train.positive_int, "metavar": "N"}
+    add = parser.group("model").add_argument
+    add("--attn", choices=ATTENTIONS, default=size.attention, help="kernel of attention; sdpa lets torch choose")
+    add("--image_size", **number, help="pixels of a side; real images are scaled to it (224; of real images their own)")
+    add("--patch_size", **number, default=size.patch_size, help="pixels of a patch's side")
+    add("--depth", **number, default=size.depth, help="blocks")
+    add("--n_heads", **number, default=size.n_heads, help="attention heads")
+    add("--head_dim", **number, default=size.head_dim, help="features of a head; the width is n_heads x head_dim")
+    add("--classes", **number, default=size.classes, help="classes of synthetic images; real data has its own")
+    add = parser.group("data").add_argument
+    add("--dataset", choices=DATASETS, default="synthetic", help="images; without a network what ezpz ships or makes")
+    add("--samples", **number, default=8192, help="synthetic images to train with")
+    add("--eval_samples", **number, default=512, help="images that an evaluation takes, at most")
+    return parser
+
+
+class Source(NamedTuple):
+    """Images by index, those to train with first."""
+
+    pick: Pick
+    trained: int
+    tested: int
+    size: int
+    channels: int
+    classes: int
+    facts: dict[str, Any]  # for the run's record
+
+
+def synthetic(args: Namespace) -> Source:
+    """Return images that are made on this rank's device when they are needed."""
+    size, device = args.image_size or ViTConfig().image_size, ezpz.get_torch_device()
+    count = args.samples + args.eval_samples
+    make = train.SyntheticImages(count, classes=args.classes, size=size, seed=args.seed, device=device)
+    facts = {**make.describe(), "data_origin": "synthetic (asked for)"}
+    return Source(make, args.samples, args.eval_samples, size, 3, args.classes, facts)
+
+
+def real(args: Namespace) -> Source:
+    """Return images of a data set, scaled to ``--image_size``."""
+    data = train.load_images(args.dataset, folder=args.data_dir, seed=args.seed)
+    images, labels = (torch.cat(parts) for parts in zip(data.train, data.test, strict=True))
+    stored = train.ImageBatches(images, labels, 1, device=ezpz.get_torch_device())
+    _, channels, own_size, _ = data.train[0].shape
+    size = args.image_size or own_size
+
+    def pick(indices: torch.Tensor) -> Batch:
+        images, labels = stored.take(indices)
+        return images if size == own_size else interpolate(images, size=(size, size), mode="bilinear"), labels
+
+    tested = min(len(data.test[1]), args.eval_samples)
+    return Source(pick, len(data.train[1]), tested, size, channels, data.classes, data.describe())
+
+
+def compute_loss(model: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the mean loss of a batch, and how much of it is right; in training and in evaluation."""
+    images, labels = batch
+    logits = model((images - 0.5) * 4.0)  # around 0, about as far as 1
+    return cross_entropy(logits, labels), {"accuracy": (logits.argmax(dim=1) == labels).float().mean()}
+
+
+def build(args: Namespace, data: Source) -> tuple[Any, train.Cost]:
+    """Return the model, ready for all ranks, and what one image costs."""
+    config = ViTConfig(
+        *(data.size, args.patch_size, args.depth, args.n_heads, args.head_dim, data.classes),
+        attention=args.attn,
+        channels=data.channels,
+    )
+    with torch.device("meta"):  # no memory yet: each rank will hold its own part only
+        network = VisionTransformer(config)
+    logger.info(f"model\n{train.summarize(network)}")
+    cost = train.Cost(train.count_flops(network, torch.empty(1, data.channels, data.size, data.size)), dtype=args.dtype)
+    model = ezpz.wrap_model(
+        network, args.strategy, dtype=args.dtype, compile=args.compile, activation_checkpoint=args.activation_checkpoint
+    )
+    ezpz.seed_dropout(args.seed)
+    return model, cost
+
+
+def run(args: Namespace) -> None:
+    """Set up, train, and show what happened."""
+    ranks = ezpz.get_world_size()
+    batch_size = train.rank_batch_size(args, ranks)
+    ezpz.setup_torch(seed=args.seed)
+    check_attention(args.attn, ezpz.get_torch_device(), args.dtype, args.head_dim)
+    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir)
+    train.log_setup(args)
+
+    data = synthetic(args) if args.dataset == "synthetic" else real(args)
+    model, cost = build(args, data)
+    optimizer = ezpz.make_optimizer(model, torch.optim.AdamW, lr=args.lr, weight_decay=args.weight_decay)
+    schedule = train.make_schedule(optimizer, steps=args.max_iters, **train.schedule_options(args))
+    order = train.BatchIndices(data.trained, batch_size, rank=ezpz.get_rank(), world_size=ranks, seed=args.seed)
+    held_out = (data.trained + train.shard_indices(data.tested)).split(batch_size)
+    origin = data.facts["data_origin"]
+    logger.info(f"data={args.dataset}: {origin}; {data.trained} images to train, {data.tested} to test")
+
+    def validate() -> dict[str, float]:  # batches are indices, so that no more than one is in memory
+        means = train.evaluate(model, held_out, lambda model, indices: compute_loss(model, data.pick(indices)))
+        return {f"val_{name}": mean for name, mean in means.items()}
+
+    live = {"model": model, "optimizer": optimizer}
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    facts = {**data.facts, "parameters": parameters, "flops_per_sample": cost.flops_per_sample}
+    with ezpz.History(args.name, choice.outdir) as history, ezpz.profile(args.profile) as prof:
+        history.log_config({**vars(args), **facts}, **live, scheduler=schedule)
+        saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, **train.checkpoint_options(args))
+        loop = train.Loop(
+            *(model, optimizer, compute_loss, lambda position: data.pick(order(position))),
+            steps=args.max_iters,
+            batch_size=batch_size,
+            schedule=schedule,
+            cost=cost,
+            evaluate=validate,
+            checkpoints=saved,
+            resume=choice.checkpoint,
+            ended=prof.step,
+            **train.loop_options(args),
+        )
+        outcome = loop.run(history)
+        train.finish_run(history, outcome, plots=not args.no_plots, files=prof.files)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train as the command line says, and return the exit code."""
+    return train.run_main(run, options(), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

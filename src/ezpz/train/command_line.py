@@ -1,0 +1,122 @@
+"""A parser for trainers: one-line errors that name what is near, and help that one rank prints."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ezpz.dist.world import get_rank
+from ezpz.errors import RankError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["Parser", "did_you_mean", "is_first_rank"]
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are `UsageError`, and whose abbreviations are off.
+
+    Attributes:
+        presets: Name of a preset to the values that it gives to options, by their names in the namespace.
+    """
+
+    def __init__(self, prog: str, description: str, presets: Mapping[str, Mapping[str, object]]) -> None:
+        super().__init__(
+            prog=prog,
+            usage=f"[launch] python3 -m {prog} [OPTION ...]",
+            description=f"{description}\n\nOptions may be spelled with _ or -: --max_iters, --max-iters.",
+            epilog=_told(presets),
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
+        self.presets = presets
+        self._by_title: dict[str, Any] = {}
+
+    def group(self, title: str) -> Any:
+        """Return the group of options with this title, made when it is asked for first."""
+        if title not in self._by_title:
+            self._by_title[title] = self.add_argument_group(title)
+        return self._by_title[title]
+
+    def known(self) -> dict[str, str]:
+        """Return every option's name as it was registered, by its spelling with ``_`` alone."""
+        return {name.replace("-", "_"): name for name in self._option_string_actions if name.startswith("--")}
+
+    def dests(self) -> list[str]:
+        """Return the names that options have in the namespace, ``--help`` left out."""
+        return [action.dest for action in self._actions if action.default != argparse.SUPPRESS]
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help on rank 0, so that `launch` shows it once."""
+        if is_first_rank():
+            super().print_help(file)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found wrong.
+
+        Raises:
+            UsageError: Always.
+        """
+        found = message.removeprefix("argument ")
+        whole = found if "(from " in found else f"{found} (from the command line)."
+        raise UsageError(f"{whole} python3 -m {self.prog} --help explains every option.")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            raise UsageError(
+                f"unknown {action.option_strings[0]} {str(value)!r} (from the command line); expected one of "
+                f"{', '.join(names)}.{did_you_mean(str(value), names)}"
+            )
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Wide lines, and the default behind every text that does not name one itself."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 34, "width": 120, **more})
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help
+        silent = action.default in {None, "", argparse.SUPPRESS} or isinstance(action.default, bool)
+        return text if text is None or silent else f"{text} (%(default)s)"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return `` Did you mean bf16?`` for the name that is nearest to a word, or nothing."""
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def is_first_rank() -> bool:
+    """Tell whether this is rank 0, or does not know who it is: then it is better to be heard."""
+    try:
+        return get_rank() == 0
+    except RankError:
+        return True
+
+
+def refuse_unknown(parser: Parser, words: Sequence[str]) -> None:
+    """Refuse words that no option takes.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for word in words:
+        name = word.partition("=")[0]
+        if name.startswith("-"):
+            known = parser.known()
+            near = did_you_mean(name.replace("-", "_"), known)
+            for spelling, option in known.items():
+                near = near.replace(f" {spelling}?", f" {option}?")
+            parser.error(f"unknown option {name} (from the command line); expected one of this trainer.{near}")
+        parser.error(f"unknown word {name!r} (from the command line); expected options, which begin with --.")
+
+
+def _told(presets: Mapping[str, Mapping[str, object]]) -> str:
+    lines = [
+        f"  {name:8} {' '.join(f'{key}={value}' for key, value in told.items())}" for name, told in presets.items()
+    ]
+    return "\n".join(["presets (what is typed stands above them):", *lines]) if lines else ""

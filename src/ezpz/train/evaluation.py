@@ -1,0 +1,93 @@
+"""Means over a whole data set that ranks share unequally."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import torch
+
+__all__ = ["evaluate"]
+
+
+def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], Any]) -> dict[str, float]:
+    """Return means over the samples of all ranks; every rank must call it.
+
+    Each sample counts once, however many a rank has, so that the result does not depend on the number of ranks. A rank with
+    fewer batches than others computes one of them again without counting it, because a sharded model needs all ranks in
+    every forward pass. The sums of all ranks are added once, at the end.
+
+    Args:
+        model: Set to ``eval()`` meanwhile, and back.
+        batches: This rank's, perhaps none: tensors, or tuples, lists or dicts of them, whose first dimension counts samples. All
+            are held at once; where that is too much, let them be indices, and ``compute`` take the samples.
+        compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor, or a
+            pair of it and a mapping of further means.
+
+    Returns:
+        ``loss`` and the further means; empty if no rank has a sample.
+    """
+    import torch
+
+    from ezpz.dist import all_reduce, get_torch_device
+
+    device = get_torch_device()
+    exact = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+    mine = [batch for batch in batches if _samples(batch)]  # nothing has a mean of no samples
+    turns, spare = _equal_turns(mine)
+    sums: dict[str, torch.Tensor] = {}
+    count = 0
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for turn in range(turns):
+                batch = mine[turn] if turn < len(mine) else spare
+                weight = _samples(batch) if turn < len(mine) else 0
+                count += weight
+                for name, value in _named(compute(model, _moved(batch, device))).items():
+                    part = value.detach().to(exact) * weight if weight else torch.zeros((), dtype=exact, device=device)
+                    sums[name] = sums[name] + part if name in sums else part
+    finally:
+        model.train(was_training)
+    if not sums:
+        return {}
+    totals = all_reduce(torch.stack([*sums.values(), torch.tensor(count, dtype=exact, device=device)]))
+    *added, samples = totals.tolist()
+    return {name: total / samples for name, total in zip(sums, added, strict=True)}
+
+
+def _equal_turns(mine: list[Any]) -> tuple[int, Any]:
+    """Return how many batches the rank with the most has, and one to compute where this rank has no more of its own."""
+    import torch
+
+    from ezpz.dist import all_reduce, broadcast, gather_objects
+
+    most, least = all_reduce(torch.tensor([len(mine), -len(mine)]), "max").tolist()
+    if most == 0 or least < 0:
+        return most, mine[-1] if mine else None
+    counts = gather_objects(len(mine))
+    lent = broadcast(_moved(mine[0], "cpu") if mine else None, counts.index(most))
+    return most, mine[-1] if mine else lent
+
+
+def _named(told: Any) -> dict[str, Any]:
+    loss, more = told if isinstance(told, tuple) else (told, {})
+    return {"loss": loss, **more}
+
+
+def _samples(batch: Any) -> int:
+    """Return the length of the first tensor of a batch."""
+    while not hasattr(batch, "shape"):
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+    return int(batch.shape[0])
+
+
+def _moved(batch: Any, device: Any) -> Any:
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {name: _moved(value, device) for name, value in batch.items()}
+    return type(batch)(_moved(value, device) for value in batch)

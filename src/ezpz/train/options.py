@@ -1,0 +1,250 @@
+"""The options that all trainers share, presets under what is typed, and the batch that a rank gets."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from ezpz.errors import UsageError
+from ezpz.train.command_line import Parser, refuse_unknown
+from ezpz.train.number_types import (
+    non_negative_float,
+    non_negative_int,
+    positive_float,
+    positive_int,
+    ratio,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["DTYPES", "STRATEGIES", "make_parser", "parse", "rank_batch_size"]
+
+STRATEGIES = ("fsdp", "ddp", "hsdp", "zero1")
+_SCHEDULES = ("constant", "linear", "cosine")
+# What people write -> the one name of it.
+DTYPES = {
+    "fp32": "fp32",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+}
+_UNTYPED = object()
+
+
+def make_parser(
+    prog: str, description: str, *, presets: Mapping[str, Mapping[str, object]], **defaults: object
+) -> Parser:
+    """Return a parser with the options that all trainers share; a trainer adds its own to ``parser.group("model")``.
+
+    Args:
+        prog: The module that is run, such as ``ezpz.examples.fsdp``; it stands in front of errors.
+        description: What the trainer shows.
+        presets: Name of a preset to the values that it sets; ``--preset`` exists where there is one.
+        **defaults: Values of shared options instead of those below. ``max_iters`` makes the option of that name,
+            ``--eval_freq`` and ``--log_freq``; ``epochs`` makes ``--epochs``. ``name`` must be given.
+
+    Raises:
+        UsageError: A default is none of the shared options.
+    """
+    parser = Parser(prog, description, presets)
+    if presets:
+        parser.add_argument("--preset", choices=tuple(presets), help="values to start from, listed below")
+    _add_model_and_data(parser)
+    _add_training(parser, defaults)
+    _add_checkpoints(parser)
+    _add_output(parser, defaults)
+    unknown = defaults.keys() - set(parser.dests())
+    if unknown:
+        raise UsageError(
+            f"unknown default {min(unknown)} (from make_parser); expected one of {', '.join(parser.dests())}."
+        )
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def _add_model_and_data(parser: Parser) -> None:
+    parser.group("model")  # first in the help, though trainers fill it
+    add = parser.group("data").add_argument
+    number = {"type": positive_int, "metavar": "N"}
+    add("--batch_size", **number, default=32, help="samples of a rank in one forward pass")
+    add(
+        "--global_batch_size",
+        **number,
+        help="samples of all ranks in one step; sets --batch_size to its share of it",
+    )
+    add("--data_dir", metavar="DIR", help="folder of downloaded data ($EZPZ_DATA, else ~/.cache/ezpz/data)")
+
+
+def _add_training(parser: Parser, defaults: Mapping[str, object]) -> None:
+    add = parser.group("training").add_argument
+    number = {"type": positive_int, "metavar": "N"}
+    if "max_iters" in defaults:
+        add("--max_iters", **number, help="steps to train")
+    if "epochs" in defaults:
+        add("--epochs", **number, help="passes over the training data")
+    add("--accumulate", **number, default=1, help="batches whose gradients are added up before a step")
+    add("--lr", type=positive_float, default=1e-3, metavar="X", help="highest learning rate")
+    add(
+        "--schedule",
+        choices=_SCHEDULES,
+        default="constant",
+        help="how the rate falls after the warm-up",
+    )
+    add("--warmup_iters", type=non_negative_int, default=0, metavar="N", help="steps in which the rate rises to --lr")
+    add("--min_lr_ratio", type=ratio, default=0.0, metavar="X", help="where the schedule ends, as a part of --lr")
+    add("--weight_decay", type=non_negative_float, default=0.0, metavar="X", help="weight decay of AdamW")
+    add("--max_norm", type=non_negative_float, default=0.0, metavar="X", help="clip the gradients' norm; 0: do not")
+    add("--strategy", choices=STRATEGIES, default="fsdp", help="how ranks share the model, see docs/parallel.md")
+    add(
+        "--dtype",
+        type=lambda text: DTYPES.get(text.lower(), text),
+        choices=tuple(dict.fromkeys(DTYPES.values())),
+        default="fp32",
+        help="number format of the forward pass; weights stay fp32",
+    )
+    add("--compile", action="store_true", help="compile the blocks of the model (warns where there is no compiler)")
+    add(
+        "--activation_checkpoint",
+        type=_stride,
+        metavar="HOW",
+        help="save memory by computing activations again: full, selective (every second block), N (every N-th)",
+    )
+    add("--seed", type=non_negative_int, default=42, metavar="N", help="seed of weights, order of data, and dropout")
+    if "max_iters" in defaults:
+        add(
+            "--eval_freq",
+            type=non_negative_int,
+            default=0,
+            metavar="N",
+            help="steps between evaluations; 0: at the end",
+        )
+
+
+def _add_checkpoints(parser: Parser) -> None:
+    add = parser.group("checkpoints").add_argument
+    add(
+        "--save_freq",
+        type=non_negative_int,
+        default=0,
+        metavar="N",
+        help="steps between checkpoints; 0: only when SIGTERM or SIGUSR2 asks for one",
+    )
+    add("--keep", type=positive_int, default=3, metavar="N", help="newest checkpoints to keep")
+    add("--async_save", action="store_true", help="write checkpoints beside the training")
+    add(
+        "--resume",
+        default="none",
+        metavar="WHAT",
+        help="none, auto (the newest of this --name), or a run or checkpoint",
+    )
+
+
+def _add_output(parser: Parser, defaults: Mapping[str, object]) -> None:
+    from ezpz.track import add_profile_option
+
+    add = parser.group("output").add_argument
+    if "max_iters" in defaults:
+        add("--log_freq", type=positive_int, default=1, metavar="N", help="print every N-th step; all are recorded")
+    add("--name", help="name of the run")
+    add("--outdir", metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
+    add("--no_plots", action="store_true", help="draw nothing; the data is written all the same")
+    add("--sync_timing", action="store_true", help="wait for the device in every part of a step: exact times, slower")
+    add(
+        "--peak_flops",
+        type=positive_float,
+        metavar="X",
+        help="FLOP/s of one device, for the MFU of one that is unknown",
+    )
+    add_profile_option(parser.group("output"))
+
+
+def _stride(text: str) -> str | int:
+    from argparse import ArgumentTypeError
+
+    if text in {"full", "selective"}:
+        return text
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is none of full, selective, or a whole number from 1 on")
+
+
+def parse(parser: Parser, argv: Sequence[str] | None = None) -> Namespace:
+    """Read a command line: defaults, then the preset, then what was typed.
+
+    Args:
+        parser: From `make_parser`.
+        argv: Words after the program's name; by default those of this process.
+
+    Returns:
+        One attribute per option; ``preset`` is the name of the preset or None, ``typed`` the names that were typed.
+
+    Raises:
+        UsageError: A word is no option, a value is out of range, or two values do not fit each other.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    dests = parser.dests()
+    typed, rest = parser.parse_known_args(_spelled(words, parser.known()), Namespace(**dict.fromkeys(dests, _UNTYPED)))
+    refuse_unknown(parser, rest)
+    given = {name: value for name, value in vars(typed).items() if value is not _UNTYPED}
+    preset = parser.presets[given["preset"]] if "preset" in given else {}
+    values = {name: parser.get_default(name) for name in dests} | dict(preset) | given
+    args = Namespace(**values)
+    args.typed = sorted(given)
+    _fit_warmup(args)
+    return args
+
+
+def _spelled(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """Return the words with every option as it was registered, whether it has ``_`` or ``-`` inside."""
+    spelled: list[str] = []
+    for place, word in enumerate(words):
+        if word == "--":
+            return [*spelled, *words[place:]]
+        name, equals, value = word.partition("=")
+        name = known.get(name.replace("-", "_"), name) if word.startswith("--") else name
+        spelled.append(f"{name}{equals}{value}")
+    return spelled
+
+
+def _fit_warmup(args: Namespace) -> None:
+    """Refuse a warm-up longer than the run; one that nobody typed gives way to a short run that somebody did."""
+    steps = getattr(args, "max_iters", 0)
+    if not steps or args.warmup_iters < steps:
+        return
+    if "warmup_iters" in args.typed:
+        raise UsageError(
+            f"--warmup_iters {args.warmup_iters} does not fit --max_iters {steps} (from the command line); "
+            f"expected 0 to {steps - 1}. Train longer, or warm up for less."
+        )
+    args.warmup_iters = steps // 10
+
+
+def rank_batch_size(args: Namespace, data_parallel: int) -> int:
+    """Return how many samples a rank takes in one forward pass: ``--batch_size``, or its share of the global batch.
+
+    Args:
+        args: From `parse`.
+        data_parallel: Ranks that see different data.
+
+    Raises:
+        UsageError: ``--global_batch_size`` cannot be shared equally, or contradicts a ``--batch_size`` that was typed.
+    """
+    whole = args.global_batch_size
+    if not whole:
+        return int(args.batch_size)
+    parts = data_parallel * args.accumulate
+    shown = f"--global_batch_size {whole} (from the command line)"
+    ways = f"{data_parallel} data-parallel ranks x --accumulate {args.accumulate} = {parts}"
+    if whole % parts:
+        near = sorted({max(parts, whole // parts * parts), (whole // parts + 1) * parts})
+        raise UsageError(f"{shown} is no multiple of {ways}; expected for example {' or '.join(map(str, near))}.")
+    if "batch_size" in args.typed and args.batch_size * parts != whole:
+        raise UsageError(
+            f"{shown} is not --batch_size {args.batch_size} x {ways}; expected {args.batch_size * parts}. Leave one out."
+        )
+    return int(whole // parts)

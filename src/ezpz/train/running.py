@@ -1,0 +1,120 @@
+"""From a command line to an exit code: what stands under the `main` of every trainer."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.log import get_logger
+from ezpz.train.command_line import is_first_rank
+from ezpz.train.options import parse
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from ezpz.track import History
+    from ezpz.train.command_line import Parser
+    from ezpz.train.loop import Outcome
+
+__all__ = ["checkpoint_options", "finish_run", "log_setup", "loop_options", "run_main", "schedule_options"]
+
+logger = get_logger("ezpz.train")
+
+# What the user typed wrong is wrong on every rank. Rank 0 says it; until this time has passed a launcher has ended the
+# others. A rank that is alone with its error says it then.
+_FIRST_SPEAKS = 1.0  # seconds
+
+_SHOWN = ("WORLD_SIZE", "NUM_HOSTS", "DEVICE", "BACKEND", "LAUNCHER", "MESH", "TORCH")  # of the ranks, in a log
+
+
+def run_main(run: Callable[[Namespace], object], parser: Parser, argv: Sequence[str] | None = None) -> int:
+    """Parse, train, and return the exit code; an error of ezpz is one line on stderr.
+
+        sys.exit(run_main(run, options()))
+
+    ``--peak_flops`` becomes ``EZPZ_PEAK_FLOPS``. The process group is left after success.
+
+    Args:
+        run: Called with what was parsed.
+        parser: From `make_parser`.
+        argv: Words after the program's name; by default those of this process.
+
+    Returns:
+        0, the error's exit code, or 130 after Ctrl-C.
+    """
+    from ezpz.dist.ending import cleanup
+
+    try:
+        args = parse(parser, argv)
+        if args.peak_flops:
+            os.environ["EZPZ_PEAK_FLOPS"] = repr(args.peak_flops)
+        run(args)
+    except EzpzError as error:
+        if isinstance(error, UsageError) and not is_first_rank():
+            time.sleep(_FIRST_SPEAKS)
+        return end_with(error, parser.prog)
+    except KeyboardInterrupt:
+        logger.info("interrupted; what was recorded until now is written")
+        return 130
+    cleanup()
+    return 0
+
+
+def log_setup(args: Namespace) -> None:
+    """Log the configuration in effect and what this world is, on rank 0; call it when ranks and mesh are made."""
+    from ezpz.dist import get_dist_info, log_dict_as_bulleted_list
+
+    config = {name: value for name, value in vars(args).items() if value is not None and name != "typed"}
+    info = get_dist_info()
+    log_dict_as_bulleted_list(config, "CONFIG")
+    log_dict_as_bulleted_list({name: info[name] for name in _SHOWN if info[name]}, "dist_info")
+
+
+def loop_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `Loop` that are options."""
+    given = {
+        "accumulate": args.accumulate,
+        "max_norm": args.max_norm,
+        "dtype": args.dtype,
+        "save_every": args.save_freq,
+        "sync_timing": args.sync_timing,
+    }
+    if hasattr(args, "max_iters"):
+        given |= {"eval_every": args.eval_freq, "log_every": args.log_freq}
+    return given
+
+
+def schedule_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `make_schedule` that are options."""
+    return {"kind": args.schedule, "warmup": args.warmup_iters, "min_ratio": args.min_lr_ratio}
+
+
+def checkpoint_options(args: Namespace) -> dict[str, Any]:
+    """Return the arguments of `ezpz.checkpoint.Checkpoints` that are options."""
+    return {"keep": args.keep, "asynchronous": args.async_save}
+
+
+def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files: Iterable[Path] = ()) -> None:
+    """End a run's log: a table of times, the dataset, and where everything was written; only rank 0 does anything.
+
+    Args:
+        history: Is finalized.
+        outcome: What `Loop.run` returned.
+        plots: Draw.
+        files: Further files that were written, such as profiles.
+    """
+    from ezpz.dist import get_rank, log_dict_as_bulleted_list
+    from ezpz.train.timing import print_timing
+
+    if get_rank() != 0:
+        return
+    if outcome.times["dt"]:
+        print_timing(outcome.times)
+    else:
+        logger.info(f"nothing was left to train: {outcome.steps} steps are done")
+    logger.info(f"dataset={history.finalize(plots=plots)}")
+    log_dict_as_bulleted_list({**history.paths, **{file.name: file for file in files}}, "written")

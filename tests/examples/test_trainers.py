@@ -1,0 +1,231 @@
+"""Each trainer as users start it: what it prints, what it leaves behind, and that it learns what can be learned."""
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import xarray
+
+import ezpz
+from ezpz.examples import fsdp, fsdp_tp, vit
+from ezpz.models import LLAMA_SIZES, Llama
+from ezpz.track import read_journal
+from ezpz.train import parse
+
+IN_RANKS = Path(__file__).with_name("in_ranks_trainers.py")
+LINE = re.compile(r"iter=(\d+) loss=(\S+) (?:accuracy=\S+ )?dt=(\S+) dtf=(\S+) dtb=(\S+) sps=")
+
+
+@pytest.fixture
+def start(run_cli, clean_env, tmp_path):
+    """`start(ranks, module, *options)` -> (standard output, rows, run.json) of a run that succeeded."""
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+    def start(ranks, module, *options):
+        command = [sys.executable, "-m", f"ezpz.examples.{module}", *map(str, options)]
+        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, *command], env, 280)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (folder,) = (tmp_path / "outputs" / module).glob("*")
+        assert "Traceback" not in done.stderr
+        assert (folder / f"{module}.h5").exists()
+        rows = [row["m"] for row in read_journal(folder / "metrics.jsonl")]
+        return done.stdout, rows, json.loads((folder / "run.json").read_text())
+
+    return start
+
+
+def in_order(text, *parts):
+    """Check that parts follow each other in a text, each found once or more."""
+    place = -1
+    for part in parts:
+        place = text.find(part, place + 1)
+        assert place >= 0, f"{part!r} is not where it is expected in:\n{text}"
+
+
+def check_rates(rows, *, ranks, samples, tokens=0):
+    """Check what must hold between the numbers of each row, whatever the machine does."""
+    for row in rows:
+        assert row["sps"] * row["dt"] == pytest.approx(samples)
+        assert row["sps_per_gpu"] * ranks == pytest.approx(row["sps"])
+        assert sum(row[part] for part in ("dtd", "dtf", "dtb", "dto")) <= row["dt"] * 1.001
+        if tokens:
+            assert row["tps"] == pytest.approx(row["sps"] * tokens)
+            assert row["tps_per_gpu"] * ranks == pytest.approx(row["tps"])
+        assert "mfu" not in row  # nobody has stated the peak of a CPU
+
+
+def logged_seconds(out):
+    """Return the wall time between the first step's line and the last one's, by the log's own clock."""
+    stamps = re.findall(r"\[\d{4}-\d\d-\d\d (\d\d):(\d\d):(\d\d\.\d+)\].*iter=\d+ ", out)
+    first, last = (int(h) * 3600 + int(m) * 60 + float(s) for h, m, s in (stamps[0], stamps[-1]))
+    return (last - first) % 86400
+
+
+@pytest.mark.timeout(300)
+def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
+    out, rows, record = start(2, "fsdp", "--preset", "debug", "--save_freq", "100", "--no-plots")
+    in_order(
+        out, "[CONFIG]", "[dist_info]", "CNN", "151,306", "data=digits: shipped with ezpz", "epoch=1 dt=", "median"
+    )
+    in_order(out, "epoch=10 dt=", "median", "xarray.Dataset", "[written]", "run=")
+    assert re.search(r"epoch=10 dt=\S+ train_loss=\S+ test_loss=\S+ test_acc=9\d", out)
+    assert [row["epoch"] for row in rows] == list(range(1, 11))
+    assert rows[-1]["test_acc"] >= 96.0
+    assert rows[-1]["train_loss"] < 0.3 * rows[0]["train_loss"]
+    assert rows[-1]["lr"] < 0.1 * rows[0]["lr"]
+    assert record["state"] == "finished"
+    assert record["config"]["data_origin"] == "shipped with ezpz"
+    assert record["config"]["flops_per_sample"] > 1e6
+    assert record["effective"]["stochastic"] == ["1 x Dropout(p=0.25)", "1 x Dropout(p=0.5)"]
+    (folder,) = (tmp_path / "outputs" / "fsdp").glob("*")
+    assert [path.name[-3:] for path in sorted((folder / "checkpoints").glob("step-*"))] == ["100", "200", "220"]
+    with xarray.open_dataset(folder / "fsdp.h5", engine="h5netcdf") as dataset:
+        assert dataset["test_acc"].values.tolist() == [row["test_acc"] for row in rows]
+
+
+@pytest.mark.timeout(300)
+def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
+    out, rows, record = start(2, "vit", "--preset", "debug", "--no-plots")
+    in_order(
+        out, "[CONFIG]", "[dist_info]", "VisionTransformer", "Total params: 113,738", "data=synthetic", "iter=0 loss="
+    )
+    assert [int(line[0]) for line in LINE.findall(out)] == list(range(60))
+    check_rates(rows, ranks=2, samples=64)
+    assert rows[-1]["val_accuracy"] >= 0.7  # of ten classes; 0.92 is usual
+    assert rows[0]["lr"] < rows[9]["lr"] > rows[-1]["lr"]
+    assert record["config"]["parameters"] == 113_738
+
+
+@pytest.mark.timeout(300)
+def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(start):
+    shorter = ["--n_layers", "1", "--max_iters", "50", "--batch_size", "64"]  # four ranks on two cores are slow
+    out, rows, record = start(4, "fsdp_tp", "--preset", "debug", "--tp", "2", *shorter, "--no-plots")
+    in_order(out, "[CONFIG]", "tp=2", "'dp_shard': 2, 'tp': 2", "Llama", "Total params: 79,040", "data=markov: made")
+    lines = LINE.findall(out)
+    assert [int(line[0]) for line in lines] == list(range(50))
+    assert float(lines[0][1]) == pytest.approx(math.log(256), abs=0.15)
+    check_rates(rows, ranks=4, samples=128, tokens=64)
+    # The first line comes at the end of its step.
+    assert sum(row["dt"] for row in rows[1:]) == pytest.approx(logged_seconds(out) - rows[-1]["dt_eval"], rel=0.05)
+    entropy = rows[-1]["entropy"]
+    assert entropy == pytest.approx(record["config"]["entropy"])
+    assert entropy - 0.01 <= rows[-1]["val_loss"] <= entropy + 0.05
+    assert "random tokens" not in out
+
+
+def test_the_shortest_trainer_learns(start):
+    out, rows, record = start(2, "minimal", "--max_iters", "60")
+    assert "report.html" in out
+    assert [row["iter"] for row in rows] == list(range(60))
+    assert sum(row["loss"] for row in rows[-5:]) < 0.7 * sum(row["loss"] for row in rows[:5])
+    assert record["state"] == "finished"
+
+
+@pytest.mark.timeout(400)
+def test_every_way_to_cut_a_model_in_four_ranks(run_cli, clean_env, tmp_path):
+    inside = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "--color=no",
+        "--timeout=300",
+    ]
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    env |= {"EZPZ_TEST_FOLDER": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "4", *inside, IN_RANKS], env, 400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"^\d+ passed", done.stdout, re.MULTILINE)) == 4, done.stdout
+
+
+@pytest.mark.parametrize("trainer", [fsdp, fsdp_tp, vit])
+def test_every_preset_names_options_and_the_help_explains_them(trainer, capsys):
+    parser = trainer.options()
+    for name, values in parser.presets.items():
+        args = vars(parse(parser, ["--preset", name]))
+        assert {key: args[key] for key in values} == dict(values)
+    assert all(action.help for action in parser._actions)
+
+
+def test_presets_of_the_language_model_are_the_sizes_of_the_models():
+    parser = fsdp_tp.options()
+    assert list(parser.presets) == list(LLAMA_SIZES)
+    for name, config in LLAMA_SIZES.items():
+        found = fsdp_tp.configure(parse(parser, ["--preset", name]))
+        assert found.rope_theta == config.rope_theta
+        assert (found.dim, found.n_layers, found.ffn_dim, found.vocab_size) == (
+            *(config.dim, config.n_layers, config.ffn_dim, config.vocab_size),
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tp", "3"], "n_heads=16 cannot be cut into tp=3 equal parts; expected n_heads=15 or 18"),
+        (["--tp", "8"], "n_kv_heads=4 cannot be cut into tp=8 equal parts; expected n_kv_heads=8, or tp=2 or 4"),
+        (
+            ["--tp", "2", "--ffn_dim", "721"],
+            "ffn_dim=721 cannot be cut into tp=2 equal parts; expected ffn_dim=720 or 722",
+        ),
+        (["--tp", "4", "--seq_len", "30"], "seq_len=30 cannot be cut into tp=4 equal parts; expected seq_len=28 or 32"),
+        (["--tp", "2", "--strategy", "ddp"], "--strategy ddp does not go with --tp 2"),
+        (["--n_kv_heads", "3"], "n_kv_heads=3 does not divide n_heads=16"),
+        (["--dim", "100"], "dim=100 is no multiple of 32"),
+        (["--preset", "9b"], "unknown --preset '9b' (from the command line); expected one of"),
+        (["--tpsise", "2"], "Did you mean --tpsize?"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_before_anything_starts(words, told, capsys):
+    assert fsdp_tp.main(words) == 2
+    out, err = capsys.readouterr()
+    assert told in err
+    assert err.startswith("ezpz.examples.fsdp_tp: ")
+    assert err.count("\n") == 1
+    assert not out
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words", "told"),
+    [
+        (
+            vit,
+            ["--attn", "flesh"],
+            "unknown --attn 'flesh' (from the command line); expected one of math, sdpa, flash, efficient",
+        ),
+        (vit, ["--dataset", "synthetics"], "Did you mean synthetic?"),
+        (fsdp, ["--dataset", "minst"], "Did you mean mnist?"),
+        (fsdp, ["--max_iters", "3"], "unknown option --max_iters"),
+        (fsdp, ["--epochs", "0"], "--epochs: '0' is no whole number from 1 on"),
+        (fsdp, ["--global_batch_size", "3", "--accumulate", "2"], "expected for example 2 or 4"),
+    ],
+)
+def test_what_a_trainer_does_not_know_is_refused_by_name(trainer, words, told, capsys):
+    assert trainer.main(words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_sequence_without_sequence_parallel_need_not_be_cut():
+    config = fsdp_tp.configure(parse(fsdp_tp.options(), ["--tp", "4", "--seq_len", "30", "--no-sequence-parallel"]))
+    assert config.max_seq_len == 2048
+
+
+def test_the_seeds_models_are_the_default(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it
+    with torch.device("meta"):
+        model = Llama(fsdp_tp.configure(parse(fsdp_tp.options(), ["--n_layers", "24"])))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 33_599_744
+    args = parse(vit.options(), [])
+    assert (args.dtype, args.depth, args.patch_size, args.attn) == ("bf16", 24, 16, "sdpa")
+    assert args.warmup_iters > 0 < args.max_norm
+
+
+def test_trainers_are_short_enough_to_be_read():
+    for module in (fsdp, fsdp_tp, vit):
+        assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= 200
