@@ -62,9 +62,15 @@ def clip_grad_norm_(
     with torch.no_grad():
         sums = _Sums(float(norm_type), unique, mesh)
         locals_: list[torch.Tensor] = []
+        whole = sums.held[frozenset()]  # of tensors that are no part of anything: nearly all, and in every step
         for parameter in unique:
-            sums.expect(parameter)
             gradient = parameter.grad
+            if not hasattr(parameter, "placements") and not hasattr(gradient, "placements"):
+                if gradient is not None and gradient.numel():
+                    locals_.append(gradient)
+                    whole.append(gradient)
+                continue
+            sums.expect(parameter)
             if gradient is not None:
                 locals_.append(_local(gradient))
                 sums.add(gradient)

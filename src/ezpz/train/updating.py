@@ -53,6 +53,7 @@ class _ByOptimizer:
         import torch
 
         self._model = model
+        self._parameters: list[Any] = []  # to walk through the modules in every step would cost as much as to clip
         self._optimizer = optimizer
         self._max_norm = max_norm
         self.scaler = torch.amp.GradScaler(get_torch_device_type()) if scale else None
@@ -69,7 +70,8 @@ class _ByOptimizer:
         if self.scaler is not None and self._max_norm:
             self.scaler.unscale_(self._optimizer)
         if self._max_norm:
-            norm = clip_grad_norm_(self._model.parameters(), self._max_norm)
+            self._parameters = self._parameters or list(self._model.parameters())
+            norm = clip_grad_norm_(self._parameters, self._max_norm)
         if self.scaler is None:
             self._optimizer.step()
         else:
