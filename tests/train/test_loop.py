@@ -173,6 +173,30 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
     assert [text.split()[0] for text in shown] == [f"iter={step}" for step in range(0, 200, 10)]
 
 
+def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_path):
+    script = """
+        import torch, ezpz
+        from ezpz.train import Loop
+
+        def batches(position):
+            if position == 57:
+                raise ZeroDivisionError("no more data")
+            return torch.ones(2, 3)
+
+        ezpz.setup_torch(seed=1)
+        model = ezpz.wrap_model(torch.nn.Linear(3, 1), "none", dtype="fp32")
+        loop = Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda model, batch: model(batch).mean(), batches,
+                    steps=2000, batch_size=2)
+        with ezpz.History("ended", "run") as history:
+            loop.run(history)
+    """
+    done = run_cli([sys.executable, "-c", textwrap.dedent(script)], env)
+    assert done.returncode == 1
+    assert "no more data" in done.stderr
+    rows = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(57))
+
+
 def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
     from ezpz.train.clock import make_clock
     from ezpz.train.rows import Measured, Scale, Steps
@@ -188,6 +212,7 @@ def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
     for step in range(4):
         clock.mark("dtf")
         rows.add(Measured(step, ("loss",), [math.nan], clock.stop(), 0.1), {})
+    rows.record(wait=True)
     assert told == ["loss=nan at step 0: the training goes on, and is lost."]
 
 

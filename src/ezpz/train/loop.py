@@ -6,7 +6,7 @@
 
 Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those of this
 rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host behind the step, and
-a row is recorded once its numbers have come.
+a row is recorded once its numbers have come, of fast steps some rows at a time.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ class Loop:
         wishes = Wishes()
         with wishes if self._checkpoints is not None else nullcontext():
             self._model.train()
-            stopped = self._train(rows, history, wishes, outcome)
+            try:
+                stopped = self._train(rows, history, wishes, outcome)
+            finally:  # whatever ends the training, what was measured before it is recorded
+                rows.record()
         outcome.seconds = perf_counter() - begin
         outcome.times = rows.times
         if stopped or wishes.signal == "SIGTERM":

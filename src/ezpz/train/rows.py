@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist import all_reduce, max_memory_allocated
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Epochs", "Measured", "Scale", "Steps", "to_host"]
 
 _MOST = 64  # steps whose numbers may be on their way; then the oldest is waited for
+# Rows of fast steps are recorded some at a time: alone, behind a step that has used the caches, each takes several times as long.
+_PAUSE = 0.02  # seconds between two times
 _MEMORY_EVERY = 100  # steps between two looks at the memory
 # Recorded and drawn, but not on the line that people read.
 _QUIET = {"dtd", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save"}
@@ -110,12 +113,15 @@ class Steps:
         self._log = log
         self._row = row
         self._waiting: deque[tuple[Measured, dict[str, float]]] = deque()
+        self._due = 0.0  # when to record next, of perf_counter
         self._warned = False
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
-        """Take a step, and what was found between it and the next one; record what has come."""
+        """Take a step, and what was found between it and the next one; now and then, record what has come."""
         self._waiting.append((measured, between))
-        self.record()
+        if perf_counter() >= self._due or len(self._waiting) > _MOST:
+            self.record()
+            self._due = perf_counter() + _PAUSE
 
     def record(self, *, wait: bool = False) -> None:
         """Record the rows whose numbers have come; all of them with ``wait``."""
