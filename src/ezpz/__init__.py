@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from ezpz.dist import scale_loss as scale_loss
     from ezpz.dist import seed_dropout as seed_dropout
     from ezpz.dist import seed_everything as seed_everything
+    from ezpz.dist import set_timeout as set_timeout
     from ezpz.dist import setup as setup
     from ezpz.dist import setup_tensorflow as setup_tensorflow
     from ezpz.dist import setup_torch as setup_torch
@@ -181,6 +182,7 @@ _HOMES = {
         "scale_loss",
         "seed_dropout",
         "seed_everything",
+        "set_timeout",
         "setup",
         "setup_tensorflow",
         "setup_torch",

@@ -52,6 +52,7 @@ CASES = {
     "fsdp": ({}, {"strategy": "fsdp"}, {}),
     "fsdp kept after forward": ({}, {"strategy": "fsdp", "reshard_after_forward": False}, {}),
     "fsdp with recompute of all": ({}, {"strategy": "fsdp", "activation_checkpoint": "full"}, {}),
+    "fsdp with recompute of cheap operations": ({}, {"strategy": "fsdp", "activation_checkpoint": "op"}, {}),
     "fsdp with recompute of half": ({}, {"strategy": "fsdp", "activation_checkpoint": "selective"}, {}),
     "fsdp with tied weights": ({}, {"strategy": "fsdp"}, {"tied": True}),
     "hsdp": ({"dp_replicate": 2}, {"strategy": "hsdp"}, {}),

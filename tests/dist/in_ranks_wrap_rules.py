@@ -29,7 +29,7 @@ __all__ = ["group_of_ranks"]  # a fixture, which pytest finds by its name here
 
 def test_recompute_computes_again_and_leaves_all_names_as_they_are():
     plain = build()
-    for wish, calls in (("full", 8), ("selective", 6), (4, 5), (None, 4)):
+    for wish, calls in (("full", 8), ("op", 8), ("selective", 6), (4, 5), (None, 4)):
         counted = []
         model = build()
         for layer in model.layers:

@@ -43,6 +43,14 @@ def steps_in(trace):
     return sorted({int(name.partition("#")[2]) for name in names if name.startswith("ProfilerStep#")})
 
 
+def test_a_window_comes_again_and_nobody_misses_the_last_one(tmp_path, said):
+    with profile("torch:steps=3,every=4", outdir=tmp_path) as prof:
+        train(prof, 13)
+    traces = sorted(path for path in prof.files if path.name.endswith(".json.gz"))
+    assert sorted(steps_in(trace) for trace in traces) == [[3], [7], [11]]
+    assert not [line for line in said() if "nothing was recorded" in line]
+
+
 def test_a_trace_holds_the_steps_that_were_asked_for_under_their_numbers(tmp_path):
     with profile("torch:steps=3-4", outdir=tmp_path) as prof:
         train(prof, 4)

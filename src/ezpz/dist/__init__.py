@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from ezpz.dist.seeds import seed_everything as seed_everything
     from ezpz.dist.start import setup_torch as setup_torch
     from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
+    from ezpz.dist.timeouts import set_timeout as set_timeout
     from ezpz.dist.timing import timeit as timeit
     from ezpz.dist.timing import timeitlogit as timeitlogit
     from ezpz.dist.weighting import scale_loss as scale_loss
@@ -166,6 +167,7 @@ _NAMES = {
     "seeds": ("data_seed", "seed_dropout", "seed_everything"),
     "start": ("setup_torch",),
     "tensor_parallel": ("loss_parallel",),
+    "timeouts": ("set_timeout",),
     "timing": ("timeit", "timeitlogit"),
     "weighting": ("scale_loss",),
     "world": ("get_local_rank", "get_rank", "get_world_size"),

@@ -1,10 +1,13 @@
-"""Activation checkpointing: keep only the input of a block, and compute it again during the backward pass.
+"""Activation checkpointing: keep only a part of what a block computes, and compute the rest again during the backward pass.
 
-    full         every block
+    full         every block; only its input is kept
     selective    every second block: about half of the memory back for half of the extra time
+    op           every block, but the results of what takes long are kept: every second matrix product, attention, and
+                 what was communicated. Cheap operations are done again
     n            every n-th block
 
-torch's `checkpoint_wrapper` is not used: it is private, and puts a word of its own into the parameters' names.
+torch's `checkpoint_wrapper` is not used: it is private, and puts a word of its own into the parameters' names. Which operations
+``op`` keeps is torchtitan's choice (its option ``selective_ac_option = "op"``).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import UsageError
+from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,32 +24,44 @@ if TYPE_CHECKING:
 
 __all__ = ["recompute_blocks", "stride_of"]
 
+# Operations whose results are kept, by library and name; a torch may have some of them only.
+_KEPT = (
+    ("aten", "_scaled_dot_product_flash_attention"),
+    ("aten", "_scaled_dot_product_efficient_attention"),
+    ("aten", "_scaled_dot_product_cudnn_attention"),
+    ("aten", "_scaled_dot_product_flash_attention_for_cpu"),
+    ("aten", "_scaled_dot_product_fused_attention_overrideable"),  # Intel's GPUs
+    ("_c10d_functional", "reduce_scatter_tensor"),
+)
+
 
 def stride_of(activation_checkpoint: str | int | None) -> int:
     """Return n for "every n-th block", 0 for none.
 
     Raises:
-        UsageError: The wish is none of None, "full", "selective" and a positive number.
+        UsageError: The wish is none of None, "full", "selective", "op" and a positive number.
     """
     if activation_checkpoint in {None, "none"}:
         return 0
-    if activation_checkpoint in {"full", "selective"}:
-        return 1 if activation_checkpoint == "full" else 2
+    if activation_checkpoint in {"full", "selective", "op"}:
+        return 2 if activation_checkpoint == "selective" else 1
     whole = isinstance(activation_checkpoint, int) and not isinstance(activation_checkpoint, bool)
     if whole and int(activation_checkpoint) > 0:
         return int(activation_checkpoint)
     raise UsageError(
-        f"unknown activation_checkpoint={activation_checkpoint!r}; expected None, 'full', 'selective', "
+        f"unknown activation_checkpoint={activation_checkpoint!r}; expected None, 'full', 'selective', 'op', "
         "or n for every n-th block."
     )
 
 
-def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], stride: int) -> None:
-    """Let every ``stride``-th block be recomputed; names in ``state_dict`` and of parameters stay as they are.
+def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], wish: str | int | None) -> None:
+    """Let blocks be recomputed as wished; names in ``state_dict`` and of parameters stay as they are.
 
     Raises:
         UsageError: The model has no blocks, so nothing would be saved.
+        MachineError: ``op`` is wished, and this torch cannot choose among operations.
     """
+    stride = stride_of(wish)
     if not stride:
         return
     if not blocks:
@@ -54,12 +69,45 @@ def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], stride: int)
             f"activation_checkpoint found no repeated blocks in {type(model).__name__}; expected for example an "
             "nn.ModuleList of layers. Name what shall be recomputed: blocks=<module class>."
         )
+    more = {"context_fn": _op_contexts()} if wish == "op" else {}
     for block in blocks[::stride]:
         forward = block.forward
-        block.forward = functools.update_wrapper(functools.partial(_again_in_backward, forward), forward)
+        block.forward = functools.update_wrapper(functools.partial(_again_in_backward, forward, more), forward)
 
 
-def _again_in_backward(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _again_in_backward(forward: Callable[..., Any], more: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
     from torch.utils.checkpoint import checkpoint
 
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **more, **kwargs)
+
+
+def _op_contexts() -> Callable[[], Any]:
+    """Return what makes the two contexts of a block, of its forward and of its recomputation."""
+    import torch
+    from torch.utils import checkpoint
+
+    if not hasattr(checkpoint, "create_selective_checkpoint_contexts"):
+        raise MachineError(
+            f"activation_checkpoint='op' needs torch 2.5, and this is {torch.__version__}; expected a newer torch. Use 'selective'."
+        )
+    kept = {found for library, name in _KEPT if (found := _operation(torch, library, name)) is not None}
+    product = torch.ops.aten.mm.default
+    save, again = checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+
+    def contexts() -> Any:
+        products = {False: 0, True: 0}  # seen so far in the forward, and in its recomputation: the same ones are chosen
+
+        def policy(context: Any, operation: Any, *_: Any, **__: Any) -> Any:
+            if operation == product:
+                products[context.is_recompute] += 1
+                return save if products[context.is_recompute] % 2 else again
+            return save if operation in kept else again
+
+        return checkpoint.create_selective_checkpoint_contexts(policy)
+
+    return contexts
+
+
+def _operation(torch: Any, library: str, name: str) -> Any:
+    found = getattr(getattr(torch.ops, library), name, None)
+    return getattr(found, "default", None)

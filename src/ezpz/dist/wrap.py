@@ -69,7 +69,8 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
             backward (less traffic). Last block and root are kept in any case.
         tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.plans`. By default the model's own
             ``tp_plan``, an attribute or a method. Not looked at where the mesh has no such axis.
-        activation_checkpoint: "full", "selective" (every second block), or n for every n-th: less memory, more time.
+        activation_checkpoint: "full", "selective" (every second block), "op" (all but costly operations), or n for every n-th
+            block: less memory, more time.
         compile: Compile block by block.
         **extra: ``blocks=`` (classes, their names, or a function of a module) instead of those that repeat, see
             `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=`` for `materialize`; keywords of
@@ -85,13 +86,13 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     strategy, mesh, extra = _modern(strategy, mesh, extra)
     if strategy == "deepspeed":
         return _by_deepspeed(model, {"dtype": dtype, **extra})
-    stride = stride_of(activation_checkpoint)
+    stride_of(activation_checkpoint)  # refuses a wrong word before anything is changed
     options = _options(model, strategy, extra)
     number_format = usable_dtype(dtype, get_torch_device())
     mesh = _mesh_for(strategy, mesh)
     blocks = find_blocks(model) if extra.get("blocks") is None else select_blocks(model, extra["blocks"])
     _cut_by_plan(model, mesh, tp_plan)
-    recompute_blocks(model, blocks, stride)
+    recompute_blocks(model, blocks, activation_checkpoint)
     if compile:
         compile_blocks(model, blocks, get_torch_device().type)
     if strategy in {"fsdp", "hsdp"}:

@@ -112,7 +112,7 @@ def _add_training(parser: Parser, defaults: Mapping[str, object]) -> None:
         "--activation_checkpoint",
         type=_stride,
         metavar="HOW",
-        help="save memory by computing activations again: full, selective (every second block), N (every N-th)",
+        help="save memory by computing activations again: full, selective (every second block), op (all but costly operations), N (every N-th block)",
     )
     add("--seed", type=non_negative_int, default=42, metavar="N", help="seed of weights, order of data, and dropout")
     if "max_iters" in defaults:
@@ -166,11 +166,11 @@ def _add_output(parser: Parser, defaults: Mapping[str, object]) -> None:
 def _stride(text: str) -> str | int:
     from argparse import ArgumentTypeError
 
-    if text in {"full", "selective"}:
+    if text in {"full", "selective", "op"}:
         return text
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is none of full, selective, or a whole number from 1 on")
+    raise ArgumentTypeError(f"{text!r} is none of full, selective, op, or a whole number from 1 on")
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> Namespace:
