@@ -47,6 +47,9 @@ def test_a_switch_that_is_on_is_py():
         ("py:ranks=", "'' is no range"),
         ("py:ranks=٣", "'٣' is no range"),
         ("none+py", "'none' is unknown"),
+        ("torch:steps=3-9,every=6", "every=6 does not fit"),
+        ("torch:every=x", "every=x does not fit"),
+        ("py:every=10", "every=10 does not fit"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_that_says_what_was_expected(spec, word):

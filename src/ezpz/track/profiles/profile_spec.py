@@ -2,6 +2,7 @@
 
     py                                  pyinstrument, the whole block, rank 0
     torch:steps=10-15,ranks=0           torch.profiler, steps 10 to 15 with both ends, counted from 0
+    torch:steps=99,every=100            again every 100 steps
     py+mem:steps=3,ranks=0-3,8          several kinds joined by ``+``, each with options of its own
     none                                nothing, whatever EZPZ_PROFILE says
     1 or true, 0 or false               what people type instead: py, none
@@ -37,13 +38,14 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z", re.ASCII)
 
 
 class Wish(NamedTuple):
-    """One kind of profile: which steps (the last is None for all that follow), which ranks (None for all)."""
+    """One kind of profile: which steps (the last is None for all that follow), again every n (0: once), which ranks (None for all)."""
 
     kind: str
     first: int
     last: int | None
     ranks: tuple[tuple[int, int], ...] | None
     is_default: bool  # nobody named the steps
+    every: int = 0
 
     def includes(self, rank: int) -> bool:
         """Tell whether a rank is to be profiled."""
@@ -111,8 +113,26 @@ def _parse(
         first, last = steps[0] if steps else default_steps[kind]
         ranks = lists.get("ranks", ["0"])
         chosen = None if ranks == ["all"] else tuple(_range(word, part, source) for word in ranks)
-        wishes[kind] = Wish(kind, first, last, chosen, is_default=not steps)
+        every = _every(lists.get("every", []), first, last, part, source)
+        wishes[kind] = Wish(kind, first, last, chosen, is_default=not steps, every=every)
     return tuple(wishes.values())
+
+
+def _every(words: list[str], first: int, last: int | None, part: str, source: str) -> int:
+    """Return after how many steps the window comes again; 0 for never."""
+    if not words:
+        return 0
+    if (
+        len(words) > 1
+        or not (words[0].isascii() and words[0].isdigit())
+        or last is None
+        or int(words[0]) <= last - first
+    ):
+        raise UsageError(
+            f"cannot profile {part!r}: every={','.join(words)} does not fit its steps (from {source}); expected one number, larger "
+            "than the window is long, such as torch:steps=99,every=100."
+        )
+    return int(words[0])
 
 
 def _options(text: str, part: str, source: str) -> dict[str, list[str]]:
@@ -121,7 +141,7 @@ def _options(text: str, part: str, source: str) -> dict[str, list[str]]:
     for word in text.split(",") if text else ():
         left, equals, right = word.strip().partition("=")
         name = left if equals else name
-        if name not in {"steps", "ranks"} or (equals and name in lists):
+        if name not in {"steps", "ranks", "every"} or (equals and name in lists):
             what = f"option {name!r} stands twice" if name in lists else f"{word!r} is no option"
             raise UsageError(f"cannot profile {part!r}: {what} (from {source}); {_EXPECTED}.")
         lists.setdefault(name, []).append(right if equals else left)

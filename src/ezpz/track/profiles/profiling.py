@@ -102,6 +102,8 @@ class Profile:
                 continue
             if window.is_open:
                 self._try(window, window.recorder.discard)
+            if window.repeats:
+                continue
             self._say(
                 window.wish,
                 f"nothing was recorded: the last step was {last}, the first to be profiled {window.first}. "
@@ -110,7 +112,12 @@ class Profile:
 
     def _turn(self) -> None:
         """Do what is due at the beginning of step ``_number``."""
-        self._windows = [window for window in self._windows if self._goes_on(window)]
+        windows, self._windows = self._windows, []
+        for window in windows:
+            if self._goes_on(window):
+                self._windows.append(window)
+            elif window.wish.every and window.last is not None and window.files:
+                self._windows.append(window.following(self._number))
         self._next_turn = min((window.next_turn(self._number) for window in self._windows), default=inf)
 
     def _goes_on(self, window: _Window) -> bool:
@@ -187,7 +194,17 @@ class _Window:
         self.wish, self.first, self.last = wish, first, last
         self.recorder = _recorder(wish.kind)()
         self.is_open = False
+        self.repeats = False  # one before it has been written, so that nobody misses this one
         self.files: list[Path] = []
+
+    def following(self, number: int) -> _Window:
+        """Return the next window that can still be opened, ``number`` being the present step."""
+        shift = self.wish.every
+        while self.first + shift - self.recorder.lead < number:
+            shift += self.wish.every
+        following = _Window(self.wish, self.first + shift, (self.last or 0) + shift)
+        following.repeats = True
+        return following
 
     def next_turn(self, number: int) -> float:
         """Return the step at whose beginning this window wants to be called, step ``number`` being the present one."""
