@@ -1,9 +1,11 @@
 """What the loop promises of all ranks together; pytest runs this file inside every rank."""
 
+import gc
 import json
 import os
 import signal
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +21,16 @@ from ezpz.train import BatchIndices, Cost, Loop, load_digits
 from ezpz.train.stopping import NOTHING, SAVE, STOP, Wishes
 
 GLOBAL_BATCH, STEPS, LR, CLIP = 24, 10, 1e-2, 0.5
+TITAN = [
+    "step",
+    "global_avg_loss",
+    "global_max_loss",
+    "throughput(tps)",
+    "mfu(%)",
+    "end_to_end(s)",
+    "data_loading(s)",
+    "data_loading(%)",
+]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,6 +162,60 @@ def test_an_epoch_row_is_the_mean_over_its_steps_and_ranks(folder):
     if ezpz.get_rank() == 0:
         assert sum(row["dt"] for row in rows) == pytest.approx(sum(outcome.times["dt"]))
     assert outcome.steps == STEPS
+
+
+def test_a_line_per_window_has_losses_of_all_steps_and_ranks(folder):
+    os.environ["EZPZ_PEAK_FLOPS"] = "1e9"
+    lines, stepwise = [], []
+    loop = make_loop(cost=Cost(1e6, 64), window=4, log=lines.append, evaluate=lambda: {"val_loss": 2.5})
+    del os.environ["EZPZ_PEAK_FLOPS"]
+    with recorded(folder) as history:
+        update = history.update
+        history.update = lambda row, **more: (stepwise.append(row["loss"]), update(row, **more))[1]
+        loop.run(history)
+    told = [dict(pair.split("=") for pair in line.split()) for line in lines]
+    assert [list(each) for each in told[:-1]] == [TITAN] * 3
+    assert list(told[-1]) == [*TITAN, "val_loss"]
+    assert [int(each["step"]) for each in told] == [1, 4, 8, 10]
+    for each, (first, end) in zip(told, ((0, 1), (1, 4), (4, 8), (8, 10)), strict=True):
+        losses = stepwise[first:end]
+        mean, most = ezpz.all_reduce(sum(losses) / len(losses), "mean"), ezpz.all_reduce(max(losses), "max")
+        assert float(each["global_avg_loss"]) == pytest.approx(mean, rel=1e-5)
+        assert float(each["global_max_loss"]) == pytest.approx(most, rel=1e-5)
+    rows = rows_of(folder)
+    for each, (first, end) in zip(told, ((0, 1), (1, 4), (4, 8), (8, 10)), strict=True):  # the rows are rank 0's
+        if ezpz.get_rank() == 0:
+            seconds = sum(row["dt"] for row in rows[first:end])
+            data = sum(row["dtd"] for row in rows[first:end])
+            tokens = (end - first) * GLOBAL_BATCH * 64 / ezpz.get_world_size()
+            assert float(each["throughput(tps)"]) == pytest.approx(tokens / seconds, rel=1e-4)
+            assert float(each["mfu(%)"]) == pytest.approx(tokens / 64 * 1e6 / seconds / 1e9 * 100, rel=1e-4)
+            assert float(each["end_to_end(s)"]) == pytest.approx(seconds / (end - first), rel=1e-4)
+            assert float(each["data_loading(s)"]) == pytest.approx(data / (end - first), rel=1e-4)
+            assert float(each["data_loading(%)"]) == pytest.approx(100 * data / seconds, rel=1e-4)
+    assert [row["iter"] for row in rows if "global_max_loss" in row] == [0, 3, 7, 9]
+
+
+def test_garbage_is_collected_between_steps_and_by_python_again_afterwards(folder):
+    seen = []
+    assert gc.isenabled()
+    before = gc.get_stats()[1]["collections"]
+    loop = make_loop(gc_every=3, ended=lambda: seen.append(gc.isenabled()))
+    with recorded(folder) as history:
+        loop.run(history)
+    assert seen == [False] * STEPS
+    assert gc.isenabled()
+    assert gc.get_stats()[1]["collections"] - before >= STEPS // 3
+
+
+@pytest.mark.usefixtures("quick")
+def test_checkpoints_by_the_clock_are_of_one_step_on_all_ranks(folder):
+    saves = Saves()
+    loop = make_loop(steps=60, checkpoints=saves, save_seconds=0.3, ended=lambda: time.sleep(0.02))
+    with recorded(folder) as history:
+        loop.run(history)
+    assert 2 <= len(saves.steps) <= 8, saves.steps
+    assert ezpz.all_ranks_agree(saves.steps)
 
 
 class Saves:

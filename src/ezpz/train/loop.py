@@ -22,9 +22,11 @@ from ezpz.errors import UsageError
 from ezpz.log import get_logger
 from ezpz.progress import heartbeat
 from ezpz.train.clock import make_clock
+from ezpz.train.collecting import Collecting
 from ezpz.train.rows import Epochs, Measured, Scale, Steps, to_host
 from ezpz.train.stopping import NOTHING, STOP, Wishes
 from ezpz.train.updating import make_update
+from ezpz.train.windows import Windows, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,11 +74,14 @@ class Loop:
         eval_every: int = 0,
         epoch_steps: int = 0,
         log_every: int = 1,
+        window: int = 0,
         checkpoints: Any = None,
         save_every: int = 0,
+        save_seconds: float = 0.0,
         start: int = 0,
         resume: Path | None = None,
         sync_timing: bool = False,
+        gc_every: int = 0,
         ended: Callable[[], object] | None = None,
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         log: Callable[[str], object] | None = None,
@@ -101,11 +106,14 @@ class Loop:
             eval_every: Steps between two evaluations; 0 means only after the last step.
             epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
             log_every: Print every n-th step; all are recorded.
+            window: Instead, print one line per so many steps, with losses of all ranks: see `ezpz.train.windows`.
             checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, and SIGTERM saves and ends.
             save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
+            save_seconds: Time between two checkpoints, also where no number of steps is set.
             start: Steps done already.
             resume: A checkpoint to load from ``checkpoints`` first, such as `ezpz.checkpoint.choose` found; it tells ``start``.
             sync_timing: Wait for the device after each part of each step: exact times per step, slower steps.
+            gc_every: Collect Python's garbage every n steps on all ranks at once; 0 leaves it to Python.
             ended: Called after every step, such as a profiler's ``step``.
             row: Called with a step's row; returns what is to be recorded instead.
             log: Prints a line on rank 0; by default through the log.
@@ -132,8 +140,11 @@ class Loop:
         self._eval_every = eval_every or epoch_steps or steps
         self._epoch_steps = epoch_steps
         self._log_every = log_every
+        self._window = window
         self._checkpoints = checkpoints
         self._save_every = save_every if checkpoints is not None else 0
+        self._save_seconds = save_seconds
+        self._gc_every = gc_every
         self._ended = ended
         self._row = row
         self._log = log or get_logger("ezpz.train").info
@@ -158,7 +169,7 @@ class Loop:
         outcome = Outcome(self._start)
         begin = perf_counter()
         rows = self._rows(history)
-        wishes = Wishes()
+        wishes = Wishes(self._save_seconds)
         with wishes if self._checkpoints is not None else nullcontext():
             self._model.train()
             try:
@@ -175,24 +186,30 @@ class Loop:
         if self._epoch_steps:
             return Epochs(history, self._scale, every=self._epoch_steps, log=self._log)
         ends = {"first": self._start, "last": self._steps - 1}
-        return Steps(history, self._scale, **ends, log_every=self._log_every, log=self._log, row=self._row)
+        log = self._log if not self._window else lambda _: None
+        return Steps(history, self._scale, **ends, log_every=self._log_every, log=log, row=self._row)
 
     def _train(self, rows: Steps | Epochs, history: History, wishes: Wishes, outcome: Outcome) -> bool:
         """Do the steps; return whether they were stopped."""
+        windows = Windows(self._window, self._scale, first=self._start, last=self._steps - 1) if self._window else None
         clock = make_clock(exact=self._exact)
-        for step in range(self._start, self._steps):
-            measured = self._step(step, clock)
-            outcome.steps = step + 1
-            heartbeat()
-            wish = wishes.heard(step) if self._checkpoints is not None else NOTHING
-            between = self._between(step, wish, rows, history)
-            rows.add(measured, between)
-            if between:
-                clock.skip()
-            if self._ended is not None:
-                self._ended()
-            if wish == STOP:
-                break
+        with Collecting(self._gc_every) as collecting:
+            for step in range(self._start, self._steps):
+                measured = self._step(step, clock)
+                outcome.steps = step + 1
+                heartbeat()
+                wish = wishes.heard(step) if self._checkpoints is not None else NOTHING
+                between = self._between(step, wish, rows, history)
+                if windows is not None and windows.add(measured):
+                    between |= self._tell(windows, between)
+                rows.add(measured, between)
+                if between:
+                    clock.skip()
+                if self._ended is not None:
+                    self._ended()
+                if wish == STOP:
+                    break
+                collecting.step(step + 1)
         rows.record(wait=True)
         if self._checkpoints is not None:
             self._checkpoints.wait()
@@ -219,6 +236,12 @@ class Loop:
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
         clock.mark("dto")
         return Measured(step, names, values, clock.stop(), lr)
+
+    def _tell(self, windows: Windows, found: Mapping[str, float]) -> dict[str, float]:
+        """Print a window's line, and return what of it no row has."""
+        told = windows.close()
+        self._log(text(told, found))
+        return {name: told[name] for name in ("global_avg_loss", "global_max_loss")}
 
     def _between(self, step: int, wish: int, rows: Steps | Epochs, history: History) -> dict[str, float]:
         """Evaluate and save where it is time; return what is to be told of it."""

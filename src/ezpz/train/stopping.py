@@ -29,14 +29,21 @@ _MEANING = {name: wish for name, wish in (("SIGUSR2", SAVE), ("SIGTERM", STOP)) 
 
 
 class Wishes:
-    """What signals ask of all ranks, from entering the block to leaving it.
+    """What signals and the clock ask of all ranks, from entering the block to leaving it.
 
     Attributes:
         signal: Name of the signal that this rank got last; None without one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, save_seconds: float = 0.0) -> None:
+        """Prepare the block.
+
+        Args:
+            save_seconds: Time between two wishes to save; 0 leaves that to signals.
+        """
         self.signal: str | None = None
+        self._save_seconds = save_seconds
+        self._saved_at = perf_counter()
         self._came: list[int] = []  # a list, because a handler may come between reading a number and resetting it
         self._before: dict[int, Any] = {}
         self._question: tuple[Any, Any] | None = None  # what travels: torch's handle, and the numbers
@@ -88,11 +95,12 @@ class Wishes:
         import torch.distributed as dist
 
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            return self._take()
+            return self._noted(self._take())
         if step < self._due:
             return NOTHING
         wish, interval = self._answer()
         self._due = step + interval
+        self._noted(wish)
         if wish != STOP:
             self._ask(step)
         return wish
@@ -100,7 +108,15 @@ class Wishes:
     def _take(self) -> int:
         came = self._came[:]
         del self._came[: len(came)]
+        if self._save_seconds and perf_counter() - self._saved_at >= self._save_seconds:
+            came.append(SAVE)
         return max(came, default=NOTHING)
+
+    def _noted(self, wish: int) -> int:
+        """Let the time to the next save begin anew where all ranks save now."""
+        if wish != NOTHING:
+            self._saved_at = perf_counter()
+        return wish
 
     def _ask(self, step: int) -> None:
         import torch
