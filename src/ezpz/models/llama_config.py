@@ -67,18 +67,21 @@ class LlamaConfig:
         return self.dim // self.n_heads
 
 
-def _llama_3(dim: int, n_layers: int, n_heads: int, ffn_dim: int, *, tied: bool) -> LlamaConfig:
+def _llama_3(dim: int, n_layers: int, n_heads: int, ffn_dim: int, *, tied: bool = False) -> LlamaConfig:
     return LlamaConfig(128256, dim, n_layers, n_heads, 8, ffn_dim, 1e-5, 500000.0, 8192, tied)
 
 
-# With their numbers of parameters. The three largest have the shapes of Llama-3.2-1B and -3B, without the stretched positions of
-# their long contexts, and of Llama-3-8B.
+# With their numbers of parameters. "debugmodel" is torchtitan's, with a vocabulary of bytes. 1b and 3b have the shapes of
+# Llama-3.2, without the stretched positions of its long contexts; the largest those of Llama-3 and Llama-3.1.
 LLAMA_SIZES: dict[str, LlamaConfig] = {
     "debug": LlamaConfig(256, 64, 2, 4, 2, ffn_width(64, 16), max_seq_len=512),  # 125,248
+    "debugmodel": LlamaConfig(258, 256, 8, 16, 16, ffn_width(256, 256), 1e-5, 500000.0),  # 6,951,168
     "10m": LlamaConfig(4096, 256, 12, 8, 4, ffn_width(256, 64), tied=True),  # 9,902,336
     "125m": LlamaConfig(32000, 768, 16, 12, 4, ffn_width(768, 256), tied=True),  # 125,264,640
     "300m": LlamaConfig(32000, 1024, 24, 16, 8, ffn_width(1024, 256), tied=True),  # 315,933,696
     "1b": _llama_3(2048, 16, 32, ffn_width(2048, 256, 1.5), tied=True),  # 1,235,814,400
     "3b": _llama_3(3072, 28, 24, ffn_width(3072, 256, 1.0), tied=True),  # 3,212,749,824
-    "8b": _llama_3(4096, 32, 32, ffn_width(4096, 1024, 1.3), tied=False),  # 8,030,261,248
+    "8b": _llama_3(4096, 32, 32, ffn_width(4096, 1024, 1.3)),  # 8,030,261,248
+    "70b": _llama_3(8192, 80, 64, ffn_width(8192, 4096, 1.3)),  # 70,553,706,496
+    "405b": _llama_3(16384, 126, 128, ffn_width(16384, 4096, 1.2)),  # 405,853,388,800
 }
