@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ezpz.train.data.fetching import fetch as fetch
     from ezpz.train.data.images import Images as Images
     from ezpz.train.data.images import load_images as load_images
+    from ezpz.train.data.places import data_folder as data_folder
     from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
+    from ezpz.train.data.tokenizers import Tokenizer as Tokenizer
+    from ezpz.train.data.tokenizers import load_tokenizer as load_tokenizer
     from ezpz.train.data.tokens import Tokens as Tokens
     from ezpz.train.data.tokens import load_tokens as load_tokens
     from ezpz.train.digits import load_digits as load_digits
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from ezpz.train.number_types import non_negative_int as non_negative_int
     from ezpz.train.number_types import positive_float as positive_float
     from ezpz.train.number_types import positive_int as positive_int
+    from ezpz.train.options import DTYPES as DTYPES
     from ezpz.train.options import make_parser as make_parser
     from ezpz.train.options import parse as parse
     from ezpz.train.options import rank_batch_size as rank_batch_size
@@ -38,13 +42,19 @@ if TYPE_CHECKING:
     from ezpz.train.running import loop_options as loop_options
     from ezpz.train.running import run_main as run_main
     from ezpz.train.running import schedule_options as schedule_options
+    from ezpz.train.sampling import sample_tokens as sample_tokens
     from ezpz.train.schedule import make_schedule as make_schedule
+    from ezpz.train.settings import as_dict as as_dict
+    from ezpz.train.settings import as_toml as as_toml
+    from ezpz.train.settings import make_settings_parser as make_settings_parser
+    from ezpz.train.settings import setting as setting
     from ezpz.train.summary import summarize as summarize
     from ezpz.train.timing import print_timing as print_timing
 
 _HOME_OF = {
     "BatchIndices": "batches",
     "Cost": "cost",
+    "DTYPES": "options",
     "ImageBatches": "data.feeding",
     "Images": "data.images",
     "Loop": "loop",
@@ -52,19 +62,25 @@ _HOME_OF = {
     "Parser": "command_line",
     "SyntheticImages": "data.synthetic",
     "TokenBatches": "data.feeding",
+    "Tokenizer": "data.tokenizers",
     "Tokens": "data.tokens",
+    "as_dict": "settings",
+    "as_toml": "settings",
     "checkpoint_options": "running",
     "count_flops": "flops",
+    "data_folder": "data.places",
     "evaluate": "evaluation",
     "fetch": "data.fetching",
     "finish_run": "running",
     "load_digits": "digits",
     "load_images": "data.images",
+    "load_tokenizer": "data.tokenizers",
     "load_tokens": "data.tokens",
     "log_setup": "running",
     "loop_options": "running",
     "make_parser": "options",
     "make_schedule": "schedule",
+    "make_settings_parser": "settings",
     "mfu": "flops",
     "non_negative_float": "number_types",
     "non_negative_int": "number_types",
@@ -75,7 +91,9 @@ _HOME_OF = {
     "print_timing": "timing",
     "rank_batch_size": "options",
     "run_main": "running",
+    "sample_tokens": "sampling",
     "schedule_options": "running",
+    "setting": "settings",
     "shard_indices": "data.feeding",
     "summarize": "summary",
     "text_baselines": "data.baselines",

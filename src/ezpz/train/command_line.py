@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ezpz.dist.world import get_rank
@@ -11,6 +12,8 @@ from ezpz.errors import RankError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from ezpz.train.settings_plan import Plan
 
 __all__ = ["Parser", "did_you_mean", "is_first_rank"]
 
@@ -20,18 +23,20 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         presets: Name of a preset to the values that it gives to options, by their names in the namespace.
+        settings: What `make_settings_parser` adds.
     """
 
     def __init__(self, prog: str, description: str, presets: Mapping[str, Mapping[str, object]]) -> None:
         super().__init__(
             prog=prog,
             usage=f"[launch] python3 -m {prog} [OPTION ...]",
-            description=f"{description}\n\nOptions may be spelled with _ or -: --max_iters, --max-iters.",
+            description=f"{description}\n\nOptions may be spelled with _ or -: --data_dir, --data-dir.",
             epilog=_told(presets),
             formatter_class=_Help,
             allow_abbrev=False,
         )
         self.presets = presets
+        self.settings: Plan | None = None
         self._by_title: dict[str, Any] = {}
 
     def group(self, title: str) -> Any:
@@ -43,6 +48,10 @@ class Parser(argparse.ArgumentParser):
     def known(self) -> dict[str, str]:
         """Return every option's name as it was registered, by its spelling with ``_`` alone."""
         return {name.replace("-", "_"): name for name in self._option_string_actions if name.startswith("--")}
+
+    def takes_value(self) -> dict[str, bool]:
+        """Return whether the next word always belongs to an option, by the option's spelling with ``_`` alone."""
+        return {name.replace("-", "_"): action.nargs is None for name, action in self._option_string_actions.items()}
 
     def dests(self) -> list[str]:
         """Return the names that options have in the namespace, ``--help`` left out."""
@@ -106,17 +115,38 @@ def refuse_unknown(parser: Parser, words: Sequence[str]) -> None:
     """
     for word in words:
         name = word.partition("=")[0]
+        near = _near_option(parser, name)
         if name.startswith("-"):
-            known = parser.known()
-            near = did_you_mean(name.replace("-", "_"), known)
-            for spelling, option in known.items():
-                near = near.replace(f" {spelling}?", f" {option}?")
             parser.error(f"unknown option {name} (from the command line); expected one of this trainer.{near}")
-        parser.error(f"unknown word {name!r} (from the command line); expected options, which begin with --.")
+        wanted = "options, which begin with --" + (", or section.key=value" if parser.settings else "")
+        parser.error(f"unknown word {name!r} (from the command line); expected {wanted}.{near if '=' in word else ''}")
+
+
+def _near_option(parser: Parser, name: str) -> str:
+    """Return the question whether a near name was meant: that of a key without its section first."""
+    known, plain = parser.known(), name.removeprefix("--").replace("-", "_")
+    if parser.settings is not None:
+        for key in parser.settings.names:
+            if key.endswith(f".{plain}"):
+                return f" Did you mean --{key}?"
+        known |= {f"__{key}": f"--{key}" for key in parser.settings.names}
+        known |= {f"__{group}": f"{group}=" for group in parser.settings.groups}
+    near = did_you_mean(f"__{plain}", known)
+    for spelling, option in known.items():
+        near = near.replace(f" {spelling}?", f" {option}?")
+    return near
 
 
 def _told(presets: Mapping[str, Mapping[str, object]]) -> str:
     lines = [
-        f"  {name:8} {' '.join(f'{key}={value}' for key, value in told.items())}" for name, told in presets.items()
+        line
+        for name, told in presets.items()
+        for line in wrap(
+            " ".join(f"{key}={value}" for key, value in told.items()),
+            width=120,
+            initial_indent=f"  {name:8} ",
+            subsequent_indent=" " * 11,
+            break_on_hyphens=False,
+        )
     ]
     return "\n".join(["presets (what is typed stands above them):", *lines]) if lines else ""

@@ -15,9 +15,12 @@ from ezpz.train.number_types import (
     positive_int,
     ratio,
 )
+from ezpz.train.shared_options import add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from ezpz.train.settings_plan import Plan
 
 __all__ = ["DTYPES", "STRATEGIES", "make_parser", "parse", "rank_batch_size"]
 
@@ -53,17 +56,12 @@ def make_parser(
     """
     parser = Parser(prog, description, presets)
     if presets:
-        parser.add_argument("--preset", choices=tuple(presets), help="values to start from, listed below")
+        add_preset(parser)
     _add_model_and_data(parser)
     _add_training(parser, defaults)
     _add_checkpoints(parser)
-    _add_output(parser, defaults)
-    unknown = defaults.keys() - set(parser.dests())
-    if unknown:
-        raise UsageError(
-            f"unknown default {min(unknown)} (from make_parser); expected one of {', '.join(parser.dests())}."
-        )
-    parser.set_defaults(**defaults)
+    add_output(parser.group("output"), log_freq="max_iters" in defaults)
+    set_defaults(parser, defaults, "make_parser")
     return parser
 
 
@@ -77,7 +75,7 @@ def _add_model_and_data(parser: Parser) -> None:
         **number,
         help="samples of all ranks in one step; sets --batch_size to its share of it",
     )
-    add("--data_dir", metavar="DIR", help="folder of downloaded data ($EZPZ_DATA, else ~/.cache/ezpz/data)")
+    add_data_dir(parser.group("data"))
 
 
 def _add_training(parser: Parser, defaults: Mapping[str, object]) -> None:
@@ -136,31 +134,7 @@ def _add_checkpoints(parser: Parser) -> None:
     )
     add("--keep", type=positive_int, default=3, metavar="N", help="newest checkpoints to keep")
     add("--async_save", action="store_true", help="write checkpoints beside the training")
-    add(
-        "--resume",
-        default="none",
-        metavar="WHAT",
-        help="none, auto (the newest of this --name), or a run or checkpoint",
-    )
-
-
-def _add_output(parser: Parser, defaults: Mapping[str, object]) -> None:
-    from ezpz.track import add_profile_option
-
-    add = parser.group("output").add_argument
-    if "max_iters" in defaults:
-        add("--log_freq", type=positive_int, default=1, metavar="N", help="print every N-th step; all are recorded")
-    add("--name", help="name of the run")
-    add("--outdir", metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
-    add("--no_plots", action="store_true", help="draw nothing; the data is written all the same")
-    add("--sync_timing", action="store_true", help="wait for the device in every part of a step: exact times, slower")
-    add(
-        "--peak_flops",
-        type=positive_float,
-        metavar="X",
-        help="FLOP/s of one device, for the MFU of one that is unknown",
-    )
-    add_profile_option(parser.group("output"))
+    add_resume(parser.group("checkpoints"))
 
 
 def _stride(text: str) -> str | int:
@@ -174,28 +148,49 @@ def _stride(text: str) -> str | int:
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> Namespace:
-    """Read a command line: defaults, then the preset, then what was typed.
+    """Read a command line: defaults, then the preset, then the file of settings if one is named, then what was typed.
 
     Args:
-        parser: From `make_parser`.
+        parser: From `make_parser` or `make_settings_parser`.
         argv: Words after the program's name; by default those of this process.
 
     Returns:
         One attribute per option; ``preset`` is the name of the preset or None, ``typed`` the names that were typed.
+        With settings also ``config`` and ``origins``.
 
     Raises:
         UsageError: A word is no option, a value is out of range, or two values do not fit each other.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    if parser.settings is not None:
+        return _parse_settings(parser, parser.settings, words)
+    args = _parse_options(parser, words)
+    _fit_warmup(args)
+    return args
+
+
+def _parse_options(parser: Parser, words: Sequence[str]) -> Namespace:
     dests = parser.dests()
     typed, rest = parser.parse_known_args(_spelled(words, parser.known()), Namespace(**dict.fromkeys(dests, _UNTYPED)))
     refuse_unknown(parser, rest)
     given = {name: value for name, value in vars(typed).items() if value is not _UNTYPED}
-    preset = parser.presets[given["preset"]] if "preset" in given else {}
+    preset = parser.presets[given["preset"]] if "preset" in given and parser.settings is None else {}
     values = {name: parser.get_default(name) for name in dests} | dict(preset) | given
     args = Namespace(**values)
     args.typed = sorted(given)
-    _fit_warmup(args)
+    return args
+
+
+def _parse_settings(parser: Parser, plan: Plan, words: Sequence[str]) -> Namespace:
+    from ezpz.train.settings_plan import resolve
+    from ezpz.train.settings_words import split_words
+
+    found = split_words(plan, parser, words)
+    args = _parse_options(parser, found.rest)
+    if plan.presets and args.preset is None and not found.files:
+        args.preset = plan.fallback or None
+    args.config, args.origins = resolve(plan, found, getattr(args, "preset", None))
+    args.typed = sorted([*args.typed, *(plan.names[name][0] for name in found.keys)])
     return args
 
 

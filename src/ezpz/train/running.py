@@ -68,10 +68,24 @@ def log_setup(args: Namespace) -> None:
     """Log the configuration in effect and what this world is, on rank 0; call it when ranks and mesh are made."""
     from ezpz.dist import get_dist_info, log_dict_as_bulleted_list
 
-    config = {name: value for name, value in vars(args).items() if value is not None and name != "typed"}
+    left_out = {"typed", "config", "origins"}
+    config = {name: value for name, value in vars(args).items() if value is not None and name not in left_out}
+    if hasattr(args, "origins"):
+        config |= _settings(args)
     info = get_dist_info()
     log_dict_as_bulleted_list(config, "CONFIG")
     log_dict_as_bulleted_list({name: info[name] for name in _SHOWN if info[name]}, "dist_info")
+
+
+def _settings(args: Namespace) -> dict[str, str]:
+    """Return settings with their origins: those that somebody gave, or all if ``job.print_args`` asks for them."""
+    every = getattr(getattr(args.config, "job", None), "print_args", False)
+    found: dict[str, str] = {}
+    for key, origin in args.origins.items():
+        section, _, name = key.partition(".")
+        if every or origin != "default":
+            found[key] = f"{getattr(getattr(args.config, section), name)} ({origin})"
+    return found
 
 
 def loop_options(args: Namespace) -> dict[str, Any]:
