@@ -21,7 +21,7 @@ help:
 	@sed -n '1,8s/^# //p' Makefile
 
 test:
-	@tests/lab/setup venv mpi trackers
+	@tests/lab/setup venv mpi trackers hugging_face
 	@$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
 
 check:

@@ -1,4 +1,7 @@
-"""`in_ranks_checkpoint.py` with 4 ranks, then with 2 and 1 over what those 4 have saved; one launch each: ranks pay for torch."""
+"""`in_ranks_checkpoint.py` with 4 ranks, then with 2 and 1 over what those 4 have saved; one launch each: ranks pay for torch.
+
+`in_ranks_hugging_face.py` shares the first launch.
+"""
 
 import sys
 from pathlib import Path
@@ -33,7 +36,7 @@ def test_checkpoints_of_four_ranks_go_on_with_four_two_and_one(run_cli, clean_en
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
     }
     inside = [*PYTEST, "-o", f"pythonpath={HERE.parent / 'dist'}", HERE / "in_ranks_checkpoint.py"]
-    for ranks in (4, 2, 1):
-        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, *inside], env, 300)
+    for ranks, more in ((4, [HERE / "in_ranks_hugging_face.py"]), (2, []), (1, [])):
+        done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, *inside, *more], env, 300)
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.count(" passed") == ranks, done.stdout

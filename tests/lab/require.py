@@ -6,7 +6,19 @@ import os
 
 import pytest
 
-PARTS = ("hosts", "slurm", "mpich", "openmpi", "openmpi4", "impi", "zsh", "browser", "compiler", "trackers")
+PARTS = (
+    "hosts",
+    "slurm",
+    "mpich",
+    "openmpi",
+    "openmpi4",
+    "impi",
+    "zsh",
+    "browser",
+    "compiler",
+    "trackers",
+    "hugging_face",
+)
 
 
 def required(environ=os.environ):

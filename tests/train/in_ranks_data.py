@@ -15,8 +15,16 @@ from mirror import dataset, tiny_mnist
 
 import ezpz
 from ezpz.errors import MachineError, UsageError
-from ezpz.train import ImageBatches, SyntheticImages, TokenBatches, load_images, load_tokens, shard_indices
-from ezpz.train.data import catalog, fetching, images, together
+from ezpz.train import (
+    ImageBatches,
+    SyntheticImages,
+    TokenBatches,
+    load_images,
+    load_tokenizer,
+    load_tokens,
+    shard_indices,
+)
+from ezpz.train.data import catalog, encoded, fetching, images, together
 
 FOLDER = Path(os.environ["FOLDER"])
 
@@ -162,3 +170,38 @@ def test_ranks_share_the_batches_by_themselves():
     assert ezpz.degree(mesh, "dp") == 1
     same(TokenBatches(torch.arange(100), 5, 2)(3))
     assert rank < world
+
+
+def test_a_tokenizer_is_the_same_on_all_ranks_or_the_same_error_is(tmp_path):
+    path = tmp_path / "tokenizer.json"  # each rank has a folder of its own
+    if ezpz.get_rank() == 0:
+        path.write_text("[]")
+    with pytest.raises(UsageError) as caught:
+        load_tokenizer(path)
+    assert "no tokenizer" in same(str(caught.value))
+    assert same(load_tokenizer("bytes").size) == 258
+
+
+def test_a_long_text_is_encoded_by_one_rank_and_read_by_all(monkeypatch):
+    monkeypatch.setattr(encoded, "_SHORT", -1)
+    calls = []
+    real = encoded._write
+    monkeypatch.setattr(encoded, "_write", lambda *args: calls.append(1) or real(*args))
+    for _ in range(2):
+        tokens = load_tokens("shakespeare", tokenizer=load_tokenizer("bytes"), folder=FOLDER / "encoded-here")
+        assert same((len(tokens.train), tokens.test[-3:].tolist())) == (1_003_855, [46, 10, 257])
+    assert ezpz.gather_objects(len(calls)) == [1] + [0] * (ezpz.get_world_size() - 1)
+    with pytest.raises(UsageError) as caught:
+        load_tokens(str(FOLDER / "nothing.txt"), tokenizer=load_tokenizer("bytes"))
+    assert "cannot read" in same(str(caught.value))
+
+
+def test_hosts_with_different_texts_have_one_error(tmp_path, monkeypatch):
+    path = tmp_path / "apart.txt"
+    path.write_text(f"text of rank {ezpz.get_rank()}")
+    for short, told in ((1 << 22, "hosts hold different data"), (-1, "hosts hold different data")):
+        monkeypatch.setattr(encoded, "_SHORT", short)
+        monkeypatch.setattr(together, "looks_for_host", lambda: True)  # as if each were on a host of its own
+        with pytest.raises(MachineError) as caught:
+            load_tokens("apart.txt", folder=tmp_path, tokenizer=load_tokenizer("bytes"))
+        assert told in same(str(caught.value))

@@ -119,7 +119,7 @@ def test_an_absent_file_names_the_data_sets_that_there_are(tmp_path):
     for name in ("nonsense", f"bytes:{tmp_path}/x", f"tokens:{tmp_path}/x.bin", str(tmp_path)):
         with pytest.raises(UsageError, match=r"cannot read .*expected a file"):
             load_tokens(name)
-    with pytest.raises(UsageError, match=r"markov, random, shakespeare, bytes:FILE, tokens:FILE.bin, hf:NAME and FILE"):
+    with pytest.raises(UsageError, match=r"markov, random, shakespeare, c4, .* jsonl:PATH, hf:NAME and FILE"):
         load_tokens("shakespear")
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ezpz.checkpoint.finding import Found as Found
     from ezpz.checkpoint.finding import describe as describe
     from ezpz.checkpoint.finding import find_latest as find_latest
+    from ezpz.checkpoint.hugging_face import export_hugging_face as export_hugging_face
+    from ezpz.checkpoint.hugging_face import import_hugging_face as import_hugging_face
     from ezpz.checkpoint.resuming import Choice as Choice
     from ezpz.checkpoint.resuming import choose as choose
 
@@ -20,10 +22,21 @@ _HOME_OF = {
     "Found": "finding",
     "choose": "resuming",
     "describe": "finding",
+    "export_hugging_face": "hugging_face",
     "find_latest": "finding",
+    "import_hugging_face": "hugging_face",
 }
 
-__all__ = ["Checkpoints", "Choice", "Found", "choose", "describe", "find_latest"]
+__all__ = [
+    "Checkpoints",
+    "Choice",
+    "Found",
+    "choose",
+    "describe",
+    "export_hugging_face",
+    "find_latest",
+    "import_hugging_face",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -23,14 +23,15 @@ class Choice(NamedTuple):
     checkpoint: Path | None
 
 
-def choose(wish: str, *, name: str, outdir: str | None) -> Choice:
+def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -> Choice:
     """Decide where a run begins. Collective after `ezpz.setup_torch`: rank 0 looks, and all ranks get its answer.
 
     Args:
         wish: "none": a fresh run. "auto": the newest complete checkpoint of ``outdir``, or, where none is given, of the runs
-            ``outputs/<name>/*``; a fresh run if there is none. Otherwise a run folder or a checkpoint, which must be there.
+            ``<root>/<name>/*``; a fresh run if there is none. Otherwise a run folder or a checkpoint, which must be there.
         name: Name of the run.
-        outdir: The run's folder as the user gave it; None for ``outputs/<name>/<time>``.
+        outdir: The run's folder as the user gave it; None for ``<root>/<name>/<time>``.
+        root: Folder of all runs.
 
     Returns:
         The run goes on in the folder of its checkpoint, unless ``outdir`` says otherwise.
@@ -44,7 +45,9 @@ def choose(wish: str, *, name: str, outdir: str | None) -> Choice:
     choice, problem = Choice(None, None), ""
     if get_rank() == 0:
         try:
-            choice = _look(wish, name, Path(outdir).expanduser().absolute() if outdir else None)
+            choice = _look(
+                wish, Path(root).expanduser() / name, Path(outdir).expanduser().absolute() if outdir else None
+            )
         except UsageError as error:
             problem = str(error)
     choice, problem = broadcast((choice, problem))
@@ -53,14 +56,13 @@ def choose(wish: str, *, name: str, outdir: str | None) -> Choice:
     return choice
 
 
-def _look(wish: str, name: str, outdir: Path | None) -> Choice:
+def _look(wish: str, runs: Path, outdir: Path | None) -> Choice:
     if wish == "none":
         return Choice(outdir, None)
     if wish == "auto":
-        found = find_latest(outdir) if outdir else _newest_of(Path.cwd() / "outputs" / name)
+        found = find_latest(outdir) if outdir else _newest_of(runs.absolute())
         if found is None:
-            where = outdir or f"outputs/{name}/*"
-            logger.info(f"no complete checkpoint in {where}: a fresh run")
+            logger.info(f"no complete checkpoint in {outdir or runs / '*'}: a fresh run")
             return Choice(outdir, None)
     else:
         found = _named(Path(wish).expanduser().absolute(), wish)

@@ -7,10 +7,13 @@ if TYPE_CHECKING:
     from ezpz.models.attention import ATTENTIONS as ATTENTIONS
     from ezpz.models.attention import check_attention as check_attention
     from ezpz.models.cnn import CNN as CNN
+    from ezpz.models.gpt import GPT as GPT
+    from ezpz.models.gpt import GPTConfig as GPTConfig
     from ezpz.models.llama import Llama as Llama
     from ezpz.models.llama_config import LLAMA_SIZES as LLAMA_SIZES
     from ezpz.models.llama_config import LlamaConfig as LlamaConfig
     from ezpz.models.llama_config import ffn_width as ffn_width
+    from ezpz.models.llama_for_hugging_face import llama_layout as llama_layout
     from ezpz.models.mlp import MLP as MLP
     from ezpz.models.vit import VisionTransformer as VisionTransformer
     from ezpz.models.vit import ViTConfig as ViTConfig
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 _HOME_OF = {
     "ATTENTIONS": "attention",
     "CNN": "cnn",
+    "GPT": "gpt",
+    "GPTConfig": "gpt",
     "LLAMA_SIZES": "llama_config",
     "Llama": "llama",
     "LlamaConfig": "llama_config",
@@ -26,19 +31,23 @@ _HOME_OF = {
     "VisionTransformer": "vit",
     "check_attention": "attention",
     "ffn_width": "llama_config",
+    "llama_layout": "llama_for_hugging_face",
 }
 
 __all__ = [
     "ATTENTIONS",
     "CNN",
+    "GPT",
     "LLAMA_SIZES",
     "MLP",
+    "GPTConfig",
     "Llama",
     "LlamaConfig",
     "ViTConfig",
     "VisionTransformer",
     "check_attention",
     "ffn_width",
+    "llama_layout",
 ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ezpz.train.data.catalog import Remote
 
-__all__ = ["DownloadError", "Patience", "download"]
+__all__ = ["DownloadError", "Patience", "download", "silence_of"]
 
 _BLOCK = 1 << 16
 _SLOWEST = 10_000  # bytes per second: a mirror that gives less, after its first seconds, is left
@@ -100,6 +100,15 @@ def download(
         f"cannot download {remote.name}: {'; '.join(reasons)}; expected one mirror to have it. "
         "Where hosts have no network, fetch it ahead on one that has."
     )
+
+
+def silence_of(url: str, patience: Patience) -> str:
+    """Return why an address gives nothing; "" if it answers."""
+    try:
+        _open(url, patience).close()
+    except _MirrorError as error:
+        return str(error)
+    return ""
 
 
 def cannot_write(folder: Path, error: OSError) -> str:

@@ -1,21 +1,40 @@
-"""A data set of Hugging Face's `datasets`, where that is installed: its texts as one stream of bytes."""
+"""A data set of Hugging Face's `datasets`, where that is installed: its texts."""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import UsageError
 
-__all__ = ["read_hugging_face"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Texts", "first_line", "is_offline", "open_hugging_face", "read_hugging_face"]
 
 _BETWEEN = b"\n\n"
 _MOST = 1 << 28  # bytes of text that are taken; more belongs into a token file
 
 
+class Texts(NamedTuple):
+    """The texts of a data set, one after the other and more than once, and how it is called."""
+
+    origin: str
+    read: Callable[[], Iterator[str]]
+
+
 def read_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_download: bool) -> tuple[bytes, str]:
     """Return texts, joined by an empty line, and how they are called: ``org/name, split train, column text``.
+
+    See `open_hugging_face`.
+    """
+    found = open_hugging_face(name, folder, may_download=may_download)
+    return _BETWEEN.join(text.encode() for text in found.read()), found.origin
+
+
+def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_download: bool) -> Texts:
+    """Return the texts of a data set, of a large one those of its beginning.
 
     Args:
         name: ``NAME``, ``NAME:SPLIT`` or ``NAME@CONFIGURATION:SPLIT``; the split is train by default.
@@ -25,8 +44,7 @@ def read_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
     Raises:
         UsageError: `datasets` is not installed, does not know the name, finds no text, or may not be offline.
     """
-    offline = {os.environ.get(variable, "").upper() for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")}
-    if not may_download and not offline & {"1", "ON", "YES", "TRUE"}:
+    if not may_download and not is_offline():
         raise UsageError(
             f"hf:{name} would use the network (from the package datasets), and downloading is off; expected HF_HUB_OFFLINE=1. "
             "Type `export HF_HUB_OFFLINE=1`."
@@ -45,20 +63,33 @@ def read_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
     try:
         found: Any = datasets.load_dataset(path, configuration or None, split=split, cache_dir=cache)
     except (OSError, ValueError, RuntimeError) as error:  # what its versions raise: all kinds, with texts of many lines
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UsageError(
-            f"cannot load hf:{name}: {reason} (from datasets); expected NAME[@CONFIGURATION][:SPLIT]. Where hosts have no "
+            f"cannot load hf:{name}: {first_line(error)} (from datasets); expected NAME[@CONFIGURATION][:SPLIT]. Where hosts have no "
             "network, load it once on a host that has, with the same HF_HOME."
         ) from error
     column = _text_column(found, name)
-    pieces, size = [], 0
-    for row in found:
-        piece = str(row[column]).encode()
-        pieces.append(piece)
-        size += len(piece) + len(_BETWEEN)
-        if size >= _MOST:
-            break
-    return _BETWEEN.join(pieces), f"{path}, split {split}, column {column}"
+
+    def read() -> Iterator[str]:
+        size = 0
+        for row in found:
+            text = str(row[column])
+            yield text
+            size += len(text.encode()) + len(_BETWEEN)
+            if size >= _MOST:
+                break
+
+    return Texts(f"{path}, split {split}, column {column}", read)
+
+
+def is_offline() -> bool:
+    """Tell whether the environment keeps Hugging Face's packages from the network."""
+    told = {os.environ.get(variable, "").upper() for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")}
+    return bool(told & {"1", "ON", "YES", "TRUE"})
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, without the lines that follow."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _text_column(found: Any, name: str) -> str:

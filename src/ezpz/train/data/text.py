@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
-__all__ = ["characters", "read_bytes", "read_text", "read_token_file", "shakespeare"]
+__all__ = ["NAMES", "characters", "file_named", "read_bytes", "read_text", "read_token_file", "shakespeare"]
 
+NAMES = "The names of data sets are markov, random, shakespeare, c4, c4_test, bytes:FILE, tokens:FILE.bin, jsonl:PATH, hf:NAME and FILE."
 _SCANNED = 1 << 30  # bytes of a token file that are looked at for ids that are too large
 _SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -40,6 +42,14 @@ def shakespeare() -> str:
     return text.decode("ascii")
 
 
+def file_named(word: str, folder: str | os.PathLike[str] | None) -> Path:
+    """Return the file that a user named: a relative one is looked for in the current folder, then in the given one."""
+    path = Path(word).expanduser()
+    if folder is not None and not path.is_absolute() and not path.exists() and (Path(folder) / path).exists():
+        return Path(folder) / path
+    return path
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file that a user named.
 
@@ -50,8 +60,7 @@ def read_bytes(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror} (from the name of the data); expected a file. "
-            "The names of data sets are markov, random, shakespeare, bytes:FILE, tokens:FILE.bin, hf:NAME and FILE."
+            f"cannot read {path}: {error.strerror} (from the name of the data); expected a file. {NAMES}"
         ) from error
     if len(data) < 4:
         raise UsageError(f"{path} has {len(data)} bytes (from the file); expected a text to learn from.")

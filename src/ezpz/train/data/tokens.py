@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     import torch
+
+    from ezpz.train.data.sources import Source
+    from ezpz.train.data.tokenizers import Tokenizer
 
 __all__ = ["Tokens", "load_tokens"]
 
@@ -62,26 +65,37 @@ def load_tokens(
     seed: int = 0,
     vocabulary: int | None = None,
     length: int = 1 << 20,
+    tokenizer: Tokenizer | None = None,
+    path: str | os.PathLike[str] | None = None,
 ) -> Tokens:
     """Return a data set of tokens on the CPU, the same on all ranks; all ranks must call.
 
     Args:
         name: ``markov`` (known entropy), ``random`` (to measure speed; cannot be learned), ``shakespeare`` (shipped), ``FILE`` (UTF-8,
             by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part is ``val.bin`` beside it),
-            ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts). Of one stream the first 90 % train and the rest test.
-        folder: Where a relative FILE is looked for, after the current folder; where `datasets` keeps its files.
+            ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts), ``jsonl:PATH`` (documents: lines of JSON with a "text"), ``c4`` or
+            ``c4_test`` (documents of the web). Of one stream the first 90 % train and the rest test.
+        folder: Where a relative FILE is looked for, after the current folder; where `datasets` keeps its files. Where long texts are kept
+            once they are encoded; the data folder (`$EZPZ_DATA`) by default.
         download: False forbids to use the network.
         seed: Of made languages.
         vocabulary: Number of different tokens: 32 for markov and 32,000 for random by default. Otherwise the data decides, and a
             larger number leaves room.
         length: Tokens to train with in made languages; an eighth of it to test with.
+        tokenizer: From `load_tokenizer`: texts become its ids, and a document ends with its eos. By default documents are bytes
+            (``load_tokenizer("bytes")``), other texts as said above. What holds no text (markov, random, bytes:, tokens:) does not use
+            it, but tokens: are compared with its size.
+        path: For c4 and c4_test: a file of documents or a folder of them, instead of the network.
 
     Raises:
         UsageError: A file is not there, is no text, is too short, or has tokens that the vocabulary has not; sizes are not positive.
+            The tokenizer has more words than the vocabulary.
         MachineError: The hosts hold different files.
     """
+    from ezpz.train.data.sources import source_named
     from ezpz.train.data.together import agreed, looks_for_host
 
+    source = source_named(name, folder, path, may_download=download)
     if (vocabulary is not None and vocabulary < 1) or length < 16:
         raise UsageError(
             f"unusable sizes: vocabulary {vocabulary}, length {length} (from load_tokens); expected at least 1 and 16."
@@ -90,6 +104,10 @@ def load_tokens(
         return _markov(vocabulary or 32, seed, length)
     if name == "random":
         return _random(vocabulary or 32_000, seed, length)
+    if source.is_documents or (tokenizer is not None and source.is_text):
+        return _by_tokenizer(source, tokenizer, folder, vocabulary)
+    if tokenizer is not None and name.startswith("tokens:"):
+        vocabulary = _enough(tokenizer.size, vocabulary, f"tokenizer {tokenizer.name}", "words")
 
     @cache
     def read() -> Tokens:
@@ -128,23 +146,35 @@ def _random(vocabulary: int, seed: int, length: int) -> Tokens:
 
 
 def _read(name: str, folder: str | os.PathLike[str] | None, vocabulary: int | None, *, may_download: bool) -> Tokens:
-    from ezpz.train.data.text import characters, read_bytes, read_text, shakespeare
+    from ezpz.train.data.text import characters, file_named, read_bytes, read_text, shakespeare
 
     kind, colon, rest = name.partition(":")
     if kind == "tokens" and colon:
-        return _token_files(name, _path(rest, folder), vocabulary)
+        return _token_files(name, file_named(rest, folder), vocabulary)
     if kind == "hf" and colon:
         from ezpz.train.data.hugging_face import read_hugging_face
 
         data, told = read_hugging_face(rest, folder, may_download=may_download)
         return _as_bytes(name, f"Hugging Face {told}", data, vocabulary)
     if kind == "bytes" and colon:
-        path = _path(rest, folder)
+        path = file_named(rest, folder)
         return _as_bytes(name, f"file {path}", read_bytes(path), vocabulary)
-    path = _path(name, folder)
+    path = file_named(name, folder)
     text, origin = (shakespeare(), "shipped with ezpz") if name == "shakespeare" else (read_text(path), f"file {path}")
     ids, symbols = characters(text)
     return _cut(name, origin, ids, _enough(len(symbols), vocabulary, name, "characters"), symbols)
+
+
+def _by_tokenizer(
+    source: Source, tokenizer: Tokenizer | None, folder: str | os.PathLike[str] | None, vocabulary: int | None
+) -> Tokens:
+    from ezpz.train.data.encoded import encode_together
+    from ezpz.train.data.tokenizers import load_tokenizer
+
+    tokenizer = tokenizer or load_tokenizer("bytes")
+    size = _enough(tokenizer.size, vocabulary, f"tokenizer {tokenizer.name}", "words")
+    ids, origin = encode_together(source, tokenizer, folder)
+    return _cut(source.name, f"{origin}, by tokenizer {tokenizer.name}", ids, size, None)
 
 
 def _as_bytes(name: str, origin: str, data: bytes, vocabulary: int | None) -> Tokens:
@@ -179,16 +209,9 @@ def _cut(name: str, origin: str, ids: Any, vocabulary: int, symbols: str | None)
 def _enough(found: int, wished: int | None, name: str, kind: str) -> int:
     if wished is not None and wished < found:
         raise UsageError(
-            f"{name} has {found} different {kind} (from the data), too many for a vocabulary of {wished}; expected at least {found}."
+            f"{name} has {found} different {kind} (from its files), too many for a vocabulary of {wished}; expected at least {found}."
         )
     return wished or found
-
-
-def _path(word: str, folder: str | os.PathLike[str] | None) -> Path:
-    path = Path(word).expanduser()
-    if folder is not None and not path.is_absolute() and not path.exists() and (Path(folder) / path).exists():
-        return Path(folder) / path
-    return path
 
 
 def _mark(tokens: Tokens) -> object:

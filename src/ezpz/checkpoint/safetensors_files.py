@@ -1,0 +1,194 @@
+"""The files of weights that Hugging Face's libraries read, written and read one tensor at a time.
+
+    68 00 00 00 00 00 00 00                                                   length of what follows, 64 bit, little-endian
+    {"__metadata__":{"format":"pt"},
+     "lm_head.weight":{"dtype":"F32","shape":[300,64],"data_offsets":[0,76800]}}   padded with spaces to a multiple of 8
+    …                                                                         the tensors' bytes, little-endian, no gaps
+
+    model.safetensors.index.json    {"metadata":{"total_size":16060522496},"weight_map":{"lm_head.weight":"model-00004-of-00004.safetensors"}}
+
+Source: the format's description in github.com/huggingface/safetensors, README.md. The library itself wants all tensors of a file in
+memory at once, twice where they must be reordered.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+
+__all__ = [
+    "ALONE",
+    "FORMATS",
+    "INDEX",
+    "Entry",
+    "UnreadableError",
+    "find_entries",
+    "header_of",
+    "index_of",
+    "planned",
+    "read_tensor",
+]
+
+ALONE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FORMATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_MOST = 100_000_000  # bytes of a header, as the library has it
+
+
+class UnreadableError(Exception):
+    """Files are not as they must be; the message says how, as the end of a sentence."""
+
+
+class Entry(NamedTuple):
+    """Where a tensor lies.
+
+    Attributes:
+        file: The file.
+        dtype: Name of torch's number format, of those in `FORMATS`; another one in the format's own word.
+        shape: Of the tensor.
+        begin: Place of its first byte in the file.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensor."""
+        return prod(self.shape) * _BYTES[self.dtype]
+
+
+def planned(shapes: Mapping[str, tuple[int, ...]], dtype: str, shard_bytes: int) -> list[tuple[str, list[str]]]:
+    """Return the names of files, each with the tensors in it: as many as fit, in their order, at least one."""
+    groups: list[list[str]] = [[]]
+    room = shard_bytes
+    for name, shape in shapes.items():
+        size = prod(shape) * _BYTES[dtype]
+        if groups[-1] and size > room:
+            groups.append([])
+            room = shard_bytes
+        groups[-1].append(name)
+        room -= size
+    if len(groups) == 1:
+        return [(ALONE, groups[0])]
+    return [(f"model-{number:05d}-of-{len(groups):05d}.safetensors", group) for number, group in enumerate(groups, 1)]
+
+
+def header_of(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
+    """Return the beginning of a file of these tensors, whose bytes follow it in this order."""
+    word = next(word for word, name in FORMATS.items() if name == dtype)
+    told: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for name, shape in shapes.items():
+        end = begin + prod(shape) * _BYTES[dtype]
+        told[name] = {"dtype": word, "shape": list(shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def index_of(plan: list[tuple[str, list[str]]], shapes: Mapping[str, tuple[int, ...]], dtype: str) -> str:
+    """Return the content of the index of several files."""
+    places = {name: file for file, names in plan for name in names}
+    total = sum(prod(shape) for shape in shapes.values()) * _BYTES[dtype]
+    return json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}, indent=2) + "\n"
+
+
+def find_entries(folder: Path) -> dict[str, Entry]:
+    """Return where each tensor of a folder lies.
+
+    Raises:
+        UnreadableError: There are no such files, or they are cut or damaged.
+        OSError: One cannot be read.
+    """
+    if (folder / INDEX).is_file():
+        told = _json(INDEX, (folder / INDEX).read_bytes()).get("weight_map")
+        if not isinstance(told, dict) or not all(isinstance(name, str) for name in told.values()):
+            raise UnreadableError(f"{INDEX} has no weight_map")
+        names = sorted(set(told.values()))
+        if any(Path(name).name != name for name in names):
+            raise UnreadableError(f"{INDEX} names files outside of the folder")
+    else:
+        told, names = None, [ALONE]
+    found: dict[str, Entry] = {}
+    for name in names:
+        if not (folder / name).is_file():
+            others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+            raise UnreadableError(f"it has no {name}" + (f", but {', '.join(others[:4])}" if others else ""))
+        found.update(_entries(folder / name))
+    lost = sorted(set(told or ()) - found.keys())
+    if lost:
+        raise UnreadableError(f"{lost[0]} is in {INDEX} and in no file")
+    return found
+
+
+def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(_MOST, size - 8):
+            raise UnreadableError(
+                f"{path.name} is cut, or no safetensors: its header would have {length} of {size} bytes"
+            )
+        told = _json(path.name, file.read(length))
+    ends = 0
+    for name, entry in told.items():
+        if name == "__metadata__":
+            continue
+        try:
+            word, shape, (begin, end) = (
+                str(entry["dtype"]),
+                tuple(map(int, entry["shape"])),
+                map(int, entry["data_offsets"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise UnreadableError(f"{path.name} is damaged: its header tells no place of {name}") from None
+        dtype = FORMATS.get(word, word)
+        if not 0 <= begin <= end or (dtype in _BYTES and end - begin != prod(shape) * _BYTES[dtype]):
+            raise UnreadableError(f"{path.name} is damaged: {name} has {end - begin} bytes for {word} {list(shape)}")
+        ends = max(ends, end)
+        yield name, Entry(path, dtype, shape, 8 + length + begin)
+    if size != 8 + length + ends:
+        raise UnreadableError(f"{path.name} has {size} bytes instead of {8 + length + ends}: it was cut, or is damaged")
+
+
+def _json(name: str, data: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(data)
+    except ValueError:
+        raise UnreadableError(f"{name} is damaged: no JSON where it must be") from None
+    if not isinstance(told, dict):
+        raise UnreadableError(f"{name} is damaged: no table where it must be")
+    return told
+
+
+def read_tensor(entry: Entry) -> torch.Tensor:
+    """Return a tensor, read into memory of its own on the CPU.
+
+    Raises:
+        OSError: The file cannot be read, or has become shorter.
+    """
+    import torch
+
+    data = torch.empty(entry.size, dtype=torch.uint8, device="cpu")
+    with entry.file.open("rb") as file:
+        file.seek(entry.begin)
+        view = memoryview(data.numpy())
+        read = 0
+        while read < entry.size:
+            count = file.readinto(view[read:])
+            if not count:
+                raise OSError(5, f"ends after {entry.begin + read} bytes", str(entry.file))
+            read += count
+    return data.view(getattr(torch, entry.dtype)).reshape(entry.shape)

@@ -1,0 +1,91 @@
+"""A folder of safetensors that is written tensor by tensor, and has its name only when it is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from ezpz.checkpoint import safetensors_files as files
+from ezpz.errors import EzpzError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import torch
+
+__all__ = ["FolderWriter"]
+
+
+class FolderWriter:
+    """Writes tensors that come one by one into a hidden folder, which gets its name at the end."""
+
+    def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]], word: str, shard_bytes: int) -> None:
+        self._folder, self._shapes, self._word = folder, shapes, word
+        self._hidden = folder.with_name(f".{folder.name}.{token_hex(4)}.tmp")
+        self._plan = files.planned(shapes, word, shard_bytes)
+        self._first = {names[0]: (file, names) for file, names in self._plan}
+        self._last = {names[-1] for _, names in self._plan}
+        self._file: Any = None
+        self._error: EzpzError | None = None
+        self._guarded(self._begin)
+
+    def put(self, name: str, tensor: torch.Tensor) -> None:
+        """Write a tensor; after a failure nothing, because the other ranks go on until the end."""
+        self._guarded(self._put, name, tensor)
+
+    def finish(self, config: Mapping[str, Any]) -> EzpzError | None:
+        """Give the folder its name, or remove it and return what went wrong."""
+        self._guarded(self._finish, config)
+        if self._error is not None:
+            if self._file is not None:
+                self._file.close()
+            shutil.rmtree(self._hidden, ignore_errors=True)
+        return self._error
+
+    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
+        if self._error is not None:
+            return
+        try:
+            action(*args)
+        except OSError as error:
+            self._error = EzpzError(
+                f"cannot export {self._folder}: {error.strerror or error}; expected a folder with space that can be written. Name "
+                "another one, or free space."
+            )
+
+    def _begin(self) -> None:
+        for left in self._folder.parent.glob(f".{self._folder.name}.*.tmp"):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self._hidden.mkdir(parents=True)
+
+    def _put(self, name: str, tensor: torch.Tensor) -> None:
+        import torch
+
+        if name in self._first:
+            file, names = self._first[name]
+            self._file = (self._hidden / file).open("wb")
+            self._file.write(files.header_of({each: self._shapes[each] for each in names}, self._word))
+        data = tensor.to(getattr(torch, self._word)).contiguous().reshape(-1).view(torch.uint8)
+        self._file.write(memoryview(data.numpy()))
+        if name in self._last:
+            self._close(self._file)
+
+    def _finish(self, config: Mapping[str, Any]) -> None:
+        texts = {"config.json": json.dumps({**config, "torch_dtype": self._word}, indent=2) + "\n"}
+        if len(self._plan) > 1:
+            texts[files.INDEX] = files.index_of(self._plan, self._shapes, self._word)
+        for name, text in texts.items():
+            file = (self._hidden / name).open("wb")
+            file.write(text.encode())
+            self._close(file)
+        self._hidden.rename(self._folder)
+
+    @staticmethod
+    def _close(file: Any) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()

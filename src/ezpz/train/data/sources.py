@@ -1,0 +1,76 @@
+"""Which texts a name stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ezpz.errors import UsageError
+from ezpz.train.data.c4 import C4
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from ezpz.train.data.documents import Documents
+
+__all__ = ["Source", "source_named"]
+
+
+class Source(NamedTuple):
+    """Where texts are.
+
+    Attributes:
+        name: What was asked for.
+        is_text: Whether a tokenizer can take it, instead of characters or bytes.
+        is_documents: Whether it needs one.
+        is_remote: Whether looking for it uses the network, so that one rank of a host does it.
+        find: Looks for the texts; raises a UsageError where they are not there.
+    """
+
+    name: str
+    is_text: bool
+    is_documents: bool
+    is_remote: bool
+    find: Callable[[], Documents]
+
+
+def source_named(
+    name: str, folder: str | os.PathLike[str] | None, path: str | os.PathLike[str] | None, *, may_download: bool
+) -> Source:
+    """Return the source of a name that `load_tokens` takes; nothing is looked for yet.
+
+    Raises:
+        UsageError: A path is given with a name that has its own.
+    """
+    if path is not None and name not in C4:
+        raise UsageError(
+            f"path {path} does not go with the data set {name} (from load_tokens); expected {' or '.join(C4)}. Documents of your "
+            f"own are called jsonl:{path}."
+        )
+    kind, colon, rest = name.partition(":")
+    kind = kind if colon else ""
+
+    def find() -> Documents:
+        from ezpz.train.data import documents
+        from ezpz.train.data.c4 import c4_documents
+        from ezpz.train.data.hugging_face import open_hugging_face
+        from ezpz.train.data.text import file_named
+
+        if name in C4:
+            return c4_documents(name, path, may_download=may_download)
+        if name == "shakespeare":
+            return documents.documents_of_the_shipped_text()
+        if kind == "hf":
+            texts = open_hugging_face(rest, folder, may_download=may_download)
+            return documents.documents_of_texts(texts.read, f"Hugging Face {texts.origin}")
+        if kind == "jsonl":
+            return documents.documents_of_lines(file_named(rest, folder))
+        return documents.documents_of_text(file_named(name, folder))
+
+    return Source(
+        name,
+        is_text=kind not in {"bytes", "tokens"},
+        is_documents=name in C4 or kind == "jsonl",
+        is_remote=(name in C4 and path is None) or kind == "hf",
+        find=find,
+    )
