@@ -203,6 +203,7 @@ def test_the_accelerators_own_figure_counts_where_it_is_larger():
     told = {
         "peak": 30,
         "allocator": 50,
+        "made_up": 0,
         "steps": 1,
         "largest": kinds,
         "at_peak": {**kinds, "optimizer": 0, "other": 20},

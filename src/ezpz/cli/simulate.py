@@ -6,13 +6,16 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ezpz.cli.simulated_end import explain, silence
 from ezpz.cli.simulated_world import World, imagine, rank_environ
 from ezpz.cli.verdict import text, verdict
+from ezpz.dist import host_memory
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.launch.values import count, devices, duration
 
@@ -31,6 +34,7 @@ meshes, plans, shapes and memory per rank are real. Afterwards the memory that t
   --ppn N         ranks per host; by default as the site or the job tells, else 8
   --rank R        which rank to be (0); the last one has the smallest share where shares are uneven
   --memory SIZE   ask whether SIZE per rank is enough: 40GB, 64GiB; a GB is 10^9 bytes
+  --no-data       tensors have shapes and no memory: any model fits here, and values do not even exist
   --timeout TIME  the script must have ended by then: 90, 90s, 10m, 1h30m
   --json          print the answer as one JSON object; the script's own output goes to stderr
 
@@ -57,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
             return 0
         wishes = _parse(argv)
         world = imagine(wishes.ranks, wishes.rank, wishes.per_host, os.environ)
+        _check_device(world, data=wishes.data)
         return _simulate(wishes, world)
     except EzpzError as error:
         return end_with(error)
@@ -69,6 +74,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rank", type=devices, default=0)
     parser.add_argument("--memory", type=_size)
     parser.add_argument("--timeout", type=duration)
+    parser.add_argument("--no-data", dest="data", action="store_false")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -87,6 +93,19 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
             f"The last one is `--rank {wishes.ranks - 1}`."
         )
     return wishes
+
+
+def _check_device(world: World, *, data: bool) -> None:
+    """Refuse tensors without data on a device: its allocator would not see them.
+
+    Raises:
+        UsageError: The device is not the CPU.
+    """
+    if not data and world.device != "cpu":
+        raise UsageError(
+            f"--no-data (from the command line) does not go with TORCH_DEVICE={world.device} (from the environment): no device is "
+            "needed, and none is looked at; expected cpu. Type TORCH_DEVICE=cpu before the line."
+        )
 
 
 def _size(words: str) -> int:
@@ -111,7 +130,7 @@ def _simulate(wishes: argparse.Namespace, world: World) -> int:
     folder = tempfile.mkdtemp(prefix="ezpz-simulate-")  # only this user can enter it
     report = os.path.join(folder, "report.json")  # noqa: PTH118  # a plain word for the environment
     try:
-        environ = rank_environ(world, report, os.environ)
+        environ = rank_environ(world, report, os.environ, data=wishes.data)
         code = run(wishes.command, environ, wishes.timeout, stdout=sys.stderr if wishes.json else None)
         return _answer(wishes, world, report, code)
     finally:
@@ -122,16 +141,23 @@ def _answer(wishes: argparse.Namespace, world: World, report: str, code: int) ->
     if code == 124 and wishes.timeout:
         _tell(f"the script still ran after {wishes.timeout:g} s (from --timeout); it was ended, and there is no answer")
         return code
-    if code:
-        _tell(f"the script ended with {code}; no answer about its memory")
-        return code
     told = _read(report)
+    if code:
+        taken = max(told.get("resident", 0), _taken())
+        _tell(explain(code, told, taken, host_memory.total(), data=wishes.data))
+        return code
     if not told.get("finished"):
-        _tell(_silence(begun=bool(told)))
+        _tell(silence(begun=bool(told)))
         return 1
     answer = verdict(told, world, wishes.memory)
     print(json.dumps(answer, indent=2) if wishes.json else text(answer), flush=True)
     return 0 if wishes.memory is None or answer["fits"] else 1
+
+
+def _taken() -> int:
+    """Return the most bytes that one of the processes that have ended had at once."""
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024  # getrusage(2): bytes on macOS, kilobytes elsewhere
 
 
 def _read(report: str) -> dict[str, Any]:
@@ -141,19 +167,6 @@ def _read(report: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return told if isinstance(told, dict) else {}
-
-
-def _silence(*, begun: bool) -> str:
-    if begun:
-        return (
-            "the script became a rank, but left without saying what it needed (os._exit, or exec?); expected an ordinary "
-            "end. Let it return or call sys.exit."
-        )
-    return (
-        "the script never called ezpz.setup_torch() in its own process, so nothing was simulated; expected that call "
-        "instead of torch.distributed.init_process_group. Add `import ezpz; rank = ezpz.setup_torch()`, or name the script "
-        "itself behind `ezpz simulate -n N python3`."
-    )
 
 
 def _missing(program: str) -> int:

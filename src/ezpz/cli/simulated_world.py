@@ -67,13 +67,14 @@ def imagine(ranks: int, rank: int, per_host: int | None, environ: Mapping[str, s
     )
 
 
-def rank_environ(world: World, report: str, environ: Mapping[str, str]) -> dict[str, str]:
+def rank_environ(world: World, report: str, environ: Mapping[str, str], *, data: bool = True) -> dict[str, str]:
     """Return the environment of the rank, without what a launcher or job around left in it.
 
     Args:
         world: The world.
         report: Where the rank shall say what it needed.
         environ: The environment to begin with.
+        data: Whether tensors shall have memory and values.
     """
     return {
         **started_here(environ),
@@ -84,6 +85,7 @@ def rank_environ(world: World, report: str, environ: Mapping[str, str]) -> dict[
         "TORCH_DEVICE": world.device,
         "EZPZ_SIMULATE": str(world.ranks.world_size),
         "EZPZ_SIMULATE_REPORT": report,
+        "EZPZ_SIMULATE_DATA": "yes" if data else "no",
         "EZPZ_LAUNCH_ID": f"simulate-{os.urandom(8).hex()}",  # by which all that the script starts is found
     }
 

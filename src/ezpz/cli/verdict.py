@@ -19,7 +19,8 @@ _NAMES = {
     "other": "activations and the rest",
 }
 _WIDTH = 25
-_APART = 2 * 10**9  # bytes: what a device needs besides tensors, see docs/simulate.md
+# What a device needs besides tensors, see docs/simulate.md: bytes of its context, and what its allocator wastes per byte.
+_APART, _WASTE = 2 * 10**9, 0.2
 
 
 def verdict(told: Mapping[str, Any], world: World, memory: int | None) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def verdict(told: Mapping[str, Any], world: World, memory: int | None) -> dict[s
 
 
 def _notes(told: Mapping[str, Any]) -> list[str]:
-    return [*_doubts(told), *_building(told)]
+    return [*_doubts(told), *_made_up(told), *_building(told)]
 
 
 def _doubts(told: Mapping[str, Any]) -> list[str]:
@@ -64,6 +65,14 @@ def _doubts(told: Mapping[str, Any]) -> list[str]:
         line = "one step only, its peak before the optimizer had its state:\n"
         return [line + f"      {amount(_late(told))} were added for the steps that follow"]
     return []
+
+
+def _made_up(told: Mapping[str, Any]) -> list[str]:
+    asked = told["made_up"]
+    if not asked:
+        return []
+    numbers = "1 number was" if asked == 1 else f"{asked} numbers were"
+    return [f"{numbers} asked of tensors without data, first in\n      {told['made_up_at']}; every one is 1"]
 
 
 def _late(told: Mapping[str, Any]) -> int:
@@ -83,7 +92,7 @@ def text(answer: Mapping[str, Any]) -> str:
     most, peak = answer["largest"], answer["at_peak"]
     lines = [
         f"rank {answer['rank']} of {answer['world_size']} ({answer['shape']}), simulated:",
-        "collectives did nothing, values are meaningless",
+        f"collectives did nothing, {'values are meaningless' if answer['data'] else 'tensors had no data'}",
         "",
         f"{'':{_WIDTH}}{'largest':>10}{'at the peak':>13}",
         *(
@@ -102,12 +111,12 @@ def text(answer: Mapping[str, Any]) -> str:
 def _fits(answer: Mapping[str, Any]) -> list[str]:
     apart = [
         "Not counted: the device's context and kernels (1 to 2 GB), buffers of the",
-        "communication library, fragmentation.",
+        "communication library, fragmentation (up to a fifth more).",
     ]
     if answer["memory"] is None or not answer["need"]:
         return [f"a rank needs {amount(answer['need'])}; --memory 40GB asks whether that fits", *apart]
     word, rest = ("yes", "to spare") if answer["fits"] else ("no", "too much")
-    if answer["fits"] and answer["spare"] < _APART:
+    if answer["fits"] and answer["spare"] < _APART + _WASTE * answer["peak"]:
         word = "yes, but only just"
     return [f"fits in {amount(answer['memory'])}: {word}, {amount(abs(answer['spare']))} {rest}", *apart]
 

@@ -31,10 +31,16 @@ class Watch:
         steps: How many steps the busiest optimizer has taken.
     """
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, fakes: Any = None) -> None:
+        """Make a watch.
+
+        Args:
+            device_type: ``cpu``, ``cuda``, …
+            fakes: torch's FakeTensorMode whose tensors count as if they had memory; by default no fake does.
+        """
         self.ledger = Ledger(self._where)
         self.steps = 0
-        self._device_type = device_type
+        self._device_type, self._fakes = device_type, fakes
         self._blocks: dict[int, Block] = {}  # by the id of the storage, which stays the same while it lives
         self._modules: WeakSet[Any] = WeakSet()
         self._in_optimizer = 0
@@ -69,21 +75,27 @@ class Watch:
             storage = tensor.untyped_storage()
         except NotImplementedError:  # sparse tensors have none of their own; their parts come by in other operations
             return None
-        return self.count(storage)
+        return self.count(storage, tensor)
 
-    def count(self, storage: Any) -> Block | None:
-        """Count a storage if it is new, and else its size; None for one that takes nothing."""
+    def count(self, storage: Any, tensor: Any = None) -> Block | None:
+        """Count a tensor's storage if it is new, and else its size; None for one that takes nothing."""
         key, size = id(storage), storage.nbytes()
         block = self._blocks.get(key)
         if block is None:
             # FSDP2 fills up its lists of shards with empty ones, by the hundred thousand in a large world.
-            if not size or storage.device.type != self._device_type:  # "meta": the fakes that DTensor asks for shapes
+            if not size or not (storage.device.type == self._device_type or self._is_counted_fake(tensor)):
                 return None
             block = self._blocks[key] = self.ledger.add(size)
             block.end = ref(storage, lambda _: self.ledger.resize(self._blocks.pop(key), 0))
         elif block.size != size:
             self.ledger.resize(block, size)
         return block
+
+    def _is_counted_fake(self, tensor: Any) -> bool:
+        """Tell the fakes that stand for data from those that DTensor asks for shapes; the storage of both is on "meta"."""
+        if self._fakes is None or getattr(tensor, "fake_mode", None) is not self._fakes:
+            return False
+        return bool(tensor.fake_device.type == self._device_type)
 
     def _name(self, tensor: Any, kind: str) -> None:
         for part in _parts(tensor):

@@ -3,6 +3,7 @@
 `ezpz simulate` starts a script with
 
     EZPZ_SIMULATE=4096                       the size of the world
+    EZPZ_SIMULATE_DATA=no                    its tensors shall have none (`ezpz.dist.dataless`)
     EZPZ_SIMULATE_REPORT=/tmp/…/report.json  where to say what this rank needed, see `write_report`
     TORCHELASTIC_RUN_ID=ezpz-simulate        any launcher below sets its own: its ranks are real and must not be simulated
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
+    from ezpz.dist.dataless import Dataless
     from ezpz.dist.memory import Watch
     from ezpz.ranks import Ranks
 
@@ -50,10 +52,17 @@ def make_group(ranks: Ranks, device: Any) -> None:
     if report:
         from ezpz.dist.memory import Watch
 
-        watch, owner = Watch(device.type).start(), os.getpid()
+        dataless = _drop_data() if os.environ.get("EZPZ_SIMULATE_DATA") == "no" else None
+        watch, owner = Watch(device.type, dataless.mode if dataless else None).start(), os.getpid()
         write_report(report, ranks, device, None)
         # A forked worker inherits this, and is not the rank.
-        atexit.register(lambda: write_report(report, ranks, device, watch) if os.getpid() == owner else None)
+        atexit.register(lambda: write_report(report, ranks, device, watch, dataless) if os.getpid() == owner else None)
+
+
+def _drop_data() -> Dataless:
+    from ezpz.dist.dataless import Dataless
+
+    return Dataless().start()
 
 
 def _init_fake(ranks: Ranks) -> None:
@@ -104,12 +113,13 @@ def _let_ddp_keep_its_gradients() -> None:
     DistributedDataParallel.register_comm_hook = lambda *_, **__: None
 
 
-def write_report(path: str, ranks: Ranks, device: Any, watch: Watch | None) -> None:
+def write_report(path: str, ranks: Ranks, device: Any, watch: Watch | None, dataless: Dataless | None = None) -> None:
     """Write what this rank needed, as one JSON object.
 
     ``finished`` is false in the report of the start; the rest then is zero. All sizes are bytes: ``largest`` and
     ``at_peak`` by kind, ``peak`` of the tensors from the first forward on, ``before`` until then, ``resident`` of the
-    whole process with Python and torch in it, and ``allocator`` of the accelerator's allocator, null on a CPU.
+    whole process with Python and torch in it, and ``allocator`` of the accelerator's allocator, null on a CPU. Without ``data``
+    ``made_up`` is how many numbers were asked of tensors that had none, for the first time at ``made_up_at``.
     """
     ledger = watch.ledger if watch else None
     told = {
@@ -124,6 +134,10 @@ def write_report(path: str, ranks: Ranks, device: Any, watch: Watch | None) -> N
         "before": ledger.before if ledger else 0,
         "when": ledger.when if ledger else "",
         "resident": _resident(),
+        "memory_ran_out": _ran_out(),
+        "data": dataless is None,
+        "made_up": dataless.made_up.asked if dataless else 0,
+        "made_up_at": dataless.made_up.first if dataless else "",
         "allocator": _allocator(device),
     }
     new = f"{path}.{os.getpid()}"
@@ -137,6 +151,13 @@ def _resident() -> int:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024  # getrusage(2): kilobytes on Linux, bytes on macOS
+
+
+def _ran_out() -> bool:
+    """Return whether this process ends because it could not have more memory."""
+    error = getattr(sys, "last_value", None)  # what the interpreter has shown before it ends
+    words = ("can't allocate memory", "out of memory")  # of torch's allocators; both raise RuntimeError
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _allocator(device: Any) -> int | None:
