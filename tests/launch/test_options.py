@@ -133,6 +133,7 @@ def test_every_option_is_a_wish(line, wishes, command):
         ("--comm-env on t.py", ("--comm-env", "'on' is not known; expected site or none")),
         ("--unset A=1 t.py", ("--unset", "'A=1' is not the name of a variable")),
         ("--unset 'NCCL_*' t.py", ("--unset", "'NCCL_*' is not the name of a variable")),
+        ("--unset LC_ALL,RANK t.py", ("--unset", "RANK is what launch itself tells every rank", "env -u RANK")),
         ("--hosts n01 --hostfile f t.py", ("--hosts and --hostfile f both name the hosts", "Leave one out")),
     ],
 )

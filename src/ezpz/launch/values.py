@@ -8,6 +8,7 @@ import shlex
 
 from ezpz.errors import UsageError
 from ezpz.launch.hostfile import HOST
+from ezpz.ranks import CONTRACT
 
 __all__ = ["comm_env", "count", "devices", "duration", "hosts", "names", "some_hosts", "word", "words"]
 
@@ -69,6 +70,11 @@ def names(text: str) -> tuple[str, ...]:
     odd = next((name for name in found if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)), None)
     if odd is not None:
         raise argparse.ArgumentTypeError(f"{odd!r} is not the name of a variable; expected e.g. NCCL_DEBUG,FI_PROVIDER")
+    own = next((name for name in found if name in CONTRACT), None)
+    if own is not None:
+        raise argparse.ArgumentTypeError(
+            f"{own} is what launch itself tells every rank; expected other names. Write `env -u {own}` in front of the program"
+        )
     return found
 
 
