@@ -1,0 +1,107 @@
+"""What the character GPT is looked at by: losses on both parts of the text beside what counting would reach, and a sample."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import ezpz
+from ezpz import train
+from ezpz.examples.gpt_data import decode, encode
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+__all__ = ["Evaluation"]
+
+logger = ezpz.get_logger("ezpz.examples.gpt")
+
+
+class Evaluation:
+    """Losses and samples of a model; every rank makes it and calls it."""
+
+    def __init__(self, args: Namespace, tokens: train.Tokens, compute_loss: Callable[[Any, Any], Any]) -> None:
+        """Choose the sequences to evaluate, and read the prompt.
+
+        Args:
+            args: From the command line.
+            tokens: The data.
+            compute_loss: What the loop trains with.
+
+        Raises:
+            UsageError: The prompt has characters that the text has not, or a part of the data is shorter than a sequence.
+        """
+        self._config, self._tokens, self._compute_loss = args.config, tokens, compute_loss
+        how, size = args.config.train, args.config.model
+        self._parts = {
+            "train_loss": _spread(tokens.train, size.block_size, size.batch_size, how.eval_iters),
+            "val_loss": _spread(tokens.test, size.block_size, size.batch_size, how.eval_iters),
+        }
+        origin = args.origins["train.prompt"]
+        self._prompt = encode(how.prompt, tokens, origin=origin) if how.sample_tokens and how.prompt else []
+        self._levels: dict[str, float] = {}
+
+    def tell_baselines(self) -> None:
+        """Log what counting reaches on this data; rank 0 counts."""
+        if ezpz.get_rank() != 0:
+            return
+        found = train.text_baselines(self._tokens)
+        self._levels = {name: val for name, (_, val) in found.items()}
+        told = ", ".join(f"{name} {seen:.3f}/{val:.3f}" for name, (seen, val) in found.items())
+        least = "" if self._tokens.entropy is None else f", entropy {self._tokens.entropy:.3f}"
+        logger.info(
+            f"baselines of the data, nats per token of train/val: guessing {math.log(self._tokens.vocabulary):.3f}, {told}{least}"
+        )
+
+    def __call__(self, model: Any, done: int) -> dict[str, float]:
+        """Return ``train_loss`` and ``val_loss``, and log where that stands and what the model writes.
+
+        Args:
+            model: As `ezpz.wrap_model` returned it.
+            done: Steps done; with the run's seed it is the seed of the sample.
+        """
+        losses = {name: self._loss(model, *part) for name, part in self._parts.items()}
+        passed = [name for name, level in self._levels.items() if losses["val_loss"] < level]
+        best = min(passed, key=self._levels.__getitem__, default="")
+        levels = ", ".join(f"{name} {level:.3f}" for name, level in self._levels.items())
+        stands = f"below the {best}s" if best else "above them all"
+        told = " ".join(f"{name}={loss:.6f}" for name, loss in losses.items())
+        logger.info(f"after {done} steps: {told}, {stands} ({levels})")
+        self._sample(model, done)
+        return losses
+
+    def _loss(self, model: Any, sequences: train.TokenBatches, mine: Any) -> float:
+        """Return the mean over sequences; ``mine`` are indices, so that one batch at a time is in memory."""
+
+        def loss(model: Any, indices: torch.Tensor) -> Any:
+            return self._compute_loss(model, sequences.take(indices))
+
+        return train.evaluate(model, mine, loss)["loss"]
+
+    def _sample(self, model: Any, done: int) -> None:
+        if not self._prompt:
+            return
+        how = self._config.train
+        drawn = train.sample_tokens(
+            model,
+            self._prompt,
+            how.sample_tokens,
+            context=self._config.model.block_size,
+            temperature=how.temperature,
+            top_k=how.top_k,
+            seed=how.seed + done,
+        )
+        logger.info(f"['prompt']: {decode(self._prompt, self._tokens)!r}")
+        logger.info(f"['response']:\n{decode(self._prompt + drawn, self._tokens)}")
+
+
+def _spread(part: torch.Tensor, length: int, batch_size: int, batches: int) -> tuple[Any, Any]:
+    """Return the sequences of a part, and which of them this rank evaluates, batch by batch: evenly spread over the part."""
+    sequences = train.TokenBatches(part, length, batch_size)
+    count = min(len(sequences), batches * batch_size * ezpz.get_world_size())
+    chosen = torch.arange(count) * len(sequences) // count
+    mine = train.shard_indices(count)
+    return sequences, chosen[mine].split(batch_size) if len(mine) else ()
