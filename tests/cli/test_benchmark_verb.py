@@ -244,7 +244,7 @@ def test_the_page_opens_without_errors_scripts_or_requests(folder, tmp_path, tag
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--run", "fspd"], "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit. Did you mean fsdp?"),
+        (["--run", "fspd"], "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit, llm, gpt. Did you mean fsdp?"),
         (["--run", "vit,vit"], "vit stands twice in --run vit,vit"),
         (["--run", ","], "--run ',' names no trainer"),
         (["--run", "vit", "--preset", "debgu"], "vit has no preset 'debgu' (from --preset); expected one of debug, tiny, small"),
@@ -279,11 +279,14 @@ def test_the_list_and_the_dry_run_start_nothing(tmp_path, capsys, monkeypatch):
     assert main(words) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     assert f"-m ezpz.launch -n 3 --ppn=3 --oversubscribe -- {sys.executable} -m ezpz.test_dist " in lines[0]
     assert lines[0].endswith(" --train-iters=7 --dtype 'a b'")
     assert "--preset=debug" in lines[2]
     assert lines[3].endswith("/vit --no-plots --max-iters=7 --dtype 'a b'")
+    assert "--preset=debug --outdir=" in lines[4]
+    assert lines[4].endswith("/llm --no-plots --training.steps=7 --dtype 'a b'")
+    assert lines[5].endswith("/gpt --no-plots --train.max_iters=7 --dtype 'a b'")
     assert "note: --max-iters says nothing to fsdp, which counts epochs; --epochs N would" in told.err
     assert list(tmp_path.iterdir()) == []
 
@@ -293,19 +296,21 @@ def test_accelerators_get_the_larger_preset(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EZPZ_NGPU_PER_HOST", "1")
     assert main(["--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert ["debug" in line for line in lines] == [False] * 4
+    assert ["debug" in line for line in lines] == [False] * 6
     assert "--preset=300m" in lines[2]
 
 
 def test_presets_are_those_of_the_trainers_themselves(monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")  # importing torch's optimizers may set it
-    from ezpz.examples import fsdp, fsdp_tp, vit
+    from ezpz.examples import fsdp, fsdp_tp, gpt, llm, vit
 
-    for module in (fsdp, fsdp_tp, vit):
+    for module in (fsdp, fsdp_tp, vit, llm, gpt):
         name = module.__name__.rpartition(".")[2]
-        assert list(TRAINERS[name].presets) == list(module.PRESETS)
+        parser = module.options()
+        assert list(TRAINERS[name].presets) == list(parser.presets)
         words = {word for word in (TRAINERS[name].steps, TRAINERS[name].epochs) if word}
-        assert {word.lstrip("-").replace("-", "_") for word in words} <= set(module.options().dests())
+        known = {*parser.dests(), *(parser.settings.keys if parser.settings is not None else ())}
+        assert {word.lstrip("-").replace("-", "_") for word in words} <= known
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ _ALL = (
         "fsdp_tp",
         "ezpz.examples.fsdp_tp",
         "a Llama on tokens, FSDP and tensor parallel",
-        _own("debug", "10m", "125m", "300m", "1b", "3b", "8b"),
+        _own("debug", "debugmodel", "10m", "125m", "300m", "1b", "3b", "8b", "70b", "405b"),
         "300m",
         "--max-iters",
     ),
@@ -97,6 +97,22 @@ _ALL = (
         _own("debug", "tiny", "small", "base", "large"),
         "large",
         "--max-iters",
+    ),
+    Trainer(
+        "llm",
+        "ezpz.examples.llm",
+        "a Llama as TOML files say, a line per window of steps",
+        _own("debug", "300m", "8b"),
+        "300m",
+        "--training.steps",
+    ),
+    Trainer(
+        "gpt",
+        "ezpz.examples.gpt",
+        "a GPT on characters, evaluated and sampled meanwhile",
+        _own("debug", "shakespeare", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl"),
+        "gpt2",
+        "--train.max_iters",
     ),
 )
 TRAINERS = {trainer.name: trainer for trainer in _ALL}

@@ -69,8 +69,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
             backward (less traffic). Last block and root are kept in any case.
         tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.plans`. By default the model's own
             ``tp_plan``, an attribute or a method. Not looked at where the mesh has no such axis.
-        activation_checkpoint: "full", "selective" (every second block), "op" (all but costly operations), or n for every n-th
-            block: less memory, more time.
+        activation_checkpoint: "full", "selective" (every second block), "op" (cheap operations), n (every n-th block): memory for time.
         compile: Compile block by block.
         **extra: ``blocks=`` (classes, their names, or a function of a module) instead of those that repeat, see
             `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=`` for `materialize`; keywords of

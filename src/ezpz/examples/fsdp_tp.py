@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 logger = ezpz.get_logger("ezpz.examples.fsdp_tp")
 
 SIZES = ("n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "tied")  # of the model, as options
+LARGE: dict[str, object] = {
+    "seq_len": 8192,
+    "batch_size": 1,
+    "dtype": "bf16",
+    "activation_checkpoint": "full",
+    "lr": 3e-4,
+}
 TRAINING: dict[str, dict[str, object]] = {
     "debug": {
         "seq_len": 64,
@@ -40,7 +47,7 @@ TRAINING: dict[str, dict[str, object]] = {
         "lr": 2e-2,
         "schedule": "cosine",
     },
-    "8b": {"seq_len": 8192, "batch_size": 1, "dtype": "bf16", "activation_checkpoint": "full", "lr": 3e-4},
+    **dict.fromkeys(("8b", "70b", "405b"), LARGE),
 }
 PRESETS = {
     name: {size: getattr(config, size) for size in SIZES} | TRAINING.get(name, {"dtype": "bf16", "seq_len": 1024})

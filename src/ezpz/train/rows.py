@@ -144,7 +144,7 @@ class Steps:
         if self._row is not None:
             row = self._row(row)
         self._look_at(step, row)
-        self._history.update(row, step=step, summarize=False)
+        self._history.update(row, step=row.get("step", step), summarize=False)  # a trainer may count from 1
         if step % self._log_every == 0 or step == self._last or between:
             self._log(line({name: value for name, value in row.items() if name not in _QUIET}))
         for name, values in self.times.items():
