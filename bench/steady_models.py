@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import plain_gpt
 import torch
 from torch.nn.functional import cross_entropy
 
 import ezpz
 from ezpz import train
 from ezpz.examples import fsdp, fsdp_tp, vit
-from ezpz.models import CNN, LLAMA_SIZES, MLP, Llama, VisionTransformer, ViTConfig
+from ezpz.models import CNN, GPT, LLAMA_SIZES, MLP, GPTConfig, Llama, VisionTransformer, ViTConfig
 
 POSITIONS = 8  # different batches, which come again and again
 
@@ -35,20 +39,22 @@ class Case:
     max_norm: float
     cost: object
     sides: tuple  # of ezpz, and of plain torch
+    plain_batches: object = None  # where plain torch takes them in another way
 
 
 def sides(make, lr):
     """Two copies of a model, each with an optimizer and a schedule of its own."""
-    found, device = [], ezpz.get_torch_device()
+    found = []
     for _ in range(2):
         torch.manual_seed(1)
-        model = make().to(device)
+        model = make().to(ezpz.get_torch_device())
         # The same optimizer on both sides: which one is faster is another question.
-        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
-        found.append(
-            Side(model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 1e6)))
-        )
+        found.append(side(model, torch.optim.AdamW(model.parameters(), lr=lr, fused=True)))
     return tuple(found)
+
+
+def side(model, optimizer):
+    return Side(model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 1e6)))
 
 
 def pairs(inputs, targets):
@@ -100,10 +106,44 @@ def small_vit():
     return Case("ViT debug (vit)", 32, vit.compute_loss, images(32, 3, 32, 10), 1.0, train.Cost(flops), both)
 
 
+def gpt(name, layers, heads, width, recipe=False):
+    """A GPT on Shakespeare, 12 x 64 tokens as nanoGPT's README has for a CPU; `recipe`: plain torch optimizes and reads as its script."""
+    context, batch_size, device = 64, 12, ezpz.get_torch_device()
+    tokens = train.load_tokens("shakespeare")
+    models = [
+        make(tokens.vocabulary, layers, heads, width, context).to(device)
+        for make in (lambda *sizes: GPT(GPTConfig(*sizes)), plain_gpt.PlainGPT)
+    ]
+    models[1].load_state_dict(models[0].state_dict())
+    both = tuple(
+        side(model, plain_gpt.adamw(model, 1e-4, fused))
+        for model, fused in zip(models, (True, None if recipe else True), strict=True)
+    )
+    batches = train.TokenBatches(tokens.train, context, batch_size, device=device)
+    indices = train.BatchIndices(len(batches), batch_size)
+    per_token = train.transformer_flops(models[0].counted, layers, heads, width // heads, context)
+    return Case(
+        *(name, batch_size, fsdp_tp.compute_loss, batches, 1.0, train.Cost(per_token * context, context), both),
+        plain_batches=from_file(tokens.train, indices, context, device) if recipe else None,
+    )
+
+
+def from_file(tokens, indices, context, device):
+    folder = tempfile.TemporaryDirectory(prefix="ezpz-tokens-")
+    path = Path(folder.name, "train.bin")
+    np.asarray(tokens, dtype=np.uint16).tofile(path)
+    batches = plain_gpt.memory_mapped(path, indices, context, device)
+    batches.folder = folder  # goes when nobody wants batches any more
+    return batches
+
+
 CASES = {
     "mlp": mlp,
     "cnn": cnn,
     "llama": lambda: llama("Llama debug (fsdp_tp)", "debug", 16, 64),
     "llama10m": lambda: llama("Llama 10m (fsdp_tp)", "10m", 2, 128),
     "vit": small_vit,
+    "gpt": lambda: gpt("GPT 4 x 128 (gpt)", 4, 4, 128),
+    "gpt10m": lambda: gpt("GPT 6 x 384 (gpt)", 6, 6, 384),
+    "nanogpt": lambda: gpt("nanoGPT's own way", 4, 4, 128, recipe=True),
 }

@@ -122,10 +122,10 @@ def loop_turn(case, positions, history, log_every, stamp):
 
 def plain_turn(case, positions, stamp):
     """What a person writes who wants to train and nothing else."""
-    side = case.sides[1]
+    side, batches = case.sides[1], case.plain_batches or case.batches
     side.model.train()
     for position in positions:
-        told = case.compute_loss(side.model, case.batches(position))
+        told = case.compute_loss(side.model, batches(position))
         loss = told[0] if isinstance(told, tuple) else told
         loss.backward()
         if case.max_norm:

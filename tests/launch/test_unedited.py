@@ -15,7 +15,7 @@ import pytest
 from lab import flavours, process
 
 SCRIPTS = Path(__file__).parent / "scripts"
-NAMES = ("ddp", "fabric", "accelerate", "record")
+NAMES = ("ddp", "chars", "fabric", "accelerate", "record")
 # torchrun gives each of several ranks one thread, `ezpz launch` its share of the cores, and the order of a sum depends on
 # the threads: whoever compares to the last digit says how many.
 THREADS = {"OMP_NUM_THREADS": "1"}
@@ -31,14 +31,15 @@ def shards(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def words(shards):
     """`words(name)` -> what the user of that script types behind ``launch`` or ``torchrun``, without ``python3``."""
-    return lambda name: [str(SCRIPTS / f"train_{name}.py"), *([str(shards)] if name == "record" else [])]
+    more = {"record": [str(shards)], "chars": ["--device=cpu", "--backend=gloo", "--max_steps=4"]}
+    return lambda name: [str(SCRIPTS / f"train_{name}.py"), *more.get(name, [])]
 
 
 @pytest.fixture(scope="session")
-def torchruns(tmp_path_factory, shards):
+def torchruns(tmp_path_factory, words):
     """`torchruns(name)` -> the lines of that script under torchrun; each is run once for the whole session."""
     home = tmp_path_factory.mktemp("torchrun")
     env = {**process.minimal_env(home, f"ezt-{home.name}", flavours.base_bin()), **THREADS}
@@ -46,8 +47,7 @@ def torchruns(tmp_path_factory, shards):
 
     @functools.cache
     def lines(name):
-        script = [SCRIPTS / f"train_{name}.py", *([shards] if name == "record" else [])]
-        done = process.run([*torchrun, *script], env, timeout=120, cwd=home)
+        done = process.run([*torchrun, *words(name)], env, timeout=120, cwd=home)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count(" loss ") >= 4, done.stdout
         return done.stdout.splitlines()
@@ -76,7 +76,7 @@ def test_a_ddp_tutorial_under_each_mpi(flavour, torchruns, words, launch):
 # accelerate reads MPI's world size before torchrun's, and every flavour leaves other variables around a rank.
 @pytest.mark.parametrize(
     ("flavour", "name"),
-    [("mpich", "fabric"), ("openmpi", "accelerate"), ("impi", "record")],
+    [("mpich", "fabric"), ("openmpi", "accelerate"), ("openmpi4", "chars"), ("impi", "record")],
     indirect=["flavour"],
 )
 def test_the_others_under_one_mpi_each(flavour, name, torchruns, words, launch):
