@@ -13,7 +13,7 @@ import ezpz
 from ezpz.track import read_journal
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix != ".md")
+SCRIPTS = sorted(path for path in (ROOT / "examples").iterdir() if path.is_file() and path.suffix != ".md")
 SLURM = [path for path in SCRIPTS if path.suffix == ".slurm"]
 PBS = [path for path in SCRIPTS if path.suffix == ".pbs"]
 RECORDED = ROOT / "tests" / "data" / "environments" / "pbs-batch-mpiprocs.json"
@@ -273,5 +273,5 @@ def test_the_generic_job_saves_when_it_is_warned_and_goes_on_when_it_is_submitte
 
 
 def test_nothing_of_these_files_speaks_of_this_machine():
-    for path in (ROOT / "examples").iterdir():
+    for path in filter(Path.is_file, (ROOT / "examples").rglob("*")):
         assert not re.search(rf"/work|/home/|{re.escape(os.uname().nodename)}\b", path.read_text()), path
