@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 logger = ezpz.get_logger("ezpz.examples.fsdp_tp")
 
 SIZES = ("n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "tied")  # of the model, as options
-LARGE: dict[str, object] = {
-    "seq_len": 8192,
-    "batch_size": 1,
-    "dtype": "bf16",
-    "activation_checkpoint": "full",
-    "lr": 3e-4,
-}
+LARGE = {"seq_len": 8192, "batch_size": 1, "dtype": "bf16", "activation_checkpoint": "full", "lr": 3e-4}
 TRAINING: dict[str, dict[str, object]] = {
     "debug": {
         "seq_len": 64,

@@ -75,7 +75,7 @@ def _llama_3(dim: int, n_layers: int, n_heads: int, ffn_dim: int, *, tied: bool 
 # Llama-3.2, without the stretched positions of its long contexts; the largest those of Llama-3 and Llama-3.1.
 LLAMA_SIZES: dict[str, LlamaConfig] = {
     "debug": LlamaConfig(256, 64, 2, 4, 2, ffn_width(64, 16), max_seq_len=512),  # 125,248
-    "debugmodel": LlamaConfig(258, 256, 8, 16, 16, ffn_width(256, 256), 1e-5, 500000.0),  # 6,951,168
+    "debugmodel": LlamaConfig(258, 256, 8, 16, 16, ffn_width(256, 256), 1e-5, 500000.0),  # 6,952,192
     "10m": LlamaConfig(4096, 256, 12, 8, 4, ffn_width(256, 64), tied=True),  # 9,902,336
     "125m": LlamaConfig(32000, 768, 16, 12, 4, ffn_width(768, 256), tied=True),  # 125,264,640
     "300m": LlamaConfig(32000, 1024, 24, 16, 8, ffn_width(1024, 256), tied=True),  # 315,933,696
