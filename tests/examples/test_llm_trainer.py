@@ -44,8 +44,10 @@ def start(ranks, *words):
 
 @pytest.mark.timeout(300)
 def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_path):
-    done = run_cli(start(2, "--no_plots"), env, 280)
+    words = ["--no_plots", "--metrics.disable_color_printing"]
+    done = run_cli(start(2, *words), {**env, "FORCE_COLOR": "1"}, 280)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b[" not in done.stdout
     assert "Traceback" not in done.stderr
     lines = LINE.findall(done.stdout)
     assert [int(line[0]) for line in lines] == [1, *range(10, 101, 10)]

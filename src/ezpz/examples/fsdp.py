@@ -108,7 +108,7 @@ def run(args: Namespace) -> None:
 
     def test() -> dict[str, float]:
         means = train.evaluate(model, held_out.once(), compute_loss)
-        return {"test_loss": means["loss"], "test_acc": 100.0 * means["accuracy"]}
+        return {"test_loss": means["loss"], "test_acc": 100.0 * means["accuracy"]} if means else {}
 
     live = {"model": model, "optimizer": optimizer}
     facts = {**data.describe(), **batches.describe(), "steps": steps, "flops_per_sample": cost.flops_per_sample}

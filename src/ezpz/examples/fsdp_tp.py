@@ -160,7 +160,8 @@ def run(args: Namespace) -> None:
     floor = {} if tokens.entropy is None else {"entropy": tokens.entropy}
 
     def validate() -> dict[str, float]:
-        return {"val_loss": train.evaluate(model, held_out.once(), compute_loss)["loss"], **floor}
+        means = train.evaluate(model, held_out.once(), compute_loss)
+        return {f"val_{name}": mean for name, mean in means.items()} | floor
 
     live = {"model": model, "optimizer": optimizer}
     parameters = sum(parameter.numel() for parameter in model.parameters())

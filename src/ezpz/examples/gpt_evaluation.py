@@ -79,7 +79,7 @@ class Evaluation:
         def loss(model: Any, indices: torch.Tensor) -> Any:
             return self._compute_loss(model, sequences.take(indices))
 
-        return train.evaluate(model, mine, loss)["loss"]
+        return train.evaluate(model, mine, loss).get("loss", math.nan)  # a simulated rank may have no samples
 
     def _sample(self, model: Any, done: int) -> None:
         if not self._prompt:

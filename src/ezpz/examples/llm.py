@@ -76,7 +76,8 @@ def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
     """Become a rank; return the mesh, the run's folder if it is known already, and the checkpoint to go on from."""
     config = args.config
     if config.metrics.disable_color_printing:
-        ezpz.get_logger("ezpz", colored_logs=False)
+        os.environ.pop("FORCE_COLOR", None)  # the log, the tables and the plots all go by these two
+        os.environ["NO_COLOR"] = "1"
     logger.info(f"Starting job: {config.job.description}")
     if config.comm.trace_buf_size:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(config.comm.trace_buf_size))  # torch's flight recorder

@@ -130,7 +130,12 @@ def validation(config: LlmConfig, model: Any, tokens: train.Tokens) -> Callable[
     most = training.eval_samples * training.seq_len + 1
     held_out = train.TokenBatches(tokens.test[:most], training.seq_len, training.batch_size)
     floor = {} if tokens.entropy is None else {"entropy": tokens.entropy}
-    return lambda: {"val_loss": train.evaluate(model, held_out.once(), compute_loss)["loss"], **floor}
+
+    def validate() -> dict[str, float]:
+        means = train.evaluate(model, held_out.once(), compute_loss)
+        return {f"val_{name}": mean for name, mean in means.items()} | floor
+
+    return validate
 
 
 def start_weights(config: LlmConfig, model: Any, layout: Any) -> None:

@@ -200,10 +200,11 @@ class Loop:
                 heartbeat()
                 wish = wishes.heard(step) if self._checkpoints is not None else NOTHING
                 between = self._between(step, wish, rows, history)
+                paused = bool(between)
                 if windows is not None and windows.add(measured):
                     between |= self._tell(windows, between)
                 rows.add(measured, between)
-                if between:
+                if paused:  # a window's line is no pause: what it costs belongs to the time of the training
                     clock.skip()
                 if self._ended is not None:
                     self._ended()

@@ -1,4 +1,4 @@
-"""One line per window of steps, with losses of all ranks: the only collective that a log adds, once per window.
+"""One line per window of steps, with losses of all ranks: two reductions of one number, once per window, and no collective in between.
 
     step=10 global_avg_loss=6.886052 global_max_loss=8.090250 throughput(tps)=268.175160 mfu(%)=4.711792
     end_to_end(s)=30.547199 data_loading(s)=0.007497 data_loading(%)=0.024541
