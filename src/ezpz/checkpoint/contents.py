@@ -10,6 +10,8 @@ random/rank-<n>                          random numbers of every rank
 from __future__ import annotations
 
 import json
+import random
+import sys
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-from ezpz.checkpoint import optimizers, randomness
+from ezpz.checkpoint import optimizers
 from ezpz.checkpoint.layout import source_of
 from ezpz.checkpoint.packing import pack, unpack
 from ezpz.checkpoint.storage import places_of
@@ -28,6 +30,60 @@ if TYPE_CHECKING:
     from ezpz.checkpoint.layout import Layout
     from ezpz.checkpoint.manifest import Manifest
     from ezpz.checkpoint.together import Together
+
+
+# The state of all generators of random numbers of one rank: torch's on CPU and device, Python's, and numpy's if it is loaded.
+
+
+def capture(device_type: str) -> dict[str, Any]:
+    """Return the state of every generator, in tensors and plain values."""
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    generator = _of_device(device_type)
+    if generator is not None:
+        state["device"] = (device_type, generator.get_rng_state())
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        state["numpy"] = (kind, [int(key) for key in keys], *rest)
+    return state
+
+
+def restore(state: dict[str, Any], device_type: str) -> None:
+    """Put every generator back to where it was; one that this state does not know is seeded from it (see `derive`)."""
+    derive(state, "of a generator that was not there", device_type)
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    kind, device_state = state.get("device", ("", None))
+    generator = _of_device(device_type)
+    if generator is not None and kind == device_type:
+        generator.set_rng_state(device_state)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        numpy.random.set_state(tuple(state["numpy"]))
+
+
+def derive(state: dict[str, Any], who: object, device_type: str) -> None:
+    """Seed every generator with a function of a saved state and of who asks: equal for equal questions, unrelated otherwise.
+
+    The seed is the first 8 bytes of BLAKE2b over "ezpz <who>" and the saved state of torch's CPU generator; numpy takes 4 of them.
+    """
+    digest = blake2b(f"ezpz {who}".encode() + state["torch"].numpy().tobytes(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "little")
+    torch.manual_seed(seed)  # all devices of types that torch knows
+    generator = _of_device(device_type)
+    if generator is not None:
+        generator.manual_seed(seed)
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def _of_device(device_type: str) -> Any:
+    """Return torch's module of an accelerator with a generator of its own; None for a CPU."""
+    module = None if device_type == "cpu" else getattr(torch, device_type, None)
+    return module if hasattr(module, "get_rng_state") and hasattr(module, "set_rng_state") else None
+
 
 __all__ = ["Contents", "Fingerprint", "Loading", "Stateful", "over_ranks", "staged"]
 
@@ -98,7 +154,7 @@ class Contents(NamedTuple):
 
     def random(self) -> torch.Tensor:
         """Return the state of this rank's random numbers as a tensor of bytes."""
-        return pack(randomness.capture(self.device_type), "the random numbers")
+        return pack(capture(self.device_type), "the random numbers")
 
     def objection(self, manifest: Manifest, fingerprint: Fingerprint) -> str:
         """Return why a checkpoint does not fit these objects, without changing anything; "" if it does.
@@ -156,9 +212,9 @@ class Contents(NamedTuple):
             each.load_state_dict(objects["state"][name])
         (random,) = map(unpack, loading.tensors["random"].values())
         if loading.source is None:
-            randomness.derive(random, f"data-parallel place {layout.place}", self.device_type)
+            derive(random, f"data-parallel place {layout.place}", self.device_type)
         else:
-            randomness.restore(random, self.device_type)
+            restore(random, self.device_type)
 
 
 def staged(tree: Any) -> Any:
