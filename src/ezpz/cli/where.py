@@ -12,9 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster.network import route_to
+from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, end_with
 from ezpz.launch import flavours
-from ezpz.launch.here import is_here
 from ezpz.launch.identify import identify
 from ezpz.launch.options import parse
 from ezpz.launch.planning import survey

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["ask", "host_name", "is_same_host", "read", "run", "run_nothing"]
+
+# Whether a name means this host.
+
+
+def is_here(host: str) -> bool:
+    """Tell whether a host name means this host; names are compared by their first label."""
+    return host.split(".", maxsplit=1)[0] in {os.uname().nodename.split(".")[0], "localhost", "127"}
+
+
+__all__ = ["ask", "host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
 
 _TIME_LIMIT = 5.0  # seconds: a scheduler or driver tool that takes longer must not hold up a launch
 

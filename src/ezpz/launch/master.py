@@ -7,8 +7,8 @@ import socket
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.network import route_to
+from ezpz.cluster.probe import is_here
 from ezpz.errors import LaunchError, UsageError
-from ezpz.launch.here import is_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,11 +8,11 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ezpz.cluster.probe import is_here
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import inherited, quoted, rank_variables, started_here, threads
 from ezpz.launch.flavours import FLAVOURS, MPI_FLAVOURS
 from ezpz.launch.folder import write_lines
-from ezpz.launch.here import is_here
 from ezpz.launch.order import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster import detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.probe import is_here
 from ezpz.errors import MachineError
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
-from ezpz.launch.here import is_here
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.order import Setting
 from ezpz.launch.placement import place

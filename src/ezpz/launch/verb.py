@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ezpz.cluster.network import route_to
+from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.launch import record
 from ezpz.launch.contract import LONGEST_VARIABLE, cores, named_hosts
 from ezpz.launch.folder import private_folder
-from ezpz.launch.here import is_here
 from ezpz.launch.master import choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
 from ezpz.launch.order import Setting

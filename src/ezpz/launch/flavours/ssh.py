@@ -13,7 +13,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from ezpz.launch.here import is_here
+from ezpz.cluster.probe import is_here
 from ezpz.launch.order import Flag
 
 if TYPE_CHECKING:
