@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.cluster.site import load, recognise
-from ezpz.cluster.site_match import host_names
+from ezpz.cluster.site import host_names, load, recognise
 from ezpz.cluster.site_shell import BEGIN, END, block, main, write
 from ezpz.errors import MachineError, UsageError
 from lab.require import require
