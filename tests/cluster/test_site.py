@@ -9,7 +9,7 @@ import pytest
 from ezpz.cluster import site as site_module
 from ezpz.cluster.cache import keep
 from ezpz.cluster.site import PACKAGED, host_names, load, recognise, user_file
-from ezpz.cluster.site_keys import KEYS, PLACEHOLDERS
+from ezpz.cluster.site_table import KEYS, PLACEHOLDERS
 from ezpz.errors import MachineError, UsageError
 
 ROOT = Path(__file__).parents[2]
