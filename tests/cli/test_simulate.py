@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.cli.simulated_world import imagine
+from ezpz.cli.simulate_world import imagine
 from ezpz.cli.verdict import amount, verdict
 
 SIMULATE = [sys.executable, "-m", "ezpz", "simulate"]

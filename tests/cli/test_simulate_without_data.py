@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ezpz
+from ezpz.cli.simulate_world import imagine
 from ezpz.cli.simulated_end import explain
-from ezpz.cli.simulated_world import imagine
 from ezpz.cli.verdict import text, verdict
 
 SIMULATE = [sys.executable, "-m", "ezpz", "simulate"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.cli.simulated_world import World
+    from ezpz.cli.simulate_world import World
 
 __all__ = ["amount", "text", "verdict"]
 
