@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ezpz.cli.simulate_verdict import amount, verdict
 from ezpz.cli.simulate_world import imagine
-from ezpz.cli.verdict import amount, verdict
 
 SIMULATE = [sys.executable, "-m", "ezpz", "simulate"]
 SCRIPTS = Path(__file__).with_name("simulated")

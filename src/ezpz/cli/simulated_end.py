@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.cli.verdict import amount
+from ezpz.cli.simulate_verdict import amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
