@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli.simulate_verdict import text, verdict
+from ezpz.cli.simulate_verdict import explain, text, verdict
 from ezpz.cli.simulate_world import imagine
-from ezpz.cli.simulated_end import explain
 
 SIMULATE = [sys.executable, "-m", "ezpz", "simulate"]
 SCRIPTS = Path(__file__).with_name("simulated")

@@ -12,9 +12,8 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ezpz.cli.simulate_verdict import text, verdict
+from ezpz.cli.simulate_verdict import explain, silence, text, verdict
 from ezpz.cli.simulate_world import World, imagine, rank_environ
-from ezpz.cli.simulated_end import explain, silence
 from ezpz.dist import host_memory
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.launch.values import count, devices, duration
