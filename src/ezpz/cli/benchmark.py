@@ -156,11 +156,11 @@ def _run_all(told: dict[str, Any], folder: Path) -> int:
 
 def _run_one(who: str, entry: dict[str, Any], folder: Path) -> int:
     """Run one trainer, fill in its entry, and return the signal that stopped all; 0 for none."""
-    from ezpz.cli.benchmark_child import run, tail
     from ezpz.cli.benchmark_figures import read_figures
+    from ezpz.cli.one_child import run_benchmark_child, tail
 
     log = folder / entry["log"]
-    ended = run(shlex.split(entry["command"]), log)
+    ended = run_benchmark_child(shlex.split(entry["command"]), log)
     figures, cause = read_figures(folder / entry["trainer"])
     state = "interrupted" if ended.stopped else "failed" if ended.code else "finished"
     entry.update(figures, state=state, code=ended.code, cause=cause, seconds=round(ended.seconds, 3))
