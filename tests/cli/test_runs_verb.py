@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli.run_table import age
-from ezpz.cli.runs import main
+from ezpz.cli.runs import age, main
 
 SRC = str(Path(ezpz.__file__).parents[1])
 
