@@ -5,7 +5,7 @@
      "trainers": [{"trainer": "vit", "preset": "debug", "state": "finished", "code": 0, "command": …, "log": "vit.log",
                    "report": "vit/report.html", "seconds": 20.1, "sps": …, "step_median": …, …}]}
 
-``state`` is ``finished``, ``failed``, ``interrupted`` or ``not run``; `ezpz.cli.benchmark_figures` names the figures.
+``state`` is ``finished``, ``failed``, ``interrupted`` or ``not run``; `ezpz.cli.benchmark` names the figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.cli.benchmark_figures import NOTHING
+from ezpz.cli.benchmark import NOTHING
 from ezpz.cli.benchmark_machine import describe, versions
 from ezpz.errors import EzpzError, UsageError
 from ezpz.track.facts import git_commit
