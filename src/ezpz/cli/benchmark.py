@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 import sys
 import time
@@ -12,11 +13,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
-from ezpz.cli.benchmark_machine import describe, versions
 from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
 from ezpz.cli.parsing import Parser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
+from ezpz.launch.contract import cores
 from ezpz.launch.values import count, word
+from ezpz.track.environment import read_text
 from ezpz.track.facts import git_commit
 from ezpz.track.folder import make_folder, now, write_atomically
 from ezpz.track.run import open_run
@@ -25,11 +27,90 @@ from ezpz.track.values import decode
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ezpz.cli.benchmark_trainers import Trainer
     from ezpz.launch.planning import Survey
     from ezpz.track.run import Run
+
+
+# What a benchmark ran on: hosts, processor, memory, devices, site and versions, found without torch.
+#
+# /proc/cpuinfo    model name	: Intel(R) Xeon(R) Platinum 8480+      a line per core; proc(5)
+# /proc/meminfo    MemTotal:       24606036 kB
+
+_LISTED = 4  # hosts that are named; of more, the first and their number
+
+
+def describe(found: Survey, read: Callable[[str], str] = read_text) -> dict[str, Any]:
+    """Return the machine as JSON holds it; None where something is not known.
+
+    Args:
+        found: Hosts, devices and placement of the launch.
+        read: Returns a file's text, empty where there is none.
+    """
+    devices, site = found.devices, found.site.site
+    return {
+        "hosts": list(found.placement.hosts),
+        "ranks": found.placement.world_size,
+        "devices_per_host": devices.count,
+        "device": devices.kind,
+        "site": site.name if site else None,
+        "scheduler": found.allocation.scheduler,
+        "job_id": found.allocation.job_id or None,
+        "processor": _after(read("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine(),
+        "cores": cores(),
+        "memory_gib": _gib(_after(read("/proc/meminfo"), "MemTotal")),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _after(text: str, name: str) -> str:
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(name)), "")
+
+
+def _gib(text: str) -> float | None:
+    number = text.partition(" ")[0]
+    return round(int(number) / 2**20, 1) if number.isdecimal() else None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of ezpz, torch and Python; torch is asked for its number only, not loaded."""
+    from importlib import metadata
+
+    import ezpz
+
+    try:
+        torch: str | None = metadata.version("torch")
+    except metadata.PackageNotFoundError:  # the ranks' Python may be another
+        torch = None
+    return {"ezpz": ezpz.__version__, "torch": torch, "python": platform.python_version()}
+
+
+def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the facts that people read, in order: name and text.
+
+    Args:
+        told: What ``benchmark.json`` holds.
+    """
+    return [(name, text) for name, text in _facts(told) if text]
+
+
+def _facts(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    machine, known = told["machine"], told["versions"]
+    hosts = machine["hosts"]
+    more = f", … ({len(hosts)} hosts)" if len(hosts) > _LISTED else ""
+    yield "hosts", ", ".join(hosts[: 1 if more else _LISTED]) + more
+    count = machine["devices_per_host"]
+    yield "devices", f"{count} {machine['device']} per host" if count else "none (cpu)"
+    memory = f", {machine['memory_gib']} GiB" if machine["memory_gib"] else ""
+    yield "processor", f"{machine['processor']}, {machine['cores']} cores{memory}"
+    yield "site", machine["site"] or ""
+    yield "job", f"{machine['scheduler']} {machine['job_id']}" if machine["job_id"] else ""
+    yield "system", machine["system"]
+    yield "versions", ", ".join(f"{name} {version}" for name, version in known.items() if version)
+    yield "commit", told["git_commit"] or ""
+    yield "started", told["started"]
 
 
 # The folder of a benchmark, and ``benchmark.json`` in it: what was asked for, on which machine, and what came of it.
@@ -251,7 +332,7 @@ def _memory(run: Run, table: Table) -> float | None:
     return max(known, default=None)
 
 
-__all__ = ["NOTHING", "main", "read_figures"]
+__all__ = ["NOTHING", "describe", "facts", "main", "read_figures"]
 
 _HELP = f"""\
 usage: ezpz benchmark [options] [launch options] [-- trainer options]
@@ -401,7 +482,6 @@ def _show(told: dict[str, Any], folder: Path, options: argparse.Namespace) -> No
     """Write table and page, and print the table."""
     from shutil import get_terminal_size
 
-    from ezpz.cli.benchmark_machine import facts
     from ezpz.cli.benchmark_page import build_page, run_pages
     from ezpz.cli.benchmark_table import markdown, notes, render
     from ezpz.log import use_color
