@@ -8,11 +8,13 @@ import platform
 import shlex
 import sys
 import time
+from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli.benchmark_table import COLUMNS, cells, notes, short
 from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
 from ezpz.cli.parsing import Parser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
@@ -21,6 +23,9 @@ from ezpz.launch.values import count, word
 from ezpz.track.environment import read_text
 from ezpz.track.facts import git_commit
 from ezpz.track.folder import make_folder, now, write_atomically
+from ezpz.track.report import write_report
+from ezpz.track.report.markup import duration, shown
+from ezpz.track.report.tables import section, table
 from ezpz.track.run import open_run
 from ezpz.track.table import Table
 from ezpz.track.values import decode
@@ -32,6 +37,111 @@ if TYPE_CHECKING:
     from ezpz.cli.benchmark_trainers import Trainer
     from ezpz.launch.planning import Survey
     from ezpz.track.run import Run
+
+
+# ``report.html`` of a benchmark: the table, where a step's time goes, and a link to the page of each run.
+#
+# It wears the style of a run's own page (`ezpz.track.report`). It needs no script, so its policy allows none.
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_WIDE, _HIGH = 100.0, 18  # a bar: percent, pixels
+_benchmark_page_PARTS = ("data", "forward", "backward", "optimizer")
+
+
+def run_pages(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Write the page of each run that has none, and tell each entry where it is, relative to the benchmark's folder."""
+    for entry in entries:
+        page = folder / entry["trainer"] / "report.html"
+        try:
+            if not page.is_file():
+                write_report(open_run(page.parent), page)
+        except (EzpzError, OSError):  # nothing was recorded, or the disk is full: the table has its row all the same
+            entry["report"] = None
+        else:
+            entry["report"] = f"{entry['trainer']}/report.html"
+
+
+def build_page(told: dict[str, Any], facts: Sequence[tuple[str, str]]) -> str:
+    """Return the page.
+
+    Args:
+        told: What ``benchmark.json`` holds.
+        facts: Name and value of each fact of the machine.
+    """
+    entries = told["trainers"]
+    main = _header(told) + section("Trainers", _figures(entries), name="trainers")
+    main += section("Where a step's time goes", _shares(entries), name="time")
+    main += section("Machine", table(facts), name="machine")
+    lines = "\n".join(entry["command"] for entry in entries)
+    main += section("Command lines", f"<pre>{shown(lines)}</pre>", name="commands")
+    style = files("ezpz.track.report").joinpath("style.css").read_text(encoding="utf-8")
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>ezpz benchmark</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n{main}</main>\n"
+        f"<footer>Written by ezpz, {shown(told['ended'] or told['started'])}. The same figures: <code>benchmark.json</code>.</footer>\n"
+        f"</body>\n</html>\n"
+    )
+
+
+def _header(told: dict[str, Any]) -> str:
+    pairs = [
+        ("started", told["started"]),
+        ("duration", duration(told["seconds"])),
+        ("commit", (told["git_commit"] or "")[:12]),
+        ("folder", told["folder"]),
+    ]
+    inside = "".join(f"<div><dt>{shown(name)}</dt><dd>{shown(value)}</dd></div>" for name, value in pairs if value)
+    failed = [entry for entry in told["trainers"] if entry["state"] != "finished"]
+    state = ("failed", f"{len(failed)} of {len(told['trainers'])} not finished") if failed else ("finished", "finished")
+    return (
+        f'<header><h1>ezpz benchmark <span class="state {state[0]}">{shown(state[1])}</span></h1><dl>{inside}</dl>'
+        f'<p class="command"><code>{shown(told["command"])}</code></p></header>\n'
+    )
+
+
+def _figures(entries: Sequence[dict[str, Any]]) -> str:
+    heads = "".join(f"<th>{shown(head)}</th>" for head in ("trainer", "preset", *(name for _, name, _, _ in COLUMNS)))
+    rows = []
+    for entry in entries:
+        name = shown(entry["trainer"])
+        if entry["report"]:
+            name = f'<a href="{shown(entry["report"])}">{name}</a>'
+        figures = "".join(f'<td class="short">{shown(cell)}</td>' for cell in [entry["preset"], *cells(entry)])
+        rows.append(f'<tr><th scope="row">{name}</th>{figures}</tr>')
+    told = "".join(f'<p class="notes">{shown(note)}</p>' for note in notes(entries))
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>{told}\n'
+
+
+def _shares(entries: Sequence[dict[str, Any]]) -> str:
+    """Return a bar for each trainer that recorded the parts of its steps."""
+    rows = "".join(_bar(entry) for entry in entries if entry["parts"] and entry["step_median"])
+    names = "".join(
+        f'<li><i class="s{index}"></i><span>{part}</span></li>' for index, part in enumerate(_benchmark_page_PARTS)
+    )
+    return (
+        f'<ul class="legend">{names}</ul><div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else ""
+    )
+
+
+def _bar(entry: dict[str, Any]) -> str:
+    whole = max(entry["step_median"], sum(entry["parts"].values()))
+    at, drawn, told = 0.0, "", []
+    for index, part in enumerate(_benchmark_page_PARTS):
+        seconds = entry["parts"].get(part)
+        if seconds is None:
+            continue
+        share = _WIDE * seconds / whole
+        drawn += f'<rect class="area s{index}" x="{at:.2f}" y="0" width="{share:.2f}" height="{_HIGH}"/>'
+        at += share
+        told.append(f"{part} {short(seconds * 1e3)} ms")
+    text = f"{', '.join(told)} of {short(entry['step_median'] * 1e3)} ms"
+    svg = (
+        f'<svg viewBox="0 0 {_WIDE:.0f} {_HIGH}" preserveAspectRatio="none" width="100%" height="{_HIGH}" role="img" '
+        f'aria-label="{shown(entry["trainer"])}: {shown(text)}">{drawn}</svg>'
+    )
+    return f'<tr><th scope="row">{shown(entry["trainer"])}</th><td>{svg}{shown(text)}</td></tr>'
 
 
 # What a benchmark ran on: hosts, processor, memory, devices, site and versions, found without torch.
@@ -332,7 +442,7 @@ def _memory(run: Run, table: Table) -> float | None:
     return max(known, default=None)
 
 
-__all__ = ["NOTHING", "describe", "facts", "main", "read_figures"]
+__all__ = ["NOTHING", "build_page", "describe", "facts", "main", "read_figures", "run_pages"]
 
 _HELP = f"""\
 usage: ezpz benchmark [options] [launch options] [-- trainer options]
@@ -482,7 +592,6 @@ def _show(told: dict[str, Any], folder: Path, options: argparse.Namespace) -> No
     """Write table and page, and print the table."""
     from shutil import get_terminal_size
 
-    from ezpz.cli.benchmark_page import build_page, run_pages
     from ezpz.cli.benchmark_table import markdown, notes, render
     from ezpz.log import use_color
 
