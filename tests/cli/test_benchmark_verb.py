@@ -12,8 +12,7 @@ import pytest
 from runs_on_disk import write_run
 
 import ezpz
-from ezpz.cli.benchmark import NOTHING, build_page, facts, main, read_figures, run_pages
-from ezpz.cli.benchmark_table import markdown, render, short
+from ezpz.cli.benchmark import NOTHING, build_page, facts, main, markdown, read_figures, render, run_pages, short
 from ezpz.cli.benchmark_trainers import TRAINERS
 from lab.browser import Browser
 from lab.process import wait_until
