@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from ezpz.dist.seeds import data_seed as data_seed
     from ezpz.dist.seeds import seed_dropout as seed_dropout
     from ezpz.dist.seeds import seed_everything as seed_everything
-    from ezpz.dist.start import setup_torch as setup_torch
+    from ezpz.dist.setup import setup_torch as setup_torch
     from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
     from ezpz.dist.timeouts import set_timeout as set_timeout
     from ezpz.dist.timing import timeit as timeit
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from ezpz.log import get_logger as get_logger
 
 _NAMES = {
+    "setup": ("setup_torch",),
     "accelerator": (
         "device_name",
         "empty_cache",
@@ -165,7 +166,6 @@ _NAMES = {
     "peaks": ("peak_flops",),
     "plans": ("check_divisible", "llama_plan"),
     "seeds": ("data_seed", "seed_dropout", "seed_everything"),
-    "start": ("setup_torch",),
     "tensor_parallel": ("loss_parallel",),
     "timeouts": ("set_timeout",),
     "timing": ("timeit", "timeitlogit"),
