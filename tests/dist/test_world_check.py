@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.dist.world_check import check_mpi, check_plan
+from ezpz.dist.verify_world import check_mpi, check_plan
 from ezpz.errors import RankError
 from ezpz.ranks import Ranks, from_environ
 from lab import process

@@ -23,9 +23,9 @@ from ezpz.dist.rendezvous import meet
 from ezpz.dist.seeds import seed_everything
 from ezpz.dist.siblings import is_supervised
 from ezpz.dist.summary import say_who
+from ezpz.dist.verify_world import check_group, check_mpi, check_plan
 from ezpz.dist.watch import join
 from ezpz.dist.world import told
-from ezpz.dist.world_check import check_group, check_mpi, check_plan
 from ezpz.errors import MachineError, UsageError
 from ezpz.progress import stage
 
