@@ -21,7 +21,7 @@ import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.dist import meeting
+from ezpz.dist import local_rendezvous
 from ezpz.dist.siblings import Siblings, is_supervised
 from ezpz.errors import RendezvousError, UsageError
 
@@ -122,10 +122,10 @@ class _Patience:
 def _meet_on_one_host(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) -> Met:
     import torch.distributed as dist
 
-    key = meeting.key(environ)
+    key = local_rendezvous.key(environ)
     if key in _published:
         return _check_in(_opened[_published[key]], key, ranks, _published[key], patience)
-    with meeting.Point(key) as point:
+    with local_rendezvous.Point(key) as point:
         if ranks.rank == 0:
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=patience.left(1.0), wait_for_workers=False)
             point.publish(store.port)
