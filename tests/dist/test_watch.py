@@ -2,7 +2,7 @@
 
 import socket
 
-from ezpz.dist import watch
+from ezpz.dist import failure_watch
 
 
 class Store(dict):
@@ -21,8 +21,8 @@ def connected(store, words=None):
 
 def hub():
     store = Store()
-    listener = watch._listen_everywhere()
-    watch._Hub(listener, "s3cret")
+    listener = failure_watch._listen_everywhere()
+    failure_watch._Hub(listener, "s3cret")
     store.set("watch", f"{listener.getsockname()[1]} s3cret")
     return store
 

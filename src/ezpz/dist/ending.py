@@ -2,7 +2,7 @@
 
 Without this an exception on one rank leaves the others waiting: in a collective, or in MPI_Finalize, which mpi4py calls at the
 end of Python and which waits for all ranks. `setup_torch` installs a hook that first lets Python print the traceback, then tells
-the other ranks (`ezpz.dist.watch`, where no launcher does so), and at the end of Python aborts an MPI that would wait.
+the other ranks (`ezpz.dist.failure_watch`, where no launcher does so), and at the end of Python aborts an MPI that would wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from ezpz.dist.watch import Watch
+    from ezpz.dist.failure_watch import Watch
 
 __all__ = ["cleanup", "install", "tell_others_by"]
 

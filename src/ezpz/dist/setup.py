@@ -18,13 +18,13 @@ from ezpz.dist.device import (
     get_torch_device,
     group_backend,
 )
+from ezpz.dist.failure_watch import join
 from ezpz.dist.recorder import answer_requests
 from ezpz.dist.rendezvous import meet
 from ezpz.dist.seeds import seed_everything
 from ezpz.dist.siblings import is_supervised
 from ezpz.dist.summary import say_who
 from ezpz.dist.verify_world import check_group, check_mpi, check_plan
-from ezpz.dist.watch import join
 from ezpz.dist.world import told
 from ezpz.errors import MachineError, UsageError
 from ezpz.progress import stage

@@ -77,7 +77,7 @@ def _complete() -> bool:
     return not callable(_previous.get(signal.SIGTERM))
 
 
-_handle.complete = _complete  # type: ignore[attr-defined]  # how ezpz.dist.watch, which may not know this module, asks
+_handle.complete = _complete  # type: ignore[attr-defined]  # how ezpz.dist.failure_watch, which may not know this module, asks
 
 
 def _call_all(number: int) -> None:

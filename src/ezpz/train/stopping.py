@@ -82,7 +82,7 @@ class Wishes:
             self.signal = name
             self._came.append(_MEANING[name])
 
-        # Where another rank has failed nothing can be saved any more: `ezpz.dist.watch` goes by this, and ends the process.
+        # Where another rank has failed nothing can be saved any more: `ezpz.dist.failure_watch` goes by this, and ends the process.
         handle.complete = getattr(before, "complete", None)  # type: ignore[attr-defined]  # a function takes attributes
         return handle
 
