@@ -18,8 +18,8 @@ from ezpz.dist.device import (
     get_torch_device,
     group_backend,
 )
+from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
-from ezpz.dist.recorder import answer_requests
 from ezpz.dist.rendezvous import meet
 from ezpz.dist.seeds import seed_everything
 from ezpz.dist.siblings import is_supervised
