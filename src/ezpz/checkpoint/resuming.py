@@ -40,7 +40,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -
         UsageError: The path that ``wish`` names is not there or holds no complete checkpoint; on all ranks.
     """
     from ezpz.dist.collectives import broadcast
-    from ezpz.dist.world import get_rank
+    from ezpz.dist.job import get_rank
 
     choice, problem = Choice(None, None), ""
     if get_rank() == 0:

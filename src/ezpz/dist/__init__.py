@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     from ezpz.dist.job import get_cpus_per_node as get_cpus_per_node
     from ezpz.dist.job import get_gpus_per_node as get_gpus_per_node
     from ezpz.dist.job import get_hostname as get_hostname
+    from ezpz.dist.job import get_local_rank as get_local_rank
     from ezpz.dist.job import get_machine as get_machine
     from ezpz.dist.job import get_node_index as get_node_index
     from ezpz.dist.job import get_nodes_from_hostfile as get_nodes_from_hostfile
     from ezpz.dist.job import get_num_nodes as get_num_nodes
+    from ezpz.dist.job import get_rank as get_rank
     from ezpz.dist.job import get_scheduler as get_scheduler
+    from ezpz.dist.job import get_world_size as get_world_size
     from ezpz.dist.job import get_world_size_in_use as get_world_size_in_use
     from ezpz.dist.job import get_world_size_total as get_world_size_total
     from ezpz.dist.job import query_environment as query_environment
@@ -88,9 +91,6 @@ if TYPE_CHECKING:
     from ezpz.dist.timing import timeit as timeit
     from ezpz.dist.timing import timeitlogit as timeitlogit
     from ezpz.dist.weighting import scale_loss as scale_loss
-    from ezpz.dist.world import get_local_rank as get_local_rank
-    from ezpz.dist.world import get_rank as get_rank
-    from ezpz.dist.world import get_world_size as get_world_size
     from ezpz.dist.wrap import wrap_model as wrap_model
     from ezpz.dist.zero1 import make_optimizer as make_optimizer
     from ezpz.log import get_logger as get_logger
@@ -122,11 +122,14 @@ _NAMES = {
         "get_cpus_per_node",
         "get_gpus_per_node",
         "get_hostname",
+        "get_local_rank",
         "get_machine",
         "get_node_index",
         "get_nodes_from_hostfile",
         "get_num_nodes",
+        "get_rank",
         "get_scheduler",
+        "get_world_size",
         "get_world_size_in_use",
         "get_world_size_total",
         "query_environment",
@@ -170,7 +173,6 @@ _NAMES = {
     "timeouts": ("set_timeout",),
     "timing": ("timeit", "timeitlogit"),
     "weighting": ("scale_loss",),
-    "world": ("get_local_rank", "get_rank", "get_world_size"),
     "wrap": ("wrap_model",),
     "zero1": ("make_optimizer",),
 }

@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from ezpz.dist.world import told
+from ezpz.dist.job import told
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ezpz.dist.device_type import (
     remember_device,
     wished_device,
 )
-from ezpz.dist.world import told
+from ezpz.dist.job import told
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.world import told
+from ezpz.dist.job import told
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from ezpz.dist.job import (
     get_num_nodes,
     host_index,
     job,
+    told,
 )
-from ezpz.dist.world import told
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist.degrees import DIMENSIONS, Degrees, resolve
 from ezpz.dist.device import get_torch_device_type
+from ezpz.dist.job import told
 from ezpz.dist.subgroups import new_groups
-from ezpz.dist.world import told
 from ezpz.errors import MachineError, UsageError
 from ezpz.ranks import expand_counts, of_this_launch
 

@@ -11,7 +11,7 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.world import told
+from ezpz.dist.job import told
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 

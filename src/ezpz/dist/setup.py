@@ -20,11 +20,11 @@ from ezpz.dist.device import (
 )
 from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
+from ezpz.dist.job import told
 from ezpz.dist.rendezvous import meet
 from ezpz.dist.seeds import seed_everything
 from ezpz.dist.siblings import is_supervised
 from ezpz.dist.verify_world import check_group, check_mpi, check_plan
-from ezpz.dist.world import told
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 from ezpz.progress import stage

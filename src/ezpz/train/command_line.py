@@ -7,7 +7,7 @@ import difflib
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ezpz.dist.world import get_rank
+from ezpz.dist.job import get_rank
 from ezpz.errors import RankError, UsageError
 
 if TYPE_CHECKING:
