@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ezpz.dist import compiling, precision
+from ezpz.dist import precision, wrap
 from ezpz.dist.plans import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
 from ezpz.dist.precision import resolve_dtype, usable_dtype
 from ezpz.dist.recompute import stride_of
@@ -160,8 +160,8 @@ def test_recomputation_without_blocks_is_refused_instead_of_saving_nothing():
 
 def test_without_a_compiler_there_is_one_warning_and_the_model_runs(monkeypatch, caplog):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(compiling.shutil, "which", lambda _: None)
-    logger = logging.getLogger("ezpz.dist.compiling")
+    monkeypatch.setattr(wrap.shutil, "which", lambda _: None)
+    logger = logging.getLogger("ezpz.dist.wrap")
     logger.addHandler(caplog.handler)
     try:
         model = wrap_model(Net(), "none", compile=True)
