@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 import ezpz
 from ezpz.dist.clip import clip_grad_norm_
 from ezpz.dist.mesh import coordinate, degree
+from ezpz.dist.sharding import make_optimizer
 from ezpz.dist.tensor_parallel import loss_parallel
-from ezpz.dist.zero1 import make_optimizer
 
 VOCABULARY, WIDTH, HEADS, SEQUENCE, BATCH, STEPS = 256, 64, 4, 32, 8, 6
 CLIP = 0.25  # below every gradient norm of these models, so that clipping is always at work

@@ -11,9 +11,9 @@ from ezpz.dist import precision, wrap
 from ezpz.dist.plans import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
 from ezpz.dist.precision import resolve_dtype, usable_dtype
 from ezpz.dist.recompute import stride_of
+from ezpz.dist.sharding import make_optimizer
 from ezpz.dist.weighting import scale_loss
 from ezpz.dist.wrap import _modern, wrap_model
-from ezpz.dist.zero1 import make_optimizer
 from ezpz.errors import UsageError
 
 

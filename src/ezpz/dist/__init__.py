@@ -86,16 +86,17 @@ if TYPE_CHECKING:
     from ezpz.dist.seeds import seed_dropout as seed_dropout
     from ezpz.dist.seeds import seed_everything as seed_everything
     from ezpz.dist.setup import setup_torch as setup_torch
+    from ezpz.dist.sharding import make_optimizer as make_optimizer
     from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
     from ezpz.dist.timeouts import set_timeout as set_timeout
     from ezpz.dist.timing import timeit as timeit
     from ezpz.dist.timing import timeitlogit as timeitlogit
     from ezpz.dist.weighting import scale_loss as scale_loss
     from ezpz.dist.wrap import wrap_model as wrap_model
-    from ezpz.dist.zero1 import make_optimizer as make_optimizer
     from ezpz.log import get_logger as get_logger
 
 _NAMES = {
+    "sharding": ("make_optimizer",),
     "setup": ("setup_torch",),
     "accelerator": (
         "device_name",
@@ -174,7 +175,6 @@ _NAMES = {
     "timing": ("timeit", "timeitlogit"),
     "weighting": ("scale_loss",),
     "wrap": ("wrap_model",),
-    "zero1": ("make_optimizer",),
 }
 _OTHERS = {"log": ("get_logger",), "track": ("setup_wandb", "verify_wandb")}  # names that older code takes from here
 _HOME_OF = {

@@ -23,9 +23,8 @@ from ezpz.dist.device import get_torch_device
 from ezpz.dist.job import told
 from ezpz.dist.precision import autocast_forward, usable_dtype
 from ezpz.dist.recompute import recompute_blocks, stride_of
-from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, replicate, shard
+from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, mark, replicate, shard
 from ezpz.dist.tensor_parallel import apply_plan, find_plan
-from ezpz.dist.zero1 import mark
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 
