@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ezpz.dist.mesh import init_mesh
-from ezpz.dist.subgroups import new_groups
+from ezpz.dist.mesh import init_mesh, new_groups
 from ezpz.errors import MachineError
 
 HERE = Path(__file__).parent

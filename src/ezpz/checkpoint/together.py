@@ -37,7 +37,7 @@ class Together:
         """
         import torch.distributed as dist
 
-        from ezpz.dist.subgroups import new_groups
+        from ezpz.dist.mesh import new_groups
 
         self.is_distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if self.is_distributed else 0

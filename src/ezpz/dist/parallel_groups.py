@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.mesh import axis, coordinate, degree, get_mesh
-from ezpz.dist.subgroups import new_groups
+from ezpz.dist.mesh import axis, coordinate, degree, get_mesh, new_groups
 from ezpz.errors import MachineError
 
 if TYPE_CHECKING:
