@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ezpz.dist.degrees import DIMENSIONS, Degrees, resolve
+from ezpz.dist.mesh import DIMENSIONS, Degrees, resolve
 from ezpz.errors import UsageError
 
 
