@@ -28,12 +28,11 @@ from small_llama import (
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
-from ezpz.dist.accumulation import accumulating
 from ezpz.dist.clip import clip_grad_norm_
 from ezpz.dist.mesh import init_mesh
 from ezpz.dist.plans import LLAMA_NAMES, llama_plan
 from ezpz.dist.tensor_parallel import loss_parallel
-from ezpz.dist.weighting import scale_loss
+from ezpz.dist.weighting import accumulating, scale_loss
 from ezpz.dist.wrap import wrap_model
 
 __all__ = ["group_of_ranks"]  # a fixture, which pytest finds by its name here

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ezpz.dist.accelerator import reset_peak_memory as reset_peak_memory
     from ezpz.dist.accelerator import synchronize as synchronize
     from ezpz.dist.accelerator import total_memory as total_memory
-    from ezpz.dist.accumulation import accumulating as accumulating
     from ezpz.dist.backend import get_torch_backend as get_torch_backend
     from ezpz.dist.clip import clip_grad_norm_ as clip_grad_norm_
     from ezpz.dist.collectives import all_ranks_agree as all_ranks_agree
@@ -91,6 +90,7 @@ if TYPE_CHECKING:
     from ezpz.dist.timeouts import set_timeout as set_timeout
     from ezpz.dist.timing import timeit as timeit
     from ezpz.dist.timing import timeitlogit as timeitlogit
+    from ezpz.dist.weighting import accumulating as accumulating
     from ezpz.dist.weighting import scale_loss as scale_loss
     from ezpz.dist.wrap import wrap_model as wrap_model
     from ezpz.log import get_logger as get_logger
@@ -110,7 +110,6 @@ _NAMES = {
         "synchronize",
         "total_memory",
     ),
-    "accumulation": ("accumulating",),
     "backend": ("get_torch_backend",),
     "clip": ("clip_grad_norm_",),
     "collectives": ("all_ranks_agree", "all_reduce", "barrier", "broadcast", "gather_objects"),
@@ -173,7 +172,7 @@ _NAMES = {
     "tensor_parallel": ("loss_parallel",),
     "timeouts": ("set_timeout",),
     "timing": ("timeit", "timeitlogit"),
-    "weighting": ("scale_loss",),
+    "weighting": ("accumulating", "scale_loss"),
     "wrap": ("wrap_model",),
 }
 _OTHERS = {"log": ("get_logger",), "track": ("setup_wandb", "verify_wandb")}  # names that older code takes from here
