@@ -30,8 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from ezpz.dist.clip import clip_grad_norm_
 from ezpz.dist.mesh import init_mesh
-from ezpz.dist.plans import LLAMA_NAMES, llama_plan
-from ezpz.dist.tensor_parallel import loss_parallel
+from ezpz.dist.tensor_parallel import LLAMA_NAMES, llama_plan, loss_parallel
 from ezpz.dist.weighting import accumulating, scale_loss
 from ezpz.dist.wrap import wrap_model
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ezpz.dist.mesh import init_mesh
-from ezpz.dist.plans import llama_plan
+from ezpz.dist.tensor_parallel import llama_plan
 from ezpz.dist.wrap import wrap_model
 from ezpz.errors import UsageError
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from ezpz.dist import precision, wrap
-from ezpz.dist.plans import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
 from ezpz.dist.precision import resolve_dtype, usable_dtype
 from ezpz.dist.recompute import stride_of
 from ezpz.dist.sharding import make_optimizer
+from ezpz.dist.tensor_parallel import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
 from ezpz.dist.weighting import scale_loss
 from ezpz.dist.wrap import _modern, wrap_model
 from ezpz.errors import UsageError

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import ezpz
 from ezpz.dist.blocks import find_blocks
-from ezpz.dist.plans import llama_plan
+from ezpz.dist.tensor_parallel import llama_plan
 from ezpz.errors import UsageError
 from ezpz.models import LLAMA_SIZES, Llama, LlamaConfig, ffn_width
 from ezpz.models import llama as llama_module

@@ -79,13 +79,13 @@ if TYPE_CHECKING:
     from ezpz.dist.parallel_groups import get_tensor_parallel_rank as get_tensor_parallel_rank
     from ezpz.dist.parallel_groups import get_tensor_parallel_world_size as get_tensor_parallel_world_size
     from ezpz.dist.peaks import peak_flops as peak_flops
-    from ezpz.dist.plans import check_divisible as check_divisible
-    from ezpz.dist.plans import llama_plan as llama_plan
     from ezpz.dist.seeds import data_seed as data_seed
     from ezpz.dist.seeds import seed_dropout as seed_dropout
     from ezpz.dist.seeds import seed_everything as seed_everything
     from ezpz.dist.setup import setup_torch as setup_torch
     from ezpz.dist.sharding import make_optimizer as make_optimizer
+    from ezpz.dist.tensor_parallel import check_divisible as check_divisible
+    from ezpz.dist.tensor_parallel import llama_plan as llama_plan
     from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
     from ezpz.dist.timeouts import set_timeout as set_timeout
     from ezpz.dist.timing import timeit as timeit
@@ -167,9 +167,8 @@ _NAMES = {
         "get_tensor_parallel_world_size",
     ),
     "peaks": ("peak_flops",),
-    "plans": ("check_divisible", "llama_plan"),
     "seeds": ("data_seed", "seed_dropout", "seed_everything"),
-    "tensor_parallel": ("loss_parallel",),
+    "tensor_parallel": ("check_divisible", "llama_plan", "loss_parallel"),
     "timeouts": ("set_timeout",),
     "timing": ("timeit", "timeitlogit"),
     "weighting": ("accumulating", "scale_loss"),

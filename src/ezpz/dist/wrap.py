@@ -97,7 +97,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
         dtype: To compute in: bf16 (float32 with a warning where the device has none), fp16, fp32. Weights keep theirs.
         reshard_after_forward: FSDP: free a block's weights after its forward (less memory) or keep them until its
             backward (less traffic). Last block and root are kept in any case.
-        tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.plans`. By default the model's own
+        tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.tensor_parallel`. By default the model's own
             ``tp_plan``, an attribute or a method. Not looked at where the mesh has no such axis.
         activation_checkpoint: "full", "selective" (every second block), "op" (cheap operations), n (every n-th block): memory for time.
         compile: Compile block by block.
