@@ -73,7 +73,7 @@ def verdict(told: Mapping[str, Any], world: World, memory: int | None) -> dict[s
     """Return the whole answer.
 
     Args:
-        told: The report that the rank wrote (`ezpz.dist.simulated.write_report`), in bytes.
+        told: The report that the rank wrote (`ezpz.dist.simulate.rank.write_report`), in bytes.
         world: What was simulated.
         memory: Bytes that a rank may use, or None when that was not asked.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.dist.simulated import RUN_ID
+from ezpz.dist.simulate.rank import RUN_ID
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.ranks import Ranks
 

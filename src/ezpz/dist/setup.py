@@ -150,7 +150,7 @@ def _join_group(
 ) -> None:
     check_mpi(ranks, os.environ)
     if os.environ.get("EZPZ_SIMULATE"):
-        from ezpz.dist.simulated import make_group
+        from ezpz.dist.simulate.rank import make_group
 
         make_group(ranks, device)
     else:

@@ -1,0 +1,1 @@
+"""Simulate one rank of a large job without its devices or its data."""
