@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from ezpz.dist.dataless import Dataless
 from ezpz.dist.memory import Watch
+from ezpz.dist.simulate.fake_tensors import Dataless
 
 torch = pytest.importorskip("torch")
 MB = 2**20

@@ -3,7 +3,7 @@
 `ezpz simulate` starts a script with
 
     EZPZ_SIMULATE=4096                       the size of the world
-    EZPZ_SIMULATE_DATA=no                    its tensors shall have none (`ezpz.dist.dataless`)
+    EZPZ_SIMULATE_DATA=no                    its tensors shall have none (`ezpz.dist.simulate.fake_tensors`)
     EZPZ_SIMULATE_REPORT=/tmp/…/report.json  where to say what this rank needed, see `write_report`
     TORCHELASTIC_RUN_ID=ezpz-simulate        any launcher below sets its own: its ranks are real and must not be simulated
 """
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
-    from ezpz.dist.dataless import Dataless
     from ezpz.dist.memory import Watch
+    from ezpz.dist.simulate.fake_tensors import Dataless
     from ezpz.ranks import Ranks
 
 __all__ = ["RUN_ID", "make_group", "write_report"]
@@ -60,7 +60,7 @@ def make_group(ranks: Ranks, device: Any) -> None:
 
 
 def _drop_data() -> Dataless:
-    from ezpz.dist.dataless import Dataless
+    from ezpz.dist.simulate.fake_tensors import Dataless
 
     return Dataless().start()
 
