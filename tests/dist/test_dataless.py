@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from ezpz.dist.memory import Watch
 from ezpz.dist.simulate.fake_tensors import Dataless
+from ezpz.dist.simulate.memory import Watch
 
 torch = pytest.importorskip("torch")
 MB = 2**20

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from ezpz.dist.ledger import Ledger
-from ezpz.dist.memory import Watch
+from ezpz.dist.simulate.memory import Watch
 
 torch = pytest.importorskip("torch")
 KB = 1024

@@ -17,7 +17,7 @@ __all__ = ["MadeUp", "asker", "make_usable"]
 
 _VERDICTS = {"any": False, "all": True, "equal": True, "allclose": True}
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"}
-_INSIDE = ("torch", "ezpz.dist.memory", "ezpz.dist.simulate.fake_tensors", __name__)
+_INSIDE = ("torch", "ezpz.dist.simulate.memory", "ezpz.dist.simulate.fake_tensors", __name__)
 
 
 class MadeUp:

@@ -29,7 +29,7 @@ _LARGE = 2**20  # bytes; what is smaller costs nothing, and may be a counter or 
 _READERS = ("torch.utils.data", "torch.distributed.device_mesh", "ezpz.train.data", "ezpz.train.batches")
 # What these make is a parameter, or will be written from fakes; it would stay real, as no operation changes its target's class.
 _FILLERS = ("torch.nn.", "torch.distributed.fsdp", "torch.distributed.optim")
-_BETWEEN = ("torch._", "torch.utils._", "torch.overrides", __name__, "ezpz.dist.memory")
+_BETWEEN = ("torch._", "torch.utils._", "torch.overrides", __name__, "ezpz.dist.simulate.memory")
 
 
 class Dataless:
@@ -48,7 +48,7 @@ class Dataless:
         self._undo: list[Any] = []
 
     def start(self) -> Dataless:
-        """Begin; modes that shall see every operation, as `ezpz.dist.memory`'s, are entered afterwards."""
+        """Begin; modes that shall see every operation, as `ezpz.dist.simulate.memory`'s, are entered afterwards."""
         mode = _mode(self)
         mode.__enter__()
         patches = (_fake_parameters(self), _let_fakes_move(self), make_usable(self.made_up))

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
-    from ezpz.dist.memory import Watch
     from ezpz.dist.simulate.fake_tensors import Dataless
+    from ezpz.dist.simulate.memory import Watch
     from ezpz.ranks import Ranks
 
 __all__ = ["RUN_ID", "make_group", "write_report"]
@@ -50,7 +50,7 @@ def make_group(ranks: Ranks, device: Any) -> None:
     _init_fake(ranks)
     report = os.environ.get("EZPZ_SIMULATE_REPORT", "")
     if report:
-        from ezpz.dist.memory import Watch
+        from ezpz.dist.simulate.memory import Watch
 
         dataless = _drop_data() if os.environ.get("EZPZ_SIMULATE_DATA") == "no" else None
         watch, owner = Watch(device.type, dataless.mode if dataless else None).start(), os.getpid()
