@@ -5,8 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from ezpz.dist.ledger import Ledger
-from ezpz.dist.simulate.memory import Watch
+from ezpz.dist.simulate.memory import Ledger, Watch
 
 torch = pytest.importorskip("torch")
 KB = 1024
