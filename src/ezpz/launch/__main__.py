@@ -2,6 +2,6 @@
 
 import sys
 
-from ezpz.launch.verb import main
+from ezpz.launch.main import main
 
 sys.exit(main())
