@@ -18,7 +18,7 @@ from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers
 from ezpz.cli.parsing import Parser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 from ezpz.launch.contract import cores
-from ezpz.launch.values import count, word
+from ezpz.launch.options import count, word
 from ezpz.track.environment import read_text
 from ezpz.track.facts import git_commit
 from ezpz.track.folder import make_folder, now, write_atomically

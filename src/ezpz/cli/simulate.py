@@ -16,7 +16,7 @@ from ezpz.cli.simulate_verdict import explain, silence, text, verdict
 from ezpz.cli.simulate_world import World, imagine, rank_environ
 from ezpz.dist import host_memory
 from ezpz.errors import EzpzError, UsageError, end_with
-from ezpz.launch.values import count, devices, duration
+from ezpz.launch.options import count, devices, duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
