@@ -7,8 +7,7 @@ import pytest
 from ezpz.cluster import Allocation
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
-from ezpz.launch.choice import choose
-from ezpz.launch.identify import identify
+from ezpz.launch.choice import choose, identify
 
 SAID = {
     "mpich": "HYDRA build details:\n    Version:                                 5.0.2\n",

@@ -15,7 +15,7 @@ from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, end_with
 from ezpz.launch import flavours
-from ezpz.launch.identify import identify
+from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
 from ezpz.launch.planning import survey
 
