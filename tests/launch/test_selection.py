@@ -6,8 +6,7 @@ from ezpz.cluster import Allocation
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.options import Wishes
-from ezpz.launch.planning import survey
-from ezpz.launch.selection import select, wished_devices
+from ezpz.launch.planning import select, survey, wished_devices
 
 FULL = tuple(f"n{index:02d}.cluster" for index in range(1, 5))
 JOB = Allocation(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.cluster import detect, probe, recognise
+from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.probe import is_here
-from ezpz.errors import MachineError
+from ezpz.errors import MachineError, UsageError
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
@@ -17,19 +19,223 @@ from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.order import Setting
 from ezpz.launch.placement import place
 from ezpz.launch.plan import LaunchPlan
-from ezpz.launch.selection import select, wished_devices
 from ezpz.launch.settings import communication
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from ezpz.cluster import Site
+    from ezpz.cluster.allocation import Read, Run
     from ezpz.cluster.devices import Devices
     from ezpz.cluster.site import Recognised
+    from ezpz.launch.hostfile import HostFile
     from ezpz.launch.options import Wishes
     from ezpz.launch.placement import Placement
-    from ezpz.launch.selection import Selection
 
-__all__ = ["Survey", "draw_up", "survey", "untold_job"]
+
+# Which of the hosts that are there the user wants, in which order: --hosts, --hostfile, --exclude, --nhosts.
+
+_ADDRESS = re.compile(r"[0-9.]+")
+_DEVICES = "EZPZ_NGPU_PER_HOST"
+
+
+class Selection(NamedTuple):
+    """The hosts of a launch.
+
+    Attributes:
+        allocation: The chosen hosts, with what the scheduler granted on them.
+        wanted: Ranks per host that the user's host file names, as long as the hosts; None when it names none.
+        wanted_origin: The host file; empty without one.
+    """
+
+    allocation: Allocation
+    wanted: tuple[int, ...] | None = None
+    wanted_origin: str = ""
+
+
+def select(around: Allocation, wishes: Wishes, named: HostFile | None = None) -> Selection:
+    """Return the hosts that the user wants: --hosts or the host file's or all, less --exclude, the first --nhosts.
+
+    Within a job only its hosts can be chosen, by their first label, and they keep the scheduler's spelling; without a
+    scheduler any host can be.
+
+    Args:
+        around: What the scheduler granted, or this host alone.
+        wishes: What the user asked for.
+        named: The host file that ``wishes`` names, read; None when it names none.
+
+    Raises:
+        UsageError: A host is not the job's or named twice, none is left, or more are wished than there are.
+    """
+    file = f"--hostfile {named.path}" if named else ""
+    if wishes.hosts is not None:
+        base, origin = _listed(around, wishes.hosts), "--hosts"
+    elif named:
+        base, origin = _filed(around, named), file
+    else:
+        base, origin = dict.fromkeys(around.hosts, 0), around.origin.get("hosts", "the scheduler")
+    gone = _excluded(around, base, wishes.exclude)
+    hosts = [host for host in base if host not in gone]
+    if gone:
+        origin += f", --exclude {_short(gone)}"
+    if not hosts:
+        raise UsageError(
+            f"no host is left: --exclude removes {_some(base)} ({_short(base)}); expected at least one to stay. "
+            "Name fewer with --exclude."
+        )
+    if wishes.nhosts is not None:
+        if wishes.nhosts > len(hosts):
+            raise _too_many(wishes.nhosts, base, gone, origin, around)
+        hosts = hosts[: wishes.nhosts]
+        origin += f", --nhosts {wishes.nhosts}"
+    chosen = _subset(around, tuple(hosts), origin)
+    if not named or not _is_wish(around, base, named):
+        return Selection(chosen)
+    return Selection(chosen, tuple(base[host] for host in hosts), file)
+
+
+def wished_devices(
+    number: int | None, environ: Mapping[str, str], allocation: Allocation, site: Site | None, *, read: Read, run: Run
+) -> Devices:
+    """Return the devices of each host: the number of --devices-per-host, else the counted ones.
+
+    Raises:
+        UsageError: A variable cannot be read, or TORCH_DEVICE contradicts the option.
+    """
+    if number is None:
+        return count_devices(environ, read, run, allocation, site)
+    found = count_devices({**environ, _DEVICES: str(number)}, read, run, allocation, site)
+    if found.count != number:
+        raise UsageError(
+            f"--devices-per-host {number} contradicts TORCH_DEVICE={environ.get('TORCH_DEVICE')} (from the environment), "
+            f"which leaves {found.count}. Leave the option out, or `unset TORCH_DEVICE`."
+        )
+    # The count was made as if the variable said so: its notes shall name what the user typed.
+    notes = [note.replace(f"{_DEVICES}={number}", f"--devices-per-host {number}") for note in found.notes]
+    notes = [note.replace(f"`unset {_DEVICES}`", "leave it out") for note in notes]
+    return found._replace(origin="--devices-per-host", notes=tuple(notes))
+
+
+def _listed(around: Allocation, names: tuple[str, ...]) -> dict[str, int]:
+    known = _Names(around.hosts) if _is_job(around) else None
+    hosts: dict[str, int] = {}
+    for name in names:
+        host = known.one(name, "--hosts", around) if known else name
+        if host in hosts:
+            raise UsageError(
+                f"{name} is named twice (from --hosts); expected each host once. "
+                "More ranks on a host are asked for with --ppn or -n, different numbers with --hostfile."
+            )
+        hosts[host] = 0
+    return hosts
+
+
+def _filed(around: Allocation, named: HostFile) -> dict[str, int]:
+    """Return the file's hosts with their slots; a job's host that is spelt in two ways is one."""
+    known = _Names(around.hosts) if _is_job(around) else None
+    hosts: dict[str, int] = {}
+    slots = named.slots or (1,) * len(named.hosts)
+    for name, count, line in zip(named.hosts, slots, named.lines, strict=True):
+        host = known.one(name, f"line {line} of --hostfile {named.path}", around) if known else name
+        hosts[host] = hosts.get(host, 0) + count
+    return hosts
+
+
+def _is_wish(around: Allocation, base: dict[str, int], named: HostFile) -> bool:
+    """Tell whether the file's slots are the user's own wish: the scheduler's node file repeated is what it granted."""
+    if named.explicit:
+        return True
+    if sum(base.values()) == len(base):
+        return False
+    granted = dict(zip(around.hosts, around.slots or (), strict=False))
+    return any(granted.get(host) != count for host, count in base.items())
+
+
+def _excluded(around: Allocation, base: dict[str, int], names: tuple[str, ...]) -> list[str]:
+    if not names:
+        return []
+    known, job = _Names(base), _Names(around.hosts)
+    gone: dict[str, None] = {}
+    for name in names:
+        found = known.find(name)
+        if not found and not job.find(name):  # a host of the job that was not chosen is out already
+            raise _stranger(name, "--exclude", around, list(base))
+        gone.update(dict.fromkeys(found))
+    return list(gone)
+
+
+class _Names:
+    """Hosts by their names, exact ones first, else by the first label: schedulers and users shorten them."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self.by_name: dict[str, list[str]] = {}
+        for host in hosts:
+            self.by_name.setdefault(_label(host), []).append(host)
+
+    def find(self, name: str) -> list[str]:
+        found = self.by_name.get(_label(name), [])
+        return [name] if name in found else found
+
+    def one(self, name: str, source: str, around: Allocation) -> str:
+        found = self.find(name)
+        if not found:
+            raise _stranger(name, source, around, list(around.hosts))
+        if len(found) > 1:
+            raise UsageError(f"{name} (from {source}) means {' and '.join(found[:2])}; expected one. Write it in full.")
+        return found[0]
+
+
+def _label(host: str) -> str:
+    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0].lower()
+
+
+def _is_job(around: Allocation) -> bool:
+    return around.scheduler != "none"
+
+
+def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocation:
+    """Return the allocation of some of its hosts, or of others where no scheduler granted any."""
+    origins = {**around.origin, "hosts": origin}
+    if hosts == around.hosts:
+        return replace(around, origin=origins)
+    index = {host: number for number, host in enumerate(around.hosts)}
+    places = [index[host] for host in hosts] if all(host in index for host in hosts) else []
+    slots = tuple(around.slots[place] for place in places) if places and around.slots else None
+    cpus = tuple(around.cpus[place] for place in places) if places and around.cpus else None
+    tasks = min(around.tasks, sum(slots)) if slots and around.tasks else None
+    return replace(around, hosts=hosts, slots=slots, tasks=tasks, cpus=cpus, hostfile="", origin=origins)
+
+
+def _too_many(wish: int, base: dict[str, int], gone: list[str], origin: str, around: Allocation) -> UsageError:
+    left = len(base) - len(gone)
+    source = origin.partition(", --exclude")[0]
+    less = f", less {len(gone)} by --exclude" if gone else ""
+    more = "" if _is_job(around) else ", or name more with `--hosts LIST` or `--hostfile FILE`"
+    return UsageError(
+        f"cannot use {wish} hosts (from --nhosts): there {'is' if left == 1 else 'are'} {left} "
+        f"({len(base)} from {source}{less}). Use `--nhosts {left}`{more}."
+    )
+
+
+def _stranger(name: str, source: str, around: Allocation, hosts: list[str]) -> UsageError:
+    from difflib import get_close_matches
+
+    near = next(iter(get_close_matches(name, hosts, n=1, cutoff=0.7)), "")
+    hint = f"Did you mean {near}?" if near else "`ezpz where` shows the hosts."
+    what = f"a host of {around.scheduler} job {around.job_id}".rstrip() if _is_job(around) else "one of the hosts"
+    return UsageError(f"{name} (from {source}) is not {what}; expected one of {_short(hosts)}. {hint}")
+
+
+def _short(hosts: Iterable[str]) -> str:
+    names = list(hosts)
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]}"
+
+
+def _some(hosts: dict[str, int]) -> str:
+    return f"all {len(hosts)} hosts" if len(hosts) > 1 else "the only host"
+
+
+__all__ = ["Survey", "draw_up", "select", "survey", "untold_job", "wished_devices"]
 
 
 class Survey(NamedTuple):
