@@ -12,7 +12,7 @@ import pytest
 import ezpz
 from ezpz.cli import kill as verb
 from ezpz.launch import survivors as alive
-from ezpz.launch.index import Index
+from ezpz.launch.record import Index
 from lab import hosts, process
 from lab.require import require
 from lab.ssh import Site

@@ -14,7 +14,7 @@ import pytest
 import ezpz
 from ezpz.cli import stacks as verb
 from ezpz.errors import MachineError
-from ezpz.launch.index import Index
+from ezpz.launch.record import Index
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,7 +18,7 @@ from ezpz.cli.parsing import Parser
 from ezpz.cli.running import choose, table
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.launch import survivors
-from ezpz.launch.index import Index, is_running
+from ezpz.launch.record import Index, is_running
 
 if TYPE_CHECKING:
     import argparse

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.running import choose, table
 from ezpz.errors import EzpzError, MachineError, UsageError, end_with
-from ezpz.launch.index import Index
+from ezpz.launch.record import Index
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Runs that do not end: what every rank is doing, asked of all hosts and told in one line before anything is killed.
 
-``ezpz stacks`` asks the same of a launch that goes on, through a Unix socket of the launcher's (`ezpz.launch.index` knows it): it
+``ezpz stacks`` asks the same of a launch that goes on, through a Unix socket of the launcher's (`ezpz.launch.record` knows it): it
 sends a line ``stacks`` and gets one object in JSON.
 """
 
