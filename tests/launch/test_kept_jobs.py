@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch.second_shell import load, read, save, state_file
+from ezpz.launch.exports import load, read, save, state_file
 
 SH = [sys.executable, "-m", "ezpz.cluster", "--sh"]
 SECRETS = {"PBS_JOBCOOKIE": "s3cret", "SLURM_JWT": "s3cret", "WANDB_API_KEY": "s3cret", "HF_TOKEN": "s3cret"}

@@ -8,21 +8,149 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from ezpz.cluster import detect, probe
+from ezpz.cluster.probe import is_same_host
 from ezpz.errors import LaunchError
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.options import parse
 from ezpz.launch.planning import Survey, draw_up, survey, untold_job
-from ezpz.launch.second_shell import SCHEDULERS, load, read, save, state_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["exports"]
+
+# What a second shell of a job needs to know, kept in a file that only its user can read.
+#
+# ``ezpz_setup_job`` writes it, ``ezpz_get_job_env`` takes it: on compute hosts without the scheduler's commands nothing else tells
+# a shell that was opened by ssh which job it is in. One line of shell per variable of a fixed list, so that no secret is ever kept:
+#
+# export PBS_JOBID=1.head
+# export EZPZ_HOSTS='n01,n02'
+
+_SLURM = (
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_NTASKS",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_GPUS_PER_NODE",
+)
+# Variables of the schedulers that a second shell gets, and ours that tell whose file it is.
+SCHEDULERS = (
+    "PBS_JOBID",
+    "PBS_NODEFILE",
+    "PBS_QUEUE",
+    "PBS_O_HOST",
+    "PBS_O_WORKDIR",
+    "PBS_ENVIRONMENT",
+    *_SLURM,
+    *(f"{name}_HET_GROUP_0" for name in _SLURM),
+    "SLURM_JOBID",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_PARTITION",
+    "SLURM_HET_SIZE",
+    "FLUX_URI",
+    "FLUX_JOB_ID",
+)
+OURS = ("EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_SITE", "EZPZ_HOSTS", "EZPZ_JOB_END")
+
+
+def state_file(environ: Mapping[str, str], scheduler: str, job: str) -> str:
+    """Return the path of a job's file; empty where there is no home."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in f"{scheduler}-{job}")
+    folder = _folder(environ)
+    return os.path.join(folder, f"{name}.sh") if folder else ""
+
+
+def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> None:
+    """Write the scheduler's variables of this shell and our answer; private from its first byte, renamed into place.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    told = {name: environ[name] for name in SCHEDULERS if environ.get(name)}
+    told |= {name: values[name] for name in OURS if values.get(name)}
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    _forget_old(folder)
+    new = f"{path}.{os.getpid()}"
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in told.items())
+    os.replace(new, path)
+
+
+def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) -> tuple[dict[str, str], str]:
+    """Return what the newest saved job that holds a host left for a second shell, and its file; empty when there is none.
+
+    Args:
+        environ: Tells where states are kept.
+        host: This host's name.
+        unknown_to: Schedulers that were asked and know of no job here: what they are said to run is over.
+    """
+    folder = _folder(environ)
+    try:
+        paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".sh")]
+        paths.sort(key=os.path.getmtime, reverse=True)
+    except OSError:
+        return {}, ""
+    for path in paths:
+        told = read(path)
+        hosts = told.get("EZPZ_HOSTS", "").split(",")
+        over = int(told["EZPZ_JOB_END"]) < time.time() if told.get("EZPZ_JOB_END", "").isdigit() else False
+        if (
+            not over
+            and told.get("EZPZ_SCHEDULER", "") not in unknown_to
+            and any(is_same_host(host, name) for name in hosts)
+        ):
+            return told, path
+    return {}, ""
+
+
+def _folder(environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME", "")
+    home = home if os.path.isdir(home) else ""  # a service without a home: none is made for it
+    base = environ.get("XDG_STATE_HOME") or (home and os.path.join(home, ".local", "state"))
+    return os.path.join(base, "ezpz", "jobs") if base else ""
+
+
+def read(path: str) -> dict[str, str]:
+    """Return the variables of a file; none when it is not the user's own, others may write it, or it holds anything else."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return {}
+            lines = [shlex.split(line) for line in file]
+    except (OSError, ValueError):  # ValueError: an unbalanced quote, text that is not UTF-8
+        return {}
+    told = {}
+    for words in lines:
+        name, found, value = words[1].partition("=") if len(words) == 2 and words[0] == "export" else ("", "", "")
+        if not found or name not in {*SCHEDULERS, *OURS}:
+            return {}
+        told[name] = value
+    return told
+
+
+def _forget_old(folder: str) -> None:
+    """Remove files of a month ago: jobs are shorter."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.getmtime(path) < time.time() - 30 * 86400:
+            os.remove(path)
+
+
+__all__ = ["exports", "load", "read", "save", "state_file"]
 
 # Questions that a scheduler within reach answers, whatever runs: then a job that it does not know here is over.
 _QUESTIONS = {"slurm": ["squeue", "--noheader", "--states=RUNNING"], "pbs": ["qstat"]}
