@@ -12,7 +12,7 @@ from ezpz.launch import Placement
 from ezpz.launch.binding import Binding, choose_binding, share
 from ezpz.launch.choice import Choice
 from ezpz.launch.flavours import FLAVOURS, flavour, identify
-from ezpz.launch.order import Order, words
+from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.settings import communication
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.launch.contract import threads
 
 if TYPE_CHECKING:
-    from ezpz.launch.order import Setting
+    from ezpz.launch.flavours.request import Setting
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.planning import Survey
 

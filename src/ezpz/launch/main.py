@@ -17,10 +17,10 @@ from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.launch import record
 from ezpz.launch.contract import LONGEST_VARIABLE, cores, named_hosts
+from ezpz.launch.flavours.request import Setting
 from ezpz.launch.folder import private_folder
 from ezpz.launch.master import choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
-from ezpz.launch.order import Setting
 from ezpz.launch.outcome import Limits
 from ezpz.launch.planning import draw_up, survey
 from ezpz.launch.screen import Screen

@@ -12,8 +12,8 @@ from ezpz.cluster.probe import is_here
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import inherited, quoted, rank_variables, started_here, threads
 from ezpz.launch.flavours import FLAVOURS, MPI_FLAVOURS
+from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.folder import write_lines
-from ezpz.launch.order import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
 

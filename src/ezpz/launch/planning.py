@@ -15,8 +15,8 @@ from ezpz.errors import MachineError, UsageError
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
+from ezpz.launch.flavours.request import Setting
 from ezpz.launch.hostfile import read_hostfile
-from ezpz.launch.order import Setting
 from ezpz.launch.placement import place
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.settings import communication

@@ -6,7 +6,7 @@ import getpass
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.launch.order import Setting
+from ezpz.launch.flavours.request import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

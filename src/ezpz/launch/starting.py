@@ -18,12 +18,12 @@ from ezpz.launch.causes import Failure, log_of
 from ezpz.launch.child import Child
 from ezpz.launch.contract import started_here
 from ezpz.launch.control import Control
+from ezpz.launch.flavours.request import Setting
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
 from ezpz.launch.leading import lead_local
 from ezpz.launch.link import pair
 from ezpz.launch.master import addresses
-from ezpz.launch.order import Setting
 from ezpz.launch.parcel import pack
 from ezpz.launch.rank_start import be
 from ezpz.launch.supervise import PORT_TAKEN, Supervisor
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ezpz.launch.wall import Wall
 
     Ends = tuple[socket.socket, socket.socket]
-    from ezpz.launch.order import Order
+    from ezpz.launch.flavours.request import Order
     from ezpz.launch.outcome import Outcome
     from ezpz.launch.plan import LaunchPlan
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Flag, Order, Setting
+    from ezpz.launch.flavours.request import Flag, Order, Setting
 
 __all__ = ["FLAVOURS", "MPI_FLAVOURS", "Flavour", "flavour", "identify"]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError
-from ezpz.launch.order import Flag
+from ezpz.launch.flavours.request import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order, Setting
+    from ezpz.launch.flavours.request import Order, Setting
 
 NAME = "flux"
 BINDS = False

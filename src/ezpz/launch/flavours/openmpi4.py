@@ -17,7 +17,7 @@ from ezpz.launch.flavours.openmpi5 import command, hostfile_line
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order, Setting
+    from ezpz.launch.flavours.request import Order, Setting
 
 __all__ = ["BINDS", "NAME", "command", "environment", "hostfile_line", "recognises"]
 

@@ -14,12 +14,12 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ezpz.launch.order import Flag, Setting
+from ezpz.launch.flavours.request import Flag, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order
+    from ezpz.launch.flavours.request import Order
 
 NAME = "Open MPI 5"
 BINDS = False

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ezpz.launch.order import Flag, Setting
+from ezpz.launch.flavours.request import Flag, Setting
 from ezpz.ranks import expand_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order
+    from ezpz.launch.flavours.request import Order
 
 NAME = "srun"
 BINDS = True

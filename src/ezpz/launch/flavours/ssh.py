@@ -14,12 +14,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from ezpz.cluster.probe import is_here
-from ezpz.launch.order import Flag
+from ezpz.launch.flavours.request import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order, Setting
+    from ezpz.launch.flavours.request import Order, Setting
 
 __all__ = ["LEADER", "NAME", "PARCEL", "command", "environment", "hostfile_line", "leader_line", "recognises"]
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.contract import threads
-from ezpz.launch.order import Flag, Setting
+from ezpz.launch.flavours.request import Flag, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.launch.order import Order
+    from ezpz.launch.flavours.request import Order
 
 NAME = "torchrun"
 BINDS = False
