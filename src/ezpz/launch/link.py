@@ -5,7 +5,7 @@ Two connections, so that a screen that is full never delays the news of a failur
     launcher  {"nonce": "8f…", "time": 1795287600.1}              the challenge; its clock, by which all times are told
     leader    {"say": "hello", "host": "n01", "index": 0, "pid": 7, "nonce": "51…", "mac": "…"}
     launcher  {"proof": "…", "settings": {"log_dir": "", "idle": null}}    it knows the secret too: now it is obeyed
-    leader    {"say": "up", …} {"say": "ended", …} …  {"say": "done", …}        ezpz.launch.leader
+    leader    {"say": "up", …} {"say": "ended", …} …  {"say": "done", …}        ezpz.launch.host.agent
     launcher  {"do": "signal", "number": 15} {"do": "kill"} {"do": "stacks", …} {"do": "release"}
 
 and on the second, after the same hello with ``"say": "output"``, pieces of output: ``3 1 12\n`` (rank, stream, bytes) and the bytes.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from ezpz.launch.leader import Leader
+    from ezpz.launch.host.agent import Leader
     from ezpz.launch.member import Member
     from ezpz.launch.stacks import Frame
 

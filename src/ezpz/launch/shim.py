@@ -2,7 +2,7 @@
 
 Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
 imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan, runs
-the command as its child and passes signals on. All it knows it tells the leader of its host (`ezpz.launch.leader`), which the
+the command as its child and passes signals on. All it knows it tells the leader of its host (`ezpz.launch.host.agent`), which the
 first shim of a host forks off, and which from then on reads what the rank writes. Lines on that socket:
 
     shim RANK WORLD LOCAL LOCAL_WORLD HOST_INDEX FAMILY PID SECONDS    SECONDS since 1970; with the rank's stdout and stderr

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
-    from ezpz.launch.leader import Leader
+    from ezpz.launch.host.agent import Leader
 
 __all__ = ["Shims"]
 
