@@ -8,7 +8,7 @@ import time
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.launch.host.agent import Leader
-    from ezpz.launch.member import Member
+    from ezpz.launch.host.rank_process import Member
 
 __all__ = ["Pipes"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.launch.host.agent import Leader
-    from ezpz.launch.member import Member
+    from ezpz.launch.host.rank_process import Member
     from ezpz.launch.stacks import Frame
 
 __all__ = ["Progress"]

@@ -6,7 +6,7 @@ import os
 import signal
 
 from ezpz.launch import local_socket, survivors
-from ezpz.launch.member import Member
+from ezpz.launch.host.rank_process import Member
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:

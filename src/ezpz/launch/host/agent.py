@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ezpz.launch.member import Member
+    from ezpz.launch.host.rank_process import Member
 
 __all__ = ["Leader"]
 
