@@ -22,9 +22,9 @@ import signal
 import time
 
 from ezpz.launch import survivors
+from ezpz.launch.host.progress import Progress
 from ezpz.launch.link import Link, Nobody
 from ezpz.launch.pipes import Pipes
-from ezpz.launch.progress import Progress
 from ezpz.launch.shims import Shims
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
