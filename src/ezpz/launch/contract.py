@@ -1,7 +1,7 @@
 """The environment that every rank gets: torchrun's whole contract, and nothing stale of an outer launcher.
 
 Source of the contract: torch 2.13, ``torch.distributed.run``. The launcher sets what is equal on all ranks; the rest is
-added per rank, by the local flavour itself or by the shim in front of a rank (`ezpz.launch.shim`).
+added per rank, by the local flavour itself or by the shim in front of a rank (`ezpz.launch.host.shim`).
 
     EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
     EZPZ_CONTROL=secret@port@address,address   where the launcher listens for the leader of each host; ranks do not see it

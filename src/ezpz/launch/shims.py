@@ -18,7 +18,7 @@ __all__ = ["Shims"]
 
 
 class Shims:
-    """The connections of one host's shims and ranks; the lines of a shim are those of `ezpz.launch.shim`.
+    """The connections of one host's shims and ranks; the lines of a shim are those of `ezpz.launch.host.shim`.
 
     Attributes:
         servants: What mpiexec has started on this host to start shims.
