@@ -9,7 +9,7 @@ import pytest
 
 from ezpz.errors import LaunchError
 from ezpz.launch.control import Control, Event, Piece
-from ezpz.launch.link import Link, connect, pair
+from ezpz.launch.host.connection import Link, connect, pair
 from lab.process import wait_until
 
 

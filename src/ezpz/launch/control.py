@@ -1,6 +1,6 @@
 """The launcher's end of the lines to its leaders: it lets in who knows the secret, reads what they say, and gives orders.
 
-The protocol is that of `ezpz.launch.link`. A leader that has gone without saying ``done`` is lost, and its host with it.
+The protocol is that of `ezpz.launch.host.connection`. A leader that has gone without saying ``done`` is lost, and its host with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.launch.link import lines, sign, watch
+from ezpz.launch.host.connection import lines, sign, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from ezpz.errors import EzpzError, LaunchError
 from ezpz.launch import local_socket, recorder, survivors
 from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.host.agent import Leader
+from ezpz.launch.host.connection import Link, Nobody, connect
 from ezpz.launch.host.rank_process import Member
-from ezpz.launch.link import Link, Nobody, connect
 from ezpz.launch.rank_start import FORWARDED, afford, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.ranks import Ranks, expand_counts
 

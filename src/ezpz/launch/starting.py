@@ -21,8 +21,8 @@ from ezpz.launch.control import Control
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
+from ezpz.launch.host.connection import pair
 from ezpz.launch.leading import lead_local
-from ezpz.launch.link import pair
 from ezpz.launch.master import addresses
 from ezpz.launch.parcel import pack
 from ezpz.launch.rank_start import be

@@ -4,7 +4,7 @@ It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the 
 ``python3 -I -S leading.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims. When
 the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that was killed.
 
-It says, besides ``hello`` (`ezpz.launch.link`):
+It says, besides ``hello`` (`ezpz.launch.host.connection`):
 
     up        all ranks of the host run              partial    only some of them do, ``have`` so many
     mismatch  ``worlds``: who came up instead        port       MASTER_PORT is taken here
@@ -22,8 +22,8 @@ import signal
 import time
 
 from ezpz.launch import survivors
+from ezpz.launch.host.connection import Link, Nobody
 from ezpz.launch.host.progress import Progress
-from ezpz.launch.link import Link, Nobody
 from ezpz.launch.pipes import Pipes
 from ezpz.launch.shims import Shims
 
