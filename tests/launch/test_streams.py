@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ezpz.launch import streams
-from ezpz.launch.streams import RankOutput
+from ezpz.launch.host import output
+from ezpz.launch.host.output import RankOutput
 
 TRACEBACK = b'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nValueError: no\n'
 CHAINED = TRACEBACK + b"\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK
@@ -302,8 +302,8 @@ def test_nothing_is_lost_or_turned_round_whatever_the_cuts(pieces, failed):
 
 
 def test_a_leader_imports_it_in_little_time(clean_env, tmp_path):
-    src = Path(streams.__file__).parents[2]
-    code = f"import sys; sys.path.insert(0, {str(src)!r}); import re, os; before = set(sys.modules); import ezpz.launch.streams; "
+    src = Path(output.__file__).parents[2]
+    code = f"import sys; sys.path.insert(0, {str(src)!r}); import re, os; before = set(sys.modules); import ezpz.launch.host.output; "
     code += "print(*(set(sys.modules) - before))"
     loaded = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code],

@@ -7,7 +7,7 @@ import signal
 import time
 
 from ezpz.launch import local_socket
-from ezpz.launch.streams import RankOutput
+from ezpz.launch.host.output import RankOutput
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
