@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.launch import survivors
 from ezpz.launch.causes import Failure, how
-from ezpz.launch.leading import UNSUPERVISED
+from ezpz.launch.host.start_agent import UNSUPERVISED
 
 if TYPE_CHECKING:
     from ezpz.launch.child import Child

@@ -124,7 +124,7 @@ def _become_leader(listener: _socket.socket, control: str, launch: str, placemen
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     import socket
 
-    from ezpz.launch.leading import lead_for_shims  # no shim but this one needs it
+    from ezpz.launch.host.start_agent import lead_for_shims
 
     return lead_for_shims(socket.socket(fileno=kept), control, launch, placement, index)
 
