@@ -97,7 +97,7 @@ class Shims:
             passed = -int(rest) in member.passed
             member.end(int(rest), "its launcher sent it that signal" if passed else "")
         elif word == "cannot":
-            from ezpz.launch.rank_start import cannot_run
+            from ezpz.launch.host.rank_start import cannot_run
 
             number, _, program = rest.partition(" ")
             member.end(cannot_run(int(number)), f"cannot run {program}: {os.strerror(int(number))}")

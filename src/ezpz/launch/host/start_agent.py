@@ -18,7 +18,7 @@ from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.host.agent import Leader
 from ezpz.launch.host.connection import Link, Nobody, connect
 from ezpz.launch.host.rank_process import Member
-from ezpz.launch.rank_start import FORWARDED, afford, be, bind, cannot_run, hold_port, name_interface, pipes, start
+from ezpz.launch.host.rank_start import FORWARDED, afford, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.ranks import Ranks, expand_counts
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
