@@ -6,7 +6,7 @@ import pytest
 
 import ezpz
 from ezpz.launch.grouping import Place, locate, summarise
-from ezpz.launch.stacks import Frame, parse_dump
+from ezpz.launch.host.stacks import Frame, parse_dump
 
 OWN = Path(ezpz.__file__).parent
 SITE = "/venv/lib/python3.11/site-packages"

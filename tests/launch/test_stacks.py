@@ -12,7 +12,7 @@ import pytest
 import ezpz
 from ezpz.launch import recorder
 from ezpz.launch.grouping import locate, summarise
-from ezpz.launch.stacks import Frame, kernel_state, parse_dump, py_spy, pythons, stage_of
+from ezpz.launch.host.stacks import Frame, kernel_state, parse_dump, py_spy, pythons, stage_of
 from lab.listener import Listener, as_rank
 from lab.process import wait_until
 
@@ -223,7 +223,7 @@ def test_py_spy_that_is_refused_or_strange_is_no_answer(spy):
 
 
 def test_py_spy_that_hangs_is_killed_with_all_it_started(spy, monkeypatch, tmp_path):
-    monkeypatch.setattr("ezpz.launch.stacks._PY_SPY_SECONDS", 0.5)
+    monkeypatch.setattr("ezpz.launch.host.stacks._PY_SPY_SECONDS", 0.5)
     spy(f"sleep 600 & echo $! > {tmp_path}/child; wait")
     assert py_spy(7) is None
     child = int((tmp_path / "child").read_text())

@@ -110,7 +110,7 @@ class Hangs:
 
     def _summary(self) -> str:
         from ezpz.launch.grouping import locate, summarise
-        from ezpz.launch.stacks import Frame
+        from ezpz.launch.host.stacks import Frame
 
         places = []
         for rank in self._found:

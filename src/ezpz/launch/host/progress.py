@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.agent import Leader
     from ezpz.launch.host.rank_process import Member
-    from ezpz.launch.stacks import Frame
+    from ezpz.launch.host.stacks import Frame
 
 __all__ = ["Progress"]
 
@@ -105,7 +105,7 @@ class Progress:
 
     def collect(self, *, fatal: bool, number: object) -> None:
         """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm."""
-        from ezpz.launch import stacks
+        from ezpz.launch.host import stacks
 
         self._asked, self._found, self._dumping = number, {}, []
         asks = {
@@ -136,7 +136,7 @@ class Progress:
 
     def _how(self, member: Member) -> tuple[int, int]:
         """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it has not told one."""
-        from ezpz.launch import stacks
+        from ezpz.launch.host import stacks
 
         pythons = stacks.pythons(member.pid)
         asked = next(((pid, member.dumps[pid]) for pid in pythons if pid in member.dumps), None)
@@ -149,7 +149,7 @@ class Progress:
         self._found[member.rank] = {"rank": member.rank, "pid": member.pid, "frames": frames, "where": where}
 
     def _tell_stacks(self) -> None:
-        from ezpz.launch import stacks
+        from ezpz.launch.host import stacks
 
         self._dump_by = None
         for member in self._dumping:
@@ -165,7 +165,7 @@ class Progress:
         self._leader.link.say("stacks", id=self._asked, **told)
 
     def _look(self, now: float) -> None:
-        from ezpz.launch import stacks
+        from ezpz.launch.host import stacks
 
         waiting = [member for member in self._leader.members.values() if member.alive and "torch" not in member.stages]
         for member in waiting:
@@ -195,7 +195,7 @@ def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
     """Return what py-spy sees in each process, all at the same time: it may take seconds."""
     import threading
 
-    from ezpz.launch import stacks
+    from ezpz.launch.host import stacks
 
     found: dict[int, list[Frame] | None] = {}
 
