@@ -11,7 +11,7 @@ import pytest
 
 import ezpz
 from ezpz.cli import kill as verb
-from ezpz.launch import survivors as alive
+from ezpz.launch.host import process_tree as alive
 from ezpz.launch.record import Index
 from lab import hosts, process
 from lab.require import require

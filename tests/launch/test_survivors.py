@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree
 from lab import hosts, process
 from lab.require import require
 
-SRC = str(Path(survivors.__file__).parents[2])
+SRC = str(Path(process_tree.__file__).parents[2])
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
@@ -109,12 +109,12 @@ def start(clean_env):
 
 def test_a_daemon_in_another_session_is_below_whoever_adopts(killer, survivors):
     assert killer(DAEMON, tagged=False) == "True [] [] []"
-    assert not survivors()
+    assert not process_tree()
 
 
 def test_a_daemon_that_nobody_adopted_is_found_by_its_environment(killer, survivors):
     assert killer(DAEMON, adopt=False) == "False [] [] []"
-    assert not survivors()
+    assert not process_tree()
 
 
 def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
@@ -126,22 +126,22 @@ def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
 def test_a_chain_of_forks_does_not_escape(killer, survivors, step, tagged):
     assert killer(CHAIN.replace("SETSID", step), tagged=tagged).endswith("[] [] []")
     time.sleep(0.2)
-    assert not survivors()
+    assert not process_tree()
 
 
 def test_a_process_that_forks_all_the_time_does_not_escape(killer, survivors):
     assert killer(SPRINKLER).endswith("[] [] []")
     time.sleep(0.2)
-    assert not survivors()
+    assert not process_tree()
 
 
 def test_only_the_launch_and_those_inside_it_are_tagged(start):
     outer, inner, other, longer = start("l7"), start("l7/in"), start("l8"), start("l77")
-    process.wait_until(lambda: len(survivors.tagged("l7")) == 2, 5, "exec of both")
-    assert survivors.tagged("l7") == sorted([outer.pid, inner.pid])
-    assert survivors.tagged("l7/in") == [inner.pid]
-    assert survivors.tagged("") == survivors.tagged("7") == []
-    assert set(survivors.children()) >= {outer.pid, inner.pid, other.pid, longer.pid}
+    process.wait_until(lambda: len(process_tree.tagged("l7")) == 2, 5, "exec of both")
+    assert process_tree.tagged("l7") == sorted([outer.pid, inner.pid])
+    assert process_tree.tagged("l7/in") == [inner.pid]
+    assert process_tree.tagged("") == process_tree.tagged("7") == []
+    assert set(process_tree.children()) >= {outer.pid, inner.pid, other.pid, longer.pid}
 
 
 def test_what_is_spared_lives_and_the_others_are_told_when_they_end(clean_env):
@@ -164,7 +164,7 @@ assert ended == [(kept.pid, 9)] and survivors.reap() == []
 def test_a_rank_dies_with_its_parent_by_the_signal_asked_for(clean_env, tmp_path):
     code = f"""
 import os, signal, sys
-from ezpz.launch.survivors import die_with_parent
+from ezpz.launch.host.process_tree import die_with_parent
 if os.fork() == 0:
     die_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / "term")!r}, "w").close(), os._exit(0)))
@@ -187,10 +187,10 @@ def test_a_process_of_another_host_on_this_machine_is_not_this_hosts(start):
     far = start("l9", ["unshare", "--net", "sleep", "300"])
     near = start("l9")
     process.wait_until(lambda: b"sleep" in Path(f"/proc/{far.pid}/cmdline").read_bytes()[:5], 5, "exec")
-    process.wait_until(lambda: survivors.tagged("l9") == [near.pid], 5, "exec")
+    process.wait_until(lambda: process_tree.tagged("l9") == [near.pid], 5, "exec")
 
 
 def test_it_costs_a_shim_next_to_nothing(clean_env):
-    code = "import sys; import ezpz.launch.survivors; print(sorted({'typing', 'ctypes', 're', 'json', 'socket'} & set(sys.modules)))"
+    code = "import sys; import ezpz.launch.host.process_tree; print(sorted({'typing', 'ctypes', 're', 'json', 'socket'} & set(sys.modules)))"
     env = {**clean_env, "PYTHONPATH": SRC}
     assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.cli.parsing import Parser
 from ezpz.cli.running import choose, table
 from ezpz.errors import EzpzError, UsageError, end_with
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _end(wishes: argparse.Namespace) -> int:
     named = {str(entry["launch_id"]): entry for entry in (running if wishes.all else ())}
     for word in wishes.ids:
         entry = choose(running, word)
-        if entry is None and not elsewhere and not survivors.tagged(word, everything=True):
+        if entry is None and not elsewhere and not process_tree.tagged(word, everything=True):
             raise UsageError(
                 f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of `ezpz kill`. "
                 f"Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
@@ -106,7 +106,7 @@ def _end(wishes: argparse.Namespace) -> int:
     left = {}
     for name, entry in named.items():
         _stop(entry, 0.0 if wishes.now else _PATIENCE)
-        left[name] = {os.uname().nodename: survivors.kill_all(name, everything=True)}
+        left[name] = {os.uname().nodename: process_tree.kill_all(name, everything=True)}
     try:
         if hosts is not None:
             for name, host, pids in _on_others(list(named), hosts):
@@ -185,6 +185,6 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
 
 def _end_here(ids: Sequence[str]) -> int:
     """Kill what carries these ids, and say on stdout what would not go; 0 in any case, so that no host stops the others."""
-    left = {name: survivors.kill_all(name, everything=True) for name in ids}
+    left = {name: process_tree.kill_all(name, everything=True) for name in ids}
     print(json.dumps({"host": os.uname().nodename, "left": left}), flush=True)
     return 0

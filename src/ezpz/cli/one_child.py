@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def run_benchmark_child(command: Sequence[str], log: Path) -> Ended:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=survivors.die_with_parent,  # noqa: PLW1509  # no thread runs here
+            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs here
         )
 
         def pass_on(number: int, _: FrameType | None) -> None:
@@ -97,12 +97,12 @@ def run(
         timeout: Seconds, or None.
         stdout: Where its output goes; as ours by default.
     """
-    survivors.adopt()
+    process_tree.adopt()
     child = subprocess.Popen(
         list(command),
         env=dict(environ),
         stdout=stdout,
-        preexec_fn=survivors.die_with_parent,  # noqa: PLW1509  # no thread runs here
+        preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs here
     )
     handlers = {number: signal.signal(number, _passing(child)) for number in (signal.SIGTERM, signal.SIGHUP)}
     handlers[signal.SIGINT] = signal.signal(signal.SIGINT, _passing(child, unless_typed=True))
@@ -112,7 +112,7 @@ def run(
         _end(child)
         code = 124
     finally:
-        survivors.kill_all(environ["EZPZ_LAUNCH_ID"])
+        process_tree.kill_all(environ["EZPZ_LAUNCH_ID"])
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code

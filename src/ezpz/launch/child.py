@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=survivors.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
         )
         child = cls(process.pid, os.path.basename(argv[0]), host)
         child._process = process

@@ -7,8 +7,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ezpz.launch import survivors
 from ezpz.launch.causes import Failure, how
+from ezpz.launch.host import process_tree
 from ezpz.launch.host.start_agent import UNSUPERVISED
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Children:
     def reap(self) -> list[Child]:
         """Return those that have ended since the last call; orphans that this process has adopted are reaped as well."""
         ended = []
-        for pid, status in survivors.reap():
+        for pid, status in process_tree.reap():
             for child in self.all:
                 if child.pid == pid:
                     child.ended(status)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from ezpz.launch import local_socket, survivors
+from ezpz.launch import local_socket
+from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_process import Member
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -81,7 +82,7 @@ class Shims:
         member.world, member.family = world, family
         member.shim, member.shim_pid = connection, int(pid)
         member.reach("shim", float(when))
-        self.servants |= {survivors.servant_of(int(pid))} - {0}
+        self.servants |= {process_tree.servant_of(int(pid))} - {0}
         self._leader.add(member)
 
     def _shim_said(self, member: Member | None, word: str, rest: str) -> None:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import LaunchError
-from ezpz.launch import local_socket, record, survivors
+from ezpz.launch import local_socket, record
 from ezpz.launch.causes import Failure, log_of
 from ezpz.launch.child import Child
 from ezpz.launch.contract import started_here
@@ -21,6 +21,7 @@ from ezpz.launch.control import Control
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
+from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import pair
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import lead_local
@@ -103,7 +104,7 @@ class _Parcels:
             stdout=write,
             pass_fds=[parcel],
             start_new_session=True,
-            preexec_fn=survivors.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
         )
         for end in (parcel, write):
             os.close(end)

@@ -7,12 +7,12 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ezpz.launch import survivors
 from ezpz.launch.causes import Failure, earliest, exit_code, last_words, log_of
 from ezpz.launch.children import Children
 from ezpz.launch.control import Piece
 from ezpz.launch.endgame import end_launcher, end_unheard, give_up, judge_launcher, not_started, release
 from ezpz.launch.hangs import Hangs
+from ezpz.launch.host import process_tree
 from ezpz.launch.news import hear
 from ezpz.launch.outcome import Outcome
 from ezpz.launch.signals import ENDING, Signals
@@ -88,7 +88,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
         self._signals.__enter__()
-        survivors.adopt()
+        process_tree.adopt()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +97,7 @@ class Supervisor:
         if (
             self.outcome.cause or self.killed
         ):  # where a leader or mpiexec was killed, nobody else can tidy up on this host
-            survivors.kill_all(self.launch, everything=True, own=False)
+            process_tree.kill_all(self.launch, everything=True, own=False)
         self._signals.__exit__()
         self.selector.close()
         self.hangs.close()

@@ -156,7 +156,7 @@ def _main(scheduler: str, job: str) -> int:
     """Ask the scheduler and print when the job ends and which command told it; print nothing when none does."""
     from ezpz.cluster import SCHEDULERS, probe
     from ezpz.errors import EzpzError
-    from ezpz.launch.survivors import die_with_parent
+    from ezpz.launch.host.process_tree import die_with_parent
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by an exception, so that the command is killed too
     die_with_parent(signal.SIGTERM)

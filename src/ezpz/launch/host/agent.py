@@ -21,7 +21,7 @@ import selectors
 import signal
 import time
 
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Link, Nobody
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.pipes import Pipes
@@ -85,7 +85,7 @@ class Leader:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (*_OURS, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, (lambda *_: None) if obeys_signals and number in _OURS else signal.SIG_IGN)
-        survivors.adopt()
+        process_tree.adopt()
         self.watch(read, self._signalled)
 
     def stranger_came(self) -> None:
@@ -114,7 +114,7 @@ class Leader:
 
     def _signalled(self, fd: int) -> None:
         numbers = os.read(fd, 4096)
-        for pid, status in survivors.reap():
+        for pid, status in process_tree.reap():
             member = next(
                 (member for member in self.members.values() if member.pid == pid and not member.shim_pid), None
             )
@@ -145,7 +145,7 @@ class Leader:
             elif what == "lost":
                 self.selector.unregister(self.link.control)  # type: ignore[arg-type]  # Nobody has no orders
                 self._kill()
-                survivors.kill_all(self.launch, everything=True)
+                process_tree.kill_all(self.launch, everything=True)
                 for servant in self.shims.servants:
                     _kill(servant)
                 self._over = True
@@ -205,7 +205,7 @@ class Leader:
             return
         # What a killed shim had adopted is nobody's now.
         lost = any(member.shim_pid and not member.shim for member in self.members.values())
-        stuck = survivors.kill_all(self.launch) if lost or not survivors.childless() else []
+        stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
         self.progress.report(final=True)
         self.progress.clear()
         self.link.flush()
@@ -228,7 +228,7 @@ class Leader:
         for member in self._alive():
             member.signal(signal.SIGKILL, group=self.own_session)
         shims = {member.shim_pid for member in self.members.values() if member.shim}
-        stuck = survivors.kill_all(self.launch, spare=shims, below=shims)
+        stuck = process_tree.kill_all(self.launch, spare=shims, below=shims)
         for member in self._alive():
             member.by_us = True
             member.end(-signal.SIGKILL)

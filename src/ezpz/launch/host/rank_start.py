@@ -8,7 +8,7 @@ import errno
 import os
 import sys
 
-from ezpz.launch.survivors import die_with_parent
+from ezpz.launch.host.process_tree import die_with_parent
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ if __name__ == "__main__":
     )  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch import local_socket, recorder, survivors
+from ezpz.launch import local_socket, recorder
 from ezpz.launch.contract import rank_variables, threads
+from ezpz.launch.host import process_tree
 from ezpz.launch.host.agent import Leader
 from ezpz.launch.host.connection import Link, Nobody, connect
 from ezpz.launch.host.rank_process import Member
@@ -34,7 +35,7 @@ _SHIMS_HAVE_GONE = 10**9  # ranks expected on a host of which nobody knows which
 
 def lead_for_shims(listener: socket.socket, control: str, launch: str, placement: str, index: int | None) -> int:
     """Lead a host whose ranks are started by ``mpiexec`` or ``srun``; they run on when the launcher cannot be reached."""
-    survivors.call_me("ezpz-leader")
+    process_tree.call_me("ezpz-leader")
     counts = list(expand_counts(placement))
     expected = _SHIMS_HAVE_GONE if index is None else counts[index]
     link: Link | Nobody
@@ -71,7 +72,7 @@ def lead_local(
         settings: What the launcher tells every leader.
         terminal: The only rank keeps the launcher's terminal, so that a debugger works.
     """
-    survivors.call_me("ezpz-leader")
+    process_tree.call_me("ezpz-leader")
     if not terminal:
         os.setsid()
     leader = Leader(Link(*ends), launch, len(ranks), settings, own_session=not terminal)
@@ -90,24 +91,24 @@ def main(words: Sequence[str]) -> int:
 
     This process only waits for the leader, its child: when somebody kills that, it kills what would be left.
     """
-    survivors.adopt()
+    process_tree.adopt()
     pid = os.fork()
     if not pid:
-        survivors.die_with_parent(signal.SIGTERM)
+        process_tree.die_with_parent(signal.SIGTERM)
         be(lambda: _lead(int(words[0])))
     for number in FORWARDED:  # the leader hears them too, and decides
         signal.signal(number, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _, status = os.waitpid(pid, 0)
-    if not survivors.childless():
-        survivors.kill_all("")
+    if not process_tree.childless():
+        process_tree.kill_all("")
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
 def _lead(index: int) -> int:
     from ezpz.launch.parcel import unpack
 
-    survivors.call_me("ezpz-leader")
+    process_tree.call_me("ezpz-leader")
     link: Link | Nobody = Nobody()
     try:
         parcel = unpack(0)
