@@ -15,7 +15,7 @@ from ezpz.launch import Placement
 from ezpz.launch.binding import Binding
 from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.flavours.ssh import LEADER, command, leader_line
-from ezpz.launch.parcel import pack, to_bytes, unpack
+from ezpz.launch.host.payload import pack, to_bytes, unpack
 from ezpz.ranks import CONTRACT
 from lab.shown import SHOW, shown
 from lab.ssh import READY, Site

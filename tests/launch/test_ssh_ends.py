@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ezpz.launch.flavours.ssh import LEADER
-from ezpz.launch.parcel import pack
+from ezpz.launch.host.payload import pack
 from lab import process as lab
 from lab.ssh import READY, Site
 

@@ -23,10 +23,10 @@ from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import pair
+from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import lead_local
 from ezpz.launch.master import addresses
-from ezpz.launch.parcel import pack
 from ezpz.launch.supervise import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _lead(index: int) -> int:
-    from ezpz.launch.parcel import unpack
+    from ezpz.launch.host.payload import unpack
 
     process_tree.call_me("ezpz-leader")
     link: Link | Nobody = Nobody()
@@ -131,7 +131,7 @@ def _lead(index: int) -> int:
 
 def _start_host(leader: Leader, index: int, counts: list[int], command: list[str], environ: dict[str, str]) -> None:
     """Start one host's ranks; only rank 0 reads what follows the parcel."""
-    from ezpz.launch.parcel import to_bytes
+    from ezpz.launch.host.payload import to_bytes
 
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
     if "HOSTNAME" in environ:  # true of the launcher's host alone, as bash sets and some shells export it
@@ -188,7 +188,7 @@ def _start_own(
 
 
 def _enter(folder: str) -> None:
-    from ezpz.launch.parcel import to_bytes
+    from ezpz.launch.host.payload import to_bytes
 
     try:
         os.chdir(to_bytes(folder))
