@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.launch import recorder
 from ezpz.launch.grouping import locate, summarise
+from ezpz.launch.host import rank_start
 from ezpz.launch.host.stacks import Frame, kernel_state, parse_dump, py_spy, pythons, stage_of
 from lab.listener import Listener, as_rank
 from lab.process import wait_until
@@ -243,7 +243,7 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
     """One launch for all that needs torch: each rank's stages, its stack by signal and by abort, and the flight recorder."""
     listener = Listener()
     (tmp_path / "recorder").mkdir()
-    recording = recorder.settings(str(tmp_path / "recorder"), clean_env)
+    recording = rank_start.settings(str(tmp_path / "recorder"), clean_env)
     common = {"PYTHONPATH": SRC, "PYTHONFAULTHANDLER": "1", **recording}
     ranks = [start([sys.executable, HANG_TORCH], **as_rank(rank, 3, listener.address), **common) for rank in range(3)]
     wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(3)), 100, "the ranks")
@@ -273,7 +273,7 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
         assert place.file == str(HANG_TORCH)
     assert all(process.poll() is None for process in ranks)  # looking does no harm
 
-    dumps = recorder.ask(str(tmp_path / "recorder"), range(4))
+    dumps = rank_start.ask(str(tmp_path / "recorder"), range(4))
     assert [Path(path).name for path in dumps] == ["rank_0", "rank_1", "rank_2"]
     last = pickle.loads(Path(dumps[0]).read_bytes())["entries"][-1]
     assert (last["profiling_name"], last["state"]) == ("gloo:all_reduce", "scheduled")

@@ -253,11 +253,11 @@ class Start:
 
     def _recorded(self, plan: LaunchPlan, log_dir: str) -> dict[str, Setting]:
         """Return what lets torch keep a record of the last collectives, for a run that may be ended because it hangs."""
-        from ezpz.launch import recorder
+        from ezpz.launch.host import rank_start
 
         folder = os.path.join(log_dir or private_folder("recorder"), f"recorder-{plan.run_id}")
         self.settings["recorder"] = folder
-        told = {"EZPZ_RECORDER": folder, **recorder.settings(folder, plan.environ)}
+        told = {"EZPZ_RECORDER": folder, **rank_start.settings(folder, plan.environ)}
         return {name: Setting(value, "--timeout or --idle-timeout") for name, value in told.items()}
 
     def run(self) -> int:

@@ -130,9 +130,9 @@ class Progress:
     def clear(self) -> None:
         """Take away what the flight recorder needed."""
         if self._leader.settings.get("recorder"):
-            from ezpz.launch import recorder
+            from ezpz.launch.host import rank_start
 
-            recorder.clear(self._leader.settings["recorder"])
+            rank_start.clear(self._leader.settings["recorder"])
 
     def _how(self, member: Member) -> tuple[int, int]:
         """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it has not told one."""
@@ -158,9 +158,9 @@ class Progress:
         dumps: list[str] = []
         folder = self._leader.settings.get("recorder")
         if folder:
-            from ezpz.launch import recorder
+            from ezpz.launch.host import rank_start
 
-            dumps = recorder.ask(folder, list(self._found))
+            dumps = rank_start.ask(folder, list(self._found))
         told = {"host": os.uname().nodename, "ranks": list(self._found.values()), "dumps": dumps}
         self._leader.link.say("stacks", id=self._asked, **told)
 

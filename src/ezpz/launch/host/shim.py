@@ -194,9 +194,9 @@ class _Shim:
     def run(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> int:
         """Run the command to its end, with all that it left behind, and return the exit code for the launcher."""
         if environ.get("EZPZ_RECORDER"):
-            from ezpz.launch import recorder  # only where a time limit is set
+            from ezpz.launch.host import rank_start
 
-            recorder.make_room(environ, environ["EZPZ_RECORDER"])
+            rank_start.make_room(environ, environ["EZPZ_RECORDER"])
         reads = self._ranks.rank == 0 and environ.pop("EZPZ_STDIN", "") != "none"
         self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus)
         if problem:

@@ -13,9 +13,9 @@ if __name__ == "__main__":
     )  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch import local_socket, recorder
+from ezpz.launch import local_socket
 from ezpz.launch.contract import rank_variables, threads
-from ezpz.launch.host import process_tree
+from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.agent import Leader
 from ezpz.launch.host.connection import Link, Nobody, connect
 from ezpz.launch.host.rank_process import Member
@@ -176,7 +176,7 @@ def _start_own(
     if note:
         leader.link.say("note", text=f"rank {rank} {note}")
     if leader.settings.get("recorder"):
-        recorder.make_room(environ, leader.settings["recorder"])
+        rank_start.make_room(environ, leader.settings["recorder"])
     ours, its = pipes() if piped else ((), None)
     pid, problem = start(
         command, environ, reads=reads, output=its, cpus=None if note else cpus, own_session=leader.own_session
