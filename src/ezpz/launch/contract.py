@@ -5,7 +5,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
 
     EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
     EZPZ_CONTROL=secret@port@address,address   where the launcher listens for the leader of each host; ranks do not see it
-    EZPZ_SOCKET=@ezpz-5f3a…  where the leader of this host listens for shims and ranks (`ezpz.launch.local_socket`)
+    EZPZ_SOCKET=@ezpz-5f3a…  where the leader of this host listens for shims and ranks (`ezpz.launch.host.connection`)
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone

@@ -12,8 +12,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch import local_socket
 from ezpz.launch.causes import Failure
+from ezpz.launch.host import connection
 
 if TYPE_CHECKING:
     from ezpz.launch.supervise import Supervisor
@@ -51,7 +51,7 @@ class Hangs:
 
     def listen(self) -> None:
         """Let `ezpz stacks` ask; without a socket the run goes on unasked."""
-        listener = local_socket.claim(self.socket) if self.socket else None
+        listener = connection.claim(self.socket) if self.socket else None
         if listener:
             self._listener = socket.socket(fileno=listener.detach())
             self._listener.setblocking(False)
@@ -136,7 +136,7 @@ class Hangs:
             connection, _ = listener.accept()
         except OSError:  # it went away again
             return
-        if not local_socket.is_own(connection):
+        if not connection.is_own(connection):
             connection.close()
             return
         self._askers.append(connection)

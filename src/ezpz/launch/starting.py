@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import LaunchError
-from ezpz.launch import local_socket, record
+from ezpz.launch import record
 from ezpz.launch.causes import Failure, log_of
 from ezpz.launch.child import Child
 from ezpz.launch.contract import started_here
@@ -21,7 +21,7 @@ from ezpz.launch.control import Control
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
-from ezpz.launch.host import process_tree
+from ezpz.launch.host import connection, process_tree
 from ezpz.launch.host.connection import pair
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
@@ -248,7 +248,7 @@ class Start:
         ours = piped(plan)
         if limits.run is not None or limits.idle is not None:
             ours |= self._recorded(plan, log_dir)
-        where = local_socket.address(plan.run_id, private_folder("sockets") if sys.platform != "linux" else "")
+        where = connection.address(plan.run_id, private_folder("sockets") if sys.platform != "linux" else "")
         self.plan = plan.and_settings({"EZPZ_SOCKET": Setting(where, "this launch"), **ours})
 
     def _recorded(self, plan: LaunchPlan, log_dir: str) -> dict[str, Setting]:
@@ -355,7 +355,7 @@ class Start:
 def asking_address(launch: str) -> str:
     """Return where `ezpz stacks` asks a launch."""
     name = f"launch-{launch.replace('/', '+')}"
-    return local_socket.address(name, private_folder("sockets") if sys.platform != "linux" else "")
+    return connection.address(name, private_folder("sockets") if sys.platform != "linux" else "")
 
 
 def has_input() -> bool:

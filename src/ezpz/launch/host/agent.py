@@ -21,7 +21,6 @@ import selectors
 import signal
 import time
 
-from ezpz.launch import local_socket
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Link, Nobody
 from ezpz.launch.host.progress import Progress
@@ -61,7 +60,7 @@ class Shims:
             connection, _ = listener.accept()
         except OSError:  # it went away again
             return
-        if not local_socket.is_own(connection):
+        if not connection.is_own(connection):
             connection.close()
             return
         connection.setblocking(False)
@@ -71,7 +70,7 @@ class Shims:
     def _hear(self, connection: socket.socket) -> None:
         """Read what a shim or a rank says."""
         try:
-            data, fds = local_socket.receive(connection)
+            data, fds = connection.receive(connection)
         except BlockingIOError:
             return
         except OSError:

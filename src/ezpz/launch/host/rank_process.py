@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from ezpz.launch import local_socket
+from ezpz.launch.host import connection
 from ezpz.launch.host.output import RankOutput
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -111,7 +111,7 @@ class Member:
         """Tell its shim something."""
         if self.shim:
             try:
-                local_socket.send(self.shim, line)
+                connection.send(self.shim, line)
             except OSError:
                 pass  # its end is noticed by reading
 

@@ -30,9 +30,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 
 from ezpz.errors import EzpzError, LaunchError
 from ezpz.launch.contract import rank_variables, threads, unquoted
+from ezpz.launch.host.connection import claim, reach, send
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import FORWARDED, be, bind, cannot_run, hold_port, name_interface, pipes, start
-from ezpz.launch.local_socket import claim, reach, send
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling

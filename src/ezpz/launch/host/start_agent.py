@@ -13,9 +13,8 @@ if __name__ == "__main__":
     )  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
-from ezpz.launch import local_socket
 from ezpz.launch.contract import rank_variables, threads
-from ezpz.launch.host import process_tree, rank_start
+from ezpz.launch.host import connection, process_tree, rank_start
 from ezpz.launch.host.agent import Leader
 from ezpz.launch.host.connection import Link, Nobody, connect
 from ezpz.launch.host.rank_process import Member
@@ -157,7 +156,7 @@ def _start_host(leader: Leader, index: int, counts: list[int], command: list[str
 
 def _let_in(leader: Leader, environ: dict[str, str]) -> None:
     """Listen for ranks; lines that were pasted by hand name no socket."""
-    listener = local_socket.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
+    listener = connection.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
     if listener:
         leader.shims.listen(socket.socket(fileno=listener.detach()))
 
