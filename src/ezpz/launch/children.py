@@ -13,7 +13,7 @@ from ezpz.launch.host.start_agent import UNSUPERVISED
 
 if TYPE_CHECKING:
     from ezpz.launch.child import Child
-    from ezpz.launch.supervise import Supervisor
+    from ezpz.launch.run.supervisor import Supervisor
 
 __all__ = ["Children"]
 

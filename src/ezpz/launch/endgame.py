@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ezpz.launch.causes import Failure
 
 if TYPE_CHECKING:
-    from ezpz.launch.supervise import Supervisor
+    from ezpz.launch.run.supervisor import Supervisor
 
 __all__ = ["end_launcher", "end_unheard", "give_up", "judge_launcher", "not_started", "release"]
 

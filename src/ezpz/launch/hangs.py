@@ -16,7 +16,7 @@ from ezpz.launch.causes import Failure
 from ezpz.launch.host import connection
 
 if TYPE_CHECKING:
-    from ezpz.launch.supervise import Supervisor
+    from ezpz.launch.run.supervisor import Supervisor
 
 __all__ = ["Hangs"]
 

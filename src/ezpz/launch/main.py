@@ -23,9 +23,9 @@ from ezpz.launch.master import choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
 from ezpz.launch.outcome import Limits
 from ezpz.launch.planning import draw_up, survey
+from ezpz.launch.run.supervisor import PORT_TAKEN
 from ezpz.launch.screen import Screen
 from ezpz.launch.starting import Start
-from ezpz.launch.supervise import PORT_TAKEN
 from ezpz.launch.wall import Wall
 
 if TYPE_CHECKING:

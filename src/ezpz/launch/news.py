@@ -9,7 +9,7 @@ from ezpz.launch.causes import PASSED_ON, SHIM_KILLED, Failure, exit_code, how
 
 if TYPE_CHECKING:
     from ezpz.launch.control import Event
-    from ezpz.launch.supervise import Supervisor
+    from ezpz.launch.run.supervisor import Supervisor
 
 __all__ = ["hear"]
 

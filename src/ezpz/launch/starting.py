@@ -27,7 +27,7 @@ from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import lead_local
 from ezpz.launch.master import addresses
-from ezpz.launch.supervise import PORT_TAKEN, Supervisor
+from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:
     import socket
