@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from ezpz.launch.causes import Failure, earliest, how, last_words, log_of
 from ezpz.launch.choice import Choice
 from ezpz.launch.outcome import Outcome
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.run.failures import Failure, earliest, how, last_words, log_of
 from ezpz.launch.world import World
 
 

@@ -7,9 +7,9 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ezpz.launch.causes import Failure, how
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.start_agent import UNSUPERVISED
+from ezpz.launch.run.failures import Failure, how
 
 if TYPE_CHECKING:
     from ezpz.launch.child import Child

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ezpz.launch.causes import Failure
+from ezpz.launch.run.failures import Failure
 
 if TYPE_CHECKING:
     from ezpz.launch.run.supervisor import Supervisor

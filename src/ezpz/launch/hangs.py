@@ -12,8 +12,8 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.causes import Failure
 from ezpz.launch.host import connection
+from ezpz.launch.run.failures import Failure
 
 if TYPE_CHECKING:
     from ezpz.launch.run.supervisor import Supervisor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.causes import PASSED_ON, SHIM_KILLED, Failure, exit_code, how
+from ezpz.launch.run.failures import PASSED_ON, SHIM_KILLED, Failure, exit_code, how
 
 if TYPE_CHECKING:
     from ezpz.launch.control import Event

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ezpz.launch.causes import Failure
+    from ezpz.launch.run.failures import Failure
 
 __all__ = ["Limits", "Outcome"]
 

@@ -241,7 +241,7 @@ class Nobody:
     def say(self, kind: str, **told: object) -> None:
         """Say what a person should know."""
         if kind == "ended":
-            from ezpz.launch.causes import how
+            from ezpz.launch.run.failures import how
 
             rank, pid, code = (int(str(told[name])) for name in ("rank", "pid", "code"))
             self.show(rank, 2, f"ezpz: rank {rank} on host {os.uname().nodename} (pid {pid}) {how(code)}\n".encode())
