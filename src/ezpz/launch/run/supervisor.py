@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from ezpz.launch.children import Children
 from ezpz.launch.control import Piece
 from ezpz.launch.endgame import end_launcher, end_unheard, give_up, judge_launcher, not_started, release
-from ezpz.launch.hangs import Hangs
 from ezpz.launch.host import process_tree
 from ezpz.launch.news import hear
 from ezpz.launch.outcome import Outcome
 from ezpz.launch.run.failures import Failure, earliest, exit_code, last_words, log_of
+from ezpz.launch.run.hangs import Hangs
 from ezpz.launch.signals import ENDING, Signals
 from ezpz.launch.stages import Stages
 from ezpz.launch.world import World
