@@ -12,7 +12,7 @@ from ezpz.launch.host.start_agent import UNSUPERVISED
 from ezpz.launch.run.failures import Failure, how
 
 if TYPE_CHECKING:
-    from ezpz.launch.child import Child
+    from ezpz.launch.run.child import Child
     from ezpz.launch.run.supervisor import Supervisor
 
 __all__ = ["Children"]

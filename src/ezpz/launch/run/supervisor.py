@@ -22,10 +22,10 @@ from ezpz.launch.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ezpz.launch.child import Child
     from ezpz.launch.control import Control
     from ezpz.launch.outcome import Limits
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.child import Child
     from ezpz.launch.screen import Screen
     from ezpz.launch.wall import Wall
 
