@@ -10,7 +10,7 @@ from ezpz.launch.outcome import Outcome
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.run.failures import Failure, earliest, how, last_words, log_of
-from ezpz.launch.world import World
+from ezpz.launch.run.world import World
 
 
 def failure(rank, at, status=1, **more):

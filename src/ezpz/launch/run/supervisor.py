@@ -15,9 +15,9 @@ from ezpz.launch.news import hear
 from ezpz.launch.outcome import Outcome
 from ezpz.launch.run.failures import Failure, earliest, exit_code, last_words, log_of
 from ezpz.launch.run.hangs import Hangs
+from ezpz.launch.run.world import World
 from ezpz.launch.signals import ENDING, Signals
 from ezpz.launch.stages import Stages
-from ezpz.launch.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
