@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ezpz.errors import LaunchError
-from ezpz.launch.control import Control, Event, Piece
 from ezpz.launch.host.connection import Link, connect, pair
+from ezpz.launch.run.control import Control, Event, Piece
 from lab.process import wait_until
 
 

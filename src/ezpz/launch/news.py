@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.launch.run.failures import PASSED_ON, SHIM_KILLED, Failure, exit_code, how
 
 if TYPE_CHECKING:
-    from ezpz.launch.control import Event
+    from ezpz.launch.run.control import Event
     from ezpz.launch.run.supervisor import Supervisor
 
 __all__ = ["hear"]

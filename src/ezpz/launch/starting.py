@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import LaunchError
 from ezpz.launch import record
 from ezpz.launch.contract import started_here
-from ezpz.launch.control import Control
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
@@ -26,6 +25,7 @@ from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import lead_local
 from ezpz.launch.master import addresses
 from ezpz.launch.run.child import Child
+from ezpz.launch.run.control import Control
 from ezpz.launch.run.failures import Failure, log_of
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 

@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING
 
 from ezpz.launch.children import Children
-from ezpz.launch.control import Piece
 from ezpz.launch.endgame import end_launcher, end_unheard, give_up, judge_launcher, not_started, release
 from ezpz.launch.host import process_tree
 from ezpz.launch.news import hear
 from ezpz.launch.outcome import Outcome
+from ezpz.launch.run.control import Piece
 from ezpz.launch.run.failures import Failure, earliest, exit_code, last_words, log_of
 from ezpz.launch.run.hangs import Hangs
 from ezpz.launch.run.world import World
@@ -22,10 +22,10 @@ from ezpz.launch.stages import Stages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ezpz.launch.control import Control
     from ezpz.launch.outcome import Limits
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.child import Child
+    from ezpz.launch.run.control import Control
     from ezpz.launch.screen import Screen
     from ezpz.launch.wall import Wall
 
