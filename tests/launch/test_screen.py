@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ezpz.launch import screen
-from ezpz.launch.screen import Screen
+from ezpz.launch.run import terminal
+from ezpz.launch.run.terminal import Screen
 
 WARNING = b"a.py:3: UserWarning: this is old\n"
 PAIR = WARNING + b"  model = build()\n"
@@ -243,7 +243,7 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
 def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
     """Both streams share one pipe, as with `2>&1`; every piece is one line of its own letter."""
     read, write = os.pipe()
-    screen = Screen(4, label=label, out=write, err=os.dup(write))
+    terminal = Screen(4, label=label, out=write, err=os.dup(write))
     got = []
     reader = threading.Thread(target=lambda: got.extend(iter(lambda: os.read(read, 65536), b"")))
     reader.start()
@@ -251,12 +251,12 @@ def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
     for rank, stream, size, whole in pieces:
         letter = b"abcdefgh"[rank * 2 + stream - 1 :][:1]
         sent[rank, stream] += letter * size
-        screen.show(rank, stream, letter * size + b"\n" * whole, 0.0)
-        for fd in screen.wants():
+        terminal.show(rank, stream, letter * size + b"\n" * whole, 0.0)
+        for fd in terminal.wants():
             if select.select([], [fd], [], 0)[1]:
-                screen.write(fd)
-    screen.close()
-    os.close(screen._fds[1])
+                terminal.write(fd)
+    terminal.close()
+    os.close(terminal._fds[1])
     os.close(write)
     reader.join(10)
     os.close(read)
@@ -270,22 +270,22 @@ def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
 
 @pytest.mark.timeout(60)
 def test_a_reader_that_reads_nothing_holds_nobody_up(pipe, make_files):
-    screen = Screen(2, out=pipe.writer, err=make_files().fds[1])
+    terminal = Screen(2, out=pipe.writer, err=make_files().fds[1])
     total = 0
-    while not screen.full:
-        screen.show(0, 1, b"x" * 9999 + b"\n", 0.0)
+    while not terminal.full:
+        terminal.show(0, 1, b"x" * 9999 + b"\n", 0.0)
         total += 10000
-        while screen.wants() and select.select([], screen.wants(), [], 0)[1]:
-            screen.write(pipe.writer)
-    assert screen.wants() == [pipe.writer]
+        while terminal.wants() and select.select([], terminal.wants(), [], 0)[1]:
+            terminal.write(pipe.writer)
+    assert terminal.wants() == [pipe.writer]
     assert os.get_blocking(pipe.writer)
     got = []
     thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, total)))
     thread.start()
-    screen.close()
+    terminal.close()
     thread.join(30)
     assert got == [(b"x" * 9999 + b"\n") * (total // 10000)]
-    assert (screen.full, screen.wants()) == (False, [])
+    assert (terminal.full, terminal.wants()) == (False, [])
 
 
 def pipe_read(fd, total):
@@ -297,63 +297,63 @@ def pipe_read(fd, total):
 
 def test_a_reader_that_has_gone_ends_one_stream_and_not_the_job(pipe, make_files):
     files = make_files()
-    screen = Screen(2, out=pipe.writer, err=files.fds[1])
-    screen.show(0, 1, b"one\n", 0.0)
+    terminal = Screen(2, out=pipe.writer, err=files.fds[1])
+    terminal.show(0, 1, b"one\n", 0.0)
     pipe.close_reader()
-    screen.write(pipe.writer)
-    assert screen.lost == {pipe.writer: "Broken pipe"}
-    screen.show(0, 1, b"two\n" * 1000000, 0.0)
-    screen.show(0, 2, b"err\n", 0.0)
-    assert (screen.wants(), screen.full, files.err()) == ([], False, b"err\n")
-    screen.close()
+    terminal.write(pipe.writer)
+    assert terminal.lost == {pipe.writer: "Broken pipe"}
+    terminal.show(0, 1, b"two\n" * 1000000, 0.0)
+    terminal.show(0, 2, b"err\n", 0.0)
+    assert (terminal.wants(), terminal.full, files.err()) == ([], False, b"err\n")
+    terminal.close()
 
 
 def test_a_full_disk_ends_one_stream_and_not_the_job(make_files):
     files = make_files()
     full = os.open("/dev/full", os.O_WRONLY)
-    screen = Screen(2, out=full, err=files.fds[1])
-    screen.show(0, 1, b"one\n", 0.0)
-    screen.say("ezpz: ours")
-    screen.close()
+    terminal = Screen(2, out=full, err=files.fds[1])
+    terminal.show(0, 1, b"one\n", 0.0)
+    terminal.say("ezpz: ours")
+    terminal.close()
     os.close(full)
-    assert screen.lost == {full: "No space left on device"}
+    assert terminal.lost == {full: "No space left on device"}
     assert files.err() == b"ezpz: ours\n"
 
 
 def test_a_closed_descriptor_and_the_null_device_are_nobody():
     null, closed = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
     os.close(closed)
-    screen = Screen(2, out=null, err=closed)
-    screen.show(0, 1, b"one\n", 0.0)
-    screen.show(0, 2, b"one\n", 0.0)
-    assert (screen.wants(), screen.lost) == ([], {closed: "Bad file descriptor"})
-    screen.close()
+    terminal = Screen(2, out=null, err=closed)
+    terminal.show(0, 1, b"one\n", 0.0)
+    terminal.show(0, 2, b"one\n", 0.0)
+    assert (terminal.wants(), terminal.lost) == ([], {closed: "Bad file descriptor"})
+    terminal.close()
     os.close(null)
 
 
 def test_many_short_pieces_and_one_large_one_arrive_in_order(pipe):
-    screen = Screen(2, out=pipe.writer, err=pipe.writer)
+    terminal = Screen(2, out=pipe.writer, err=pipe.writer)
     pieces = [b"%d\n" % number for number in range(3000)] + [b"x" * 30000 + b"\n"] + [b"y\n"] * 10
     for piece in pieces:
-        screen.show(0, 1, piece, 0.0)
+        terminal.show(0, 1, piece, 0.0)
     got = []
     thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, len(b"".join(pieces)))))
     thread.start()
-    while screen.wants():
-        select.select([], screen.wants(), [])
-        screen.write(pipe.writer)
+    while terminal.wants():
+        select.select([], terminal.wants(), [])
+        terminal.write(pipe.writer)
     thread.join(30)
     assert got == [b"".join(pieces)]
 
 
 def test_somebody_elses_non_blocking_pipe_loses_nothing(pipe):
     os.set_blocking(pipe.writer, False)
-    screen = Screen(2, out=pipe.writer, err=pipe.writer)
-    screen.show(0, 1, b"x" * 300000, 0.0)
+    terminal = Screen(2, out=pipe.writer, err=pipe.writer)
+    terminal.show(0, 1, b"x" * 300000, 0.0)
     got = []
     thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, 300000)))
     thread.start()
-    screen.close()
+    terminal.close()
     thread.join(30)
     assert got == [b"x" * 300000]
 
@@ -362,23 +362,23 @@ def test_somebody_elses_non_blocking_pipe_loses_nothing(pipe):
 def test_a_terminal_that_stands_still_holds_nobody_up():
     master, slave = pty.openpty()
     tty.setraw(slave)
-    screen = Screen(2, out=slave, err=os.dup(slave))
+    terminal = Screen(2, out=slave, err=os.dup(slave))
     for number in range(200):
-        screen.show(number % 2, 1 + number % 2, b"%d" % (number % 2) * 999 + b"\n", 0.0)
-        for fd in screen.wants():
+        terminal.show(number % 2, 1 + number % 2, b"%d" % (number % 2) * 999 + b"\n", 0.0)
+        for fd in terminal.wants():
             if select.select([], [fd], [], 0)[1]:
-                screen.write(fd)
-    assert screen.wants() == [slave]
+                terminal.write(fd)
+    assert terminal.wants() == [slave]
     assert os.get_blocking(slave)
     data = b""
     while len(data) < 200000:
         if select.select([master], [], [], 0)[0]:
             data += os.read(master, 65536)
-        for fd in screen.wants():
+        for fd in terminal.wants():
             if select.select([], [fd], [], 0)[1]:
-                screen.write(fd)
+                terminal.write(fd)
     assert data == (b"0" * 999 + b"\n" + b"1" * 999 + b"\n") * 100
-    os.close(screen._fds[1])
+    os.close(terminal._fds[1])
     os.close(slave)
     os.close(master)
 
@@ -386,23 +386,23 @@ def test_a_terminal_that_stands_still_holds_nobody_up():
 def test_both_streams_on_one_terminal_share_its_lines():
     master, slave = pty.openpty()
     tty.setraw(slave)
-    screen = Screen(2, out=slave, err=os.dup(slave))
-    screen.show(0, 1, b"step 3 ", 0.0)
-    screen.show(1, 2, b"oh\n", 0.0)
-    screen.say("ezpz: ours")
-    screen.close()
+    terminal = Screen(2, out=slave, err=os.dup(slave))
+    terminal.show(0, 1, b"step 3 ", 0.0)
+    terminal.show(1, 2, b"oh\n", 0.0)
+    terminal.say("ezpz: ours")
+    terminal.close()
     assert os.read(master, 100) == b"step 3 \noh\nezpz: ours\n"
     os.close(master)
-    screen.show(0, 1, b"nobody sees this\n", 0.0)
-    screen.close()
-    assert screen.lost == {slave: "Input/output error", screen._fds[1]: "Input/output error"}
-    os.close(screen._fds[1])
+    terminal.show(0, 1, b"nobody sees this\n", 0.0)
+    terminal.close()
+    assert terminal.lost == {slave: "Input/output error", terminal._fds[1]: "Input/output error"}
+    os.close(terminal._fds[1])
     os.close(slave)
 
 
 BURST = """
 import os, select, sys, time
-from ezpz.launch.screen import Screen
+from ezpz.launch.run.terminal import Screen
 screen = Screen(4, out=1, err=2)
 line = b"x" * 79 + b"\\n"
 for number in range(400):
@@ -416,6 +416,6 @@ screen.close()
 
 @pytest.mark.timeout(60)
 def test_large_output_passes_through_a_pipe_untouched(clean_env):
-    env = {**clean_env, "PYTHONPATH": str(Path(screen.__file__).parents[2])}
+    env = {**clean_env, "PYTHONPATH": str(Path(terminal.__file__).parents[2])}
     process = subprocess.run([sys.executable, "-c", BURST], env=env, capture_output=True, check=True, timeout=50)
     assert process.stdout == (b"x" * 79 + b"\n") * 800 * 400

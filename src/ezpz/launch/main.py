@@ -24,7 +24,7 @@ from ezpz.launch.options import Wishes, parse
 from ezpz.launch.outcome import Limits
 from ezpz.launch.planning import draw_up, survey
 from ezpz.launch.run.supervisor import PORT_TAKEN
-from ezpz.launch.screen import Screen
+from ezpz.launch.run.terminal import Screen
 from ezpz.launch.starting import Start
 from ezpz.launch.wall import Wall
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.outcome import Limits, Outcome
     from ezpz.launch.plan import LaunchPlan
-    from ezpz.launch.screen import Screen
+    from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
     Ends = tuple[socket.socket, socket.socket]

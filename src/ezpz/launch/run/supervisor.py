@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
-    from ezpz.launch.screen import Screen
+    from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
 __all__ = ["PORT_TAKEN", "Supervisor"]
