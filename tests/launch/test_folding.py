@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ezpz.launch.folding import Folds
+from ezpz.launch.run.fold_warnings import Folds
 
 WARNINGS = [b"a warning\n", b"b: Warn\r\n", b"[W c\n", b"x: warn\n  source()\n", b"\x1b[33mWARNING\x1b[0m\n"]
 PLAIN = [b"one %04d\n", b"half %04d ", b"%04d%%\r", b"  %04d indented\n"]

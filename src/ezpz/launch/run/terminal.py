@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from ezpz.launch.folding import Folds
+from ezpz.launch.run.fold_warnings import Folds
 from ezpz.launch.sinks import Sink, same
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
