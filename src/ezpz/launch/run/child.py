@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import selectors
+import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 from ezpz.launch.host import process_tree
+from ezpz.launch.host.start_agent import UNSUPERVISED
+from ezpz.launch.run.failures import Failure, how
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Child"]
+    from ezpz.launch.run.supervisor import Supervisor
+
+
+__all__ = ["Child", "Children"]
 
 _READ = 1 << 16
 
@@ -88,3 +96,116 @@ class Child:
                 (os.killpg if group else os.kill)(self.pid, number)
             except OSError:
                 pass  # it is gone already
+
+
+# The launcher's own processes: the leader of this host, ``mpiexec``, or an ``ssh`` per host.
+
+
+_LAST_OUTPUT = 0.5  # seconds for what mpiexec has not passed on when it ended; a grandchild may hold its pipe for ever
+_KEPT = 8192  # bytes of what mpiexec says when the cause is known
+_REFUSED = 125
+_OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim: MPICH's, Open MPI's, Intel MPI's
+
+
+class Children:
+    """All processes that a run has started itself.
+
+    Attributes:
+        all: The processes, also those that have ended.
+        unsupervised: Whether a host has said that its leader cannot reach the launcher: then mpiexec passes its output on.
+        afterwards: What mpiexec said when a rank had failed: for run.json, because its guesses at the cause are none.
+    """
+
+    def __init__(self, run: Supervisor) -> None:
+        self.all: list[Child] = []
+        self.unsupervised = False
+        self.afterwards = b""
+        self._run = run
+        self._read_until = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether one of them runs."""
+        return any(child.alive for child in self.all)
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing more is to be expected from their pipes."""
+        return not any(child.pipes for child in self.all) or time.monotonic() >= self._read_until
+
+    def to_blame(self, failures: list[Failure]) -> bool:
+        """Whether one of them explains these failures: it was killed, and Slurm killed the ranks with it, or it has ended them."""
+        if any(child.code is not None and child.code < 0 and not child.by_us for child in self.all):
+            return all(failure.is_consequence or failure.status == -signal.SIGKILL for failure in failures)
+        return self.aborted and all(failure.is_consequence for failure in failures)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called MPI_Abort."""
+        if not self._run.plan.is_mpi:
+            return False  # torchrun's agent and srun end with codes of their own when somebody kills a shim
+        return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
+
+    def add(self, child: Child) -> None:
+        """Take charge of a process."""
+        self.all.append(child)
+        for fd in child.pipes:
+            self._run.selector.register(fd, selectors.EVENT_READ, lambda fd: self._pass_on(child, fd))
+
+    def kill(self, number: int, *, group: bool = False) -> None:
+        """Send a signal to each that runs, with ``group`` also to what it started in its session."""
+        for child in self.all:
+            child.kill(number, group=group)
+
+    def kill_and_wait(self) -> None:
+        """Let none of them outlive this call."""
+        self.kill(signal.SIGKILL)
+        while self.alive:
+            self.reap()
+            time.sleep(0.002)
+
+    def reap(self) -> list[Child]:
+        """Return those that have ended since the last call; orphans that this process has adopted are reaped as well."""
+        ended = []
+        for pid, status in process_tree.reap():
+            for child in self.all:
+                if child.pid == pid:
+                    child.ended(status)
+                    ended.append(child)
+        if ended:
+            self._read_until = time.monotonic() + _LAST_OUTPUT
+            self._run.timers["pipes"] = self._read_until
+        return ended
+
+    def failure(self) -> Failure:
+        """Return what is wrong when one has ended before its time."""
+        child = next((child for child in self.all if child.code), self.all[0])
+        who = f"{child.name} (pid {child.pid})"
+        if self.aborted and not self._run.world.empty:
+            words = (
+                f"killed the ranks and exited with code {child.code}: has one called MPI_Abort? Its own words are above"
+            )
+            return Failure(who, words, child.code or 0, time.time(), pid=child.pid, status=child.code)
+        world = self._run.world
+        if child.code and child.code < 0:
+            words = f"{how(child.code).removesuffix(' (out of memory?)')}, and the ranks with it"
+            return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
+        came = "no rank reported that it came up" if world.empty else world.absent()
+        words = f"{how(child.code or 0)}, and {came}; its own words are above"
+        return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
+
+    def _pass_on(self, child: Child, fd: int) -> None:
+        """Show what mpiexec itself, or a rank whose leader cannot reach us, has written."""
+        stream = child.pipes[fd]
+        data = child.read(fd)
+        if data == b"":
+            self._run.selector.unregister(fd)
+        if data:
+            self.unsupervised |= UNSUPERVISED.encode() in data
+            if self.unsupervised:
+                self._run.timers.pop("start", None)
+            cause = self._run.outcome.cause
+            if cause and cause.rank is not None and not self.unsupervised:
+                self.afterwards += data[: _KEPT - len(self.afterwards)]
+            else:
+                self._run.screen.show(None, stream, data, time.monotonic())

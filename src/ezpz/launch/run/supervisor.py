@@ -7,9 +7,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.children import Children
 from ezpz.launch.host import process_tree
 from ezpz.launch.outcome import Outcome
+from ezpz.launch.run.child import Children
 from ezpz.launch.run.control import Piece
 from ezpz.launch.run.failures import PASSED_ON, SHIM_KILLED, Failure, earliest, exit_code, how, last_words, log_of
 from ezpz.launch.run.hangs import Hangs
