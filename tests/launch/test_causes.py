@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from ezpz.launch.choice import Choice
-from ezpz.launch.outcome import Outcome
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import LaunchPlan
-from ezpz.launch.run.failures import Failure, earliest, how, last_words, log_of
+from ezpz.launch.run.failures import Failure, Outcome, earliest, how, last_words, log_of
 from ezpz.launch.run.world import World
 
 

@@ -21,8 +21,8 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.folder import private_folder
 from ezpz.launch.master import choose_address, choose_port
 from ezpz.launch.options import Wishes, parse
-from ezpz.launch.outcome import Limits
 from ezpz.launch.planning import draw_up, survey
+from ezpz.launch.run.failures import Limits
 from ezpz.launch.run.supervisor import PORT_TAKEN
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.starting import Start

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from ezpz.launch.outcome import Limits, Outcome
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.failures import Limits, Outcome
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
     Ends = tuple[socket.socket, socket.socket]
     from ezpz.launch.flavours.request import Order
-    from ezpz.launch.outcome import Outcome
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.failures import Outcome
 
 
 # Start ranks with ssh, one leader per host, and own the run until the last of them is gone.

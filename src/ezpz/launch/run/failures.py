@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ezpz.launch.outcome import Outcome
+    pass  # EMPTY
 
-__all__ = ["PASSED_ON", "SHIM_KILLED", "Failure", "earliest", "exit_code", "how", "last_words", "log_of"]
+
+__all__ = [
+    "Failure",
+    "Limits",
+    "Outcome",
+    "PASSED_ON",
+    "SHIM_KILLED",
+    "earliest",
+    "exit_code",
+    "how",
+    "last_words",
+    "log_of",
+]
 
 # How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died.
 SHIM_KILLED, PASSED_ON = "its shim", "its launcher"
@@ -118,3 +131,35 @@ def log_of(failure: Failure, log_dir: str, folder: str) -> str:
     except OSError:
         return ""
     return path
+
+
+# What a run is allowed, and how it ended.
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times that the user set, in seconds; None for no limit.
+
+    Attributes:
+        start: Until every rank has come up.
+        run: Until the run has ended.
+        idle: That a rank may show no progress.
+        leave: For the other ranks when the first has ended with 0.
+    """
+
+    start: float | None = 600.0
+    run: float | None = None
+    idle: float | None = None
+    leave: float | None = None
+
+
+@dataclass
+class Outcome:
+    """How a run ended, for the exit code and run.json."""
+
+    code: int = 0
+    cause: Failure | None = None
+    failures: list[Failure] = field(default_factory=list)
+    hang: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    stopped: bool = False

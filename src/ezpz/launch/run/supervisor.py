@@ -8,10 +8,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.launch.host import process_tree
-from ezpz.launch.outcome import Outcome
 from ezpz.launch.run.child import Children
 from ezpz.launch.run.control import Piece
-from ezpz.launch.run.failures import PASSED_ON, SHIM_KILLED, Failure, earliest, exit_code, how, last_words, log_of
+from ezpz.launch.run.failures import (
+    PASSED_ON,
+    SHIM_KILLED,
+    Failure,
+    Outcome,
+    earliest,
+    exit_code,
+    how,
+    last_words,
+    log_of,
+)
 from ezpz.launch.run.hangs import Hangs
 from ezpz.launch.run.world import World
 from ezpz.launch.signals import ENDING, Signals
@@ -20,10 +29,10 @@ from ezpz.launch.stages import Stages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ezpz.launch.outcome import Limits
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
+    from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
