@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.folder import private_folder, write_whole
-from ezpz.launch.stages import Stages
+from ezpz.launch.run.world import Stages
 from ezpz.redact import redact_argv
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from ezpz.launch.run.failures import (
     log_of,
 )
 from ezpz.launch.run.hangs import Hangs
-from ezpz.launch.run.world import World
-from ezpz.launch.stages import Stages
+from ezpz.launch.run.world import Stages, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
