@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.launch.grouping import locate, summarise
 from ezpz.launch.host import rank_start
 from ezpz.launch.host.stacks import Frame, kernel_state, parse_dump, py_spy, pythons, stage_of
+from ezpz.launch.run.hangs import locate, summarise
 from lab.listener import Listener, as_rank
 from lab.process import wait_until
 
