@@ -9,9 +9,9 @@ import time
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.track.held import birth, hold
 from ezpz.track.run import is_run, open_run
 from ezpz.track.table import counted, gather
+from ezpz.track.writer_lock import birth, hold
 
 
 def test_a_finished_run_is_read_back(make_history):

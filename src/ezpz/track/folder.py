@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
-from ezpz.track.held import birth
+from ezpz.track.writer_lock import birth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,10 +15,10 @@ from weakref import WeakSet
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
-from ezpz.track.held import hold
 from ezpz.track.keeper import Keeper
 from ezpz.track.records import VERSION, last_row
 from ezpz.track.values import Value, encode
+from ezpz.track.writer_lock import hold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
-from ezpz.track.held import is_held
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.table import Table, counted, gather
+from ezpz.track.writer_lock import is_held
 
 if TYPE_CHECKING:
     import os
