@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track import wandb
-from ezpz.track.late import Late
+from ezpz.track.device_metrics import Late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
