@@ -14,9 +14,9 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, log_to
 from ezpz.progress import heartbeat
 from ezpz.ranks import from_environ
+from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, redact_config, script_name
 from ezpz.track.folder import run_name
-from ezpz.track.onward import Onward, across_of
 from ezpz.track.stepping import step_of, weight_of
 from ezpz.track.timeline import timeline
 from ezpz.track.trackers import choose
