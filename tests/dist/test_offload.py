@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ezpz.dist.offload import fetch
+from ezpz.track.device_metrics import fetch
 
 
 def test_every_kind_comes_back_exactly_and_in_order():

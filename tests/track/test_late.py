@@ -43,7 +43,7 @@ def _counted(monkeypatch):
         fetches.append(len(tensors))
         return [tensor.value.item() for tensor in tensors]
 
-    monkeypatch.setattr("ezpz.dist.offload.fetch", fetch, raising=False)
+    monkeypatch.setattr("ezpz.track.device_metrics.fetch", fetch, raising=False)
     OnDevice.waited, OnDevice.fetches = 0, fetches
 
 
@@ -99,7 +99,7 @@ def test_a_device_that_is_lost_costs_one_warning_and_its_values_only(history, mo
     def lost(_):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("ezpz.dist.offload.fetch", lost)
+    monkeypatch.setattr("ezpz.track.device_metrics.fetch", lost)
     for step in range(30):
         history.update({"loss": OnDevice(1.0), "step": step})
     history.finalize(plots=False)
