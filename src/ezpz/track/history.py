@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,6 @@ from ezpz.ranks import from_environ
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, redact_config, script_name
 from ezpz.track.folder import run_name
-from ezpz.track.stepping import step_of, weight_of
 from ezpz.track.timeline import timeline
 from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
@@ -28,6 +29,55 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ezpz.track.trackers import Tracker
+    from ezpz.track.values import Value
+
+
+# The step and the weight of a row, as callers may give them.
+
+
+def step_of(step: int | None, values: Mapping[str, Value], following: int) -> int:
+    """Return the step of a row as an int, from its three sources: the argument, a metric called ``step``, the count.
+
+    Raises:
+        TrackError: It is no int of 64 bits, or two sources contradict each other.
+    """
+    named = values.get("step")
+    if step is None:
+        step = named if type(named) is int else following
+    elif type(step) is not int:
+        try:
+            step = operator.index(step)  # ints of numpy, and tensors with no dimension
+        except TypeError as error:
+            raise TrackError(
+                f"cannot record step {step!r} (from History.update); expected an int. Use for example step=int(...)."
+            ) from error
+    if named is not None and named != step:
+        raise TrackError(
+            f"cannot record step {step} (from History.update): the metric 'step' says {named!r}; "
+            f"expected the same int in both. Leave one of them out."
+        )
+    if not -(2**63) <= step < 2**63:
+        raise TrackError(f"cannot record step {step} (from History.update); expected an int of 64 bits.")
+    return step
+
+
+def weight_of(weight: object) -> float:
+    """Return a weight as a float.
+
+    Raises:
+        TrackError: It is no finite number from 0 on.
+    """
+    try:
+        number = float(weight)  # type: ignore[arg-type]  # numbers of any library
+    except (TypeError, ValueError):
+        number = -1.0
+    if not (isfinite(number) and number >= 0):
+        raise TrackError(
+            f"cannot weigh a row with {weight!r} (from History.update(weight=...)); expected a number from 0 on, such as the "
+            "tokens of this rank."
+        )
+    return number
+
 
 __all__ = ["History", "current_folder"]
 
