@@ -1,7 +1,7 @@
 import sys
 
 from ezpz.track.environment import collect_environment
-from ezpz.track.timeline import began, timeline
+from ezpz.track.facts import began, timeline
 
 FILES = {
     "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: x\n",
@@ -71,7 +71,7 @@ def test_stages_count_from_the_birth_of_the_process(run_python):
 import time
 start = time.time()
 from ezpz.progress import stage
-from ezpz.track.timeline import began, timeline
+from ezpz.track.facts import began, timeline
 assert 0 <= start - began() < 5, (start, began())
 stage("torch"); time.sleep(0.05); stage("group"); stage("torch")
 found = timeline(first_step=time.time())

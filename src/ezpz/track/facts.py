@@ -10,9 +10,11 @@ import shlex
 import sys
 from math import isfinite
 from pathlib import Path
+from time import time
 from types import NoneType
 from typing import TYPE_CHECKING
 
+from ezpz.progress import reached
 from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
 from ezpz.track.environment import collect_environment
 
@@ -21,7 +23,38 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
-__all__ = ["collect_facts", "git_commit", "redact_config", "script_name"]
+
+# How long a run took to its first step, stage by stage, since its process began.
+
+
+def began() -> float:
+    """Return when this process began, in epoch seconds; now, where there is no ``/proc``.
+
+    Field 22 of ``/proc/self/stat`` counts clock ticks since the host's start, which ``btime`` of ``/proc/stat`` tells (proc(5));
+    that is whole seconds, so the host's uptime, to a hundredth, is subtracted from the clock instead.
+    """
+    try:
+        ticks = int(
+            Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+        )
+        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return time()
+    return time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def timeline(**moments: float) -> dict[str, float]:
+    """Return the stages of the start in their order, in seconds since the process began.
+
+    Args:
+        moments: Further stages, epoch seconds.
+    """
+    start = began()
+    stages = {**{name: when for name, when in reached.items() if name != "step"}, **moments}
+    return {name: round(max(0.0, when - start), 3) for name, when in sorted(stages.items(), key=lambda item: item[1])}
+
+
+__all__ = ["began", "collect_facts", "git_commit", "redact_config", "script_name", "timeline"]
 
 _LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
 _LIBRARIES = (

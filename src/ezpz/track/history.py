@@ -17,9 +17,8 @@ from ezpz.log import get_logger, log_to
 from ezpz.progress import heartbeat
 from ezpz.ranks import from_environ
 from ezpz.track.dispatch import Onward, across_of
-from ezpz.track.facts import collect_facts, redact_config, script_name
+from ezpz.track.facts import collect_facts, redact_config, script_name, timeline
 from ezpz.track.folder import run_name
-from ezpz.track.timeline import timeline
 from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
 from ezpz.track.writer import Writer, told
