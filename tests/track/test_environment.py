@@ -1,7 +1,6 @@
 import sys
 
-from ezpz.track.environment import collect_environment
-from ezpz.track.facts import began, timeline
+from ezpz.track.facts import began, collect_environment, timeline
 
 FILES = {
     "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: x\n",
@@ -55,7 +54,7 @@ def test_a_machine_that_tells_nothing_is_empty(monkeypatch):
 def test_versions_below_torch_are_asked_only_when_it_is_there(run_python):
     code = """
 import sys
-from ezpz.track.environment import collect_environment
+from ezpz.track.facts import collect_environment
 collect_environment({})
 assert "torch" not in sys.modules
 import torch

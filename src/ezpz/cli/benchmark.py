@@ -19,8 +19,7 @@ from ezpz.cli.parsing import Parser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 from ezpz.launch.contract import cores
 from ezpz.launch.options import count, word
-from ezpz.track.environment import read_text
-from ezpz.track.facts import git_commit
+from ezpz.track.facts import git_commit, read_text
 from ezpz.track.folder import make_folder, now, write_atomically
 from ezpz.track.report import write_report
 from ezpz.track.report.markup import duration, shown

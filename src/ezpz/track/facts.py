@@ -1,11 +1,12 @@
 """What is known about a run when it starts: arguments, versions, host, ranks, commit, launch. Secrets are left out.
 
-Reads, besides what `ezpz.track.environment` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
+Reads, besides what `ezpz.track.facts` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from math import isfinite
@@ -16,12 +17,84 @@ from typing import TYPE_CHECKING
 
 from ezpz.progress import reached
 from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
-from ezpz.track.environment import collect_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ezpz.ranks import Ranks
+
+
+# The machine below a run, as far as it can change numbers or speed: modules, drivers, libraries, variables.
+#
+# LOADEDMODULES=gcc/12.2:cuda/12.4                                     Lmod and Environment Modules
+# /proc/driver/nvidia/version    NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …
+# /sys/module/{amdgpu,i915,xe}/version                                 one line
+
+# Variables that choose devices, threads, algorithms or transports; nothing else of the environment is kept. Those of
+# torchrun, which name the ranks, differ in every run.
+_SHOWN = re.compile(
+    r"^(NCCL|RCCL|CCL|FI|MPICH|OMPI_MCA|UCX|I_MPI|PALS|CUDA|HIP|ROCR|ZE|ONEAPI|SYCL|HSA|GLOO|OMP|MKL|KMP|OPENBLAS|TORCH|PYTORCH|"
+    r"TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX)_\w+$"
+)
+_NVIDIA = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
+
+
+def read_text(path: str) -> str:
+    """Return a small file's text, empty where there is none."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] = read_text) -> dict[str, object]:
+    """Return what ``run.json`` says about the machine.
+
+    Args:
+        environ: The environment.
+        read: Returns a file's text, empty where there is none.
+
+    Returns:
+        ``modules`` (names), ``driver`` and ``library`` (name to version), ``system``, ``variables``; what cannot be found is
+        absent. Values of variables named like secrets, and logins in URLs, are left out.
+    """
+    found: dict[str, object] = {
+        "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
+        "driver": _drivers(read),
+        "library": _libraries(),
+        "system": _system(read),
+        "variables": {
+            name: HIDDEN if SECRET.search(name) else without_login(value)
+            for name, value in sorted(environ.items())
+            if _SHOWN.match(name)
+        },
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _drivers(read: Callable[[str], str]) -> dict[str, str]:
+    nvidia = _NVIDIA.search(read("/proc/driver/nvidia/version"))
+    found = {"nvidia": nvidia.group(1) if nvidia else ""}
+    found |= {name: read(f"/sys/module/{name}/version").strip() for name in ("amdgpu", "i915", "xe")}
+    return {name: version for name, version in found.items() if version}
+
+
+def _libraries() -> dict[str, str]:
+    """Return versions of what torch and mpi4py stand on, where the program has loaded them; nothing is loaded here."""
+    found: dict[str, object] = {}
+    if "torch" in sys.modules:
+        from ezpz.dist.info import library_versions
+
+        found |= library_versions()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        found["mpi"] = str(mpi.Get_library_version()).split("\n", 1)[0].strip(" \0")[:120]
+    return {name: str(version) for name, version in found.items() if version}
+
+
+def _system(read: Callable[[str], str]) -> str:
+    names = dict(line.split("=", 1) for line in read("/etc/os-release").splitlines() if "=" in line)
+    return names.get("PRETTY_NAME", "").strip('"')
 
 
 # How long a run took to its first step, stage by stage, since its process began.
@@ -54,7 +127,16 @@ def timeline(**moments: float) -> dict[str, float]:
     return {name: round(max(0.0, when - start), 3) for name, when in sorted(stages.items(), key=lambda item: item[1])}
 
 
-__all__ = ["began", "collect_facts", "git_commit", "redact_config", "script_name", "timeline"]
+__all__ = [
+    "began",
+    "collect_environment",
+    "collect_facts",
+    "git_commit",
+    "read_text",
+    "redact_config",
+    "script_name",
+    "timeline",
+]
 
 _LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
 _LIBRARIES = (
