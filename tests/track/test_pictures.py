@@ -8,8 +8,7 @@ import pytest
 from test_series import series
 from test_textplot import SHAPES
 
-from ezpz.track.figures import save_heat_map
-from ezpz.track.pictures import save_overlay, save_pictures
+from ezpz.track.pictures import save_heat_map, save_overlay, save_pictures
 from ezpz.track.series import Series
 
 STAMP = "2026-11-20-162001"
@@ -136,7 +135,7 @@ def test_a_map_of_ranks_is_a_png_and_an_svg(tmp_path, shape):
 
 
 def test_columns_of_a_map_are_means_without_gaps():
-    from ezpz.track.figures import _columns
+    from ezpz.track.pictures import _columns
 
     values = np.stack([np.arange(2500.0), np.full(2500, np.nan)])
     values[0, 1] = np.nan

@@ -54,7 +54,7 @@ def _draw_ranks(run: Run) -> None:
     """Draw the time that tells ranks apart best, where there are several: ``plots/mplot/ranks/<metric>.png`` and ``.svg``."""
     if not run.windows:
         return
-    from ezpz.track.figures import save_heat_map
+    from ezpz.track.pictures import save_heat_map
     from ezpz.track.plots import file_stem
     from ezpz.track.report.by_rank import counting_windows, slowest_key
 
