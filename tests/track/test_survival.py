@@ -14,7 +14,7 @@ import pytest
 
 from ezpz.track import read_journal
 from ezpz.track.dataset import export_run, open_dataset
-from ezpz.track.drawing import draw_run
+from ezpz.track.plots import draw_run
 from ezpz.track.run import open_run
 
 SRC = str(Path(__file__).parents[2] / "src")

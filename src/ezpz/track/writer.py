@@ -228,7 +228,7 @@ class Writer:
         return [problem]
 
     def _draw(self, *, show: bool) -> list[str]:
-        from ezpz.track.drawing import draw_run
+        from ezpz.track.plots import draw_run
 
         try:
             made, problems = draw_run(self._read(), self._stamp, show=show)
