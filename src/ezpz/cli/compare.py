@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"too narrow: {options.width} (from --width); expected {_NARROWEST} columns or more.")
         from ezpz.track.compare.comparison import compare_runs
         from ezpz.track.compare.opening import open_any
-        from ezpz.track.compare.told import exit_code
+        from ezpz.track.compare.text import exit_code
 
         with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
             runs = [open_any(path) for path in options.runs]
@@ -74,7 +74,7 @@ def _options(argv: Sequence[str]) -> Namespace:
 
 def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], found: Sequence[Comparison]) -> None:
     from ezpz.log import use_color
-    from ezpz.track.compare.told import as_object
+    from ezpz.track.compare.text import as_object
 
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
