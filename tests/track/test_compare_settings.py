@@ -3,9 +3,8 @@
 import pytest
 
 from ezpz.track.compare.comparable import why_not
-from ezpz.track.compare.differences import differences, same
+from ezpz.track.compare.differences import change_of, differences, folded, same, shorten
 from ezpz.track.compare.kinds import Kind, kind_of
-from ezpz.track.compare.shown import change_of, folded, shorten
 
 
 @pytest.mark.parametrize(

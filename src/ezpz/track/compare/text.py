@@ -9,7 +9,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.compare.shown import Line, change_of, folded, shorten
+from ezpz.track.compare.differences import Line, change_of, folded, shorten
 from ezpz.track.compare.verdict import percent
 from ezpz.track.values import encode
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ezpz.track.compare.cause import Cause, Clues, find_cause
+from ezpz.track.compare.differences import change_of, folded
 from ezpz.track.compare.kinds import Kind
-from ezpz.track.compare.shown import change_of, folded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
