@@ -2,9 +2,9 @@
 
 import pytest
 
-from ezpz.track.compare.comparable import why_not
 from ezpz.track.compare.differences import change_of, differences, folded, same, shorten
 from ezpz.track.compare.kinds import Kind, kind_of
+from ezpz.track.compare.settings import why_not
 
 
 @pytest.mark.parametrize(

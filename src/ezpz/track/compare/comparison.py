@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
 from ezpz.track.compare.cause import Clues
-from ezpz.track.compare.comparable import why_not
 from ezpz.track.compare.curves import choose_metric, pair, rate_difference, restarts, series_by_name
 from ezpz.track.compare.differences import differences
 from ezpz.track.compare.divergence import measure
 from ezpz.track.compare.kinds import Kind
 from ezpz.track.compare.noise import tolerance
-from ezpz.track.compare.settings import is_half
+from ezpz.track.compare.settings import is_half, why_not
 from ezpz.track.compare.throughput import compare_throughput
 from ezpz.track.compare.verdict import Verdict, judge
 
