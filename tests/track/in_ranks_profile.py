@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import nn
 
 import ezpz
-from ezpz.dist.probe import probe
 from ezpz.track import history as history_module
 from ezpz.track.effective import describe
+from ezpz.track.effective.dropout_probe import probe
 from ezpz.track.profiles.profiling import profile
 
 FOLDER = Path(os.environ["EZPZ_TEST_FOLDER"])

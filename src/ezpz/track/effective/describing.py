@@ -13,7 +13,7 @@
     model.training               false if it stands in evaluation mode
     dropout.<path>               0.1, of a module or an attribute; layers that agree share one path with ``*``
     dropout_places               {"layers.*.attn.dropout": 24}, how many share it
-    stochastic                   ["24 x Dropout(p=0.1)"], see `ezpz.dist.probe`
+    stochastic                   ["24 x Dropout(p=0.1)"], see `ezpz.track.effective.dropout_probe`
     optimizer.class, .wrappers   "AdamW", ["ZeroRedundancyOptimizer"]
     optimizer.groups.0.lr        and every other setting of a group; ``parameters`` and ``tensors`` count what it holds
     schedule.class, .T_max, …    and every other setting that is a number
@@ -81,7 +81,7 @@ def describe(model: Any = None, optimizer: Any = None, scheduler: Any = None) ->
 def _stochastic(model: Any) -> dict[str, object]:
     if not hasattr(model, "modules"):
         return {}
-    from ezpz.dist.probe import probe
+    from ezpz.track.effective.dropout_probe import probe
 
     return {"stochastic": probe(model)}
 
