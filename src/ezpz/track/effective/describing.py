@@ -7,7 +7,7 @@
     model.parameters, .trainable numbers of elements, all of a model that is cut over ranks
     model.dtypes, .buffers       {"float32": 1234}, elements of parameters and of buffers by dtype
     model.devices                {"cuda": 1234}, elements by type of device
-    model.checksum               of all parameters, see `ezpz.dist.checksum`; absent where the model is not whole here
+    model.checksum               of all parameters, see `ezpz.track.effective.checksum`; absent where the model is not whole here
     model.sharded, model.meta    true where it is not: cut over ranks, without memory yet
     model.modules                {"Linear": 48}, the 20 most frequent classes of modules without parts
     model.training               false if it stands in evaluation mode
