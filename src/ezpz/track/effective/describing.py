@@ -20,7 +20,7 @@
     schedule.lr                  {"0": 0.001, "10": 0.00098}, by step; see `ezpz.track.effective.schedule`
     attention.backends           {"flash": true}, what scaled_dot_product_attention may choose
     attention.<path>             "sdpa" or true, what modules and their configurations hold about attention
-    numerics.<switch>            see `ezpz.dist.numerics`
+    numerics.<switch>            see `ezpz.track.effective.numerics`
     problems                     what could not be read, and why
 
 Nothing here waits for another rank: the first rank alone calls it. Objects are read by duck typing; torch is not loaded.
@@ -87,7 +87,7 @@ def _stochastic(model: Any) -> dict[str, object]:
 
 
 def _switches() -> dict[str, object]:
-    from ezpz.dist.numerics import attention_backends, numeric_switches
+    from ezpz.track.effective.numerics import attention_backends, numeric_switches
 
     backends = attention_backends()
     switches = {f"numerics.{name}": value for name, value in numeric_switches().items()}
