@@ -13,7 +13,7 @@ import pytest
 from ezpz.errors import UsageError
 from ezpz.track.foreign import open_foreign
 from ezpz.track.foreign.protobuf import parse, put_bytes, put_double, put_int
-from ezpz.track.foreign.tfrecord import frame
+from ezpz.track.foreign.tfevents import frame
 
 RECORDED = Path(__file__).with_name("recorded")
 WANDB = next((RECORDED / "wandb").glob("*/run-abc123.wandb"))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from ezpz.track.foreign import open_foreign
-from ezpz.track.foreign.tfrecord import crc32c
+from ezpz.track.foreign.tfevents import crc32c
 from ezpz.track.trackers import About, Trackers
 
 

@@ -22,7 +22,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.foreign.protobuf import put_bytes, put_double, put_float, put_int
-from ezpz.track.foreign.tfrecord import frame
+from ezpz.track.foreign.tfevents import frame
 from ezpz.track.trackers.flat import flatten
 
 if TYPE_CHECKING:
