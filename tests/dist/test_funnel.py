@@ -6,9 +6,9 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from ezpz.dist.funnel import FAN_OUT, Funnel, find_store, groups_of
 from ezpz.dist.links import joined, parted
 from ezpz.ranks import Ranks
+from ezpz.track.over_ranks.transport import FAN_OUT, Funnel, find_store, groups_of
 
 
 @pytest.mark.parametrize(

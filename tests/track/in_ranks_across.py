@@ -226,7 +226,7 @@ def test_training_collectives_run_beside_it(rank, world):
 
 
 def test_messages_climb_more_than_one_level(rank, world, monkeypatch):
-    monkeypatch.setattr("ezpz.dist.funnel.FAN_OUT", 2)
+    monkeypatch.setattr("ezpz.track.over_ranks.transport.FAN_OUT", 2)
     one = One()
     for step in range(STEPS):
         one.across.add(step, {"a": float(rank * step)})

@@ -203,7 +203,7 @@ def test_a_callback_that_raises_costs_one_warning(monkeypatch, capsys):
     def broken(*_):
         raise ZeroDivisionError("not here")
 
-    monkeypatch.setattr("ezpz.dist.funnel.find_store", broken)
+    monkeypatch.setattr("ezpz.track.over_ranks.transport.find_store", broken)
     one = across()
     one._thread.join(10)
     one.add(0, {"a": 1.0})

@@ -1,7 +1,7 @@
 """Values of all ranks, brought to rank 0 in the background: no collective, no wait and no order between ranks.
 
 The program's thread does no more than append to a list. A thread of each rank looks at it four times a second, cuts it into
-windows of steps and hands these to `ezpz.dist.funnel`; rank 0's makes one record of each window (`ezpz.track.over_ranks.window`). Ranks
+windows of steps and hands these to `ezpz.track.over_ranks.transport`; rank 0's makes one record of each window (`ezpz.track.over_ranks.window`). Ranks
 may record different keys, fewer rows or nothing at all, and may end when they like.
 """
 

@@ -18,8 +18,8 @@ from ezpz.track.over_ranks.slices import ENDED, GONE, Slice, Slicer, pack, read_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ezpz.dist.funnel import Funnel
     from ezpz.ranks import Ranks
+    from ezpz.track.over_ranks.transport import Funnel
     from ezpz.track.values import Value
 
 __all__ = ["Child", "Root", "Task"]
@@ -90,7 +90,7 @@ class _Worker:
 
     def _meet(self) -> Funnel | None:
         """Return this rank's place in the tree as soon as anybody is connected with it."""
-        from ezpz.dist.funnel import Funnel, find_store
+        from ezpz.track.over_ranks.transport import Funnel, find_store
 
         now = monotonic()
         if self._task.finishing and self._finish_at is None:
