@@ -6,9 +6,8 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from ezpz.dist.links import joined, parted
 from ezpz.ranks import Ranks
-from ezpz.track.over_ranks.transport import FAN_OUT, Funnel, find_store, groups_of
+from ezpz.track.over_ranks.transport import FAN_OUT, Funnel, find_store, groups_of, joined, parted
 
 
 @pytest.mark.parametrize(
