@@ -219,9 +219,9 @@ def _recorder(kind: str) -> Any:
         from ezpz.track.profiles.sampling import Sampler
 
         return Sampler
-    from ezpz.dist import torch_profile
+    from ezpz.track.profiles import torch_trace
 
-    return torch_profile.Trace if kind == "torch" else torch_profile.MemoryHistory
+    return torch_trace.Trace if kind == "torch" else torch_trace.MemoryHistory
 
 
 def _run_folder() -> Path | None:
