@@ -5,8 +5,7 @@ import os
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.track.terminal.choice import choose, folder_of, listed, matching, sorted_out
-from ezpz.track.terminal.newest import newest_run
+from ezpz.track.terminal.choice import choose, folder_of, listed, matching, newest_run, sorted_out
 
 NAMES = ["train/loss", "val/loss", "dt", "dtf", "grad_norm"]
 

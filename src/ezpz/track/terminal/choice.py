@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -9,12 +11,40 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
 from ezpz.track.run import is_run
-from ezpz.track.terminal.newest import newest_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["choose", "folder_of", "listed", "matching", "sorted_out"]
+
+# The newest run below a folder.
+
+_DEEPEST = 4  # folders below the root: outputs/<name>/<stamp> and some more
+_FILES = ("metrics.jsonl", "run.json")
+
+
+def newest_run(root: Path) -> Path | None:
+    """Return the run folder below ``root``, or that folder itself, whose journal or ``run.json`` changed last.
+
+    Folders that hold a run are not searched for more, and neither are hidden ones, nor links to folders.
+    """
+    newest: tuple[float, Path] | None = None
+    depth = len(root.parts)
+    for place, folders, files in os.walk(root):
+        path = Path(place)
+        held = [name for name in _FILES if name in files]
+        if held:
+            folders.clear()
+            with suppress(OSError):  # removed at this moment
+                changed = max((path / name).stat().st_mtime for name in held)
+                newest = max(newest, (changed, path)) if newest else (changed, path)
+        elif len(path.parts) - depth >= _DEEPEST:
+            folders.clear()
+        else:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+    return newest[1] if newest else None
+
+
+__all__ = ["choose", "folder_of", "listed", "matching", "newest_run", "sorted_out"]
 
 _LISTED = 12  # names that an error shows
 
