@@ -11,7 +11,7 @@ import pytest
 
 from ezpz.errors import TrackError
 from ezpz.track.journal import Journal
-from ezpz.track.terminal.tail import Tail
+from ezpz.track.terminal.follow import Tail
 
 SRC = str(Path(__file__).parents[2] / "src")
 

@@ -38,7 +38,7 @@ class Live:
         self._attempt = 1
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take in rows, as `ezpz.track.terminal.tail.Tail` returns them; kinds that hold no metrics are passed over."""
+        """Take in rows, as `ezpz.track.terminal.follow.Tail` returns them; kinds that hold no metrics are passed over."""
         for row in rows:
             if row["k"] not in {"", "late"}:
                 continue
