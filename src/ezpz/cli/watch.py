@@ -112,8 +112,7 @@ def _folder(word: str, wishes: argparse.Namespace) -> Path | None:
 def _redraw(followed: Followed, words: Sequence[str], wishes: argparse.Namespace) -> bool:
     """Draw the run on a terminal until it is over; return whether anybody saw the end."""
     from ezpz.track.terminal.frame import frame
-    from ezpz.track.terminal.redraw import Picture
-    from ezpz.track.terminal.screen import say
+    from ezpz.track.terminal.screen import Picture, say
 
     picture = Picture(sys.stdout)
     while True:
