@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 
     from ezpz.track.values import Value
 
-__all__ = ["KNOWN", "About", "Tracker", "Trackers", "choose", "seconds_to_wait"]
+
+# A nested configuration as pairs of a dotted name and a value, for places that know no nesting.
+
+
+def flatten(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Return ``[("model.width", 64)]`` for ``{"model": {"width": 64}}``, in the order of the configuration."""
+    pairs: list[tuple[str, object]] = []
+    for key, value in config.items():
+        pairs += flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+__all__ = ["About", "KNOWN", "Tracker", "Trackers", "choose", "flatten", "seconds_to_wait"]
 
 KNOWN = {
     "csv": ("ezpz.track.trackers.to_csv", "CsvTracker"),

@@ -15,7 +15,7 @@ import re
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.trackers.flat import flatten
+from ezpz.track.trackers.interface import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

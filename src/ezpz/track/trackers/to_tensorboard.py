@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.track.foreign.protobuf import put_bytes, put_double, put_float, put_int
 from ezpz.track.foreign.tfevents import frame
-from ezpz.track.trackers.flat import flatten
+from ezpz.track.trackers.interface import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
