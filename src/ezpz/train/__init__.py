@@ -4,8 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    from ezpz.cli_parser import Parser as Parser
     from ezpz.train.batches import BatchIndices as BatchIndices
-    from ezpz.train.command_line import Parser as Parser
     from ezpz.train.cost import Cost as Cost
     from ezpz.train.data.baselines import text_baselines as text_baselines
     from ezpz.train.data.feeding import ImageBatches as ImageBatches

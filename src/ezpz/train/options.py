@@ -6,8 +6,8 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from ezpz.cli_parser import Parser, refuse_unknown
 from ezpz.errors import UsageError
-from ezpz.train.command_line import Parser, refuse_unknown
 from ezpz.train.number_types import (
     non_negative_float,
     non_negative_int,

@@ -6,9 +6,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli_parser import is_first_rank
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.log import get_logger
-from ezpz.train.command_line import is_first_rank
 from ezpz.train.options import parse
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from ezpz.cli_parser import Parser
     from ezpz.track import History
-    from ezpz.train.command_line import Parser
     from ezpz.train.loop import Outcome
 
 __all__ = ["checkpoint_options", "finish_run", "log_setup", "loop_options", "run_main", "schedule_options"]

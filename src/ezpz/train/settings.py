@@ -18,8 +18,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli_parser import Parser
 from ezpz.errors import UsageError
-from ezpz.train.command_line import Parser
 from ezpz.train.settings_help import tell_settings
 from ezpz.train.settings_keys import Rule, keys_of
 from ezpz.train.settings_plan import Plan, resolve

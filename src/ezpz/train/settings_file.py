@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ezpz.cli_parser import did_you_mean
 from ezpz.errors import UsageError
-from ezpz.train.command_line import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
+from ezpz.cli_parser import did_you_mean
 from ezpz.errors import UsageError
-from ezpz.train.command_line import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from ezpz.cli_parser import did_you_mean
 from ezpz.errors import UsageError
-from ezpz.train.command_line import did_you_mean
 from ezpz.train.settings_file import read_settings_file
 from ezpz.train.settings_words import COMMAND_LINE, Words, unknown_key
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ezpz.cli_parser import did_you_mean
 from ezpz.errors import UsageError
-from ezpz.train.command_line import did_you_mean
 from ezpz.train.settings_keys import BOOLEANS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.train.command_line import Parser
+    from ezpz.cli_parser import Parser
     from ezpz.train.settings_plan import Plan
 
 __all__ = ["Words", "split_words", "unknown_key"]

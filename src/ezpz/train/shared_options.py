@@ -10,7 +10,7 @@ from ezpz.train.number_types import positive_float, positive_int
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.train.command_line import Parser
+    from ezpz.cli_parser import Parser
 
 __all__ = ["add_data_dir", "add_output", "add_preset", "add_resume", "set_defaults"]
 
