@@ -15,7 +15,26 @@ if TYPE_CHECKING:
 
     from ezpz.train.settings_plan import Plan
 
-__all__ = ["Parser", "did_you_mean", "is_first_rank"]
+
+# The command line of a verb: what is wrong with it is one line, as with every other error.
+
+
+class Parser_parsing(argparse.ArgumentParser):
+    """A parser that raises; its verb explains itself."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog=prog, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"{message} (from the command line). Run `{self.prog} --help` for the options.")
+
+
+__all__ = ["Parser", "Parser_parsing", "did_you_mean", "is_first_rank"]
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
-from ezpz.cli.parsing import Parser
+from ezpz.cli_parser import Parser_parsing
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 from ezpz.launch.contract import cores
 from ezpz.launch.options import count, word
@@ -636,7 +636,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     from ezpz.launch.options import parse
 
     own = _before_dashes(argv)
-    parser = Parser("ezpz benchmark")
+    parser = Parser_parsing("ezpz benchmark")
     parser.add_argument("--run", type=word)
     parser.add_argument("--preset", type=word)
     parser.add_argument("--max-iters", "--max_iters", dest="max_iters", type=count)
