@@ -182,8 +182,8 @@ def _parse_options(parser: Parser, words: Sequence[str]) -> Namespace:
 
 
 def _parse_settings(parser: Parser, plan: Plan, words: Sequence[str]) -> Namespace:
+    from ezpz.train.settings import split_words
     from ezpz.train.settings_plan import resolve
-    from ezpz.train.settings_words import split_words
 
     found = split_words(plan, parser, words)
     args = _parse_options(parser, found.rest)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ezpz.cli_parser import did_you_mean
 from ezpz.errors import UsageError
+from ezpz.train.settings import COMMAND_LINE, Words, unknown_key
 from ezpz.train.settings_file import read_settings_file
-from ezpz.train.settings_words import COMMAND_LINE, Words, unknown_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
