@@ -13,7 +13,7 @@ from ezpz.errors import RankError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ezpz.train.settings_plan import Plan
+    from ezpz.train.settings import Plan
 
 
 # The command line of a verb: what is wrong with it is one line, as with every other error.

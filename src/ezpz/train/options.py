@@ -20,7 +20,7 @@ from ezpz.train.shared_options import add_data_dir, add_output, add_preset, add_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ezpz.train.settings_plan import Plan
+    from ezpz.train.settings import Plan
 
 __all__ = ["DTYPES", "STRATEGIES", "make_parser", "parse", "rank_batch_size"]
 
@@ -182,8 +182,7 @@ def _parse_options(parser: Parser, words: Sequence[str]) -> Namespace:
 
 
 def _parse_settings(parser: Parser, plan: Plan, words: Sequence[str]) -> Namespace:
-    from ezpz.train.settings import split_words
-    from ezpz.train.settings_plan import resolve
+    from ezpz.train.settings import resolve, split_words
 
     found = split_words(plan, parser, words)
     args = _parse_options(parser, found.rest)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ezpz.train.settings_keys import shown
 
 if TYPE_CHECKING:
+    from ezpz.train.settings import Plan
     from ezpz.train.settings_keys import Key
-    from ezpz.train.settings_plan import Plan
 
 __all__ = ["tell_settings"]
 
