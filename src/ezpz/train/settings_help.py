@@ -5,11 +5,10 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from ezpz.train.settings_keys import shown
+from ezpz.train.settings import shown
 
 if TYPE_CHECKING:
-    from ezpz.train.settings import Plan
-    from ezpz.train.settings_keys import Key
+    from ezpz.train.settings import Key, Plan
 
 __all__ = ["tell_settings"]
 
