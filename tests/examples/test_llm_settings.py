@@ -9,7 +9,7 @@ from ezpz.errors import UsageError
 from ezpz.examples.llm_config import ALIASES, PRESETS, LlmConfig, options
 from ezpz.models import LLAMA_SIZES
 from ezpz.train import as_dict, as_toml, parse
-from ezpz.train.settings_file import read_settings_file
+from ezpz.train.settings import read_settings_file
 
 THEIRS = Path(__file__).parent / "configs"
 OURS = Path(__file__).parents[2] / "examples" / "train_configs"

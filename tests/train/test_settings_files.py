@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ezpz.errors import UsageError
 from ezpz.train import as_toml, make_settings_parser, parse, setting
-from ezpz.train.settings_file import read_settings_file
+from ezpz.train.settings import read_settings_file
 
 
 @dataclass(frozen=True)
