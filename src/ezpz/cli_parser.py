@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
+from argparse import ArgumentTypeError
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +16,79 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ezpz.train.settings import Plan
+
+
+# Numbers on a command line, as `type=` of an argparse option: what is out of range is refused with the reason.
+
+
+def positive_int(text: str) -> int:
+    """Return a whole number from 1 on.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    return _whole(text, 1)
+
+
+def non_negative_int(text: str) -> int:
+    """Return a whole number from 0 on.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    return _whole(text, 0)
+
+
+def positive_float(text: str) -> float:
+    """Return a finite number above 0.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    number = _finite(text, "number above 0")
+    if number <= 0:
+        raise ArgumentTypeError(f"{text!r} is no number above 0")
+    return number
+
+
+def non_negative_float(text: str) -> float:
+    """Return a finite number from 0 on.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    number = _finite(text, "number from 0 on")
+    if number < 0:
+        raise ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return number
+
+
+def ratio(text: str) -> float:
+    """Return a number from 0 to 1.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    number = _finite(text, "number from 0 to 1")
+    if not 0 <= number <= 1:
+        raise ArgumentTypeError(f"{text!r} is no number from 0 to 1")
+    return number
+
+
+def _whole(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+    return int(text)
+
+
+def _finite(text: str, wanted: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ArgumentTypeError(f"{text!r} is no {wanted}")
+    return number
 
 
 # The command line of a verb: what is wrong with it is one line, as with every other error.
@@ -34,7 +109,17 @@ class Parser_parsing(argparse.ArgumentParser):
         raise UsageError(f"{message} (from the command line). Run `{self.prog} --help` for the options.")
 
 
-__all__ = ["Parser", "Parser_parsing", "did_you_mean", "is_first_rank"]
+__all__ = [
+    "Parser",
+    "Parser_parsing",
+    "did_you_mean",
+    "is_first_rank",
+    "non_negative_float",
+    "non_negative_int",
+    "positive_float",
+    "positive_int",
+    "ratio",
+]
 
 
 class Parser(argparse.ArgumentParser):

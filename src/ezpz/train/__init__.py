@@ -5,6 +5,10 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.cli_parser import Parser as Parser
+    from ezpz.cli_parser import non_negative_float as non_negative_float
+    from ezpz.cli_parser import non_negative_int as non_negative_int
+    from ezpz.cli_parser import positive_float as positive_float
+    from ezpz.cli_parser import positive_int as positive_int
     from ezpz.train.batches import BatchIndices as BatchIndices
     from ezpz.train.cost import Cost as Cost
     from ezpz.train.data.baselines import text_baselines as text_baselines
@@ -28,10 +32,6 @@ if TYPE_CHECKING:
     from ezpz.train.flops import transformer_flops as transformer_flops
     from ezpz.train.loop import Loop as Loop
     from ezpz.train.loop import Outcome as Outcome
-    from ezpz.train.number_types import non_negative_float as non_negative_float
-    from ezpz.train.number_types import non_negative_int as non_negative_int
-    from ezpz.train.number_types import positive_float as positive_float
-    from ezpz.train.number_types import positive_int as positive_int
     from ezpz.train.options import DTYPES as DTYPES
     from ezpz.train.options import make_parser as make_parser
     from ezpz.train.options import parse as parse

@@ -6,15 +6,16 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from ezpz.cli_parser import Parser, refuse_unknown
-from ezpz.errors import UsageError
-from ezpz.train.number_types import (
+from ezpz.cli_parser import (
+    Parser,
     non_negative_float,
     non_negative_int,
     positive_float,
     positive_int,
     ratio,
+    refuse_unknown,
 )
+from ezpz.errors import UsageError
 from ezpz.train.shared_options import add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli_parser import positive_float, positive_int
 from ezpz.errors import UsageError
-from ezpz.train.number_types import positive_float, positive_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
