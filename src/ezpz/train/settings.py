@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_
 
 from ezpz.cli_parser import Parser, did_you_mean
 from ezpz.errors import UsageError
-from ezpz.train.shared_options import add_data_dir, add_output, add_preset, add_resume, set_defaults
+from ezpz.train.options import add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
