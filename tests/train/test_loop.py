@@ -146,7 +146,7 @@ def test_events_tell_the_parts_of_a_step_when_the_device_has_passed_them(device)
 
 def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_late(device):
     from ezpz.train.clock import make_clock
-    from ezpz.train.rows import Measured, Scale, Steps
+    from ezpz.train.loop import Measured, Scale, Steps
 
     recorded, shown = [], []
 
@@ -199,7 +199,7 @@ def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_p
 
 def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
     from ezpz.train.clock import make_clock
-    from ezpz.train.rows import Measured, Scale, Steps
+    from ezpz.train.loop import Measured, Scale, Steps
 
     class Recorder:
         def update(self, *args, **more):
