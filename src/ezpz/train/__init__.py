@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ezpz.train.running import finish_run as finish_run
     from ezpz.train.running import log_setup as log_setup
     from ezpz.train.running import loop_options as loop_options
+    from ezpz.train.running import print_timing as print_timing
     from ezpz.train.running import run_main as run_main
     from ezpz.train.running import schedule_options as schedule_options
     from ezpz.train.sampling import sample_tokens as sample_tokens
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from ezpz.train.settings import make_settings_parser as make_settings_parser
     from ezpz.train.settings import setting as setting
     from ezpz.train.summary import summarize as summarize
-    from ezpz.train.timing import print_timing as print_timing
 
 _HOME_OF = {
     "BatchIndices": "batches",
@@ -88,7 +88,7 @@ _HOME_OF = {
     "parse": "options",
     "positive_float": "number_types",
     "positive_int": "number_types",
-    "print_timing": "timing",
+    "print_timing": "running",
     "rank_batch_size": "options",
     "run_main": "running",
     "sample_tokens": "sampling",

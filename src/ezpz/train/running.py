@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli_parser import is_first_rank
 from ezpz.errors import EzpzError, UsageError, end_with
-from ezpz.log import get_logger
+from ezpz.log import get_logger, use_color
 from ezpz.train.options import parse
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ezpz.cli_parser import Parser
     from ezpz.track import History
     from ezpz.train.loop import Outcome
 
-__all__ = ["checkpoint_options", "finish_run", "log_setup", "loop_options", "run_main", "schedule_options"]
+
+# The summary of step times that ends a run.
+
+
+def print_timing(seconds: Mapping[str, Sequence[float]], *, skip: int = 1) -> None:
+    """Print a table of step times, the first step apart: it pays for start-up and would hide all others.
+
+    Args:
+        seconds: Name of a time to its values in step order, in seconds.
+        skip: Steps at the start that median, p95 and max leave out; at least the first.
+    """
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"seconds per step, the first {max(1, skip)} apart", title_justify="left")
+    table.add_column("")
+    for head in ("first", "median", "p95", "max"):
+        table.add_column(head, justify="right")
+    for name, values in seconds.items():
+        rest = np.asarray(values[max(1, skip) :] or values, dtype=np.float64)
+        figures = (values[0], np.median(rest), np.percentile(rest, 95), rest.max())
+        table.add_row(name, *(f"{figure:.6f}" for figure in figures))
+    Console(force_terminal=use_color(sys.stdout)).print(table)
+
+
+__all__ = [
+    "checkpoint_options",
+    "finish_run",
+    "log_setup",
+    "loop_options",
+    "print_timing",
+    "run_main",
+    "schedule_options",
+]
 
 logger = get_logger("ezpz.train")
 
@@ -122,7 +157,6 @@ def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files:
         files: Further files that were written, such as profiles.
     """
     from ezpz.dist import get_rank, log_dict_as_bulleted_list
-    from ezpz.train.timing import print_timing
 
     if get_rank() != 0:
         return
