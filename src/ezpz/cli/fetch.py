@@ -95,7 +95,7 @@ class _Progress:
 
 def _table(folder: str | None) -> Iterator[str]:
     from ezpz.train.data.catalog import CATALOG, SHIPPED
-    from ezpz.train.data.places import data_folder
+    from ezpz.train.data.download import data_folder
 
     root = data_folder(folder)
     rows = [(name, f"{data.size / 1e6:.1f} MB", _state(data, folder), data.about) for name, data in CATALOG.items()]
@@ -107,7 +107,7 @@ def _table(folder: str | None) -> Iterator[str]:
 
 def _state(dataset: DataSet, folder: str | None) -> str:
     """Return whether the files are there with their sizes; their sums would take seconds."""
-    from ezpz.train.data.places import data_folder
+    from ezpz.train.data.download import data_folder
 
     place = data_folder(folder) / dataset.name
     there = [remote for remote in dataset.files if (place / remote.name).is_file()]

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from ezpz.train.batches import BatchIndices as BatchIndices
     from ezpz.train.cost import Cost as Cost
     from ezpz.train.data.baselines import text_baselines as text_baselines
+    from ezpz.train.data.download import data_folder as data_folder
     from ezpz.train.data.feeding import ImageBatches as ImageBatches
     from ezpz.train.data.feeding import TokenBatches as TokenBatches
     from ezpz.train.data.feeding import shard_indices as shard_indices
     from ezpz.train.data.fetching import fetch as fetch
     from ezpz.train.data.images import Images as Images
     from ezpz.train.data.images import load_images as load_images
-    from ezpz.train.data.places import data_folder as data_folder
     from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
     from ezpz.train.data.tokenizers import Tokenizer as Tokenizer
     from ezpz.train.data.tokenizers import load_tokenizer as load_tokenizer
@@ -68,7 +68,7 @@ _HOME_OF = {
     "as_toml": "settings",
     "checkpoint_options": "running",
     "count_flops": "flops",
-    "data_folder": "data.places",
+    "data_folder": "data.download",
     "evaluate": "evaluation",
     "fetch": "data.fetching",
     "finish_run": "running",

@@ -79,7 +79,7 @@ def documents_of_text(path: Path) -> Documents:
     Raises:
         UsageError: There is no such file.
     """
-    from ezpz.train.data.places import told_sum
+    from ezpz.train.data.download import told_sum
 
     return Documents(f"file {path}", _size_of([path]), lambda: told_sum(path), lambda: _read_text(path))
 
@@ -90,7 +90,7 @@ def documents_of_lines(path: Path) -> Documents:
     Raises:
         UsageError: There is none.
     """
-    from ezpz.train.data.places import told_sum
+    from ezpz.train.data.download import told_sum
 
     files = sorted(each for each in path.glob("*") if each.name.endswith(_ENDINGS)) if path.is_dir() else [path]
     if not files:

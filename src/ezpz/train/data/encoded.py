@@ -110,7 +110,7 @@ def _obtain(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
 
 def _prepare(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
     """Have the file of these texts in the data folder, one process at a time."""
-    from ezpz.train.data.places import data_folder
+    from ezpz.train.data.download import data_folder
     from ezpz.train.data.turns import wait_for_turn
 
     try:
