@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from ezpz.train.data import turns
-from ezpz.train.data.turns import Turn, wait_for_turn
+from ezpz.train.data import download
+from ezpz.train.data.download import Turn, wait_for_turn
 
 HOST = os.uname().nodename
 
 
 @pytest.fixture
 def lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(turns, "_LOOKS", (0.01, 0.05))
+    monkeypatch.setattr(download, "_LOOKS", (0.01, 0.05))
     return tmp_path / "x.lock"
 
 
@@ -84,7 +84,7 @@ def test_the_wait_ends_when_a_run_must_go_on(lock):
 
 
 def test_a_turn_that_was_taken_over_is_left_to_its_new_holder(lock, monkeypatch):
-    monkeypatch.setattr(turns, "_EVERY", 0.0)
+    monkeypatch.setattr(download, "_EVERY", 0.0)
     turn, _ = wait_for_turn(lock)
     with turn:
         turn.go_on()

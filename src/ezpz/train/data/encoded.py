@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.train.data.documents import Documents
+    from ezpz.train.data.download import Turn
     from ezpz.train.data.sources import Source
     from ezpz.train.data.tokenizers import Tokenizer
-    from ezpz.train.data.turns import Turn
 
 __all__ = ["encode_together"]
 
@@ -110,8 +110,7 @@ def _obtain(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
 
 def _prepare(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
     """Have the file of these texts in the data folder, one process at a time."""
-    from ezpz.train.data.download import data_folder
-    from ezpz.train.data.turns import wait_for_turn
+    from ezpz.train.data.download import data_folder, wait_for_turn
 
     try:
         key = sha256(f"{_LAYOUT} {job.documents.key()} {job.tokenizer.digest}".encode()).hexdigest()[:32]

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
 from ezpz.train.data.catalog import SHIPPED, named
-from ezpz.train.data.download import DownloadError, Patience, cannot_write, data_folder, download, find, told_sum
-from ezpz.train.data.turns import wait_for_turn
+from ezpz.train.data.download import (
+    DownloadError,
+    Patience,
+    cannot_write,
+    data_folder,
+    download,
+    find,
+    told_sum,
+    wait_for_turn,
+)
 
 if TYPE_CHECKING:
     import os
