@@ -24,7 +24,7 @@ from ezpz.train import (
     load_tokens,
     shard_indices,
 )
-from ezpz.train.data import catalog, encoded, fetching, images, together
+from ezpz.train.data import download, encoded, fetching, images, together
 
 FOLDER = Path(os.environ["FOLDER"])
 
@@ -42,7 +42,7 @@ def mnist(monkeypatch):
 
     def mnist(*kinds):
         mirrors = (f"{os.environ['MIRROR']}/{kind}/" for kind in kinds)
-        monkeypatch.setitem(catalog.CATALOG, "mnist", dataset("mnist", tiny_mnist(), *mirrors))
+        monkeypatch.setitem(download.CATALOG, "mnist", dataset("mnist", tiny_mnist(), *mirrors))
 
     monkeypatch.setitem(images._SHAPES, "mnist", (10, 1, 28, 64, 32))
     return mnist

@@ -9,7 +9,7 @@ import time
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from ezpz.train.data.catalog import DataSet, Remote
+from ezpz.train.data.download import DataSet, Remote
 
 IDX_NAMES = (
     "train-images-idx3-ubyte.gz",

@@ -10,7 +10,7 @@ from mirror import Mirror, dataset
 import ezpz
 from ezpz.cli import main as ezpz_main
 from ezpz.cli.fetch import main
-from ezpz.train.data import catalog
+from ezpz.train.data import download
 
 FILES = {"one.gz": b"x" * 2_000_000, "two.gz": b"y"}
 
@@ -19,7 +19,7 @@ FILES = {"one.gz": b"x" * 2_000_000, "two.gz": b"y"}
 def tiny(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Mirror(FILES) as mirror:
-        monkeypatch.setitem(catalog.CATALOG, "tiny", dataset("tiny", FILES, mirror.url("good")))
+        monkeypatch.setitem(download.CATALOG, "tiny", dataset("tiny", FILES, mirror.url("good")))
         yield mirror
 
 
@@ -82,7 +82,7 @@ def test_a_misspelt_name_is_told_before_anything_is_downloaded(tiny, tmp_path, c
 
 
 def test_a_failed_download_is_told_with_its_reason(tiny, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(catalog.CATALOG, "tiny", dataset("tiny", FILES, tiny.url("absent")))
+    monkeypatch.setitem(download.CATALOG, "tiny", dataset("tiny", FILES, tiny.url("absent")))
     assert main(["tiny", "--folder", str(tmp_path)]) == 125
     err = capsys.readouterr().err
     assert "HTTP Error 404" in err

@@ -12,7 +12,7 @@ from mirror import Mirror, dataset, tiny_mnist
 import ezpz
 from ezpz.errors import UsageError
 from ezpz.train import fetch
-from ezpz.train.data import catalog, download, fetching
+from ezpz.train.data import download, fetching
 from ezpz.train.data.download import DownloadError, Patience
 from ezpz.train.data.fetching import obtain
 
@@ -32,7 +32,7 @@ def known(monkeypatch, mirror):
 
     def known(*kinds):
         value = dataset("tiny", FILES, *(mirror.url(kind) for kind in kinds))
-        monkeypatch.setitem(catalog.CATALOG, "tiny", value)
+        monkeypatch.setitem(download.CATALOG, "tiny", value)
         return value
 
     return known
@@ -79,7 +79,7 @@ def test_mirrors_that_hang_are_left_in_short_time(known, mirror, tmp_path):
     known("silent", "stuck", "good")
     patience = Patience(attempt=0.3, total=5)
     began = time.monotonic()
-    fetching._bring(catalog.CATALOG["tiny"], tmp_path / "tiny", patience, lambda *_: None)
+    fetching._bring(download.CATALOG["tiny"], tmp_path / "tiny", patience, lambda *_: None)
     assert time.monotonic() - began < 10
     assert names(tmp_path) == sorted(FILES)
     assert 0.5 < patience.lost < 5
@@ -106,7 +106,7 @@ def test_a_name_that_takes_long_to_resolve_does_not_hold_a_run(known, monkeypatc
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     began = time.monotonic()
     with pytest.raises(DownloadError, match="no answer"):
-        fetching._bring(catalog.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2, total=0.3), lambda *_: None)
+        fetching._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2, total=0.3), lambda *_: None)
     assert time.monotonic() - began < 0.9
 
 
@@ -114,7 +114,7 @@ def test_a_mirror_that_drips_is_left(known, monkeypatch, tmp_path):
     known("slow")
     monkeypatch.setattr(download, "_SLOWEST", 10_000_000)
     with pytest.raises(DownloadError, match=r"gives only [0-9]+ bytes per second"):
-        fetching._bring(catalog.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2), lambda *_: None)
+        fetching._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2), lambda *_: None)
 
 
 def test_a_run_does_not_wait_for_a_download_without_end(known, tmp_path):
@@ -127,14 +127,14 @@ def test_no_mirror_at_all_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Mirror({}) as gone:
         url = gone.url("good")
-    monkeypatch.setitem(catalog.CATALOG, "tiny", dataset("tiny", FILES, url))
+    monkeypatch.setitem(download.CATALOG, "tiny", dataset("tiny", FILES, url))
     with pytest.raises(DownloadError, match="Connection refused"):
         fetch("tiny", tmp_path)
 
 
 def test_proxies_of_the_environment_are_used(known, mirror, monkeypatch, tmp_path):
     url = "http://no-such-host.invalid/good/"
-    monkeypatch.setitem(catalog.CATALOG, "tiny", dataset("tiny", FILES, url))
+    monkeypatch.setitem(download.CATALOG, "tiny", dataset("tiny", FILES, url))
     monkeypatch.setenv("http_proxy", mirror.url("").rstrip("/"))
     fetch("tiny", tmp_path)
     assert names(tmp_path) == sorted(FILES)
@@ -208,7 +208,7 @@ def test_folders_that_take_nothing_are_told(known, mirror, monkeypatch, tmp_path
     with pytest.raises(UsageError, match="EZPZ_DATA, XDG_CACHE_HOME and HOME are unset"):
         fetch("tiny")
     with pytest.raises(DownloadError, match="are unset"):  # a run falls back
-        obtain(catalog.CATALOG["tiny"], None, may_download=True)
+        obtain(download.CATALOG["tiny"], None, may_download=True)
     assert mirror.asked == []
 
 
@@ -231,7 +231,7 @@ except EzpzError as error:
     sys.exit(end_with(error))
 """
     assert resource.RLIMIT_FSIZE is not None
-    some = catalog.CATALOG["tiny"]
+    some = download.CATALOG["tiny"]
     done = python(code, some.mirrors[0], some.files[0].sha256, tmp_path)
     assert done.returncode == 125, done.stderr
     assert f"cannot write data to {tmp_path}/tiny: File too large" in done.stderr
@@ -290,8 +290,8 @@ def test_old_parts_of_killed_processes_are_swept_and_fresh_ones_kept(known, tmp_
 
 
 def test_the_catalog_is_sound():
-    for name, known in catalog.CATALOG.items():
+    for name, known in download.CATALOG.items():
         assert known.name == name
         assert all(len(remote.sha256) == 64 and int(remote.sha256, 16) for remote in known.files)
         assert all(url.startswith("http") and url.endswith("/") for url in known.mirrors)
-    assert set(tiny_mnist()) == {remote.name for remote in catalog.CATALOG["mnist"].files}
+    assert set(tiny_mnist()) == {remote.name for remote in download.CATALOG["mnist"].files}

@@ -9,7 +9,7 @@ from mirror import IDX_NAMES, Mirror, cifar_archive, cifar_records, dataset, tin
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 from ezpz.train import SyntheticImages, load_images
-from ezpz.train.data import catalog, fetching, images
+from ezpz.train.data import download, fetching, images
 from ezpz.train.data.download import Patience
 
 
@@ -29,7 +29,7 @@ def lines(monkeypatch, caplog):
 def test_mnist_comes_from_a_mirror_then_from_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Mirror(tiny_mnist()) as mirror:
-        monkeypatch.setitem(catalog.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("good")))
+        monkeypatch.setitem(download.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("good")))
         first = load_images("mnist", folder=tmp_path)
         assert first.origin == f"downloaded from {mirror.url('good')}"
     again = load_images("mnist", folder=tmp_path, download=False)
@@ -56,7 +56,7 @@ def test_cifar_comes_out_of_its_archive(monkeypatch, tmp_path):
     (tmp_path / "cifar10").mkdir()
     path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
     cifar_archive(path, {name: cifar_records(4) for name in [*names, "cifar-10-batches-bin/test_batch.bin"]})
-    monkeypatch.setitem(catalog.CATALOG, "cifar10", dataset("cifar10", {path.name: path.read_bytes()}))
+    monkeypatch.setitem(download.CATALOG, "cifar10", dataset("cifar10", {path.name: path.read_bytes()}))
     found = load_images("cifar10", folder=tmp_path)
     assert found.train[0].shape == (20, 3, 32, 32)
     assert found.test[1].tolist() == [0, 1, 2, 3]
@@ -82,7 +82,7 @@ def test_a_host_without_a_network_falls_back_with_the_reason(small, monkeypatch,
     monkeypatch.setattr(fetching, "Patience", lambda **_: Patience(attempt=0.2, total=0.3))
     with Mirror(tiny_mnist()) as mirror:
         monkeypatch.setitem(
-            catalog.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("silent"), mirror.url("absent"))
+            download.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("silent"), mirror.url("absent"))
         )
         origin = load_images("mnist", folder=tmp_path).origin
     assert "no answer within 0.2 s" in origin
@@ -91,7 +91,7 @@ def test_a_host_without_a_network_falls_back_with_the_reason(small, monkeypatch,
 
 def test_files_with_the_right_sum_but_no_images_are_refused(monkeypatch, tmp_path):
     files = {name: gzip.compress(b"<!DOCTYPE html>") for name in IDX_NAMES}
-    monkeypatch.setitem(catalog.CATALOG, "mnist", dataset("mnist", files))
+    monkeypatch.setitem(download.CATALOG, "mnist", dataset("mnist", files))
     (tmp_path / "mnist").mkdir()
     for name, data in files.items():
         (tmp_path / "mnist" / name).write_bytes(data)

@@ -12,7 +12,7 @@ from ezpz.errors import EzpzError, UsageError, end_with
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ezpz.train.data.catalog import DataSet
+    from ezpz.train.data.download import DataSet
 
 __all__ = ["main"]
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fetch(names: Sequence[str], folder: str | None) -> None:
-    from ezpz.train.data.catalog import SHIPPED, named
+    from ezpz.train.data.download import SHIPPED, named
     from ezpz.train.data.fetching import fetch
 
     if not names:
@@ -94,8 +94,7 @@ class _Progress:
 
 
 def _table(folder: str | None) -> Iterator[str]:
-    from ezpz.train.data.catalog import CATALOG, SHIPPED
-    from ezpz.train.data.download import data_folder
+    from ezpz.train.data.download import CATALOG, SHIPPED, data_folder
 
     root = data_folder(folder)
     rows = [(name, f"{data.size / 1e6:.1f} MB", _state(data, folder), data.about) for name, data in CATALOG.items()]

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
-from ezpz.train.data.catalog import SHIPPED, named
 from ezpz.train.data.download import (
+    SHIPPED,
     DownloadError,
     Patience,
     cannot_write,
     data_folder,
     download,
     find,
+    named,
     told_sum,
     wait_for_turn,
 )
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from ezpz.train.data.catalog import DataSet, Remote
+    from ezpz.train.data.download import DataSet, Remote
 
 __all__ = ["Found", "fetch", "is_right", "obtain"]
 

@@ -86,7 +86,7 @@ def load_images(
         near = get_close_matches(name.lower().replace("-", "_"), _NAMES, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UsageError(f"unknown images {name!r} (from load_images); expected one of {', '.join(_NAMES)}.{hint}")
-    from ezpz.train.data.catalog import CATALOG
+    from ezpz.train.data.download import CATALOG
     from ezpz.train.data.together import agreed, obtain_together
 
     place, origin = obtain_together(CATALOG[name], folder, may_download=download)

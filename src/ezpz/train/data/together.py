@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ezpz.train.data.catalog import DataSet
+    from ezpz.train.data.download import DataSet
 
 __all__ = ["agreed", "looks_for_host", "obtain_together", "warn_once"]
 
