@@ -24,7 +24,7 @@ from ezpz.train import (
     load_tokens,
     shard_indices,
 )
-from ezpz.train.data import download, encoded, fetching, images, together
+from ezpz.train.data import download, encoded, images, together
 
 FOLDER = Path(os.environ["FOLDER"])
 
@@ -57,8 +57,8 @@ def same(value):
 def test_one_rank_downloads_and_all_have_the_data(mnist, monkeypatch):
     mnist("slow")
     calls = []
-    real = fetching._bring
-    monkeypatch.setattr(fetching, "_bring", lambda *args: calls.append(1) or real(*args))
+    real = download._bring
+    monkeypatch.setattr(download, "_bring", lambda *args: calls.append(1) or real(*args))
     found = load_images("mnist", folder=FOLDER / "good")
     assert same(found.origin) == f"downloaded from {os.environ['MIRROR']}/slow/"
     assert same(found.train[0]).flatten().tolist() == list(range(24))
@@ -92,7 +92,7 @@ def test_hosts_of_which_only_some_have_the_data_are_told(mnist, monkeypatch):
     monkeypatch.setattr(together, "looks_for_host", lambda: True)  # as if every rank were a host of its own
     mine = FOLDER / f"host{ezpz.get_rank()}"
     if ezpz.get_rank() == 0:
-        load = fetching.fetch("mnist", mine)
+        load = download.fetch("mnist", mine)
         assert load.is_dir()
     monkeypatch.setenv("EZPZ_DATA", str(mine))
     with pytest.raises(MachineError, match="at hand on some hosts only") as caught:

@@ -12,9 +12,8 @@ from mirror import Mirror, dataset, tiny_mnist
 import ezpz
 from ezpz.errors import UsageError
 from ezpz.train import fetch
-from ezpz.train.data import download, fetching
-from ezpz.train.data.download import DownloadError, Patience
-from ezpz.train.data.fetching import obtain
+from ezpz.train.data import download
+from ezpz.train.data.download import DownloadError, Patience, obtain
 
 FILES = {"first.gz": os.urandom(300_000), "second.gz": b"short"}
 
@@ -79,7 +78,7 @@ def test_mirrors_that_hang_are_left_in_short_time(known, mirror, tmp_path):
     known("silent", "stuck", "good")
     patience = Patience(attempt=0.3, total=5)
     began = time.monotonic()
-    fetching._bring(download.CATALOG["tiny"], tmp_path / "tiny", patience, lambda *_: None)
+    download._bring(download.CATALOG["tiny"], tmp_path / "tiny", patience, lambda *_: None)
     assert time.monotonic() - began < 10
     assert names(tmp_path) == sorted(FILES)
     assert 0.5 < patience.lost < 5
@@ -89,7 +88,7 @@ def test_without_an_answer_patience_ends_for_all_mirrors_together(known, tmp_pat
     some = known(*["silent"] * 20)
     began = time.monotonic()
     with pytest.raises(DownloadError, match=r"no answer within 0\.2 s.*was not tried: no time left"):
-        fetching._bring(some, tmp_path / "tiny", Patience(attempt=0.2, total=0.5), lambda *_: None)
+        download._bring(some, tmp_path / "tiny", Patience(attempt=0.2, total=0.5), lambda *_: None)
     assert time.monotonic() - began < 5
     assert Patience().total <= 10
 
@@ -106,7 +105,7 @@ def test_a_name_that_takes_long_to_resolve_does_not_hold_a_run(known, monkeypatc
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     began = time.monotonic()
     with pytest.raises(DownloadError, match="no answer"):
-        fetching._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2, total=0.3), lambda *_: None)
+        download._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2, total=0.3), lambda *_: None)
     assert time.monotonic() - began < 0.9
 
 
@@ -114,13 +113,13 @@ def test_a_mirror_that_drips_is_left(known, monkeypatch, tmp_path):
     known("slow")
     monkeypatch.setattr(download, "_SLOWEST", 10_000_000)
     with pytest.raises(DownloadError, match=r"gives only [0-9]+ bytes per second"):
-        fetching._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2), lambda *_: None)
+        download._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2), lambda *_: None)
 
 
 def test_a_run_does_not_wait_for_a_download_without_end(known, tmp_path):
     some = known("slow")
     with pytest.raises(DownloadError, match="in the time that a run waits"):
-        fetching._bring(some, tmp_path / "tiny", Patience(until=time.monotonic() + 0.3), lambda *_: None)
+        download._bring(some, tmp_path / "tiny", Patience(until=time.monotonic() + 0.3), lambda *_: None)
 
 
 def test_no_mirror_at_all_says_why(monkeypatch, tmp_path):

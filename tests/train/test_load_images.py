@@ -9,7 +9,7 @@ from mirror import IDX_NAMES, Mirror, cifar_archive, cifar_records, dataset, tin
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 from ezpz.train import SyntheticImages, load_images
-from ezpz.train.data import download, fetching, images
+from ezpz.train.data import download, images
 from ezpz.train.data.download import Patience
 
 
@@ -79,7 +79,7 @@ def test_without_data_images_of_its_shape_are_made_and_it_is_said(small, lines, 
 
 def test_a_host_without_a_network_falls_back_with_the_reason(small, monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(fetching, "Patience", lambda **_: Patience(attempt=0.2, total=0.3))
+    monkeypatch.setattr(download, "Patience", lambda **_: Patience(attempt=0.2, total=0.3))
     with Mirror(tiny_mnist()) as mirror:
         monkeypatch.setitem(
             download.CATALOG, "mnist", dataset("mnist", mirror.files, mirror.url("silent"), mirror.url("absent"))

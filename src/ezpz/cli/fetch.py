@@ -57,8 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fetch(names: Sequence[str], folder: str | None) -> None:
-    from ezpz.train.data.download import SHIPPED, named
-    from ezpz.train.data.fetching import fetch
+    from ezpz.train.data.download import SHIPPED, fetch, named
 
     if not names:
         raise UsageError("nothing to fetch (from the command line); expected a NAME. `ezpz fetch --list` shows them.")

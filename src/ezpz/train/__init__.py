@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from ezpz.train.cost import Cost as Cost
     from ezpz.train.data.baselines import text_baselines as text_baselines
     from ezpz.train.data.download import data_folder as data_folder
+    from ezpz.train.data.download import fetch as fetch
     from ezpz.train.data.feeding import ImageBatches as ImageBatches
     from ezpz.train.data.feeding import TokenBatches as TokenBatches
     from ezpz.train.data.feeding import shard_indices as shard_indices
-    from ezpz.train.data.fetching import fetch as fetch
     from ezpz.train.data.images import Images as Images
     from ezpz.train.data.images import load_images as load_images
     from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
@@ -70,7 +70,7 @@ _HOME_OF = {
     "count_flops": "flops",
     "data_folder": "data.download",
     "evaluate": "evaluation",
-    "fetch": "data.fetching",
+    "fetch": "data.download",
     "finish_run": "running",
     "load_digits": "digits",
     "load_images": "data.images",

@@ -60,8 +60,7 @@ def obtain_together(
         EzpzError: Some host has a wrong file, or some have the data and some cannot get it; the same on all ranks.
     """
     from ezpz.dist import all_reduce, broadcast
-    from ezpz.train.data.download import DownloadError, find
-    from ezpz.train.data.fetching import obtain
+    from ezpz.train.data.download import DownloadError, find, obtain
 
     state, origin, place = None, "", None
     problem: EzpzError | None = None
