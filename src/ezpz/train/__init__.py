@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ezpz.train.data.feeding import TokenBatches as TokenBatches
     from ezpz.train.data.feeding import shard_indices as shard_indices
     from ezpz.train.data.images import Images as Images
+    from ezpz.train.data.images import load_digits as load_digits
     from ezpz.train.data.images import load_images as load_images
     from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
     from ezpz.train.data.tokenizers import Tokenizer as Tokenizer
     from ezpz.train.data.tokenizers import load_tokenizer as load_tokenizer
     from ezpz.train.data.tokens import Tokens as Tokens
     from ezpz.train.data.tokens import load_tokens as load_tokens
-    from ezpz.train.digits import load_digits as load_digits
     from ezpz.train.evaluation import evaluate as evaluate
     from ezpz.train.flops import count_flops as count_flops
     from ezpz.train.flops import mfu as mfu
@@ -72,7 +72,7 @@ _HOME_OF = {
     "evaluate": "evaluation",
     "fetch": "data.download",
     "finish_run": "running",
-    "load_digits": "digits",
+    "load_digits": "data.images",
     "load_images": "data.images",
     "load_tokenizer": "data.tokenizers",
     "load_tokens": "data.tokens",

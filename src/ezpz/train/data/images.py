@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
@@ -15,8 +17,27 @@ if TYPE_CHECKING:
     import torch
 
     Part = tuple[torch.Tensor, torch.Tensor]
+    import torch
 
-__all__ = ["Images", "load_images"]
+
+# Real input without a network: the handwritten digits of the UCI set, shipped with the package (see digits.md).
+
+
+def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all 1,797 digits.
+
+    Returns:
+        Images, ``(1797, 64)`` float32 from 0 to 1, pixels row by row; labels, ``(1797,)`` int64 from 0 to 9.
+    """
+    import numpy as np
+    import torch
+
+    packed = files("ezpz.train").joinpath("digits.csv.gz").read_bytes()
+    table = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.float32)
+    return torch.from_numpy(table[:, :64] / 16), torch.from_numpy(table[:, 64].astype(np.int64))
+
+
+__all__ = ["Images", "load_digits", "load_images"]
 
 # name: classes, channels, size, images to train with, images to test with
 _SHAPES = {
@@ -137,8 +158,6 @@ def _mark(parts: tuple[Part, Part]) -> list[Any]:
 def _digits() -> Images:
     import numpy as np
     import torch
-
-    from ezpz.train.digits import load_digits
 
     images, labels = load_digits()
     images = images.view(-1, 1, 8, 8)
