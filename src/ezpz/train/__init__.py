@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from ezpz.cli_parser import non_negative_int as non_negative_int
     from ezpz.cli_parser import positive_float as positive_float
     from ezpz.cli_parser import positive_int as positive_int
-    from ezpz.train.batches import BatchIndices as BatchIndices
     from ezpz.train.cost import Cost as Cost
     from ezpz.train.data.baselines import text_baselines as text_baselines
     from ezpz.train.data.download import data_folder as data_folder
     from ezpz.train.data.download import fetch as fetch
+    from ezpz.train.data.feeding import BatchIndices as BatchIndices
     from ezpz.train.data.feeding import ImageBatches as ImageBatches
     from ezpz.train.data.feeding import TokenBatches as TokenBatches
     from ezpz.train.data.feeding import shard_indices as shard_indices
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ezpz.train.summary import summarize as summarize
 
 _HOME_OF = {
-    "BatchIndices": "batches",
+    "BatchIndices": "data.feeding",
     "Cost": "cost",
     "DTYPES": "options",
     "ImageBatches": "data.feeding",

@@ -132,7 +132,7 @@ __all__ = ["Dataless"]
 
 _LARGE = 2**20  # bytes; what is smaller costs nothing, and may be a counter or a flag that somebody reads
 # What these make becomes data, whose values shuffle, select and end loops.
-_READERS = ("torch.utils.data", "torch.distributed.device_mesh", "ezpz.train.data", "ezpz.train.batches")
+_READERS = ("torch.utils.data", "torch.distributed.device_mesh", "ezpz.train.data", "ezpz.train.data.feeding")
 # What these make is a parameter, or will be written from fakes; it would stay real, as no operation changes its target's class.
 _FILLERS = ("torch.nn.", "torch.distributed.fsdp", "torch.distributed.optim")
 _BETWEEN = ("torch._", "torch.utils._", "torch.overrides", __name__, "ezpz.dist.simulate.memory")
