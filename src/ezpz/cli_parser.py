@@ -94,7 +94,7 @@ def _finite(text: str, wanted: str) -> float:
 # The command line of a verb: what is wrong with it is one line, as with every other error.
 
 
-class Parser_parsing(argparse.ArgumentParser):
+class VerbParser(argparse.ArgumentParser):
     """A parser that raises; its verb explains itself."""
 
     def __init__(self, prog: str) -> None:
@@ -111,7 +111,7 @@ class Parser_parsing(argparse.ArgumentParser):
 
 __all__ = [
     "Parser",
-    "Parser_parsing",
+    "VerbParser",
     "did_you_mean",
     "is_first_rank",
     "non_negative_float",

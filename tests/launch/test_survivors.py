@@ -12,7 +12,7 @@ from ezpz.launch.host import process_tree
 from lab import hosts, process
 from lab.require import require
 
-SRC = str(Path(process_tree.__file__).parents[2])
+SRC = str(Path(process_tree.__file__).parents[3])
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc"),
@@ -64,7 +64,7 @@ while time.monotonic() < end:
 """
 KILLER = """
 import os, subprocess, sys, time
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree as survivors
 if sys.argv[1] == "adopt":
     survivors.adopt()
 child = subprocess.Popen(sys.argv[4:], stdout=subprocess.PIPE, text=True)
@@ -109,12 +109,12 @@ def start(clean_env):
 
 def test_a_daemon_in_another_session_is_below_whoever_adopts(killer, survivors):
     assert killer(DAEMON, tagged=False) == "True [] [] []"
-    assert not process_tree()
+    assert not survivors()
 
 
 def test_a_daemon_that_nobody_adopted_is_found_by_its_environment(killer, survivors):
     assert killer(DAEMON, adopt=False) == "False [] [] []"
-    assert not process_tree()
+    assert not survivors()
 
 
 def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
@@ -126,13 +126,13 @@ def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
 def test_a_chain_of_forks_does_not_escape(killer, survivors, step, tagged):
     assert killer(CHAIN.replace("SETSID", step), tagged=tagged).endswith("[] [] []")
     time.sleep(0.2)
-    assert not process_tree()
+    assert not survivors()
 
 
 def test_a_process_that_forks_all_the_time_does_not_escape(killer, survivors):
     assert killer(SPRINKLER).endswith("[] [] []")
     time.sleep(0.2)
-    assert not process_tree()
+    assert not survivors()
 
 
 def test_only_the_launch_and_those_inside_it_are_tagged(start):
@@ -147,7 +147,7 @@ def test_only_the_launch_and_those_inside_it_are_tagged(start):
 def test_what_is_spared_lives_and_the_others_are_told_when_they_end(clean_env):
     code = """
 import os, subprocess
-from ezpz.launch import survivors
+from ezpz.launch.host import process_tree as survivors
 kept, gone = (subprocess.Popen(["sleep", "300"]) for _ in "ab")
 assert survivors.kill_all("l1", spare={kept.pid}) == []
 assert survivors.children() == [kept.pid] and kept.poll() is None

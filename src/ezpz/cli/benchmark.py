@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
-from ezpz.cli_parser import Parser_parsing
+from ezpz.cli_parser import VerbParser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 from ezpz.launch.contract import cores
 from ezpz.launch.options import count, word
@@ -173,7 +173,7 @@ def _row(words: Sequence[str]) -> str:
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _WIDE, _HIGH = 100.0, 18  # a bar: percent, pixels
-_benchmark_page_PARTS = ("data", "forward", "backward", "optimizer")
+_PAGE_PARTS = ("data", "forward", "backward", "optimizer")
 
 
 def run_pages(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
@@ -246,7 +246,7 @@ def _shares(entries: Sequence[dict[str, Any]]) -> str:
     """Return a bar for each trainer that recorded the parts of its steps."""
     rows = "".join(_bar(entry) for entry in entries if entry["parts"] and entry["step_median"])
     names = "".join(
-        f'<li><i class="s{index}"></i><span>{part}</span></li>' for index, part in enumerate(_benchmark_page_PARTS)
+        f'<li><i class="s{index}"></i><span>{part}</span></li>' for index, part in enumerate(_PAGE_PARTS)
     )
     return (
         f'<ul class="legend">{names}</ul><div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else ""
@@ -256,7 +256,7 @@ def _shares(entries: Sequence[dict[str, Any]]) -> str:
 def _bar(entry: dict[str, Any]) -> str:
     whole = max(entry["step_median"], sum(entry["parts"].values()))
     at, drawn, told = 0.0, "", []
-    for index, part in enumerate(_benchmark_page_PARTS):
+    for index, part in enumerate(_PAGE_PARTS):
         seconds = entry["parts"].get(part)
         if seconds is None:
             continue
@@ -636,7 +636,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     from ezpz.launch.options import parse
 
     own = _before_dashes(argv)
-    parser = Parser_parsing("ezpz benchmark")
+    parser = VerbParser("ezpz benchmark")
     parser.add_argument("--run", type=word)
     parser.add_argument("--preset", type=word)
     parser.add_argument("--max-iters", "--max_iters", dest="max_iters", type=count)

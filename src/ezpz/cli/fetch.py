@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ezpz.cli_parser import Parser_parsing
+from ezpz.cli_parser import VerbParser
 from ezpz.errors import EzpzError, UsageError, end_with
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ replaced. Type it on a login host when the hosts of jobs have no network. Proxie
 def main(argv: Sequence[str]) -> int:
     """Fetch or list data sets and return the exit code."""
     try:
-        parser = Parser_parsing("ezpz fetch")
+        parser = VerbParser("ezpz fetch")
         parser.add_argument("-h", "--help", action="store_true")
         parser.add_argument("names", nargs="*")
         parser.add_argument("--folder")

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.running import choose, table
-from ezpz.cli_parser import Parser_parsing
+from ezpz.cli_parser import VerbParser
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser_parsing("ezpz kill")
+    parser = VerbParser("ezpz kill")
     parser.add_argument("ids", nargs="*")
     for name in ("--all", "--job", "--now", "--here"):  # --here is how this verb calls itself on other hosts
         parser.add_argument(name, action="store_true")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ezpz.cli_parser import Parser_parsing
+from ezpz.cli_parser import VerbParser
 from ezpz.errors import EzpzError, UsageError, end_with
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser_parsing("ezpz plot")
+    parser = VerbParser("ezpz plot")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("words", nargs="*")
     parser.add_argument("-k", "--key", action="append", default=[])

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ezpz.cli_parser import Parser_parsing
+from ezpz.cli_parser import VerbParser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser_parsing("ezpz watch")
+    parser = VerbParser("ezpz watch")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("words", nargs="*")
     parser.add_argument("--interval", type=_seconds, default=2.0)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     Patterns = Mapping[str, tuple[str, ...]]
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ezpz.cluster.allocation import Read
 
 
 # Which site is this? Variables that only it sets, the domain of this host's name, names that no other machine shares.

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     Ends = tuple[socket.socket, socket.socket]
     from ezpz.launch.flavours.request import Order
-    from ezpz.launch.plan import LaunchPlan
-    from ezpz.launch.run.failures import Outcome
 
 
 # Start ranks with ssh, one leader per host, and own the run until the last of them is gone.

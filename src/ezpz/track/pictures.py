@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The map of rank by step as PNG and SVG, in which a slow rank is a stripe.
 
 _COLUMNS = 1000  # pixels; more steps than that share a column
-_figures_TEXT, _figures_QUIET = "#222222", "#6b6b6b"
+_LABEL_TEXT, _LABEL_QUIET = "#222222", "#6b6b6b"
 _GAP = "#d9d9d9"
 
 
@@ -39,10 +39,10 @@ def save_heat_map(png: Path, svg: Path, name: str, steps: Any, values: Any) -> N
         OSError: A file cannot be written.
     """
     with own_style():
-        save_both(png, svg, _figures_draw(name, steps, values))
+        save_both(png, svg, _draw_axes(name, steps, values))
 
 
-def _figures_draw(name: str, steps: Any, values: Any) -> Any:
+def _draw_axes(name: str, steps: Any, values: Any) -> Any:
     import numpy as np
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -64,12 +64,12 @@ def _figures_draw(name: str, steps: Any, values: Any) -> Any:
     bar.outline.set_visible(False)
     axes.spines[:].set_visible(False)
     for each in (axes, bar.ax):
-        each.tick_params(colors=_figures_QUIET, labelcolor=_figures_TEXT, length=3)
+        each.tick_params(colors=_LABEL_QUIET, labelcolor=_LABEL_TEXT, length=3)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 4, 8, 10], integer=True))
-    axes.set_title(f"{name} by rank", loc="left", color=_figures_TEXT, fontsize=12, fontweight="bold", parse_math=False)
-    axes.set_xlabel("step", loc="right", color=_figures_TEXT)
-    axes.set_ylabel("rank", color=_figures_TEXT)
+    axes.set_title(f"{name} by rank", loc="left", color=_LABEL_TEXT, fontsize=12, fontweight="bold", parse_math=False)
+    axes.set_xlabel("step", loc="right", color=_LABEL_TEXT)
+    axes.set_ylabel("rank", color=_LABEL_TEXT)
     return figure
 
 

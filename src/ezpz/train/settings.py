@@ -32,7 +32,7 @@ from ezpz.train.options import add_data_dir, add_output, add_preset, add_resume,
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    pass  # EMPTY
+    # EMPTY
     from collections.abc import Iterator
 
 

@@ -22,7 +22,7 @@ import signal
 import time
 
 from ezpz.launch.host import process_tree
-from ezpz.launch.host.connection import Link, Nobody
+from ezpz.launch.host.connection import Link, Nobody, is_own, receive
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_process import Member
 
@@ -60,7 +60,7 @@ class Shims:
             connection, _ = listener.accept()
         except OSError:  # it went away again
             return
-        if not connection.is_own(connection):
+        if not is_own(connection):
             connection.close()
             return
         connection.setblocking(False)
@@ -70,7 +70,7 @@ class Shims:
     def _hear(self, connection: socket.socket) -> None:
         """Read what a shim or a rank says."""
         try:
-            data, fds = connection.receive(connection)
+            data, fds = receive(connection)
         except BlockingIOError:
             return
         except OSError:

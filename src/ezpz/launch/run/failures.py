@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    pass  # EMPTY
+    # EMPTY
 
 
 __all__ = [
+    "PASSED_ON",
+    "SHIM_KILLED",
     "Failure",
     "Limits",
     "Outcome",
-    "PASSED_ON",
-    "SHIM_KILLED",
     "earliest",
     "exit_code",
     "how",

@@ -14,7 +14,7 @@ import time
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.host import connection
+from ezpz.launch.host.connection import claim, is_own
 from ezpz.launch.run.failures import Failure
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Hangs:
 
     def listen(self) -> None:
         """Let `ezpz stacks` ask; without a socket the run goes on unasked."""
-        listener = connection.claim(self.socket) if self.socket else None
+        listener = claim(self.socket) if self.socket else None
         if listener:
             self._listener = socket.socket(fileno=listener.detach())
             self._listener.setblocking(False)
@@ -257,7 +257,7 @@ class Hangs:
             connection, _ = listener.accept()
         except OSError:  # it went away again
             return
-        if not connection.is_own(connection):
+        if not is_own(connection):
             connection.close()
             return
         self._askers.append(connection)

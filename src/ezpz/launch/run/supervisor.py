@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
-    pass  # EMPTY
+    # EMPTY
     from ezpz.launch.run.control import Event
 
 

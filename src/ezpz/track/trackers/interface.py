@@ -34,7 +34,7 @@ def flatten(config: Mapping[str, object], prefix: str = "") -> list[tuple[str, o
     return pairs
 
 
-__all__ = ["About", "KNOWN", "Tracker", "Trackers", "choose", "flatten", "seconds_to_wait"]
+__all__ = ["KNOWN", "About", "Tracker", "Trackers", "choose", "flatten", "seconds_to_wait"]
 
 KNOWN = {
     "csv": ("ezpz.track.trackers.to_csv", "CsvTracker"),

@@ -503,12 +503,12 @@ def _is_default(root: Path) -> bool:
 
 __all__ = [
     "CATALOG",
+    "SHIPPED",
     "DataSet",
     "DownloadError",
     "Found",
     "Patience",
     "Remote",
-    "SHIPPED",
     "Turn",
     "data_folder",
     "download",
