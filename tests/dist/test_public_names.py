@@ -117,7 +117,7 @@ def test_a_name_that_public_code_uses_is_here_and_takes_its_arguments(place, nam
 
 
 def test_no_file_of_the_package_hides_a_name_that_it_offers():
-    """Importing `ezpz.dist.setup`, the file, would make it what `from ezpz.dist import setup` gives."""
+    """Importing `ezpz.dist.startup`, the file, would make it what `from ezpz.dist import setup` gives."""
     folder = Path(ezpz.dist.__file__).parent
     assert {path.stem for path in folder.glob("*.py")}.isdisjoint(ezpz.dist.__all__)
     assert {path.stem for path in folder.parent.iterdir()}.isdisjoint(ezpz.__all__)

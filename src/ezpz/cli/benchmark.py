@@ -245,9 +245,7 @@ def _figures(entries: Sequence[dict[str, Any]]) -> str:
 def _shares(entries: Sequence[dict[str, Any]]) -> str:
     """Return a bar for each trainer that recorded the parts of its steps."""
     rows = "".join(_bar(entry) for entry in entries if entry["parts"] and entry["step_median"])
-    names = "".join(
-        f'<li><i class="s{index}"></i><span>{part}</span></li>' for index, part in enumerate(_PAGE_PARTS)
-    )
+    names = "".join(f'<li><i class="s{index}"></i><span>{part}</span></li>' for index, part in enumerate(_PAGE_PARTS))
     return (
         f'<ul class="legend">{names}</ul><div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else ""
     )

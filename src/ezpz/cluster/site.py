@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-
 # Which site is this? Variables that only it sets, the domain of this host's name, names that no other machine shares.
 #
 # PBS_JOBID=12.aurora-pbs-0001.hostmgmt.cm.aurora.alcf.anl.gov   TACC_SYSTEM=vista   NERSC_HOST=perlmutter

@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from ezpz.dist.seeds import data_seed as data_seed
     from ezpz.dist.seeds import seed_dropout as seed_dropout
     from ezpz.dist.seeds import seed_everything as seed_everything
-    from ezpz.dist.setup import setup_torch as setup_torch
     from ezpz.dist.sharding import make_optimizer as make_optimizer
+    from ezpz.dist.startup import setup_torch as setup_torch
     from ezpz.dist.tensor_parallel import check_divisible as check_divisible
     from ezpz.dist.tensor_parallel import llama_plan as llama_plan
     from ezpz.dist.tensor_parallel import loss_parallel as loss_parallel
@@ -96,8 +96,8 @@ if TYPE_CHECKING:
     from ezpz.log import get_logger as get_logger
 
 _NAMES = {
+    "startup": ("setup_torch",),
     "sharding": ("make_optimizer",),
-    "setup": ("setup_torch",),
     "accelerator": (
         "device_name",
         "empty_cache",

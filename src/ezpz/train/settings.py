@@ -30,10 +30,8 @@ from ezpz.errors import UsageError
 from ezpz.train.options import add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     # EMPTY
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 # A TOML file of settings: every value with the line that it stands on.

@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.child import Child
-    from ezpz.launch.run.control import Control
+
+    # EMPTY
+    from ezpz.launch.run.control import Control, Event
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
-
-    # EMPTY
-    from ezpz.launch.run.control import Event
 
 
 # Signals as something to wait for: each that comes makes a descriptor readable, and none is lost between two looks.
