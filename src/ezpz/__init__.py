@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from ezpz.dist import setup_torch as setup_torch
     from ezpz.dist import setup_torch_DDP as setup_torch_DDP
     from ezpz.dist import setup_torch_distributed as setup_torch_distributed
-    from ezpz.dist import startup as setup
+    from ezpz.dist import setup as setup
     from ezpz.dist import summarize_dict as summarize_dict
     from ezpz.dist import synchronize as synchronize
     from ezpz.dist import timeit as timeit

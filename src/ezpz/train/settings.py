@@ -30,7 +30,6 @@ from ezpz.errors import UsageError
 from ezpz.train.options import add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
-    # EMPTY
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
