@@ -82,11 +82,11 @@ if TYPE_CHECKING:
     from ezpz.dist import seed_dropout as seed_dropout
     from ezpz.dist import seed_everything as seed_everything
     from ezpz.dist import set_timeout as set_timeout
+    from ezpz.dist import setup as setup
     from ezpz.dist import setup_tensorflow as setup_tensorflow
     from ezpz.dist import setup_torch as setup_torch
     from ezpz.dist import setup_torch_DDP as setup_torch_DDP
     from ezpz.dist import setup_torch_distributed as setup_torch_distributed
-    from ezpz.dist import setup as setup
     from ezpz.dist import summarize_dict as summarize_dict
     from ezpz.dist import synchronize as synchronize
     from ezpz.dist import timeit as timeit

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.child import Child
-
     from ezpz.launch.run.control import Control, Event
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.terminal import Screen
