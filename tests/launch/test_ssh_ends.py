@@ -87,11 +87,11 @@ def test_what_ranks_leave_behind_goes_with_them(site, survivors):
     lab.wait_until(lambda: not survivors(), 3, "the end of the grandchildren")
 
 
-@pytest.mark.parametrize("victim", ["leading.py", "client"])
+@pytest.mark.parametrize("victim", ["start_agent.py", "client"])
 def test_a_killed_leader_or_ssh_loses_its_host_and_ends_all(site, survivors, victim):
     run = site.start("bash", "-c", f"{READY} sleep 600")
     lines = {pid: line for pid, line in survivors().items() if victim in line and "shim.py" not in line}
-    if victim == "leading.py":  # the ssh of the stand-in shows the same line
+    if victim == "start_agent.py":  # the ssh of the stand-in shows the same line
         lines = {pid: line for pid, line in lines.items() if pid in site.hosts["n02"].pids() and "client" not in line}
     else:
         lines = {pid: line for pid, line in lines.items() if " n02 " in line}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchPlan"]
 
-SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")  # pathlib costs 10 ms
+SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host", "shim.py")  # pathlib costs 10 ms
 
 
 @dataclass(frozen=True)

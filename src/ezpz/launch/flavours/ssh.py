@@ -1,6 +1,6 @@
 """ssh for hosts that have neither an MPI nor a scheduler: one leader per host, which starts the ranks there.
 
-    ssh -o BatchMode=yes -o ConnectTimeout=10 -x -T n01 'exec /usr/bin/python3 -I -S …/leading.py 0'
+    ssh -o BatchMode=yes -o ConnectTimeout=10 -x -T n01 'exec /usr/bin/python3 -I -S …/start_agent.py 0'
 
 Options are those of OpenSSH (ssh(1), 9.2), where the first of two settings counts. ``EZPZ_SSH`` names another program with its options,
 in shell words; it is called in the same way. On the launcher's own host no ssh is needed: the leader is started directly.
@@ -27,8 +27,8 @@ NAME = "ssh"
 BINDS = False
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LEADER = os.path.join(_FOLDER, "leading.py")
-PARCEL = os.path.join(_FOLDER, "parcel.py")
+LEADER = os.path.join(_FOLDER, "host", "start_agent.py")
+PARCEL = os.path.join(_FOLDER, "host", "payload.py")
 
 # No password can be typed by hundreds of hosts at once; no display and no terminal is needed.
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-x", "-T")

@@ -1,7 +1,7 @@
 r"""The one process per host that speaks with the launcher: it hears shims and ranks, reads what they write, and kills them.
 
 It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the launcher itself (local), or run as
-``python3 -I -S leading.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims. When
+``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims. When
 the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that was killed.
 
 It says, besides ``hello`` (`ezpz.launch.host.connection`):

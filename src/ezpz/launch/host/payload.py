@@ -5,7 +5,7 @@ Command lines are limited and shells differ, so it comes as the first bytes of s
     118 {"command": ["python3", "train.py"], "folder": "/home/user/run", "environ": {"EZPZ_PLACEMENT": "2(x2)", …}}
     length, a space, JSON in ASCII; bytes that are no UTF-8 are lone surrogates, as Python's surrogateescape writes them
 
-``python3 -I -S parcel.py COMMAND…`` writes one from its own environment and working folder, for lines pasted by hand.
+``python3 -I -S payload.py COMMAND…`` writes one from its own environment and working folder, for lines pasted by hand.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import sys
 from collections import namedtuple
 
 if __name__ == "__main__":
-    sys.path.insert(
-        0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )  # pathlib costs 10 ms
+    sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
 from ezpz.errors import LaunchError
 

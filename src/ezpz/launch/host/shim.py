@@ -26,7 +26,7 @@ import select
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # pathlib costs 10 ms
+sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError
 from ezpz.launch.contract import rank_variables, threads, unquoted
