@@ -23,6 +23,7 @@ import sys
 import threading
 from time import monotonic, sleep, time
 
+from ezpz import proc
 from ezpz.errors import EzpzError
 from ezpz.ranks import from_environ, of_this_launch
 
@@ -189,12 +190,8 @@ def _offer_dumps() -> int:
 
 def _is_caught(number: int) -> bool:
     """Tell whether a library has a handler of its own, of which Python knows nothing."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # pathlib costs 10 ms
-            mask = next(line.split()[1] for line in file if line.startswith("SigCgt:"))  # SigCgt: 0000000100000002
-    except (OSError, StopIteration):  # not Linux
-        return False
-    return bool(int(mask, 16) >> (number - 1) & 1)
+    masks = [line for line in proc.read("self", "status").splitlines() if line.startswith(b"SigCgt:")]
+    return bool(masks) and bool(int(masks[0].split()[1], 16) >> (number - 1) & 1)  # SigCgt: 0000000100000002
 
 
 def _fall_silent() -> None:

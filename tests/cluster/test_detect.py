@@ -287,7 +287,7 @@ def processes(*names):
     files = {}
     for index, name in enumerate(names):
         pid = "self" if index == 0 else str(100 + index)
-        files[f"/proc/{pid}/stat"] = f"{pid} ({name}) S {101 + index} 1 1 0 -1 0"
+        files[f"/proc/{pid}/stat"] = f"{pid} ({name}) S {101 + index} 1 1 0 -1" + " 0" * 44
     return files
 
 

@@ -11,6 +11,7 @@ from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.earlier import said_no_job
 from ezpz.cluster.probe import host_name, is_same_host, run_nothing
 from ezpz.errors import EzpzError
+from ezpz.proc import parse_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,14 +82,14 @@ def _innermost(told: dict[str, Any], environ: Mapping[str, str], read: Read) -> 
 
 
 def _ancestors(read: Read) -> Iterator[str]:
-    """Yield the names of the programs above this process, from ``1234 (slurmstepd) S 1 …`` in /proc/PID/stat."""
-    pid = "self"
+    """Yield the names of the programs above this process."""
+    pid: int | str = "self"
     for _ in range(_DEEPEST):
-        head, found, tail = (read(f"/proc/{pid}/stat") or "").rpartition(")")
-        if not found:
+        process = parse_stat(read(f"/proc/{pid}/stat") or "")
+        if process is None:
             return
-        yield head.split("(", 1)[1]
-        pid = tail.split()[1]
+        yield process.name
+        pid = process.parent
 
 
 def _holds(module: Any, host: str, environ: Mapping[str, str], read: Read) -> bool:

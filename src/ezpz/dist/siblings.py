@@ -9,8 +9,9 @@ until time is up. But they start all ranks of a host as children of one process:
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ezpz import proc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,7 @@ __all__ = ["Siblings", "is_supervised", "starter"]
 # Launchers that leave the others alone, with the process (/proc/<pid>/comm) that starts the ranks of a host; torchrun, Open MPI,
 # PALS and flux end them. In a container a rank's starter may be another one, with one child for each rank.
 _CARELESS = {"hydra": "hydra_pmi_proxy", "slurm": "slurmstepd"}
-_RANK_NAMES = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=", b"SLURM_PROCID=")
+_RANK_NAMES = (b"\0PMI_RANK=", b"\0OMPI_COMM_WORLD_RANK=", b"\0SLURM_PROCID=")
 
 
 def is_supervised(environ: Mapping[str, str]) -> bool:
@@ -40,14 +41,13 @@ def starter() -> tuple[int, str]:
     """
     pid = os.getppid()
     while pid > 1:
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
+        process = proc.stat(pid)
+        if process is None:
             return pid, ""
-        if not any(b"\0" + name in b"\0" + environ for name in _RANK_NAMES):
-            return pid, words[19]  # field 22 of proc(5): start time in clock ticks since boot
-        pid = int(words[1])
+        environ = proc.environ(pid)
+        if not any(name in environ for name in _RANK_NAMES):
+            return pid, process.start
+        pid = process.parent
     return pid, ""
 
 
@@ -58,31 +58,11 @@ class Siblings:
         self._expected = ranks.local_world_size
         careless = "" if is_supervised(environ) else _CARELESS.get(ranks.family, "")
         pid = starter()[0] if careless else 0
-        self._starter = pid if careless and _name(pid) == careless else 0
+        self._starter = pid if careless and proc.name(pid) == careless else 0
 
     def missing(self) -> int:
         """Return how many ranks of this host have ended; 0 where that cannot be told."""
         if not self._starter:
             return 0
-        try:
-            threads = list(Path(f"/proc/{self._starter}/task").iterdir())
-            children = [pid for thread in threads for pid in (thread / "children").read_text(encoding="ascii").split()]
-        except OSError:  # the kernel was built without this file, or the starter is another user's
-            return 0
-        living = sum(not _is_dead(pid) for pid in children)
+        living = sum(proc.start_time(pid) != "" for pid in proc.children(self._starter) or ())
         return max(0, self._expected - living) if living else 0
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-def _is_dead(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in {"Z", "X"}

@@ -6,6 +6,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
+from ezpz import proc
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import LaunchError, UsageError
@@ -168,18 +169,10 @@ def _holder(port: int) -> str:
         except OSError:
             continue
         sockets |= {f"socket:[{row[9]}]" for row in rows if int(row[1].rsplit(":", 1)[1], 16) == port}
-    for pid in filter(str.isdigit, os.listdir("/proc") if sockets else ()):
+    for pid in proc.pids() if sockets else ():
         try:
-            if any(_link(f"/proc/{pid}/fd/{fd}") in sockets for fd in os.listdir(f"/proc/{pid}/fd")):
-                with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-                    return f" by {file.read().strip()} (pid {pid})"
+            if any(proc.link(pid, f"fd/{fd}") in sockets for fd in os.listdir(f"/proc/{pid}/fd")):
+                return f" by {proc.name(pid)} (pid {pid})"
         except OSError:
             continue  # another user's process, or one that has just ended
     return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:  # closed since it was listed
-        return ""

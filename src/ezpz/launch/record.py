@@ -17,6 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz import proc
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.folder import private_folder, write_whole
 from ezpz.launch.run.world import Stages
@@ -119,21 +120,12 @@ def _born(pid: int) -> str:
         from ezpz.cluster import probe
 
         return (probe.run(["ps", "-o", "lstart=", "-p", str(pid)]) or "").strip()
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            words = file.read().rpartition(")")[2].split()  # proc(5): the state is field 3, the start field 22
-    except OSError:
-        return ""
-    return "" if words[0] in "ZX" else words[19]
+    return proc.start_time(pid)
 
 
 def _place() -> str:
     """Return what tells this host's table of processes from another's."""
-    try:
-        table = os.readlink("/proc/self/ns/pid")
-    except OSError:  # macOS
-        table = ""
-    return f"{os.uname().nodename} {table}".strip()
+    return f"{os.uname().nodename} {proc.link('self', 'ns/pid')}".strip()
 
 
 __all__ = ["Index", "Stages", "ended", "failure", "forget_old", "is_running", "launch_folder", "started", "write"]

@@ -15,6 +15,7 @@ from time import time
 from types import NoneType
 from typing import TYPE_CHECKING
 
+from ezpz import proc
 from ezpz.progress import reached
 from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
 
@@ -107,9 +108,7 @@ def began() -> float:
     that is whole seconds, so the host's uptime, to a hundredth, is subtracted from the clock instead.
     """
     try:
-        ticks = int(
-            Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
-        )
+        ticks = int(proc.start_time("self"))
         uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         return time()

@@ -12,12 +12,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz import proc
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = ["birth", "hold", "is_held"]
 
@@ -85,11 +87,10 @@ def birth(pid: int) -> str | None:
 
     Field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since the host's start; empty text where there is no /proc.
     """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        pass
-    if Path("/proc/self/stat").exists() or pid <= 0:
+    process = proc.stat(pid)
+    if process is not None:
+        return process.start
+    if proc.stat("self") or pid <= 0:
         return None
     try:
         os.kill(pid, 0)

@@ -16,6 +16,8 @@ import _signal  # type: ignore[import-not-found]  # `signal` without its enums, 
 import os
 import sys
 
+from ezpz import proc
+
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -35,7 +37,7 @@ __all__ = [
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
-_SERVANTS = (b"hydra_pmi_proxy", b"prted", b"orted")  # of MPICH and Intel MPI, Open MPI 5, Open MPI 4
+_SERVANTS = ("hydra_pmi_proxy", "prted", "orted")  # of MPICH and Intel MPI, Open MPI 5, Open MPI 4
 _AGAIN = 0.01  # seconds until the next look when a killed process is still there
 
 
@@ -97,7 +99,7 @@ def tagged(launch: str, *, everything: bool = False) -> list[int]:
         everything: Also what starts the ranks, not only what they are and start.
     """
     found = _Tag(launch, everything=everything)
-    return sorted(pid for pid in _pids() if found.on(pid))
+    return sorted(pid for pid in proc.pids() if found.on(pid))
 
 
 def reap() -> list[tuple[int, int]]:
@@ -119,9 +121,8 @@ def servant_of(pid: int) -> int:
 
     ssh starts it where no variable of the launch is set, and it may outlive a connection that was cut.
     """
-    words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    parent = int(words[1]) if len(words) > 1 else 0
-    return parent if _read(f"/proc/{parent}/comm").strip() in _SERVANTS else 0
+    process = proc.stat(pid)
+    return process.parent if process and proc.name(process.parent) in _SERVANTS else 0
 
 
 def kill_tree(pid: int, patience: float = 5.0) -> None:
@@ -228,7 +229,7 @@ class _Tag:
         marks = [f"\0{name}={launch}".encode() for name in names]
         self._marks = [mark + end for mark in marks for end in (b"\0", b"/")]
         self._me, self._uid = os.getpid(), os.getuid()
-        self._network = _network("self")
+        self._network = proc.link("self", "ns/net")
 
     def on(self, pid: int) -> bool:
         if pid == self._me or not self._marks:
@@ -238,36 +239,13 @@ class _Tag:
                 return False
         except OSError:
             return False
-        environ = b"\0" + _read(f"/proc/{pid}/environ") + b"\0"
-        return any(mark in environ for mark in self._marks) and _network(pid) == self._network
-
-
-def _network(pid: int | str) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
-        return ""
-
-
-def _pids() -> list[int]:
-    """Return all pids, the newest first: they are the ones that change while we look."""
-    try:
-        return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
-    except OSError:
-        return []
+        environ = proc.environ(pid)
+        return any(mark in environ for mark in self._marks) and proc.link(pid, "ns/net") == self._network
 
 
 def _live() -> Iterator[tuple[int, int, int]]:
     """Yield pid, parent and process group of each process; a zombie counts while a thread of it runs."""
-    for pid in _pids():
-        words = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name in parentheses may hold anything
-        if len(words) > 17 and (words[0] not in b"ZX" or int(words[17]) > 1):
-            yield pid, int(words[1]), int(words[2])
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
-    except OSError:  # gone, or another user's
-        return b""
+    for pid in sorted(proc.pids(), reverse=True):  # the newest first: they are the ones that change while we look
+        process = proc.stat(pid)
+        if process and (not process.is_dead or process.threads > 1):
+            yield pid, process.parent, process.group

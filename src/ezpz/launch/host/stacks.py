@@ -24,6 +24,8 @@ import sys
 from collections import namedtuple
 from time import monotonic
 
+from ezpz import proc
+
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,14 +140,14 @@ def kernel_state(pid: int) -> str:
 
     Source: proc(5). ``wchan`` is the kernel's function that a process waits in; ``0`` when it runs, or may not be told.
     """
-    stat = _read(pid, "stat")  # 6772 (a program) S 6770 …
-    if not stat:
+    process = proc.stat(pid)
+    if process is None:
         return "gone"
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    state = rest.split()[0]
-    words = _STATES.get(state, f"in state {state}")
-    waits = _read(pid, "wchan")
-    return f"{words} in {waits} ({name})" if state in "SD" and waits not in {"", "0"} else f"{words} ({name})"
+    words = _STATES.get(process.state, f"in state {process.state}")
+    waits = proc.read(pid, "wchan").decode("utf-8", "replace").strip()
+    if process.state in "SD" and waits not in {"", "0"}:
+        words += f" in {waits}"
+    return f"{words} ({process.name})"
 
 
 def _frames(text: str, start: int) -> list[Frame]:
@@ -165,10 +167,7 @@ def _spied(frame: dict[str, str | int]) -> Frame:
 
 
 def _is_python(pid: int) -> bool:
-    try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
-    except OSError:  # it has ended, or is not ours
-        return False
+    return os.path.basename(proc.link(pid, "exe")).startswith("python")
 
 
 def maps_torch(pid: int) -> bool:
@@ -177,14 +176,6 @@ def maps_torch(pid: int) -> bool:
             return any(b"/libtorch_cpu." in line or b"/libtorch_python." in line for line in maps)
     except OSError:
         return False
-
-
-def _read(pid: int, name: str) -> str:
-    try:
-        with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _tree(pid: int, oldest: float) -> Iterator[int]:
@@ -196,22 +187,8 @@ def _tree(pid: int, oldest: float) -> Iterator[int]:
 
 
 def _children(pid: int, oldest: float) -> list[int]:
-    threads = f"/proc/{pid}/task"
-    try:
-        names = os.listdir(threads)
-    except OSError:
-        return []
-    found: list[int] = []
-    for thread in names:
-        try:
-            with open(f"{threads}/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-        except FileNotFoundError:  # the thread has ended, or Linux was built without CONFIG_PROC_CHILDREN
-            if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-                return _all_children(oldest).get(pid, [])
-        except OSError:
-            pass
-    return sorted(found)
+    children = proc.children(pid)
+    return _all_children(oldest).get(pid, []) if children is None else children
 
 
 _seen: tuple[float, dict[int, list[int]]] = (0.0, {})
@@ -222,10 +199,10 @@ def _all_children(oldest: float) -> dict[int, list[int]]:
     global _seen
     if _seen[1] and monotonic() - _seen[0] < oldest:
         return _seen[1]
-    found: dict[int, list[int]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        fields = _read(int(name), "stat").rpartition(")")[2].split()
-        if len(fields) > 1:
-            found.setdefault(int(fields[1]), []).append(int(name))
-    _seen = (monotonic(), found)
-    return found
+    children: dict[int, list[int]] = {}
+    for pid in proc.pids():
+        process = proc.stat(pid)
+        if process:
+            children.setdefault(process.parent, []).append(pid)
+    _seen = (monotonic(), children)
+    return children

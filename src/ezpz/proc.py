@@ -1,0 +1,108 @@
+r"""Read facts about processes from Linux's /proc (proc(5)).
+
+    /proc/4711/stat                   4711 (python3) S 4700 4711 4700 …      name, state, parent, process group, …
+    /proc/4711/environ                HOME=/root\0RANK=0\0                   as it was when the process started
+    /proc/4711/task/4711/children     4712 4713                              those that this one thread started
+
+A process may end at any moment, and many of these files are closed to other users. Then, and where there is no /proc
+(macOS), each function returns an empty value. Cheap to import, because the shim in front of every rank does.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["Stat", "children", "environ", "link", "name", "parse_stat", "pids", "read", "start_time", "stat"]
+
+
+class Stat:
+    """A few fields of ``/proc/PID/stat``.
+
+    Attributes:
+        name: The program, at most 15 letters.
+        state: One letter: ``R`` running, ``S`` sleeping, ``D`` in an uninterruptible sleep, ``Z`` a zombie, …
+        parent: Pid of the parent.
+        group: The process group.
+        threads: How many threads it has.
+        start: When it started, in clock ticks since the host did: together with the pid it names one process for good.
+    """
+
+    __slots__ = ("group", "name", "parent", "start", "state", "threads")
+
+    def __init__(self, name: str, fields: list[str]) -> None:
+        self.name = name
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.threads = int(fields[17])
+        self.start = fields[19]
+
+    @property
+    def is_dead(self) -> bool:
+        """Tell whether it has ended and only waits for its parent to ask how."""
+        return self.state in {"Z", "X"}
+
+
+def parse_stat(text: str) -> Stat | None:
+    """Return the fields of a ``stat`` file; None when the text is cut or empty."""
+    head, _, tail = text.rpartition(")")  # the name stands in parentheses and may hold anything, these included
+    fields = tail.split()
+    return Stat(head.partition("(")[2], fields) if len(fields) > 19 else None
+
+
+def stat(pid: int | str) -> Stat | None:
+    """Return the fields of a process; None when there is no such process."""
+    return parse_stat(read(pid, "stat").decode("utf-8", "replace"))
+
+
+def start_time(pid: int | str) -> str:
+    """Return when a process started, in clock ticks since the host did; "" when it is gone or a zombie."""
+    fields = stat(pid)
+    return "" if fields is None or fields.is_dead else fields.start
+
+
+def environ(pid: int | str) -> bytes:
+    r"""Return the environment with which a process started, with a ``\0`` before and after each variable."""
+    return b"\0" + read(pid, "environ") + b"\0"
+
+
+def name(pid: int | str) -> str:
+    """Return the name of a process, at most 15 letters."""
+    return read(pid, "comm").decode("utf-8", "replace").strip()
+
+
+def children(pid: int) -> list[int] | None:
+    """Return the pids of a process's children; None where the kernel does not list them, or when a thread ends meanwhile."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+                found += map(int, file.read().split())
+    except OSError:
+        return None
+    return sorted(found)
+
+
+def pids() -> list[int]:
+    """Return all pids of this host."""
+    try:
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    except OSError:
+        return []
+
+
+def link(pid: int | str, entry: str) -> str:
+    """Return where a link below ``/proc/PID`` leads to, such as ``exe``, ``ns/net`` or ``fd/3``."""
+    try:
+        return os.readlink(f"/proc/{pid}/{entry}")
+    except OSError:
+        return ""
+
+
+def read(pid: int | str, entry: str) -> bytes:
+    """Return a file below ``/proc/PID``; the pid may be ``self``."""
+    try:
+        with open(f"/proc/{pid}/{entry}", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
