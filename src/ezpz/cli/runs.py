@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.run_glance import glance
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 from ezpz.log import use_color
 from ezpz.track.terminal.screen import say
 
@@ -105,6 +105,17 @@ __all__ = ["age", "find_runs", "main"]
 # Folders that runs and their tools fill with thousands of files, and in which no run begins.
 _PASSED_OVER = {"plots", "logs", "profile", "checkpoints", "wandb", "node_modules", "site-packages", "__pycache__"}
 _DEEPEST = 8
+
+
+def _glances(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield a glance at every run below a folder; name on stderr those that a newer ezpz wrote."""
+    for folder in find_runs(root):
+        try:
+            yield glance(folder, root)
+        except TrackError as error:
+            print(f"ezpz runs: left out: {error}", file=sys.stderr)
+
+
 _STATES = ("running", "finished", "exited", "failed", "stopped", "died")
 
 
@@ -119,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         root = _root(options.root)
-        found = [glance(folder, root) for folder in find_runs(root)]
+        found = list(_glances(root))
         if not found:
             raise UsageError(
                 f"no runs below {root} ({'from the command line' if options.root else 'the default'}); expected folders "

@@ -18,13 +18,14 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ezpz.errors import UsageError
+from ezpz import __version__
+from ezpz.errors import TrackError, UsageError
 from ezpz.track.writer_lock import birth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RunFile", "make_folder", "now", "run_name", "write_atomically"]
+__all__ = ["RunFile", "check_schema", "make_folder", "now", "run_name", "write_atomically"]
 
 SCHEMA = 1
 _drafts = count()
@@ -112,6 +113,26 @@ def write_atomically(path: Path, data: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
+def check_schema(facts: Mapping[str, object], path: Path) -> None:
+    """Refuse the facts of a ``run.json`` that a newer ezpz wrote; one without a schema is of the first.
+
+    Args:
+        facts: What the file holds.
+        path: The file, for the error.
+
+    Raises:
+        TrackError: Its schema is newer than `SCHEMA`.
+    """
+    schema = facts.get("schema", SCHEMA)
+    if isinstance(schema, int) and schema > SCHEMA:
+        versions = facts.get("versions")
+        writer = versions.get("ezpz", "a newer one") if isinstance(versions, dict) else "a newer one"
+        raise TrackError(
+            f"cannot read {path}: its schema is {schema}, written by ezpz {writer}; this ezpz {__version__} reads "
+            f"schemas up to {SCHEMA}. Use the ezpz that wrote it, or a newer one."
+        )
+
+
 class RunFile:
     """The ``run.json`` of a run folder.
 
@@ -137,6 +158,7 @@ class RunFile:
         """Return what runs that used this folder before said of themselves, oldest first."""
         try:
             before = json.loads(self.path.read_bytes())
+            check_schema(before, self.path)
             older = before.pop("earlier", [])
         except FileNotFoundError:
             return []

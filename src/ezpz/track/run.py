@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.track.folder import check_schema
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.table import Table, counted, gather
 from ezpz.track.writer_lock import is_held
@@ -76,12 +77,14 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
 
     Raises:
         UsageError: The folder is not there or holds no run; the message says what runs are near.
+        TrackError: A newer ezpz wrote it.
     """
     path = Path(folder).expanduser().absolute()
     path = path.parent if path.is_file() else path
     if not path.is_dir():
         raise UsageError(f"no run folder: {path} (from the command line); expected one. `ezpz runs` lists them.")
     facts = _facts(path)
+    check_schema(facts, path / "run.json")
     if not (path / "metrics.jsonl").is_file() and not facts.get("name"):
         inside = sorted(item.parent for item in path.glob("*/**/metrics.jsonl"))
         near = f"Try for example {inside[-1]}." if inside else "`ezpz runs` lists them."

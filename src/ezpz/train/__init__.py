@@ -59,7 +59,7 @@ _HOME_OF = {
     "Images": "data.images",
     "Loop": "loop",
     "Outcome": "loop",
-    "Parser": "command_line",
+    "Parser": "cli_parser",
     "SyntheticImages": "data.synthetic",
     "TokenBatches": "data.feeding",
     "Tokenizer": "data.tokenizers",
@@ -82,12 +82,12 @@ _HOME_OF = {
     "make_schedule": "schedule",
     "make_settings_parser": "settings",
     "mfu": "flops",
-    "non_negative_float": "number_types",
-    "non_negative_int": "number_types",
+    "non_negative_float": "cli_parser",
+    "non_negative_int": "cli_parser",
     "parameters_for_flops": "flops",
     "parse": "options",
-    "positive_float": "number_types",
-    "positive_int": "number_types",
+    "positive_float": "cli_parser",
+    "positive_int": "cli_parser",
     "print_timing": "running",
     "rank_batch_size": "options",
     "run_main": "running",
@@ -108,4 +108,5 @@ def __getattr__(name: str) -> object:
 
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ezpz.train' has no attribute {name!r}")
-    return getattr(import_module(f"ezpz.train.{_HOME_OF[name]}"), name)
+    home = _HOME_OF[name]
+    return getattr(import_module("ezpz.cli_parser" if home == "cli_parser" else f"ezpz.train.{home}"), name)

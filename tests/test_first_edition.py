@@ -1,0 +1,138 @@
+"""What the first edition wrote stays readable: its runs open, plot, report, compare and resume (`data/first-edition`)."""
+
+import json
+import os
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.checkpoint import find_latest
+from ezpz.errors import TrackError
+from ezpz.track.run import open_run
+
+RECORDED = Path(__file__).parent / "data" / "first-edition"
+RUNS = sorted(path.name.removesuffix(".tar.xz") for path in RECORDED.glob("*.tar.xz"))
+ROWS = {"fsdp": 1, "fsdp_tp": 6, "gpt": 6, "llm": 6, "minimal": 20, "test_dist": 20, "vit": 6}
+SAVED = {"fsdp": 11, "fsdp_tp": 6, "gpt": 6, "llm": 6, "vit": 6}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder with all recorded runs, unpacked."""
+    folder = tmp_path_factory.mktemp("first-edition")
+    for name in RUNS:
+        with tarfile.open(RECORDED / f"{name}.tar.xz") as archive:
+            archive.extractall(folder)
+    return folder
+
+
+def test_every_trainer_is_recorded_in_a_megabyte():
+    trainers = {path.stem for path in Path(ezpz.__file__).parent.joinpath("examples").glob("*.py")}
+    trainers = {name for name in trainers if "_" not in name or name == "fsdp_tp"} | {"test_dist"}
+    assert set(RUNS) == set(ROWS) == trainers - {""}
+    assert sum(path.stat().st_size for path in RECORDED.iterdir()) < 1_000_000
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_opens_with_all_its_rows(recorded, name):
+    run = open_run(recorded / name)
+    assert (run.name, run.state, run.facts["schema"]) == (name, "finished", 1)
+    assert len(run.table.steps) == ROWS[name]
+    assert run.facts["versions"]["ezpz"] == "0.1.0"
+    assert all(len(cells.values) for cells in run.table.cells.values())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_its_dataset_opens(recorded, name):
+    xarray = pytest.importorskip("xarray")
+    with xarray.open_dataset(recorded / name / f"{name}.h5", engine="h5netcdf") as dataset:
+        assert dataset.sizes["draw"] == ROWS[name]
+        assert dataset.attrs["ezpz_schema"] == 1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_is_plotted_reported_and_compared(recorded, run_cli, tmp_path, name):
+    folder = recorded / name
+    page = tmp_path / "report.html"
+    for words in (
+        ["plot", folder],
+        ["report", folder, "-o", page],
+        ["compare", folder, folder],
+        ["export", folder, "--csv", "-o", tmp_path / "rows.csv"],
+    ):
+        done = run_cli([sys.executable, "-m", "ezpz", *words])
+        assert done.returncode == 0, (words, done.stdout + done.stderr)
+        assert done.stdout
+    assert name in page.read_text(encoding="utf-8")
+
+
+def test_the_runs_are_listed(recorded, run_cli):
+    done = run_cli([sys.executable, "-m", "ezpz", "runs", recorded, "--json"])
+    assert done.returncode == 0, done.stderr
+    assert {row["name"] for row in json.loads(done.stdout)} >= set(RUNS)
+
+
+@pytest.mark.parametrize("name", sorted(SAVED))
+def test_its_checkpoint_is_complete(recorded, name):
+    found = find_latest(recorded / name)
+    assert found is not None
+    assert found.name == f"step-{SAVED[name]:08}"
+
+
+def test_every_trainer_resumes_its_recorded_run(recorded, run_cli, clean_env, tmp_path):
+    pytest.importorskip("torch")
+    here = tmp_path / "runs"
+    here.mkdir()
+    for name in SAVED:
+        (here / name).symlink_to(recorded / name)
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    env["TORCH_DEVICE"] = "cpu"
+    script = Path(__file__).with_name("resume_first_edition.py")
+    done = run_cli([sys.executable, script, here], env, 200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    steps = json.loads((here / "steps.json").read_text())
+    assert steps == {
+        "fsdp": [2],  # a row is an epoch here, and the recorded run ended after the first
+        "fsdp_tp": [6, 7],
+        "gpt": [6, 7],
+        "llm": [7, 8],  # counted from 1, as the settings' trainer prints them
+        "vit": [6, 7],
+    }
+
+
+@pytest.mark.parametrize("verb", ["plot", "report", "compare", "runs"])
+def test_a_newer_schema_is_refused_with_a_sentence(recorded, run_cli, tmp_path, verb):
+    folder = tmp_path / "newer"
+    folder.mkdir()
+    facts = json.loads((recorded / "minimal" / "run.json").read_text())
+    facts.update(schema=2, versions={**facts["versions"], "ezpz": "9.1"})
+    (folder / "run.json").write_text(json.dumps(facts))
+    (folder / "metrics.jsonl").write_bytes((recorded / "minimal" / "metrics.jsonl").read_bytes())
+    sentence = (
+        f"cannot read {folder}/run.json: its schema is 2, written by ezpz 9.1; this ezpz {ezpz.__version__} reads"
+    )
+    with pytest.raises(TrackError) as caught:
+        open_run(folder)
+    assert sentence in str(caught.value)
+    words = {"compare": [folder, folder], "runs": [tmp_path]}.get(verb, [folder])
+    done = run_cli([sys.executable, "-m", "ezpz", verb, *words], cwd=os.fspath(tmp_path))
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("part", ["run.json", "metrics.jsonl"])
+def test_a_newer_folder_is_not_written_on(recorded, tmp_path, part):
+    folder = tmp_path / "newer"
+    folder.mkdir()
+    for name in ("run.json", "metrics.jsonl"):
+        text = (recorded / "minimal" / name).read_text()
+        newer = {"run.json": ('"schema": 1', '"schema": 2'), "metrics.jsonl": ('"v":1', '"v":2')}[name]
+        (folder / name).write_text(text.replace(*newer) if name == part else text)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(TrackError):
+        ezpz.History(name="minimal", outdir=folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name in before} == before
