@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 from argparse import ArgumentTypeError
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ezpz.dist.job import get_rank
-from ezpz.errors import RankError, UsageError
+from ezpz.errors import RankError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ezpz.train.settings import Plan
 
@@ -112,7 +111,6 @@ class VerbParser(argparse.ArgumentParser):
 __all__ = [
     "Parser",
     "VerbParser",
-    "did_you_mean",
     "is_first_rank",
     "non_negative_float",
     "non_negative_int",
@@ -195,12 +193,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         text = action.help
         silent = action.default in {None, "", argparse.SUPPRESS} or isinstance(action.default, bool)
         return text if text is None or silent else f"{text} (%(default)s)"
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return `` Did you mean bf16?`` for the name that is nearest to a word, or nothing."""
-    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def is_first_rank() -> bool:

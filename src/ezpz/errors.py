@@ -16,6 +16,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "EzpzError",
     "LaunchError",
@@ -24,7 +28,9 @@ __all__ = [
     "RendezvousError",
     "TrackError",
     "UsageError",
+    "did_you_mean",
     "end_with",
+    "nearest",
 ]
 
 
@@ -71,3 +77,16 @@ def end_with(error: EzpzError, who: str = "ezpz") -> int:
     except OSError:
         pass  # nobody listens any more; the exit code still tells
     return error.exit_code
+
+
+def nearest(word: str, names: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return up to ``count`` names that are spelled like a word, the nearest first."""
+    from difflib import get_close_matches  # 5 ms that only a mistake needs
+
+    return get_close_matches(word, list(names), count, cutoff)
+
+
+def did_you_mean(word: str, names: Iterable[str], otherwise: str = "", cutoff: float = 0.5) -> str:
+    """Return `` Did you mean bf16?`` for the name that is spelled most like a word, else ``otherwise``."""
+    near = nearest(word, names, cutoff=cutoff)
+    return f" Did you mean {near[0]}?" if near else otherwise

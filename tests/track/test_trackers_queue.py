@@ -140,7 +140,7 @@ def test_the_environment_chooses_where_the_program_does_not(about, monkeypatch, 
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [
-        ("wandbb", r"no tracker 'wandbb' \(from History\(trackers=...\)\); expected .*Did you mean 'wandb'\?"),
+        ("wandbb", r"no tracker 'wandbb' \(from History\(trackers=...\)\); expected .*Did you mean wandb\?"),
         (["csv", "csv"], r"two trackers called 'csv'"),
         ([Kept(name="csv"), "csv"], r"two trackers called 'csv'"),
         ([object()], r"no tracker: object without start and log and config and finish"),

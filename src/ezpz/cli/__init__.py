@@ -47,10 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return train(words)
     if words[0] not in VERBS:
-        from difflib import get_close_matches
+        from ezpz.errors import did_you_mean
 
-        near = get_close_matches(words[0], VERBS, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(words[0], VERBS)
         print(f"ezpz: unknown verb {words[0]!r}; expected one of {', '.join(VERBS)}.{hint}", file=sys.stderr)
         return 2
     code: int = import_module(VERBS[words[0]][0]).main(words[1:])

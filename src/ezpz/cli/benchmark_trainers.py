@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["TRAINERS", "Trainer", "choose_preset", "choose_trainers", "listing"]
+
+_LIST = " Run `ezpz benchmark --list`."  # the advice where no name is near
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def choose_trainers(names: str | None) -> list[Trainer]:
     for name in chosen:
         if name not in TRAINERS:
             raise UsageError(
-                f"no trainer {name!r} (from --run); expected some of {', '.join(TRAINERS)}.{_near(name, TRAINERS)}"
+                f"no trainer {name!r} (from --run); expected some of {', '.join(TRAINERS)}.{did_you_mean(name, TRAINERS, _LIST)}"
             )
         if chosen.count(name) > 1:
             raise UsageError(f"{name} stands twice in --run {names}; expected each trainer once. Name it once.")
@@ -152,14 +153,9 @@ def choose_preset(trainer: Trainer, wish: str | None, *, devices: int) -> str:
     if wish not in trainer.presets:
         raise UsageError(
             f"{trainer.name} has no preset {wish!r} (from --preset); expected one of {', '.join(trainer.presets)}."
-            f"{_near(wish, trainer.presets)}"
+            f"{did_you_mean(wish, trainer.presets, _LIST)}"
         )
     return wish
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    near = get_close_matches(word, list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else " Run `ezpz benchmark --list`."
 
 
 def listing() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,6 @@ def _strategy(backend: str) -> str:
 
 
 def _parse(words: Sequence[str]) -> dict[str, Any]:
-    from difflib import get_close_matches
-
     from ezpz.test_dist import options
 
     config = dict(_DEFAULTS)
@@ -86,8 +84,7 @@ def _parse(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]}=…?" if near else ""
+            hint = did_you_mean(key, known).replace("?", "=…?")
             raise UsageError(
                 f"unknown key {word!r} (from the command line); expected key=value with one of {', '.join(known)}.{hint}"
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster import detect, probe
 from ezpz.cluster.site import Site, load, recognise, user_file
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.errors import EzpzError, UsageError, end_with, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -186,9 +186,7 @@ def _shell(sites: Mapping[str, Site]) -> str:
 def _named(name: str, sites: Mapping[str, Site]) -> Site:
     if name in sites:
         return sites[name]
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, sites, 3) or list(sites)
+    near = nearest(name, sites, 3) or list(sites)
     raise UsageError(
         f"unknown site: {name!r} (from the command line); expected one of {', '.join(near)}. "
         "`ezpz sites` lists all; docs/sites.md says how to add one."

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.cluster.probe import host_name
-from ezpz.errors import MachineError, UsageError
+from ezpz.errors import MachineError, UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -321,9 +321,7 @@ def _adapt(site: Site, environ: Mapping[str, str]) -> Site:
 def _named(wish: str, sites: Mapping[str, Site]) -> Site:
     if wish in sites:
         return sites[wish]
-    from difflib import get_close_matches
-
-    near = get_close_matches(wish, sites, 3)
+    near = nearest(wish, sites, 3)
     raise UsageError(
         f"unknown site: {wish!r} (from EZPZ_SITE); expected one of {', '.join(near or sites)}. "
         "Correct or unset EZPZ_SITE; `ezpz sites` lists all sites."

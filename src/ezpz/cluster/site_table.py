@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -293,9 +293,7 @@ def _check_each(values: Iterable[object], key: Key, file: str, where: str, name:
 def _check_keys(table: Table, keys: tuple[str, ...], file: str, where: str) -> None:
     for key in table:
         if key not in keys:
-            from difflib import get_close_matches
-
-            near = next(iter(get_close_matches(key, keys, 1)), "") or f"one of {', '.join(keys)}"
+            near = next(iter(nearest(key, keys)), "") or f"one of {', '.join(keys)}"
             raise UsageError(
                 f"unknown key: {key} = {table[key]!r} (from {file}, {where}); expected {near}. "
                 "Correct or remove it; docs/sites.md explains the keys."

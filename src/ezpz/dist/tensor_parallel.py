@@ -6,11 +6,10 @@ weight. Here the first is an error, and the second is put right or refused.
 
 from __future__ import annotations
 
-import difflib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -250,7 +249,7 @@ def _resolve(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
     if found:
         return found
     names = {".".join("*" if part.isdigit() else part for part in name.split(".")) for name, _ in model.named_modules()}
-    near = difflib.get_close_matches(pattern, sorted(names - {""}), n=3, cutoff=0.3)
+    near = nearest(pattern, sorted(names - {""}), 3, cutoff=0.3)
     raise UsageError(
         f"tp_plan names {pattern!r}, but {type(model).__name__} has no such module; expected a name of "
         f"model.named_modules(){', for example ' + ', '.join(near) if near else ''}."

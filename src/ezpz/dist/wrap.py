@@ -11,7 +11,6 @@ The order is fixed, and each step has its reason:
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import shutil
@@ -25,7 +24,7 @@ from ezpz.dist.precision import autocast_forward, usable_dtype
 from ezpz.dist.recompute import recompute_blocks, stride_of
 from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, mark, replicate, shard
 from ezpz.dist.tensor_parallel import apply_plan, find_plan
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -154,10 +153,9 @@ def _modern(strategy: Any, mesh: Any, extra: dict[str, Any]) -> tuple[str, Any, 
         mesh = extra.pop("device_mesh")
     name = str(strategy).lower()
     if name not in STRATEGIES:
-        near = difflib.get_close_matches(name, STRATEGIES, n=1)
         raise UsageError(
             f"unknown strategy {strategy!r} (from wrap_model); expected one of {', '.join(STRATEGIES)}."
-            + (f" Did you mean {near[0]!r}?" if near else "")
+            f"{did_you_mean(name, STRATEGIES)}"
         )
     return name, mesh, extra
 
@@ -172,10 +170,9 @@ def _options(model: nn.Module, strategy: str, extra: dict[str, Any]) -> dict[str
     options = passed_on[strategy]()
     for name in extra.keys() - options - _OWN_EXTRA:
         known = options | _OWN_EXTRA
-        near = difflib.get_close_matches(name, sorted(known | _ARGUMENTS), n=1)
         raise UsageError(
             f"unknown keyword {name!r} (from wrap_model with strategy={strategy!r}); expected one of "
-            f"{', '.join(sorted(known))}." + (f" Did you mean {near[0]!r}?" if near else "")
+            f"{', '.join(sorted(known))}.{did_you_mean(name, sorted(known | _ARGUMENTS))}"
         )
     return {name: value for name, value in extra.items() if name in options}
 

@@ -11,12 +11,11 @@ and ``model=NAME``, ``train=NAME``, ``optimizer=NAME`` choose one of its files:
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ezpz import train
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 from ezpz.models import GPTConfig
 
 if TYPE_CHECKING:
@@ -202,10 +201,9 @@ def options() -> train.Parser:
 def _choice(section: str) -> Callable[[str], dict[str, object]]:
     def chosen(name: str) -> dict[str, object]:
         if name not in PRESETS:
-            near = difflib.get_close_matches(name, PRESETS, n=1)
             raise UsageError(
                 f"unknown {section}={name} (from the command line); expected one of {', '.join(PRESETS)}."
-                + (f" Did you mean {near[0]}?" if near else "")
+                f"{did_you_mean(name, PRESETS)}"
             )
         return {key: value for key, value in PRESETS[name].items() if key.startswith(f"{section}.")}
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.cache import keep, kept, state_of
-from ezpz.errors import LaunchError, UsageError
+from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.launch import flavours
 from ezpz.launch.flavours import FLAVOURS, MPI_FLAVOURS, flavour
 
@@ -145,10 +145,7 @@ def choose(
 
 def _wished(scene: _Scene, wish: str) -> Choice:
     if wish not in FLAVOURS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(wish, FLAVOURS, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(wish, FLAVOURS)
         raise UsageError(f"unknown flavour {wish!r} (from --flavour); expected one of {', '.join(FLAVOURS)}.{hint}")
     why = "--flavour"
     if wish == "local":

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, nearest
 from ezpz.launch.hostfile import HOST
 from ezpz.ranks import CONTRACT
 
@@ -346,10 +346,8 @@ def _split(argv: list[str], parser: _Parser) -> tuple[list[str], list[str]]:
 
 
 def _unknown(word: str, names: list[str]) -> str:
-    from difflib import get_close_matches
-
     name = word.split("=", 1)[0]
-    near = get_close_matches(name, names, n=1)
-    same = next((ours for ours, words in _SAME_IDEA.items() if name in words.split()), next(iter(near), ""))
+    near = next(iter(nearest(name, names)), "")
+    same = next((ours for ours, words in _SAME_IDEA.items() if name in words.split()), near)
     hint = f" Did you mean {same}?" if same else ""
     return f"unknown option {word} (from the command line).{hint} Options of the command come after it: `launch [options] COMMAND {word}`."

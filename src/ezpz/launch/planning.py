@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.probe import is_here
-from ezpz.errors import MachineError, UsageError
+from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
@@ -218,12 +218,9 @@ def _too_many(wish: int, base: dict[str, int], gone: list[str], origin: str, aro
 
 
 def _stranger(name: str, source: str, around: Allocation, hosts: list[str]) -> UsageError:
-    from difflib import get_close_matches
-
-    near = next(iter(get_close_matches(name, hosts, n=1, cutoff=0.7)), "")
-    hint = f"Did you mean {near}?" if near else "`ezpz where` shows the hosts."
+    hint = did_you_mean(name, hosts, otherwise=" `ezpz where` shows the hosts.", cutoff=0.7)
     what = f"a host of {around.scheduler} job {around.job_id}".rstrip() if _is_job(around) else "one of the hosts"
-    return UsageError(f"{name} (from {source}) is not {what}; expected one of {_short(hosts)}. {hint}")
+    return UsageError(f"{name} (from {source}) is not {what}; expected one of {_short(hosts)}.{hint}")
 
 
 def _short(hosts: Iterable[str]) -> str:

@@ -11,14 +11,13 @@ Which of the last three there are depends on device, number format and size of a
 
 from __future__ import annotations
 
-import difflib
 import warnings
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 
 __all__ = ["ATTENTIONS", "attend", "check_attention", "check_name"]
 
@@ -80,10 +79,9 @@ def check_attention(name: str, device: torch.device | str, dtype: torch.dtype | 
 def check_name(name: str) -> None:
     """Refuse a name that is none of `ATTENTIONS`."""
     if name not in ATTENTIONS:
-        near = difflib.get_close_matches(str(name), ATTENTIONS, n=1)
         raise UsageError(
-            f"unknown attention {name!r}; expected one of {', '.join(ATTENTIONS)}. "
-            + (f"Did you mean {near[0]!r}?" if near else "Use 'sdpa' to let torch choose.")
+            f"unknown attention {name!r}; expected one of {', '.join(ATTENTIONS)}."
+            f"{did_you_mean(str(name), ATTENTIONS, otherwise=' Use sdpa to let torch choose.')}"
         )
 
 

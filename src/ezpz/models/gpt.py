@@ -8,7 +8,6 @@ OpenAI's released weights as Hugging Face's ``GPT2LMHeadModel`` spells them (lin
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, relu, scaled_dot_product_attention, silu
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,10 +69,9 @@ class GPTConfig:
                 f"unusable dropout={self.dropout} (from GPTConfig); expected 0 to less than 1. Use dropout=0.2."
             )
         if self.activation.lower() not in _ACTIVATIONS:
-            near = difflib.get_close_matches(self.activation.lower(), _ACTIVATIONS, n=1)
             raise UsageError(
-                f"unknown activation {self.activation!r} (from GPTConfig); expected one of {', '.join(_ACTIVATIONS)}. "
-                + (f"Did you mean {near[0]!r}?" if near else "Use 'gelu', as GPT-2 does.")
+                f"unknown activation {self.activation!r} (from GPTConfig); expected one of {', '.join(_ACTIVATIONS)}."
+                f"{did_you_mean(self.activation.lower(), _ACTIVATIONS, otherwise=' Use gelu, as GPT-2 does.')}"
             )
 
     @property

@@ -25,8 +25,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
-from ezpz.cli_parser import Parser, did_you_mean
-from ezpz.errors import UsageError
+from ezpz.cli_parser import Parser
+from ezpz.errors import UsageError, did_you_mean
 from ezpz.train.options import add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:

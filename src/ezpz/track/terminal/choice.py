@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, nearest
 from ezpz.track.run import is_run
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def listed(names: Sequence[str]) -> str:
 
 def _hint(word: str, names: Sequence[str]) -> str:
     ends = {name.rpartition("/")[2]: name for name in reversed(names)}
-    near = get_close_matches(word, [*names, *ends], n=3)
+    near = nearest(word, [*names, *ends], 3)
     meant = list(dict.fromkeys(ends.get(name, name) for name in near))
     return f" Did you mean {' or '.join(meant)}?" if meant else ""
 

@@ -13,7 +13,7 @@ import sys
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 from ezpz.track.trackers.worker import Worker
 
 if TYPE_CHECKING:
@@ -204,10 +204,7 @@ def _named(name: str, source: str) -> Tracker:
     from importlib import import_module
 
     if name not in KNOWN:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name.lower(), KNOWN, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name.lower(), KNOWN)
         raise UsageError(f"no tracker {name!r} (from {source}); expected {', '.join(KNOWN)}.{hint}")
     module, kind = KNOWN[name]
     tracker: Tracker = getattr(import_module(module), kind)()

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import MachineError, UsageError
+from ezpz.errors import MachineError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -247,11 +247,8 @@ def named(name: str, source: str) -> DataSet:
     """
     if name in CATALOG:
         return CATALOG[name]
-    from difflib import get_close_matches
-
     known = [*CATALOG, *SHIPPED]
-    near = get_close_matches(name.lower().replace("-", "_"), known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else " `ezpz fetch --list` shows them."
+    hint = did_you_mean(name.lower().replace("-", "_"), known, otherwise=" `ezpz fetch --list` shows them.")
     raise UsageError(f"unknown data set {name!r} (from {source}); expected one of {', '.join(known)}.{hint}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import UsageError
+from ezpz.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import os
@@ -102,10 +102,7 @@ def load_images(
     if name == "synthetic":
         return _synthetic(name, "synthetic (asked for)", seed)
     if name not in _SHAPES:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name.lower().replace("-", "_"), _NAMES, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name.lower().replace("-", "_"), _NAMES)
         raise UsageError(f"unknown images {name!r} (from load_images); expected one of {', '.join(_NAMES)}.{hint}")
     from ezpz.train.data.download import CATALOG
     from ezpz.train.data.together import agreed, obtain_together
