@@ -1,4 +1,4 @@
-"""A parser for trainers: one-line errors that name what is near, and help that one rank prints."""
+"""Command lines whose mistakes are one line that names what is near."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from argparse import ArgumentTypeError
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ezpz.dist.job import get_rank
-from ezpz.errors import RankError, UsageError, did_you_mean
+from ezpz.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ezpz.train.settings import Plan
 
 
 # Numbers on a command line, as `type=` of an argparse option: what is out of range is refused with the reason.
@@ -111,7 +108,6 @@ class VerbParser(argparse.ArgumentParser):
 __all__ = [
     "Parser",
     "VerbParser",
-    "is_first_rank",
     "non_negative_float",
     "non_negative_int",
     "positive_float",
@@ -125,20 +121,21 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         presets: Name of a preset to the values that it gives to options, by their names in the namespace.
-        settings: What `make_settings_parser` adds.
+        expected: What a word may be, for errors.
     """
+
+    expected = "options, which begin with --"
 
     def __init__(self, prog: str, description: str, presets: Mapping[str, Mapping[str, object]]) -> None:
         super().__init__(
             prog=prog,
             usage=f"[launch] python3 -m {prog} [OPTION ...]",
             description=f"{description}\n\nOptions may be spelled with _ or -: --data_dir, --data-dir.",
-            epilog=_told(presets),
+            epilog=_describe_presets(presets),
             formatter_class=_Help,
             allow_abbrev=False,
         )
         self.presets = presets
-        self.settings: Plan | None = None
         self._by_title: dict[str, Any] = {}
 
     def group(self, title: str) -> Any:
@@ -159,10 +156,29 @@ class Parser(argparse.ArgumentParser):
         """Return the names that options have in the namespace, ``--help`` left out."""
         return [action.dest for action in self._actions if action.default != argparse.SUPPRESS]
 
-    def print_help(self, file: Any = None) -> None:
-        """Print the help on rank 0, so that `launch` shows it once."""
-        if is_first_rank():
-            super().print_help(file)
+    def near_option(self, name: str) -> str:
+        """Return the question whether an option of a near name was meant, or nothing."""
+        return self._nearest(name, self.known())
+
+    def _nearest(self, name: str, known: Mapping[str, str]) -> str:
+        near = did_you_mean(f"__{name.removeprefix('--').replace('-', '_')}", known)
+        for spelling, option in known.items():
+            near = near.replace(f" {spelling}?", f" {option}?")
+        return near
+
+    def refuse_unknown(self, words: Sequence[str]) -> None:
+        """Refuse words that no option takes.
+
+        Raises:
+            UsageError: There is one.
+        """
+        for word in words:
+            name, equals, _ = word.partition("=")
+            near = self.near_option(name)
+            if name.startswith("-"):
+                self.error(f"unknown option {name} (from the command line); expected one of this trainer.{near}")
+            near = near if equals else ""
+            self.error(f"unknown word {name!r} (from the command line); expected {self.expected}.{near}")
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.
@@ -195,50 +211,12 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return text if text is None or silent else f"{text} (%(default)s)"
 
 
-def is_first_rank() -> bool:
-    """Tell whether this is rank 0, or does not know who it is: then it is better to be heard."""
-    try:
-        return get_rank() == 0
-    except RankError:
-        return True
-
-
-def refuse_unknown(parser: Parser, words: Sequence[str]) -> None:
-    """Refuse words that no option takes.
-
-    Raises:
-        UsageError: There is one.
-    """
-    for word in words:
-        name = word.partition("=")[0]
-        near = _near_option(parser, name)
-        if name.startswith("-"):
-            parser.error(f"unknown option {name} (from the command line); expected one of this trainer.{near}")
-        wanted = "options, which begin with --" + (", or section.key=value" if parser.settings else "")
-        parser.error(f"unknown word {name!r} (from the command line); expected {wanted}.{near if '=' in word else ''}")
-
-
-def _near_option(parser: Parser, name: str) -> str:
-    """Return the question whether a near name was meant: that of a key without its section first."""
-    known, plain = parser.known(), name.removeprefix("--").replace("-", "_")
-    if parser.settings is not None:
-        for key in parser.settings.names:
-            if key.endswith(f".{plain}"):
-                return f" Did you mean --{key}?"
-        known |= {f"__{key}": f"--{key}" for key in parser.settings.names}
-        known |= {f"__{group}": f"{group}=" for group in parser.settings.groups}
-    near = did_you_mean(f"__{plain}", known)
-    for spelling, option in known.items():
-        near = near.replace(f" {spelling}?", f" {option}?")
-    return near
-
-
-def _told(presets: Mapping[str, Mapping[str, object]]) -> str:
+def _describe_presets(presets: Mapping[str, Mapping[str, object]]) -> str:
     lines = [
         line
-        for name, told in presets.items()
+        for name, values in presets.items()
         for line in wrap(
-            " ".join(f"{key}={value}" for key, value in told.items()),
+            " ".join(f"{key}={value}" for key, value in values.items()),
             width=120,
             initial_indent=f"  {name:8} ",
             subsequent_indent=" " * 11,

@@ -305,7 +305,7 @@ def test_presets_are_those_of_the_trainers_themselves(monkeypatch):
         parser = module.options()
         assert list(TRAINERS[name].presets) == list(parser.presets)
         words = {word for word in (TRAINERS[name].steps, TRAINERS[name].epochs) if word}
-        known = {*parser.dests(), *(parser.settings.keys if parser.settings is not None else ())}
+        known = {*parser.dests(), *(parser.plan.keys if hasattr(parser, "plan") else ())}
         assert {word.lstrip("-").replace("-", "_") for word in words} <= known
 
 

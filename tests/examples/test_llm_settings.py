@@ -44,7 +44,7 @@ def names():
 
 
 def test_every_key_of_the_seeds_program_is_known():
-    plan = options().settings
+    plan = options().plan
     assert not set(names()) - set(plan.names)
     for name, (own, _) in plan.names.items():
         key = plan.keys[own]
@@ -141,7 +141,7 @@ def test_without_a_file_it_is_the_debug_preset_which_a_small_machine_can_train()
     assert args.config.training.mixed_precision_param == "fp32"
     assert args.config.training.batch_size * args.config.training.seq_len <= 4096
     assert args.origins["model.flavor"] == "preset debug"
-    assert set(args.origins) == set(options().settings.keys)
+    assert set(args.origins) == set(options().plan.keys)
     assert PRESETS["debug"].keys() <= set(args.origins)
 
 
@@ -232,7 +232,7 @@ def test_spellings_that_people_have_are_accepted():
 
 
 def test_other_names_stand_for_keys_that_are_there():
-    plan = options().settings
+    plan = options().plan
     assert set(ALIASES) == set(plan.names) - set(plan.keys)
     for name, target in ALIASES.items():
         assert name != target.removeprefix("not ")

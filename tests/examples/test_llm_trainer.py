@@ -198,7 +198,7 @@ def test_every_key_that_is_not_refused_has_an_effect():
     by_name = {"metrics.enable_tensorboard", "metrics.enable_wandb"}  # read by getattr
     unread = {
         name
-        for name, key in llm.options().settings.keys.items()
+        for name, key in llm.options().plan.keys.items()
         if not key.rule.only and not re.search(rf"\.{name.partition('.')[2]}\b", read)
     }
     assert unread <= elsewhere | by_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.cli_parser import Parser as Parser
     from ezpz.cli_parser import non_negative_float as non_negative_float
     from ezpz.cli_parser import non_negative_int as non_negative_int
     from ezpz.cli_parser import positive_float as positive_float
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ezpz.train.loop import Loop as Loop
     from ezpz.train.loop import Outcome as Outcome
     from ezpz.train.options import DTYPES as DTYPES
+    from ezpz.train.options import Parser as Parser
     from ezpz.train.options import make_parser as make_parser
     from ezpz.train.options import parse as parse
     from ezpz.train.options import rank_batch_size as rank_batch_size
@@ -52,52 +52,52 @@ if TYPE_CHECKING:
     from ezpz.train.summary import summarize as summarize
 
 _HOME_OF = {
-    "BatchIndices": "data.feeding",
-    "Cost": "cost",
-    "DTYPES": "options",
-    "ImageBatches": "data.feeding",
-    "Images": "data.images",
-    "Loop": "loop",
-    "Outcome": "loop",
-    "Parser": "cli_parser",
-    "SyntheticImages": "data.synthetic",
-    "TokenBatches": "data.feeding",
-    "Tokenizer": "data.tokenizers",
-    "Tokens": "data.tokens",
-    "as_dict": "settings",
-    "as_toml": "settings",
-    "checkpoint_options": "running",
-    "count_flops": "flops",
-    "data_folder": "data.download",
-    "evaluate": "evaluation",
-    "fetch": "data.download",
-    "finish_run": "running",
-    "load_digits": "data.images",
-    "load_images": "data.images",
-    "load_tokenizer": "data.tokenizers",
-    "load_tokens": "data.tokens",
-    "log_setup": "running",
-    "loop_options": "running",
-    "make_parser": "options",
-    "make_schedule": "schedule",
-    "make_settings_parser": "settings",
-    "mfu": "flops",
-    "non_negative_float": "cli_parser",
-    "non_negative_int": "cli_parser",
-    "parameters_for_flops": "flops",
-    "parse": "options",
-    "positive_float": "cli_parser",
-    "positive_int": "cli_parser",
-    "print_timing": "running",
-    "rank_batch_size": "options",
-    "run_main": "running",
-    "sample_tokens": "sampling",
-    "schedule_options": "running",
-    "setting": "settings",
-    "shard_indices": "data.feeding",
-    "summarize": "summary",
-    "text_baselines": "data.baselines",
-    "transformer_flops": "flops",
+    "BatchIndices": "ezpz.train.data.feeding",
+    "Cost": "ezpz.train.cost",
+    "DTYPES": "ezpz.train.options",
+    "ImageBatches": "ezpz.train.data.feeding",
+    "Images": "ezpz.train.data.images",
+    "Loop": "ezpz.train.loop",
+    "Outcome": "ezpz.train.loop",
+    "Parser": "ezpz.train.options",
+    "SyntheticImages": "ezpz.train.data.synthetic",
+    "TokenBatches": "ezpz.train.data.feeding",
+    "Tokenizer": "ezpz.train.data.tokenizers",
+    "Tokens": "ezpz.train.data.tokens",
+    "as_dict": "ezpz.train.settings",
+    "as_toml": "ezpz.train.settings",
+    "checkpoint_options": "ezpz.train.running",
+    "count_flops": "ezpz.train.flops",
+    "data_folder": "ezpz.train.data.download",
+    "evaluate": "ezpz.train.evaluation",
+    "fetch": "ezpz.train.data.download",
+    "finish_run": "ezpz.train.running",
+    "load_digits": "ezpz.train.data.images",
+    "load_images": "ezpz.train.data.images",
+    "load_tokenizer": "ezpz.train.data.tokenizers",
+    "load_tokens": "ezpz.train.data.tokens",
+    "log_setup": "ezpz.train.running",
+    "loop_options": "ezpz.train.running",
+    "make_parser": "ezpz.train.options",
+    "make_schedule": "ezpz.train.schedule",
+    "make_settings_parser": "ezpz.train.settings",
+    "mfu": "ezpz.train.flops",
+    "non_negative_float": "ezpz.cli_parser",
+    "non_negative_int": "ezpz.cli_parser",
+    "parameters_for_flops": "ezpz.train.flops",
+    "parse": "ezpz.train.options",
+    "positive_float": "ezpz.cli_parser",
+    "positive_int": "ezpz.cli_parser",
+    "print_timing": "ezpz.train.running",
+    "rank_batch_size": "ezpz.train.options",
+    "run_main": "ezpz.train.running",
+    "sample_tokens": "ezpz.train.sampling",
+    "schedule_options": "ezpz.train.running",
+    "setting": "ezpz.train.settings",
+    "shard_indices": "ezpz.train.data.feeding",
+    "summarize": "ezpz.train.summary",
+    "text_baselines": "ezpz.train.data.baselines",
+    "transformer_flops": "ezpz.train.flops",
 }
 
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
@@ -108,5 +108,4 @@ def __getattr__(name: str) -> object:
 
     if name not in _HOME_OF:
         raise AttributeError(f"module 'ezpz.train' has no attribute {name!r}")
-    home = _HOME_OF[name]
-    return getattr(import_module("ezpz.cli_parser" if home == "cli_parser" else f"ezpz.train.{home}"), name)
+    return getattr(import_module(_HOME_OF[name]), name)

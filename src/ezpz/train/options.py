@@ -6,21 +6,19 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli_parser import Parser as BaseParser
 from ezpz.cli_parser import (
-    Parser,
     non_negative_float,
     non_negative_int,
     positive_float,
     positive_int,
     ratio,
-    refuse_unknown,
 )
-from ezpz.errors import UsageError
+from ezpz.dist.job import get_rank
+from ezpz.errors import RankError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ezpz.train.settings import Plan
 
 
 # The options that a trainer has whether its others are options too or settings in sections.
@@ -89,6 +87,7 @@ __all__ = [
     "add_output",
     "add_preset",
     "add_resume",
+    "is_first_rank",
     "make_parser",
     "parse",
     "rank_batch_size",
@@ -108,6 +107,46 @@ DTYPES = {
     "half": "fp16",
 }
 _UNTYPED = object()
+
+
+def is_first_rank() -> bool:
+    """Tell whether this is rank 0, or does not know who it is: then it is better to be heard."""
+    try:
+        return get_rank() == 0
+    except RankError:
+        return True
+
+
+class Parser(BaseParser):
+    """The command line of a trainer whose choices are options and presets."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help on rank 0, so that `launch` shows it once."""
+        if is_first_rank():
+            super().print_help(file)
+
+    def read(self, words: Sequence[str]) -> Namespace:
+        """Return what a command line says, see `parse`.
+
+        Raises:
+            UsageError: A word is no option, a value is out of range, or two values do not fit each other.
+        """
+        typed = self._read_options(words)
+        preset = self.presets[typed["preset"]] if "preset" in typed else {}
+        args = self._with_defaults(typed, preset)
+        _fit_warmup(args)
+        return args
+
+    def _read_options(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the options that were typed."""
+        nothing = Namespace(**dict.fromkeys(self.dests(), _UNTYPED))
+        args, rest = self.parse_known_args(_spelled(words, self.known()), nothing)
+        self.refuse_unknown(rest)
+        return {name: value for name, value in vars(args).items() if value is not _UNTYPED}
+
+    def _with_defaults(self, typed: Mapping[str, Any], preset: Mapping[str, object]) -> Namespace:
+        defaults = {name: self.get_default(name) for name in self.dests()}
+        return Namespace(**{**defaults, **preset, **typed, "typed": sorted(typed)})
 
 
 def make_parser(
@@ -232,36 +271,7 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> Namespace:
     Raises:
         UsageError: A word is no option, a value is out of range, or two values do not fit each other.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
-    if parser.settings is not None:
-        return _parse_settings(parser, parser.settings, words)
-    args = _parse_options(parser, words)
-    _fit_warmup(args)
-    return args
-
-
-def _parse_options(parser: Parser, words: Sequence[str]) -> Namespace:
-    dests = parser.dests()
-    typed, rest = parser.parse_known_args(_spelled(words, parser.known()), Namespace(**dict.fromkeys(dests, _UNTYPED)))
-    refuse_unknown(parser, rest)
-    given = {name: value for name, value in vars(typed).items() if value is not _UNTYPED}
-    preset = parser.presets[given["preset"]] if "preset" in given and parser.settings is None else {}
-    values = {name: parser.get_default(name) for name in dests} | dict(preset) | given
-    args = Namespace(**values)
-    args.typed = sorted(given)
-    return args
-
-
-def _parse_settings(parser: Parser, plan: Plan, words: Sequence[str]) -> Namespace:
-    from ezpz.train.settings import resolve, split_words
-
-    found = split_words(plan, parser, words)
-    args = _parse_options(parser, found.rest)
-    if plan.presets and args.preset is None and not found.files:
-        args.preset = plan.fallback or None
-    args.config, args.origins = resolve(plan, found, getattr(args, "preset", None))
-    args.typed = sorted([*args.typed, *(plan.names[name][0] for name in found.keys)])
-    return args
+    return parser.read(sys.argv[1:] if argv is None else list(argv))
 
 
 def _spelled(words: Sequence[str], known: Mapping[str, str]) -> list[str]:

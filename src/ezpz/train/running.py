@@ -7,19 +7,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.cli_parser import is_first_rank
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.log import get_logger, use_color
-from ezpz.train.options import parse
+from ezpz.train.options import is_first_rank, parse
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from ezpz.cli_parser import Parser
     from ezpz.track import History
     from ezpz.train.loop import Outcome
+    from ezpz.train.options import Parser
 
 
 # The summary of step times that ends a run.

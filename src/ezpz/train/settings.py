@@ -25,11 +25,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_hints
 
-from ezpz.cli_parser import Parser
 from ezpz.errors import UsageError, did_you_mean
-from ezpz.train.options import add_data_dir, add_output, add_preset, add_resume, set_defaults
+from ezpz.train.options import Parser, add_data_dir, add_output, add_preset, add_resume, set_defaults
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
@@ -545,7 +545,7 @@ class Words:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def split_words(plan: Plan, parser: Parser, words: Sequence[str]) -> Words:
+def split_words(plan: Plan, parser: SettingsParser, words: Sequence[str]) -> Words:
     """Take the settings out of a command line.
 
     Raises:
@@ -671,6 +671,44 @@ def setting(
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 
+class SettingsParser(Parser):
+    """The command line of a trainer with settings in sections.
+
+    Attributes:
+        plan: Which settings there are, and where they may be given.
+    """
+
+    expected = f"{Parser.expected}, or section.key=value"
+
+    def __init__(self, prog: str, description: str, plan: Plan) -> None:
+        super().__init__(prog, description, plan.presets)
+        self.plan = plan
+
+    def near_option(self, name: str) -> str:
+        """Return the question whether a near name was meant: that of a key without its section first."""
+        plan, plain = self.plan, name.removeprefix("--").replace("-", "_")
+        for key in plan.names:
+            if key.endswith(f".{plain}"):
+                return f" Did you mean --{key}?"
+        keys = {f"__{key}": f"--{key}" for key in plan.names}
+        return self._nearest(name, self.known() | keys | {f"__{group}": f"{group}=" for group in plan.groups})
+
+    def read(self, words: Sequence[str]) -> Namespace:
+        """Return what a command line says, with ``config`` and ``origins``.
+
+        Raises:
+            UsageError: A word is no option or setting, or a value is wrong.
+        """
+        plan = self.plan
+        split = split_words(plan, self, words)
+        args = self._with_defaults(self._read_options(split.rest), {})
+        if plan.presets and args.preset is None and not split.files:
+            args.preset = plan.fallback or None
+        args.config, args.origins = resolve(plan, split, getattr(args, "preset", None))
+        args.typed = sorted([*args.typed, *(plan.names[name][0] for name in split.keys)])
+        return args
+
+
 def make_settings_parser(
     prog: str,
     description: str,
@@ -682,7 +720,7 @@ def make_settings_parser(
     presets: Mapping[str, Mapping[str, object]] | None = None,
     fallback: str = "",
     **defaults: object,
-) -> Parser:
+) -> SettingsParser:
     """Return a parser whose `parse` gives ``config`` and ``origins`` too, beside the options of every run.
 
     These are ``--preset`` (where there are presets), ``--data_dir --resume --name --outdir --no_plots --sync_timing
@@ -721,8 +759,7 @@ def make_settings_parser(
         )
     for name in presets:
         resolve(plan, Words(), name)  # what is wrong in it is told before anybody asks for it
-    parser = Parser(prog, description, presets)
-    parser.settings = plan
+    parser = SettingsParser(prog, description, plan)
     if presets:
         add_preset(parser)
     add_data_dir(parser.group("data"))
