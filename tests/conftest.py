@@ -7,14 +7,32 @@ import uuid
 
 import pytest
 
-from lab import flavours, process
+from lab import flavours, process, selection
 from lab import hosts as lab_hosts
 from lab import slurm as lab_slurm
+from lab.browser import Browser
 from lab.require import require, required
 
 
 def pytest_configure():
     required()  # an unknown name in EZPZ_REQUIRE stops the run here
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    selection.choose(config, items)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report():
+    report = (yield).get_result()
+    selection.skip_for_want_of_torch(report, str(report.longrepr))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(call):
+    report = (yield).get_result()
+    selection.skip_for_want_of_torch(report, f"{call.excinfo and call.excinfo.value!r} {report.longrepr}")
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +157,12 @@ def flavour(request, home, tag):
     value = flavours.Flavour(request.param, home, tag)
     require(value.name, value.problem())
     return value
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A headless Chromium, one for the whole run."""
+    tag = f"ezt-{uuid.uuid4().hex[:12]}"
+    with Browser(tmp_path_factory.mktemp("browser"), tag) as opened:
+        yield opened
+    process.wait_until(lambda: not process.survivors(tag), 20, "the end of all its processes")

@@ -14,7 +14,6 @@ from runs_on_disk import write_run
 import ezpz
 from ezpz.cli.benchmark import NOTHING, build_page, facts, main, markdown, read_figures, render, run_pages, short
 from ezpz.cli.benchmark_trainers import TRAINERS
-from lab.browser import Browser
 from lab.process import wait_until
 
 SOURCE = str(Path(ezpz.__file__).parents[1])
@@ -214,7 +213,7 @@ def test_markdown_holds_the_table_the_machine_and_the_lines(folder):
     assert {line.count("|") for line in table[:6]} == {14}
 
 
-def test_the_page_opens_without_errors_scripts_or_requests(folder, tmp_path, tag):
+def test_the_page_opens_without_errors_scripts_or_requests(folder, browser):
     everything = told(folder)
     run_pages(folder, everything["trainers"])
     assert [entry["report"] for entry in everything["trainers"]] == [
@@ -223,18 +222,15 @@ def test_the_page_opens_without_errors_scripts_or_requests(folder, tmp_path, tag
     ]
     page = folder / "report.html"
     page.write_text(build_page(everything, facts(everything)))
-    with Browser(tmp_path / "browser", tag) as browser:
-        browser.open(page)
-        assert browser.complaints == []
-        assert browser.requests == [page.as_uri()]
-        assert browser.ask("document.querySelectorAll('#trainers tbody tr').length") == 4
-        assert browser.ask("[...document.querySelectorAll('#trainers tr')].every(row => row.cells.length === 13)")
-        assert (
-            browser.ask("document.querySelectorAll('#time svg rect').length") == 4
-        )  # forward and backward of two runs
-        assert "A <fast> one, 32 cores" in browser.ask("document.querySelector('#machine').innerText")
-        browser.open(folder / browser.ask("document.querySelector('#trainers a').getAttribute('href')"))
-        assert browser.complaints == []
+    browser.open(page)
+    assert browser.complaints == []
+    assert browser.requests == [page.as_uri()]
+    assert browser.ask("document.querySelectorAll('#trainers tbody tr').length") == 4
+    assert browser.ask("[...document.querySelectorAll('#trainers tr')].every(row => row.cells.length === 13)")
+    assert browser.ask("document.querySelectorAll('#time svg rect').length") == 4  # forward and backward of two runs
+    assert "A <fast> one, 32 cores" in browser.ask("document.querySelector('#machine').innerText")
+    browser.open(folder / browser.ask("document.querySelector('#trainers a').getAttribute('href')"))
+    assert browser.complaints == []
 
 
 @pytest.mark.parametrize(

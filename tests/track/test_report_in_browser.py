@@ -11,15 +11,7 @@ from test_report import HOSTILE, ordinary_run, window, write_run
 
 from ezpz.track.report import build_page, write_report
 from lab import process
-from lab.browser import OPTIONS, Browser, find
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    tag = uuid.uuid4().hex
-    with Browser(tmp_path_factory.mktemp("browser"), tag) as opened:
-        yield opened
-    process.wait_until(lambda: not process.survivors(tag), 20, "the end of all its processes")
+from lab.browser import OPTIONS, find
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""Choose which tests run: the quick ones by default, all of a file that is named, all but ``learn`` in ``make test``.
+
+Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
+``slow`` (more than a second of CPU, or real waiting: set in the test files) and ``learn`` (trains whole networks).
+
+    pytest                         neither slow, lab nor learn
+    pytest tests                   all but learn, as `make test` runs it; so does naming a folder, a file or a test
+    pytest -m "slow or lab"        what an expression says
+
+Where torch is not installed, a test that needs it is skipped, all of them in one counted line.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+LAB_FIXTURES = {"browser", "flavour", "grounds", "hosts", "make_hosts", "played", "slurm"}
+HAS_TORCH = find_spec("torch") is not None
+NO_TORCH = "torch is not installed: its tests are left out (pip install torch)"
+_NEEDS_TORCH = re.compile(r"No module named 'torch'|could not import 'torch'|needs torch|torch is not installed")
+
+
+def mark_lab_tests(items):
+    for item in items:
+        if LAB_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("lab")
+
+
+def choose(config, items):
+    """Deselect what this run was not asked for; an expression after ``-m`` decides alone."""
+    mark_lab_tests(items)
+    if config.option.markexpr:
+        return
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    left_out = {"learn"} if named else {"learn", "lab", "slow"}
+    if any("::" in argument for argument in config.args):  # a test that is named runs, whatever it is
+        left_out = set()
+    chosen = [item for item in items if not any(item.get_closest_marker(name) for name in left_out)]
+    if len(chosen) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def skip_for_want_of_torch(report, text):
+    """Turn a report into a skip when torch is missing and `text`, its failure, says so. One place folds all to a line."""
+    if not HAS_TORCH and not report.passed and _NEEDS_TORCH.search(text):
+        report.outcome = "skipped"
+        report.longrepr = (str(Path(__file__)), 1, f"Skipped: {NO_TORCH}")
+        if hasattr(report, "wasxfail"):
+            del report.wasxfail
