@@ -14,7 +14,6 @@ from test_textplot import SHAPES
 from ezpz.track.report import build_page, write_report
 from ezpz.track.report.heat import gray_png
 from ezpz.track.report.markup import duration, number
-from ezpz.track.report.names import group_names, part_of
 from ezpz.track.run import open_run
 from ezpz.track.values import encode
 
@@ -363,23 +362,6 @@ def test_parts_that_overlap_are_shares_of_their_sum(tmp_path):
     run = write_run(tmp_path / "run", [(step, {"dt": 1.0, "dtf": 1.5, "dtb": 1.5}) for step in range(3)], {})
     shares = Page(build_page(run)).data[0]
     assert [line["y"][0] for line in shares["lines"]] == [50, 50, 0]
-
-
-def test_metrics_are_recognised_by_their_names():
-    expected = {
-        "loss": "loss train/loss val_loss eval/mean_loss loss/train",
-        "throughput": "sps tps tps_per_gpu tokens_per_sec train/samples_per_second mfu tflops",
-        "time": "dt dtf dtb step_time time/data data_time dt_forward forward_time dto dtc",
-        "memory": "memory_allocated mem/peak max_mem_gb rss",
-        "optimizer": "lr learning_rate lr/group0 grad_norm loss_scale",
-        "other": "aux_loss accuracy overtime temperature model/params timestamp",
-    }
-    names = " ".join(expected.values()).split()
-    assert {group: " ".join(found) for group, found in group_names(names).items()} == expected
-    assert [part_of(name) for name in ("dtd", "time/data", "fwd_time", "dt_optim", "dt_comm", "dt")] == [
-        *("data", "data", "forward", "optimizer", "comm"),
-        None,
-    ]
 
 
 def test_numbers_and_times_are_short():

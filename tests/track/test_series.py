@@ -8,8 +8,6 @@ import pytest
 from ezpz.track.series import (
     Series,
     captions,
-    is_throughput,
-    is_time,
     limits,
     logged,
     numeric_series,
@@ -42,10 +40,6 @@ def test_losses_come_first_then_throughput_then_times_then_the_rest():
     assert [item.name for item in ordered([series([1.0])._replace(name=name) for name in names])] == [
         *("val/loss", "train/loss", "sps", "tokens_per_sec", "mfu", "dt", "step_time", "lr", "grad_norm")
     ]
-    assert is_time("train/dt")
-    assert not is_time("width")
-    assert is_throughput("tokens/s")
-    assert not is_throughput("loss")
 
 
 def test_points_lie_at_their_steps_and_in_their_order():

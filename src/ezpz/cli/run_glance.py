@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
-from ezpz.track.compare.throughput import rate_key
+from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.records import parse
 from ezpz.track.run import open_run
 from ezpz.track.values import encode
@@ -27,7 +27,6 @@ _HEAD = 1 << 14  # bytes
 _TAIL = 1 << 15
 _LONGEST_TAIL = 1 << 22  # where a window over many ranks, or long arrays, fill the end
 _ENOUGH = 20  # rows from which a rate is told
-_LOSSES = ("loss", "train/loss", "train_loss")
 
 
 def glance(folder: Path, root: Path) -> dict[str, Any]:
@@ -121,34 +120,24 @@ def _rows(lines: list[bytes]) -> list[Row]:
 
 
 def _loss(rows: list[Row]) -> tuple[str | None, float | None]:
-    for row in reversed(rows):
-        names = [*_LOSSES, *(name for name in row["m"] if name.lower().replace("_", "/").split("/")[-1] == "loss")]
-        for name in names:
-            value = row["m"].get(name)
-            if isinstance(value, (int, float)):
-                return name, float(value)
-    return None, None
+    """Return the run's loss: its name and its last value."""
+    numbers = {name: value for row in rows for name, value in row["m"].items() if isinstance(value, (int, float))}
+    name = main_loss(numbers)
+    return (None, None) if name is None else (name, float(numbers[name]))
 
 
 def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
     """Return the median rate of the last rows and its unit: what was recorded, else steps by the times of rows."""
-    found = rate_key(dict.fromkeys(name for row in rows for name in row["m"]))
-    if found is not None:
-        name, is_time = found
+    known = main_throughput(dict.fromkeys(name for row in rows for name in row["m"]))
+    if known is not None:
+        name, is_time = known
         values = [row["m"][name] for row in rows if isinstance(row["m"].get(name), (int, float))]
         values = [value for value in values if 0 < value < float("inf")]
         if values:
-            return (1.0 / median(values), "it/s") if is_time else (median(values), _unit(name))
+            return (1.0 / median(values), "it/s") if is_time else (median(values), unit(name))
     if len(rows) > 1 and rows[-1]["t"] > rows[0]["t"] and rows[-1]["step"] > rows[0]["step"]:
         return (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["t"] - rows[0]["t"]), "it/s"
     return None, None
-
-
-def _unit(name: str) -> str:
-    last = name.lower().rpartition("/")[2]
-    if "tok" in last or last == "tps":
-        return "tok/s"
-    return "seq/s" if "seq" in last else "it/s" if last.startswith(("step", "it")) else "/s"
 
 
 def _cause(run: Run) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ezpz.log import get_logger
 from ezpz.track.columns import export_name
+from ezpz.track.names import group_names
 from ezpz.track.pictures import save_pictures
-from ezpz.track.report.names import group_names
 from ezpz.track.series import ordered
 from ezpz.track.terminal.panels import drawing, look_at_stdout, show_blocks
 from ezpz.track.terminal.textplot import draw, save_text

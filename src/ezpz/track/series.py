@@ -5,9 +5,10 @@ A picture never hides: what was left out of the range, and every NaN, is told in
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.track.names import is_counter, order_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Series",
     "captions",
-    "is_counter",
-    "is_throughput",
-    "is_time",
     "limits",
     "logged",
     "numeric_series",
@@ -27,16 +25,8 @@ __all__ = [
     "thin",
 ]
 
-_COUNTERS = {"iter", "iteration", "step", "epoch"}  # the x axis again, under another name
 _FEWEST = 8  # points from which on one of them can be called an outlier
 _FAR = 3.0  # times the distance between the 1st and the 99th percentile
-
-# What people look at first; a name that fits none comes last.
-_FIRST = (
-    re.compile(r"loss|nll|perplexity|ppl", re.IGNORECASE),
-    re.compile(r"throughput|(^|[/_.])(sps|tps|mfu|t?flops)|per_(s|sec|second)s?($|[/_.])|/s(ec)?$", re.IGNORECASE),
-    re.compile(r"(^|[/_.])(dt|t_|time|seconds|latency)|(time|seconds|_ms|_s)$", re.IGNORECASE),
-)
 
 
 class Series(NamedTuple):
@@ -51,11 +41,6 @@ class Series(NamedTuple):
     name: str
     steps: Any
     values: Any
-
-
-def is_counter(key: str) -> bool:
-    """Tell whether a metric only repeats the step, as ``train/epoch`` does."""
-    return key.rpartition("/")[2] in _COUNTERS
 
 
 def numeric_series(table: Table, *, counters: bool = False) -> list[Series]:
@@ -98,22 +83,8 @@ def _float(value: Any) -> float:
 
 
 def ordered(series: Sequence[Series]) -> list[Series]:
-    """Return losses first, then throughput, then times, then the rest; each group in its own order."""
-    return sorted(series, key=lambda item: _place(item.name))
-
-
-def _place(name: str) -> int:
-    return next((place for place, pattern in enumerate(_FIRST) if pattern.search(name)), len(_FIRST))
-
-
-def is_throughput(name: str) -> bool:
-    """Tell whether a metric counts something per time, by its name: little of it is slow."""
-    return _place(name) == 1
-
-
-def is_time(name: str) -> bool:
-    """Tell whether a metric is a duration, by its name: much of it is slow."""
-    return _place(name) == 2
+    """Return series as people look at them: losses, throughput, times, then the rest; each group in its own order."""
+    return sorted(series, key=lambda item: order_of(item.name))
 
 
 def thin(series: Series, buckets: int) -> Series:

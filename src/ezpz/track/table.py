@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.values import Value
 
-__all__ = ["Cells", "Table", "counted", "gather"]
+__all__ = ["Cells", "Table", "counted", "first_steps", "gather", "restarts"]
 
 
 @dataclass
@@ -48,6 +48,19 @@ def gather(rows: Iterable[Row]) -> Table:
     return table
 
 
+def first_steps(table: Table) -> dict[int, int]:
+    """Return the lowest step of each attempt."""
+    first: dict[int, int] = {}
+    for step, attempt in zip(table.steps, table.attempts, strict=True):
+        first[attempt] = min(step, first.get(attempt, step))
+    return first
+
+
+def restarts(table: Table) -> list[int]:
+    """Return the lowest step of each attempt after the first."""
+    return [step for _, step in sorted(first_steps(table).items())[1:]]
+
+
 def counted(table: Table) -> Table:
     """Return the rows that count in a run that was started again.
 
@@ -55,9 +68,7 @@ def counted(table: Table) -> Table:
     """
     if not table.attempts or table.attempts[-1] == 1:
         return table
-    first: dict[int, int] = {}
-    for step, attempt in zip(table.steps, table.attempts, strict=True):
-        first[attempt] = min(step, first.get(attempt, step))
+    first = first_steps(table)
     bound = {a: min((s for later, s in first.items() if later > a), default=None) for a in first}
     keep = [
         number

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
 from ezpz.track.compare.cause import Clues
-from ezpz.track.compare.curves import choose_metric, pair, rate_difference, restarts, series_by_name
+from ezpz.track.compare.curves import choose_metric, pair, rate_difference, series_by_name
 from ezpz.track.compare.differences import differences
 from ezpz.track.compare.divergence import measure
 from ezpz.track.compare.kinds import Kind
@@ -16,6 +16,7 @@ from ezpz.track.compare.noise import tolerance
 from ezpz.track.compare.settings import is_half, why_not
 from ezpz.track.compare.throughput import compare_throughput
 from ezpz.track.compare.verdict import Verdict, judge
+from ezpz.track.table import restarts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +129,7 @@ def _nulls(first: _Seen, others: Sequence[_Seen], metric: str) -> tuple[list[Pai
 
 
 def _restarts(first: _Seen, second: _Seen) -> list[tuple[str, int]]:
-    return [(each.letter, step) for each in (first, second) for step in restarts(each.run.table)]
+    return [(each.letter, step) for each in (first, second) for step in restarts(each.run.rows)]
 
 
 def _is_random(first: _Seen, second: _Seen) -> bool:

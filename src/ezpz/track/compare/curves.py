@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
 from ezpz.track.compare.differences import Difference
-from ezpz.track.compare.kinds import Kind, words_of
+from ezpz.track.compare.kinds import Kind
+from ezpz.track.names import is_learning_rate, main_loss
 from ezpz.track.series import Series, numeric_series
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ezpz.track.run import Run
-    from ezpz.track.table import Table
 
 
 # What the rows themselves say of a cause: the recorded learning rate, and the steps at which a run was started again.
@@ -32,8 +32,7 @@ def rate_difference(first: dict[str, Series], second: dict[str, Series]) -> tupl
     import numpy as np
 
     for name, ours in first.items():
-        words = words_of(name)
-        if name not in second or not ("lr" in words or ("learning" in words and "rate" in words)):
+        if name not in second or not is_learning_rate(name):
             continue
         both = pair(ours, second[name])
         apart = np.flatnonzero(~np.isclose(both.a, both.b, rtol=_SAME, atol=0.0, equal_nan=True))
@@ -51,18 +50,8 @@ def rate_difference(first: dict[str, Series], second: dict[str, Series]) -> tupl
     return None, None
 
 
-def restarts(table: Table) -> list[int]:
-    """Return the steps at which later attempts of a run went on."""
-    return [
-        step
-        for step, before, now in zip(table.steps[1:], table.attempts, table.attempts[1:], strict=False)
-        if now != before
-    ]
+__all__ = ["Pair", "choose_metric", "pair", "rate_difference", "series_by_name"]
 
-
-__all__ = ["Pair", "choose_metric", "pair", "rate_difference", "restarts", "series_by_name"]
-
-_LOSSES = ("loss", "train/loss", "train_loss", "training_loss", "lm loss", "lm_loss")
 _FLOOR = 1e-5  # share of where a curve begins below which its values count as equal: a loss of 0 has no logarithm
 
 
@@ -140,8 +129,7 @@ def choose_metric(all_series: Sequence[dict[str, Series]], wish: str | None) -> 
                 f"no metric {wish!r} (from --metric) in any of the runs; expected one of {', '.join(known[:20]) or 'some'}."
             )
         return wish if wish in names else None
-    likely = [*_LOSSES, *(name for name in names if name.lower().replace("_", "/").split("/")[-1] == "loss")]
-    return next((name for name in likely if name in names), None)
+    return main_loss(names)
 
 
 def pair(first: Series, second: Series) -> Pair:

@@ -6,12 +6,11 @@ Trainers name the same thing in many ways. So a name is split into words (``hidd
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
-__all__ = ["Kind", "kind_of", "words_of"]
+from ezpz.track.names import words_of
 
-_WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+__all__ = ["Kind", "kind_of"]
 
 
 class Kind(Enum):
@@ -74,11 +73,6 @@ _PARALLEL = {
     "ngpus",
     "nproc",
 }
-
-
-def words_of(name: str) -> list[str]:
-    """Return the words of a name in lower case."""
-    return [word.lower() for word in _WORDS.findall(name)]
 
 
 def kind_of(name: str) -> Kind:

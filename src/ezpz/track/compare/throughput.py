@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from ezpz.track.names import main_throughput
 
+if TYPE_CHECKING:
     from ezpz.track.series import Series
     from ezpz.track.table import Table
 
-__all__ = ["Throughput", "compare_throughput", "rate_key"]
+__all__ = ["Throughput", "compare_throughput"]
 
-# Names under which trainers record it, in the order of trust; all but the last row are "more is faster".
-_RATES = (
-    *("tokens_per_second", "tokens_per_sec", "tok_per_sec", "tokens/s", "tps", "samples_per_second"),
-    *("samples_per_sec", "samples/s", "sps", "throughput", "steps_per_second", "it/s", "sequences_per_second"),
-)
-_TIMES = ("dt", "step_time", "iter_time", "iteration_time", "dt_step", "time_per_step", "elapsed_time_per_iteration")
 _WARM_UP = 0.1  # share of the steps that is left out at the start
 _FEWEST = 5
 
@@ -44,28 +38,15 @@ class Throughput:
     high: float
 
 
-def rate_key(names: Iterable[str]) -> tuple[str, bool] | None:
-    """Return the metric that tells a rate, and whether it is a time, which is the inverse of one; None without one."""
-    by_last: dict[str, str] = {}
-    for name in names:
-        for end in (name.lower(), name.lower().rpartition("/")[2]):
-            by_last.setdefault(end, name)
-    for keys, is_time in ((_RATES, False), (_TIMES, True)):
-        for key in keys:
-            if key in by_last:
-                return by_last[key], is_time
-    return None
-
-
 def compare_throughput(
     first: dict[str, Series], second: dict[str, Series], tables: tuple[Table, Table]
 ) -> Throughput | None:
     """Compare the rates of two runs; None where they tell too little."""
-    found = rate_key([name for name in first if name in second])
-    if found is None:
+    known = main_throughput([name for name in first if name in second])
+    if known is None:
         rates, source = [_from_times(table) for table in tables], "steps per second, by the times of rows"
     else:
-        name, is_time = found
+        name, is_time = known
         values = [_steady(each[name].values) for each in (first, second)]
         rates, source = [1.0 / each if is_time else each for each in values], f"1/{name}" if is_time else name
     if min(len(each) for each in rates) < _FEWEST:

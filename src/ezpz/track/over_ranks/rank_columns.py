@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.columns import Column, export_name
-from ezpz.track.series import is_counter
+from ezpz.track.names import is_counter
 from ezpz.track.values import decode
 
 if TYPE_CHECKING:

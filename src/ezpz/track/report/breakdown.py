@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.report.charts import area_chart
 from ezpz.track.report.lines import bucket_means
-from ezpz.track.report.names import PARTS, is_total, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +28,10 @@ def breakdown(series: Sequence[Series], axis: Axis) -> Chart | None:
     """
     import numpy as np
 
-    parts = {part: item for item in reversed(series) if (part := part_of(item.name)) in PARTS and len(item.steps)}
+    parts = {part: item for item in reversed(series) if (part := part_of_step(item.name)) in PARTS and len(item.steps)}
     if not parts:
         return None
-    total = next((item for item in series if is_total(item.name)), None)
+    total = next((item for item in series if is_step_time(item.name)), None)
     if total is None and len(parts) == 1:
         return None  # one part without a whole is all of itself
     names = [part for part in PARTS if part in parts]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.report.names import BEFORE_COLLECTIVE, is_loss, is_total, part_of
+from ezpz.track.names import BEFORE_COLLECTIVE, is_step_time, is_time, main_loss, part_of_step
 from ezpz.track.series import Series
+from ezpz.track.table import first_steps
 from ezpz.track.values import decode
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ class Matrix(NamedTuple):
 
 def counting_windows(run: Run) -> list[Mapping[str, Any]]:
     """Return what the windows hold that no later attempt recorded again and that have the shape above, oldest first."""
-    first: dict[int, int] = {}
-    for step, attempt in zip(run.rows.steps, run.rows.attempts, strict=True):
-        first[attempt] = min(step, first.get(attempt, step))
+    first = first_steps(run.rows)
     found = []
     for row in run.windows:
         bound = min((step for attempt, step in first.items() if attempt > row["a"]), default=None)
@@ -92,9 +91,9 @@ def slowest_key(windows: Sequence[Mapping[str, Any]]) -> Matrix | None:
     several the one in which the ranks lie the most seconds apart. Else the time of whole steps, else any other time.
     """
     keys = list(dict.fromkeys(key for window in windows for key in window["keys"]))
-    early = [key for key in keys if part_of(key) in BEFORE_COLLECTIVE]
-    whole = [key for key in keys if is_total(key)]
-    times = [key for key in keys if "dt" in key.lower() or "time" in key.lower()]
+    early = [key for key in keys if part_of_step(key) in BEFORE_COLLECTIVE]
+    whole = [key for key in keys if is_step_time(key)]
+    times = [key for key in keys if is_time(key)]
     found = matrices(windows, early) or matrices(windows, whole) or matrices(windows, times)
     return max(found, key=_apart, default=None)
 
@@ -117,7 +116,7 @@ def loss_band(windows: Sequence[Mapping[str, Any]]) -> list[Series]:
     """Return the least, the mean and the greatest loss over all ranks; empty where ranks recorded no loss."""
     import numpy as np
 
-    key = next((key for window in windows for key in window["keys"] if is_loss(key)), None)
+    key = main_loss(dict.fromkeys(key for window in windows for key in window["keys"]))
     parts: dict[str, list[Any]] = {"min": [], "mean": [], "max": []}
     steps: list[float] = []
     for window in windows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.report.tables import section, table, value_text
+from ezpz.track.table import restarts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,19 +13,11 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["events", "last_values", "restarts"]
+__all__ = ["events", "last_values"]
 
 _MOST = 200  # events that are listed
 # What `ezpz.train.Loop` records at the step before: seconds.
 _PAUSES = {"dt_save": "a checkpoint was saved", "dt_eval": "the model was evaluated"}
-
-
-def restarts(run: Run) -> list[int]:
-    """Return the first step of each attempt after the first."""
-    first: dict[int, int] = {}
-    for step, attempt in zip(run.rows.steps, run.rows.attempts, strict=True):
-        first[attempt] = min(step, first.get(attempt, step))
-    return [step for attempt, step in sorted(first.items()) if attempt != min(first)]
 
 
 def events(run: Run, series: Sequence[Series]) -> str:
@@ -32,7 +25,7 @@ def events(run: Run, series: Sequence[Series]) -> str:
     found = [
         *_not_finite(series),
         *_pauses(series),
-        *((float(step), "the run was started again") for step in restarts(run)),
+        *((float(step), "the run was started again") for step in restarts(run.rows)),
     ]
     rows = [(f"step {step:,.0f}", what) for step, what in sorted(found)]
     if len(rows) > _MOST:

@@ -6,6 +6,7 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ezpz.track.names import is_loss, is_validation, main_loss, unit
 from ezpz.track.report.markup import duration, number, shown
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["cards", "header"]
 
 _GIB = 2.0**30
-_UNITS = ((("gib",), "GiB"), (("gb",), "GB"), (("mib",), "MiB"), (("mb",), "MB"))
 
 
 def header(run: Run) -> str:
@@ -93,7 +93,7 @@ def cards(run: Run, series: Sequence[Series], groups: dict[str, list[str]]) -> s
     """Return the summary: a card for each of last and best loss, throughput, MFU, first step, and peak memory."""
     known = {item.name: item for item in series}
     told = [
-        *_loss_cards([known[name] for name in groups["loss"]]),
+        *_loss_cards(known),
         *_rate_cards([known[name] for name in groups["throughput"]]),
         *_first_step(run),
         *_memory_card([known[name] for name in groups["memory"]]),
@@ -113,12 +113,12 @@ def _finite(series: Series) -> tuple[Any, Any]:
     return series.steps[mask], series.values[mask]
 
 
-def _loss_cards(losses: Sequence[Series]) -> Iterator[tuple[str, str, str]]:
-    validation = [item for item in losses if any(word in item.name.lower() for word in ("val", "eval", "test", "dev"))]
-    training = [item for item in losses if item not in validation]
-    for item in [*training[:1], *validation[:1]]:
-        if not len(item.values):
+def _loss_cards(known: dict[str, Series]) -> Iterator[tuple[str, str, str]]:
+    validation = next((name for name in known if is_loss(name) and is_validation(name)), None)
+    for name in dict.fromkeys((main_loss(known), validation)):
+        if name is None or not len(known[name].values):
             continue
+        item = known[name]
         steps, values = _finite(item)
         yield f"last {item.name}", number(float(item.values[-1])), f"at step {item.steps[-1]:,.0f}"
         if values.size:
@@ -131,7 +131,7 @@ def _rate_cards(rates: Sequence[Series]) -> Iterator[tuple[str, str, str]]:
 
     seen = {"throughput": False, "mfu": False}
     for item in sorted(rates, key=lambda item: "per" in item.name):  # of the whole job first, then per device
-        kind = "mfu" if "mfu" in item.name.lower() else "throughput"
+        kind = "mfu" if unit(item.name) == "%" else "throughput"
         _, values = _finite(item)
         if seen[kind] or not values.size:
             continue
@@ -161,10 +161,7 @@ def _memory_card(series: Sequence[Series]) -> Iterator[tuple[str, str, str]]:
     if not peaks:
         return
     largest, name = max(marked or peaks)
-    text = number(largest)
-    unit = next((unit for marks, unit in _UNITS if any(mark in name.lower() for mark in marks)), "")
-    if unit:
-        text = f"{text} {unit}"
-    elif largest >= 1e7:  # nothing but bytes is written with so many digits
+    text = f"{number(largest)} {unit(name)}".rstrip()
+    if not unit(name) and largest >= 1e7:  # nothing but bytes is written with so many digits
         text = f"{largest / _GIB:.3g} GiB"
     yield "peak memory", text, name

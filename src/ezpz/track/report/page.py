@@ -15,19 +15,19 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ezpz.track.folder import now, write_atomically
+from ezpz.track.names import group_names
 from ezpz.track.report.breakdown import breakdown
 from ezpz.track.report.by_rank import counting_windows, loss_band, slowest_key
 from ezpz.track.report.charts import Axis, line_chart
-from ezpz.track.report.events import events, last_values, restarts
+from ezpz.track.report.events import events, last_values
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
 from ezpz.track.report.markup import embedded, figure, shown, slug
-from ezpz.track.report.names import group_names
 from ezpz.track.report.startup import startup_chart
 from ezpz.track.report.svg import span
 from ezpz.track.report.tables import facts_table, raw, section
 from ezpz.track.series import numeric_series
-from ezpz.track.table import Table
+from ezpz.track.table import Table, restarts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,7 +105,9 @@ def _parts(
     """Yield the parts of the page that hold charts: id, title, charts, and whether it is unfolded."""
     known = {item.name: item for item in series}
     buckets = max(_COARSEST, min(_FINEST, _POINTS // max(1, len(series))))
-    axis = Axis(span(chain.from_iterable((item.steps[0], item.steps[-1]) for item in series)), restarts(run), buckets)
+    axis = Axis(
+        span(chain.from_iterable((item.steps[0], item.steps[-1]) for item in series)), restarts(run.rows), buckets
+    )
     of = {group: [known[name] for name in names] for group, names in groups.items()}
     yield "loss", "Loss", list(_overlaid("Loss", of["loss"], axis, wide=True)), True
     yield "throughput", "Throughput", [line_chart(item.name, [item], axis) for item in of["throughput"]], True

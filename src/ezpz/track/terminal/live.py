@@ -6,7 +6,8 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ezpz.track.series import Series, is_counter
+from ezpz.track.names import is_counter
+from ezpz.track.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.track.series import is_throughput, is_time
+from ezpz.track.names import is_throughput, is_time
 from ezpz.track.terminal.heat import strip
 from ezpz.track.terminal.width import fit, wrapped
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError
-from ezpz.track.series import Series, is_counter, numeric_series, ordered
+from ezpz.track.names import is_counter
+from ezpz.track.series import Series, numeric_series, ordered
 from ezpz.track.terminal.choice import choose
 from ezpz.track.terminal.headline import headline
 from ezpz.track.terminal.histogram_strip import draw_histograms, histogram_keys
