@@ -13,14 +13,14 @@ from math import isfinite
 from pathlib import Path
 from time import time
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ezpz import proc
 from ezpz.progress import reached
 from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ezpz.ranks import Ranks
 
@@ -130,6 +130,7 @@ __all__ = [
     "began",
     "collect_environment",
     "collect_facts",
+    "flatten",
     "git_commit",
     "read_text",
     "redact_config",
@@ -237,6 +238,15 @@ def redact_config(config: object, name: str = "") -> object:
     if fields:
         return {key: redact_config(value, key) for key, value in fields.items()}
     return without_login(str(config))
+
+
+def flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ``("model.width", 64)`` for ``{"model": {"width": 64}}``, in order; an empty mapping is a value."""
+    for key, value in facts.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def git_commit(folder: Path) -> str | None:

@@ -181,7 +181,8 @@ def _towards_run() -> Worker:
         import atexit
         from pathlib import Path
 
-        from ezpz.track.trackers.interface import About, seconds_to_wait
+        from ezpz.track.trackers.chosen import seconds_to_wait
+        from ezpz.track.trackers.interface import About
         from ezpz.track.trackers.worker import Worker
 
         worker = _worker = Worker(StartedRun(run), About(script_name(), Path(), {}, {}, ""))

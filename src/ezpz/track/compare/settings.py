@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.compare.kinds import Kind, kind_of, words_of
+from ezpz.track.compare.kinds import Kind, kind_of
+from ezpz.track.facts import flatten
+from ezpz.track.names import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 # Whether a step means the same in two runs: as many samples, of as many tokens.
@@ -173,21 +175,21 @@ def is_rate(name: str) -> bool:
 def settings_of(facts: dict[str, Any]) -> dict[tuple[str, str], Setting]:
     """Return the settings of a run by (section, dotted name); what only says where and when is in "never decides"."""
     found = {}
-    for name, value in _flat(facts.get("effective") or {}):
+    for name, value in flatten(facts.get("effective") or {}):
         found["effective", name] = _setting("effective values", _effective_kind(name), value)
-    for name, value in _flat(facts.get("config") or {}):
+    for name, value in flatten(facts.get("config") or {}):
         kind = kind_of(name)
         is_path = isinstance(value, str) and value.startswith(("/", "~", "./")) and kind is Kind.OTHER
         found["config", name] = _setting("configuration", Kind.NEVER if is_path else kind, value)
     world = (facts.get("ranks") or {}).get("world_size")
     if world is not None:
         found["ranks", "world_size"] = Setting("configuration", Kind.WORLD, world)
-    for name, value in _flat(facts.get("environment") or {}):
+    for name, value in flatten(facts.get("environment") or {}):
         group = _environment_group(name)
         is_place = group == "environment variables" and kind_of(name) is Kind.NEVER
         found["environment", name] = Setting("never decides" if is_place else group, Kind.OTHER, value)
     versions = {**(facts.get("versions") or {}), **({"python": facts["python"]} if facts.get("python") else {})}
-    for name, value in _flat(versions):
+    for name, value in flatten(versions):
         found["versions", name] = Setting("versions", Kind.OTHER, value)
     for name in _WHERE:
         if facts.get(name):
@@ -214,11 +216,3 @@ def _environment_group(name: str) -> str:
         return "MPI" if "mpi" in tail else "collective library"
     first = set(words_of(head))
     return next((group for group, words in _ENVIRONMENT.items() if first & words), "environment")
-
-
-def _flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value

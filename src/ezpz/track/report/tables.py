@@ -5,28 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ezpz.track.facts import flatten
 from ezpz.track.report.markup import number, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ezpz.track.run import Run
 
-__all__ = ["facts_table", "flat", "raw", "section", "table", "value_text"]
+__all__ = ["facts_table", "raw", "section", "table", "value_text"]
 
 _LONGEST = 2000  # characters of one value
 _MOST_ROWS = 2000
 _SHORT = 24  # characters that stay on one line
 _RAW = 60_000  # characters of run.json
-
-
-def flat(facts: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted names and values as text."""
-    for key, value in facts.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value_text(value)
 
 
 def value_text(value: Any) -> str:
@@ -79,7 +71,7 @@ def facts_table(title: str, facts: Any, *, name: str, open_: bool = False) -> st
     """Return a part with one table of facts."""
     if not isinstance(facts, dict) or not facts:
         return ""
-    rows = list(flat(facts))
+    rows = [(name, value_text(value)) for name, value in flatten(facts)]
     return section(title, table(rows), name=name, open_=open_, count=len(rows))
 
 

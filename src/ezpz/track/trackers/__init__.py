@@ -5,6 +5,7 @@ One file per place; each imports its library when it starts, in a thread of its 
 
 from __future__ import annotations
 
-from ezpz.track.trackers.interface import About, Tracker, Trackers, choose
+from ezpz.track.trackers.chosen import Trackers, choose
+from ezpz.track.trackers.interface import About, Tracker
 
 __all__ = ["About", "Tracker", "Trackers", "choose"]

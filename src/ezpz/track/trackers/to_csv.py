@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ezpz.track.trackers.interface import About
-    from ezpz.track.trackers.worker import Row
+    from ezpz.track.trackers.interface import About, Row
     from ezpz.track.values import Value
 
 __all__ = ["CsvTracker"]

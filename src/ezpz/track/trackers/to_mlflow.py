@@ -15,13 +15,12 @@ import re
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.trackers.interface import flatten
+from ezpz.track.facts import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ezpz.track.trackers.interface import About
-    from ezpz.track.trackers.worker import Row
+    from ezpz.track.trackers.interface import About, Row
     from ezpz.track.values import Value
 
 __all__ = ["MlflowTracker"]

@@ -21,15 +21,14 @@ from itertools import count, pairwise
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.track.facts import flatten
 from ezpz.track.foreign.protobuf import put_bytes, put_double, put_float, put_int
 from ezpz.track.foreign.tfevents import frame
-from ezpz.track.trackers.interface import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ezpz.track.trackers.interface import About
-    from ezpz.track.trackers.worker import Row
+    from ezpz.track.trackers.interface import About, Row
     from ezpz.track.values import Value
 
 __all__ = ["TensorboardTracker"]

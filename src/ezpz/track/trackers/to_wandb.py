@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track import wandb as ours
-from ezpz.track.trackers.worker import TrackerOff
+from ezpz.track.trackers.interface import TrackerOff
 
 if TYPE_CHECKING:
     from ezpz.track.trackers.interface import About

@@ -11,15 +11,15 @@ from collections import deque
 from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
+from ezpz.track.trackers.interface import TrackerOff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.track.trackers.interface import About, Tracker
-    from ezpz.track.values import Value
+    from ezpz.track.trackers.interface import About, Row, Tracker
 
 
 # Threads that a tracker's library starts must not keep the program from ending.
@@ -87,17 +87,11 @@ def _wrapped(start: Any) -> Any:
     return start_as_daemon
 
 
-__all__ = ["MOST_ROWS", "Row", "TrackerOff", "Worker"]
-
-Row: TypeAlias = "tuple[int, float, Mapping[str, Value]]"
+__all__ = ["MOST_ROWS", "Worker"]
 
 MOST_ROWS = 1 << 15  # rows that wait for one tracker: about 20 MB of 8 scalars each
 _LOOK_EVERY = 1.0  # seconds
 _MOST_AT_ONCE = 1000  # rows for one call of log_rows
-
-
-class TrackerOff(Exception):  # noqa: N818  # no error: the user has switched it off
-    """Raised by a tracker's `start` when the user wants none; said at INFO."""
 
 
 class Worker:
