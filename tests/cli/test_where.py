@@ -114,7 +114,7 @@ def test_notes_are_shown_and_reach_the_launcher_and_the_shell(run_cli, clean_env
         "SLURMD_NODENAME": "x",
     }
     text = run_cli([*EZPZ, "where"], env).stdout
-    assert "note        another scheduler's job is told of too (PBS_JOBID=1)" in text
+    assert "note        another scheduler's job has set variables too (PBS_JOBID=1)" in text
     env["EZPZ_NGPU_PER_HOST"] = "2"
     done = run_cli([sys.executable, "-m", "ezpz.cluster", "--sh"], env)
     assert "ezpz: note: another scheduler's job" in done.stderr

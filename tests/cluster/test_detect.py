@@ -2,12 +2,12 @@
 
 import json
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from ezpz.cluster import SCHEDULERS, Allocation, detect
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import EzpzError, MachineError
 
 RECORDS = sorted((Path(__file__).parents[1] / "data" / "environments").glob("*.json"))
@@ -394,12 +394,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_is_complete(name):
-    module = import_module(f"ezpz.cluster.{name}")
-    assert module.MARKS
-    assert module.ANCESTORS
-    assert module.JOB_VARIABLE in module.MARKS
-    assert module.detect({}, nothing, nothing) is None
-    assert module.find("here", "me", nothing) is None
+    one = scheduler(name)
+    assert one.name == name
+    assert one.title
+    assert one.job_variables
+    assert one.ancestor_prefixes
+    assert one.detect({}, nothing, nothing) is None
+    assert one.find("here", "me", nothing) is None
     assert any(path.stem.startswith(f"{name}-") for path in RECORDS), "no recorded environment"
     rows = (ROOT / "docs" / "cluster.md").read_text().lower().splitlines()
     assert any(row.startswith(f"| {name} |") for row in rows), "no row in docs/cluster.md"

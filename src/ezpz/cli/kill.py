@@ -153,9 +153,11 @@ def _hosts(wishes: argparse.Namespace) -> list[str]:
     if wishes.hosts:
         return ["--hosts", wishes.hosts]
     from ezpz.cluster import detect
+    from ezpz.cluster.scheduler import schedulers
 
     if not detect(os.environ).job_id:
-        raise UsageError("no job around this shell (for --job); expected one of PBS, Slurm or Flux. Use --hosts LIST.")
+        known = ", ".join(one.title for one in schedulers())
+        raise UsageError(f"no job around this shell (for --job); expected one of {known}. Use --hosts LIST.")
     return []
 
 

@@ -1,10 +1,10 @@
-"""What a scheduler granted: hosts, how many ranks each of them is meant to hold, and until when."""
+"""Describe what a scheduler granted: hosts, how many ranks each of them is meant to hold, devices, and until when."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import MachineError
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     Read = Callable[[str], "str | None"]
     Run = Callable[[list[str]], "str | None"]
 
-__all__ = ["Allocation", "checked_job"]
+__all__ = ["Allocation", "Grant", "checked_job"]
 
-# What may stand in a host's name: it becomes a word of launch lines, host files and shell exports.
+# The letters of a host's name, which becomes a word of launch lines, host files and shell exports.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _JOB = re.compile(r"[A-Za-z0-9\u0192][A-Za-z0-9._@\[\]-]*\Z")  # U+0192 begins a job id of Flux
 
@@ -26,13 +26,13 @@ class Allocation:
     """The hosts that this process may use, and where each answer came from.
 
     Attributes:
-        scheduler: ``slurm``, ``pbs``, ``flux`` or ``none``.
+        scheduler: One of `ezpz.cluster.SCHEDULERS`, or ``none``.
         job_id: The scheduler's own words, e.g. ``4[2].head``; empty without a job.
         hosts: Host names in launch order, each once; never empty.
-        slots: Ranks granted per host, as long as ``hosts``; None when nobody granted any.
+        slots: Ranks granted per host, as long as ``hosts``; None when none were granted.
         tasks: Ranks that the user asked the scheduler for in total; None when only hosts were asked for.
         cpus: CPUs granted per host, as long as ``hosts``; None when unknown.
-        devices: Accelerators granted per host, where the scheduler's commands told; None when unknown.
+        devices: Accelerators granted per host, where the scheduler's commands say so; None when unknown.
         end_time: When the job ends, in seconds since 1970-01-01 UTC; None when unknown or without a limit.
         hostfile: The scheduler's own file when it is plain (each host once, one per line); else empty.
         notes: What a user should know and no field says, one sentence each.
@@ -66,6 +66,14 @@ class Allocation:
                     f"{len(counts)} counts (from {self.origin.get(name, name)}) for {len(self.hosts)} hosts (from "
                     f"{source}); expected one per host. Name the hosts yourself with `launch --hostfile FILE`."
                 )
+
+
+class Grant(NamedTuple):
+    """How many devices of each host are this job's, and the variable that says so."""
+
+    number: int
+    origin: str
+    notes: tuple[str, ...] = ()
 
 
 def checked_job(job: str, source: str) -> str:

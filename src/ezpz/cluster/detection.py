@@ -1,15 +1,14 @@
-"""Which scheduler's job this process is in: by variables, the inner of two, or by the name of the host."""
+"""Find the scheduler whose job this process is in: by variables, the inner of two jobs, or by the name of the host."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ezpz.cluster import SCHEDULERS
 from ezpz.cluster.allocation import Allocation
-from ezpz.cluster.earlier import said_no_job
+from ezpz.cluster.earlier import is_known_jobless
 from ezpz.cluster.probe import host_name, is_same_host, run_nothing
+from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError
 from ezpz.proc import parse_stat
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ezpz.cluster.allocation import Read, Run
+    from ezpz.cluster.scheduler import Scheduler
 
 __all__ = ["by_host", "by_variables", "this_host"]
 
@@ -24,61 +24,55 @@ _DEEPEST = 64  # ancestors that are looked at: far more than shells are ever nes
 
 
 def by_variables(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> Allocation | None:
-    """Return the job that variables tell of; the inner one, with a note, where two schedulers have set theirs."""
-    told = {name: module for name, module in _modules() if any(environ.get(mark) for mark in module.MARKS)}
-    if "flux" in told:
-        found = told.pop("flux").detect(environ, read, run, more=more)
-        if found:
-            return _with_note(found, environ, list(told.values()), "Flux hides the schedulers around it")
-    if not told:
+    """Return the job that variables describe; the inner one, with a note, where two schedulers have set theirs."""
+    marked = [one for one in schedulers() if one.is_marked(environ)]
+    for one in [one for one in marked if one.hides_others]:
+        marked.remove(one)
+        allocation = one.detect(environ, read, run, more=more)
+        if allocation:
+            return _with_note(allocation, environ, marked, f"{one.title} hides the schedulers around it")
+    if not marked:
         return None
-    name, why = next(iter(told)), ""
-    if len(told) > 1:
-        name, why = _innermost(told, environ, read)
-    chosen = told.pop(name)
-    found = chosen.detect(environ, read, run, more=more)
-    return _with_note(found, environ, list(told.values()), why)
+    chosen, why = _innermost(marked, environ, read) if len(marked) > 1 else (marked[0], "")
+    allocation = chosen.detect(environ, read, run, more=more)
+    marked.remove(chosen)
+    return _with_note(allocation, environ, marked, why) if allocation else None
 
 
 def by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
     """Return the user's running job on this host, for a shell that was opened by ssh and has no variables of it."""
     host = host_name(read)
-    if said_no_job(environ, host):
+    if is_known_jobless(environ, host):
         return None
     user = environ.get("USER") or environ.get("LOGNAME") or _user()
-    for _, module in _modules():
-        found: Allocation | None = module.find(host, user, run)
-        if found:
+    for one in schedulers():
+        allocation = one.find(host, user, run)
+        if allocation:
             note = f"this shell has no variables of the job: it was found by the name of this host, {host}"
-            return replace(found, notes=(*found.notes, note))
+            return replace(allocation, notes=(*allocation.notes, note))
     return None
 
 
 def this_host(environ: Mapping[str, str], read: Read) -> Allocation:
     """Return this host alone: the ordinary answer on a laptop, a workstation and a login host."""
     del environ
-    marks = ", ".join(f"no {mark}" for _, module in _modules() for mark in module.MARKS[:1])
+    marks = ", ".join(f"no {mark}" for one in schedulers() for mark in one.marks[:1])
     looked = f"{marks}; no running job of yours on this host"
     origin = {"scheduler": looked, "job_id": looked, "hosts": "the host name"}
     return Allocation("none", "", (host_name(read),), origin=origin)
 
 
-def _modules() -> Iterator[tuple[str, Any]]:
-    for name in SCHEDULERS:
-        yield name, import_module(f"ezpz.cluster.{name}")
-
-
-def _innermost(told: dict[str, Any], environ: Mapping[str, str], read: Read) -> tuple[str, str]:
+def _innermost(marked: list[Scheduler], environ: Mapping[str, str], read: Read) -> tuple[Scheduler, str]:
     """Return the scheduler whose job is the inner one, and why."""
     for program in _ancestors(read):
-        for name, module in told.items():
-            if program.startswith(module.ANCESTORS):
-                return name, f"{program} is the nearest above this process"
+        for one in marked:
+            if program.startswith(one.ancestor_prefixes):
+                return one, f"{program} is the nearest above this process"
     host = host_name(read)
-    here = [name for name, module in told.items() if _holds(module, host, environ, read)]
+    here = [one for one in marked if _holds(one, host, environ, read)]
     if len(here) == 1:
         return here[0], f"only its job holds this host, {host}"
-    return next(iter(told)), "neither the process tree nor this host's name tells which is the inner one"
+    return marked[0], "neither the process tree nor this host's name tells which is the inner one"
 
 
 def _ancestors(read: Read) -> Iterator[str]:
@@ -92,22 +86,20 @@ def _ancestors(read: Read) -> Iterator[str]:
         pid = process.parent
 
 
-def _holds(module: Any, host: str, environ: Mapping[str, str], read: Read) -> bool:
+def _holds(one: Scheduler, host: str, environ: Mapping[str, str], read: Read) -> bool:
     try:
-        found: Allocation | None = module.detect(environ, read, run_nothing)
+        allocation = one.detect(environ, read, run_nothing)
     except EzpzError:  # this job's hosts are not known without asking: it cannot be the only one that holds this host
         return False
-    return found is not None and any(is_same_host(host, name) for name in found.hosts)
+    return allocation is not None and any(is_same_host(host, name) for name in allocation.hosts)
 
 
-def _with_note(found: Allocation, environ: Mapping[str, str], others: list[Any], why: str) -> Allocation:
+def _with_note(allocation: Allocation, environ: Mapping[str, str], others: list[Scheduler], why: str) -> Allocation:
     if not others:
-        return found
-    marks = ", ".join(f"{mark}={environ[mark]}" for module in others for mark in module.MARKS[:1] if environ.get(mark))
-    return replace(
-        found,
-        notes=(*found.notes, f"another scheduler's job is told of too ({marks}); {found.scheduler} is used: {why}"),
-    )
+        return allocation
+    marks = ", ".join(f"{mark}={environ[mark]}" for one in others for mark in one.marks[:1] if environ.get(mark))
+    note = f"another scheduler's job has set variables too ({marks}); {allocation.scheduler} is used: {why}"
+    return replace(allocation, notes=(*allocation.notes, note))
 
 
 def _user() -> str:

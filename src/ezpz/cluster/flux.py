@@ -23,6 +23,7 @@ from ezpz.cluster.allocation import Allocation, checked_job
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.probe import ask
+from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
 
 if TYPE_CHECKING:
@@ -30,68 +31,72 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["ANCESTORS", "MARKS", "detect", "find"]
-
-MARKS = ("FLUX_JOB_ID", "FLUX_URI")
-ANCESTORS = ("flux-shell", "flux-broker")
-JOB_VARIABLE = "FLUX_JOB_ID"
+__all__ = ["SCHEDULER"]
 
 
-def detect(environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
-    """Return the instance or job that ``environ`` tells of; None outside Flux and on a login host of a Flux machine.
+class Flux(Scheduler):
+    """Flux, whose instances are jobs of other schedulers or of Flux itself.
 
-    Raises:
-        MachineError: A job is told of, but ``flux`` does not tell its hosts.
-        UsageError: The host expression cannot be read.
+    A shell that was opened by ssh speaks with the system's instance, which knows no enclosing job: nothing is found for it.
     """
-    del read
-    if not any(environ.get(name) for name in MARKS):
-        return None
-    job, job_origin = environ.get("FLUX_JOB_ID", ""), "FLUX_JOB_ID"
-    if not job:
-        job, job_origin = (ask(run, ["flux", "getattr", "jobid"]) or "").strip(), "flux getattr jobid"
-    if job:
-        checked_job(job, job_origin)
-    elif (run(["flux", "getattr", "security.owner"]) or "").strip() != str(getuid()):
-        return None  # the system's own instance, as on a login host: jobs are submitted to it, nothing runs in it
-    command = ["flux", "hostlist", job] if environ.get("FLUX_JOB_ID") else ["flux", "getattr", "hostlist"]
-    text = (ask(run, command) or "").strip()
-    if not text:
-        earlier = earlier_hosts(environ, "flux", job)
-        if earlier:
-            return earlier
-        raise MachineError(
-            f"no hosts of the Flux job {job or '(without id)'} (from {job_origin}): {' '.join(command)} gave no answer; "
-            "expected a host expression. "
-            "Run inside `flux alloc` or `flux batch`, or name the hosts with `launch --hostfile FILE`."
+
+    name = "flux"
+    title = "Flux"
+    job_variables = ("FLUX_JOB_ID",)
+    other_marks = ("FLUX_URI",)
+    ancestor_prefixes = ("flux-shell", "flux-broker")
+    hides_others = True
+    own_launcher = "flux"
+
+    def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
+        """Return the instance or job of ``environ``; None outside Flux and on a login host of a Flux machine.
+
+        Raises:
+            MachineError: There is a job, but ``flux`` does not name its hosts.
+            UsageError: The host expression cannot be read.
+        """
+        del read
+        if not self.is_marked(environ):
+            return None
+        job, job_origin = environ.get("FLUX_JOB_ID", ""), "FLUX_JOB_ID"
+        if not job:
+            job, job_origin = (ask(run, ["flux", "getattr", "jobid"]) or "").strip(), "flux getattr jobid"
+        if job:
+            checked_job(job, job_origin)
+        elif (run(["flux", "getattr", "security.owner"]) or "").strip() != str(getuid()):
+            return None  # the system's own instance, as on a login host: jobs are submitted to it, nothing runs in it
+        command = ["flux", "hostlist", job] if environ.get("FLUX_JOB_ID") else ["flux", "getattr", "hostlist"]
+        text = (ask(run, command) or "").strip()
+        if not text:
+            earlier = earlier_hosts(environ, "flux", job)
+            if earlier:
+                return earlier
+            raise MachineError(
+                f"no hosts of the Flux job {job or '(without id)'} (from {job_origin}): {' '.join(command)} gave no answer; "
+                "expected a host expression. "
+                "Run inside `flux alloc` or `flux batch`, or name the hosts with `launch --hostfile FILE`."
+            )
+        brokers = expand(text)
+        hosts = tuple(dict.fromkeys(brokers))
+        devices, cpus = _resources(run, len(brokers)) if command[1] == "getattr" else (None, None)
+        listing = "flux resource list"
+        return Allocation(
+            scheduler="flux",
+            job_id=job,
+            hosts=hosts,
+            cpus=(cpus,) * len(hosts) if cpus and len(brokers) == len(hosts) else None,
+            devices=devices if len(brokers) == len(hosts) else None,
+            end_time=_end(job, run) if more and job else None,
+            notes=(f"{len(brokers)} brokers of Flux share {len(hosts)} hosts",) if len(brokers) > len(hosts) else (),
+            origin={
+                "scheduler": next(name for name in self.marks if environ.get(name)),
+                "job_id": job_origin,
+                "hosts": " ".join(command),
+                "cpus": listing,
+                "devices": listing,
+                "end_time": f"flux job timeleft {job}",
+            },
         )
-    brokers = expand(text)
-    hosts = tuple(dict.fromkeys(brokers))
-    devices, cpus = _resources(run, len(brokers)) if command[1] == "getattr" else (None, None)
-    listing = "flux resource list"
-    return Allocation(
-        scheduler="flux",
-        job_id=job,
-        hosts=hosts,
-        cpus=(cpus,) * len(hosts) if cpus and len(brokers) == len(hosts) else None,
-        devices=devices if len(brokers) == len(hosts) else None,
-        end_time=_end(job, run) if more and job else None,
-        notes=(f"{len(brokers)} brokers of Flux share {len(hosts)} hosts",) if len(brokers) > len(hosts) else (),
-        origin={
-            "scheduler": next(name for name in MARKS if environ.get(name)),
-            "job_id": job_origin,
-            "hosts": " ".join(command),
-            "cpus": listing,
-            "devices": listing,
-            "end_time": f"flux job timeleft {job}",
-        },
-    )
-
-
-def find(host: str, user: str, run: Run) -> Allocation | None:
-    """Return None: a shell that was opened by ssh speaks with the system's instance, which knows no enclosing job."""
-    del host, user, run
-    return None
 
 
 def _resources(run: Run, brokers: int) -> tuple[int | None, int | None]:
@@ -112,3 +117,6 @@ def _end(job: str, run: Run) -> int | None:
         return int(time.time() + float(left))
     except (ValueError, OverflowError):  # OverflowError: "infinity"
         return None
+
+
+SCHEDULER = Flux()

@@ -25,6 +25,7 @@ from ezpz.cluster.allocation import Allocation, checked_job
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.probe import ask, is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
+from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
 
 if TYPE_CHECKING:
@@ -32,72 +33,79 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["ANCESTORS", "MARKS", "detect", "find"]
-
-MARKS = ("PBS_JOBID",)
-ANCESTORS = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
-JOB_VARIABLE = "PBS_JOBID"
+__all__ = ["SCHEDULER"]
 
 _FILES = "/var/spool/pbs/aux/"  # where the daemon of a host keeps the node files, under the full job id
 
 
-def detect(environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
-    """Return the job that ``environ`` tells of, or None outside PBS.
+class Pbs(Scheduler):
+    """PBS, whose jobs find their hosts in a file."""
 
-    Args:
-        environ: The environment to read.
-        read: Reads the node file.
-        run: Asks ``qstat`` where no node file can be read.
-        more: Ask for the end of the job and its devices too.
+    name = "pbs"
+    title = "PBS"
+    job_variables = ("PBS_JOBID",)
+    ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
+    kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
+    listing = ("qstat",)
+    slots_option = "mpiprocs"
+    threads_variable = "NCPUS"
 
-    Raises:
-        MachineError: No node file, no answer of ``qstat`` and no earlier shell of the job name a host.
-    """
-    job = environ.get("PBS_JOBID")
-    if not job:
-        return None
-    checked_job(job, "PBS_JOBID")
-    named = environ.get("PBS_NODEFILE", "")
-    for path in filter(None, (named, _FILES + job)):
-        lines = [line.strip() for line in (read(path) or "").splitlines() if line.strip()]
-        if lines:
-            granted = _granted(job, lines, path, f"PBS_NODEFILE={path}" if path == named else path)
-            told = show_job(job, run) if more else None
-            return replace(_with(granted, told), notes=_shrunk(environ, job, lines))
-    found = show_job(job, run) or earlier_hosts(environ, "pbs", job)
-    if found:
-        return found
-    problem = "is unset" if not named else "cannot be read" if read(named) is None else "is empty"
-    raise MachineError(
-        f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={named} {problem}, and qstat -f {job} gave no answer; expected "
-        "one host per line. Run on the first host of the job, or name the hosts with `launch --hostfile FILE`."
-    )
+    def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
+        """Return the job that ``environ`` tells of, or None outside PBS.
 
+        Args:
+            environ: The environment to read.
+            read: Reads the node file.
+            run: Asks ``qstat`` where no node file can be read.
+            more: Ask for the end of the job and its devices too.
 
-def find(host: str, user: str, run: Run) -> Allocation | None:
-    """Return the user's job that runs on a host, for a shell that has no variables of it.
-
-    Raises:
-        MachineError: Several of the user's jobs run there.
-    """
-    text = ask(run, ["qstat", "-u", user, "-n1rw"])
-    if text is None:
-        return None
-    jobs = _jobs_on(host, text)
-    if not jobs:  # the jobs of an array are only listed where they are asked for
-        jobs = _jobs_on(host, run(["qstat", "-t", "-u", user, "-n1rw"]))
-    if not jobs:
-        return None
-    if len(jobs) > 1:
+        Raises:
+            MachineError: No node file, no answer of ``qstat`` and no earlier shell of the job name a host.
+        """
+        job = environ.get("PBS_JOBID")
+        if not job:
+            return None
+        checked_job(job, "PBS_JOBID")
+        named = environ.get("PBS_NODEFILE", "")
+        for path in filter(None, (named, _FILES + job)):
+            lines = [line.strip() for line in (read(path) or "").splitlines() if line.strip()]
+            if lines:
+                granted = _granted(job, lines, path, f"PBS_NODEFILE={path}" if path == named else path)
+                told = show_job(job, run) if more else None
+                return replace(_with(granted, told), notes=_shrunk(environ, job, lines))
+        found = show_job(job, run) or earlier_hosts(environ, "pbs", job)
+        if found:
+            return found
+        problem = "is unset" if not named else "cannot be read" if read(named) is None else "is empty"
         raise MachineError(
-            f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from qstat); expected one. "
-            f"Choose it: `export PBS_JOBID={next(iter(jobs))}`."
+            f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={named} {problem}, and qstat -f {job} gave no answer; expected "
+            "one host per line. Run on the first host of the job, or name the hosts with `launch --hostfile FILE`."
         )
-    [(job, words)] = jobs.items()
-    found = show_job(checked_job(job, "qstat"), run)
-    hosts = tuple(dict.fromkeys(exec_hosts(words)))
-    origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
-    return found or Allocation("pbs", job, hosts, origin=origin)
+
+    def find(self, host: str, user: str, run: Run) -> Allocation | None:
+        """Return the user's job that runs on a host, for a shell that has no variables of it.
+
+        Raises:
+            MachineError: Several of the user's jobs run there.
+        """
+        text = ask(run, ["qstat", "-u", user, "-n1rw"])
+        if text is None:
+            return None
+        jobs = _jobs_on(host, text)
+        if not jobs:  # the jobs of an array are only listed where they are asked for
+            jobs = _jobs_on(host, run(["qstat", "-t", "-u", user, "-n1rw"]))
+        if not jobs:
+            return None
+        if len(jobs) > 1:
+            raise MachineError(
+                f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from qstat); expected one. "
+                f"Choose it: `export PBS_JOBID={next(iter(jobs))}`."
+            )
+        [(job, words)] = jobs.items()
+        found = show_job(checked_job(job, "qstat"), run)
+        hosts = tuple(dict.fromkeys(exec_hosts(words)))
+        origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
+        return found or Allocation("pbs", job, hosts, origin=origin)
 
 
 def _granted(job: str, lines: list[str], path: str, source: str) -> Allocation:
@@ -145,3 +153,6 @@ def _jobs_on(host: str, text: str | None) -> dict[str, str]:
         if running and any(is_same_host(host, name) for name in exec_hosts(words[-1])):
             jobs[words[0]] = words[-1]
     return jobs
+
+
+SCHEDULER = Pbs()

@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.cluster import SCHEDULERS
 from ezpz.cluster.probe import host_name
 from ezpz.errors import MachineError, UsageError, nearest
 
@@ -237,7 +238,7 @@ def load(environ: Mapping[str, str], read: Read) -> dict[str, Site]:
         if "scheduler" not in {**under, **table}:
             raise UsageError(
                 f"incomplete site: {name} has no scheduler (from {path}, [site.{name}]); expected the key "
-                'in the table of a new site. Add scheduler = "slurm", "pbs", "flux" or "none".'
+                f"in the table of a new site. Add scheduler = {', '.join(map(repr, SCHEDULERS))} or 'none'."
             )
         origins = {**dict.fromkeys(under, PACKAGED), **dict.fromkeys(table or ("name",), path)}
         sites[name] = _site(name, merge(under, table), origins)

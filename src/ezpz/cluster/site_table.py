@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.cluster import SCHEDULERS
+from ezpz.cluster.launchers import SITES_LAUNCHERS
 from ezpz.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ KEYS = {
     "date": _key("text", 'a date such as "2026-08-19"', _like(r"\d{4}-\d{2}(-\d{2})?")),
     "confidence": _one_of("docs", "third-party", "own"),
     "derived": _key("texts", "names of keys", _named),
-    "scheduler": _one_of("pbs", "slurm", "flux", "none"),
+    "scheduler": _one_of(*SCHEDULERS, "none"),
     "device": _one_of("cuda", "xpu", "mps", "cpu"),
     "vendor": _one_of("nvidia", "amd", "intel", "apple", ""),
     "devices_per_host": _NUMBER,
@@ -120,7 +122,7 @@ KEYS = {
     "threads": _NUMBER,
     "reserved_cpus": _key("numbers", "whole numbers from 0"),
     "cpu_bind": _key("table", 'a binding such as "list:0-7:8-15", "mask_cpu:0x1,0x2" or "cores"', _like(_BINDING)),
-    "launcher": _one_of("pals", "openmpi", "mpich", "impi", "srun", "flux", "ibrun", "local"),
+    "launcher": _one_of(*SITES_LAUNCHERS),
     "launcher_args": _OPTIONS,
     "launcher_forbids": _OPTIONS,
     "environment": _ENVIRONMENT,

@@ -9,17 +9,27 @@ A shell opened by ssh has none of these: ``squeue --nodelist=HOST`` knows the jo
 
     4|3+1|n[02-03]            component 1 of the heterogeneous job 3
 
+Devices that were granted:
+
+    SLURM_GPUS_ON_NODE=4                    this host's, inside the job; in a step the step's
+    SLURM_STEP_GPUS=0,1  SLURM_JOB_GPUS=0-3 global numbers of this host's devices, in a step and in the batch script
+    SLURM_GPUS_PER_NODE=4 | a100:4 | a100:2,h100:1      as asked for with --gpus-per-node; also where salloc left the shell
+    SLURM_GPUS_PER_TASK=1 with SLURM_NTASKS_PER_NODE=4  as asked for
+    https://slurm.schedmd.com/sbatch.html, "OUTPUT ENVIRONMENT VARIABLES"; tests/data/environments/slurm-batch-gpus.json
+
 Recorded from Slurm 22.05.8 (tests/data/environments/slurm-*.json).
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ezpz.cluster.allocation import Allocation, checked_job
+from ezpz.cluster.allocation import Allocation, Grant, checked_job
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.probe import ask
+from ezpz.cluster.scheduler import Scheduler
 from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
 from ezpz.ranks import expand_counts
@@ -29,87 +39,143 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["ANCESTORS", "MARKS", "detect", "find"]
-
-MARKS = ("SLURM_JOB_ID", "SLURM_JOBID")
-ANCESTORS = ("slurmstepd", "salloc", "srun")
-JOB_VARIABLE = "SLURM_JOB_ID"
+__all__ = ["SCHEDULER"]
 
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h counts its special step ids down from 0xFFFFFFFE
 _GRANTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS")
+_GPUS_HERE = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+_GPU_NUMBERS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+_GPUS_ASKED = "SLURM_GPUS_PER_NODE"
+_GPUS_PER_TASK, _TASKS = "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"
+_UNSET = {"", "(null)"}
+# Of the whole job; a heterogeneous one has them for each component.
+_JOBS_SHAPE = (
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_NTASKS",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_GPUS_PER_NODE",
+)
 
 
-def detect(environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
-    """Return the job that ``environ`` tells of, or None outside Slurm.
+class Slurm(Scheduler):
+    """Slurm, whose jobs describe themselves in variables."""
 
-    Args:
-        environ: The environment to read.
-        read: Unused: every answer is in the environment or the scheduler's.
-        run: Asks ``scontrol`` where the variables do not tell the hosts, or a grant of devices (a shell of salloc).
-        more: Ask for the end of the job too.
-
-    Raises:
-        MachineError: The job's variables are incomplete or contradict each other.
-        UsageError: The host expression cannot be read.
-    """
-    del read
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
-    if not job:
-        return None
-    checked_job(job, "SLURM_JOB_ID")
-    names = _names(environ)
-    listed = next((name for name in names["hosts"] if environ.get(name)), "")
-    in_salloc = "SLURMD_NODENAME" not in environ and not any(environ.get(name) for name in _GRANTS)
-    told = show_job(job, run) if more or in_salloc or not listed else None
-    if not listed:
-        return told or _left_over(environ, job)
-    origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
-    origin |= {name: names[name][0] for name in ("slots", "tasks", "cpus")}
-    end = environ.get("SLURM_JOB_END_TIME", "")
-    if told:
-        origin |= {name: told.origin[name] for name in ("devices", "end_time")}
-    if end.isdigit():
-        origin["end_time"] = "SLURM_JOB_END_TIME"
-    return Allocation(
-        scheduler="slurm",
-        job_id=job,
-        hosts=tuple(dict.fromkeys(expand(environ[listed]))),
-        slots=_counts(environ, names["slots"][0]),
-        tasks=_number(environ, names["tasks"][0]),
-        cpus=_counts(environ, names["cpus"][0]) if names["cpus"][0] else None,
-        devices=told.devices if told else None,
-        end_time=int(end) if end.isdigit() else told.end_time if told else None,
-        notes=_components(environ, listed),
-        origin=origin,
+    name = "slurm"
+    title = "Slurm"
+    job_variables = ("SLURM_JOB_ID", "SLURM_JOBID")
+    ancestor_prefixes = ("slurmstepd", "salloc", "srun")
+    own_launcher = "srun"
+    kept_variables = (
+        *_JOBS_SHAPE[1:],
+        *(f"{name}_HET_GROUP_0" for name in _JOBS_SHAPE),
+        "SLURM_CLUSTER_NAME",
+        "SLURM_JOB_PARTITION",
+        "SLURM_HET_SIZE",
+    )
+    listing = ("squeue", "--noheader", "--states=RUNNING")
+    end_variable = "SLURM_JOB_END_TIME"
+    slots_option = "--ntasks-per-node"
+    host_variable = "SLURMD_NODENAME"
+    device_variables = (*_GPUS_HERE, _GPUS_ASKED)
+    singletons_cause = (
+        "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as SLURM_NTASKS "
+        "says so"
     )
 
+    def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
+        """Return the job that ``environ`` tells of, or None outside Slurm.
 
-def find(host: str, user: str, run: Run) -> Allocation | None:
-    """Return the user's job that runs on a host, for a shell that has no variables of it.
+        Args:
+            environ: The environment to read.
+            read: Unused: every answer is in the environment or the scheduler's.
+            run: Asks ``scontrol`` where the variables do not tell the hosts, or a grant of devices (a shell of salloc).
+            more: Ask for the end of the job too.
 
-    Raises:
-        MachineError: Several of the user's jobs run there.
-    """
-    node = host.split(".", 1)[0]
-    line = ["squeue", "--noheader", "--states=RUNNING", f"--user={user}", f"--nodelist={node}"]
-    text = ask(run, [*line, "--format=%A|%i|%N"])
-    rows = [row.split("|") for row in (text or "").splitlines() if row.count("|") == 2]
-    # A component's own number means nothing to srun: the leader's does.
-    jobs = dict.fromkeys(name.split("+")[0] if "+" in name else number for number, name, _ in rows)
-    if not jobs:
-        return None
-    if len(jobs) > 1:
-        raise MachineError(
-            f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from squeue); expected one. "
-            f"Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
+        Raises:
+            MachineError: The job's variables are incomplete or contradict each other.
+            UsageError: The host expression cannot be read.
+        """
+        del read
+        job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+        if not job:
+            return None
+        checked_job(job, "SLURM_JOB_ID")
+        names = _names(environ)
+        listed = next((name for name in names["hosts"] if environ.get(name)), "")
+        in_salloc = "SLURMD_NODENAME" not in environ and not any(environ.get(name) for name in _GRANTS)
+        told = show_job(job, run) if more or in_salloc or not listed else None
+        if not listed:
+            return told or _left_over(environ, job)
+        origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
+        origin |= {name: names[name][0] for name in ("slots", "tasks", "cpus")}
+        end = environ.get("SLURM_JOB_END_TIME", "")
+        if told:
+            origin |= {name: told.origin[name] for name in ("devices", "end_time")}
+        if end.isdigit():
+            origin["end_time"] = "SLURM_JOB_END_TIME"
+        return Allocation(
+            scheduler="slurm",
+            job_id=job,
+            hosts=tuple(dict.fromkeys(expand(environ[listed]))),
+            slots=_counts(environ, names["slots"][0]),
+            tasks=_number(environ, names["tasks"][0]),
+            cpus=_counts(environ, names["cpus"][0]) if names["cpus"][0] else None,
+            devices=told.devices if told else None,
+            end_time=int(end) if end.isdigit() else told.end_time if told else None,
+            notes=_components(environ, listed),
+            origin=origin,
         )
-    job = checked_job(next(iter(jobs)), "squeue")
-    found = show_job(job, run)
-    if found:
-        return found
-    where = f"squeue --nodelist={node}"
-    hosts = tuple(dict.fromkeys(name for row in rows for name in expand(row[2])))
-    return Allocation("slurm", job, hosts, origin=dict.fromkeys(("scheduler", "job_id", "hosts"), where))
+
+    def find(self, host: str, user: str, run: Run) -> Allocation | None:
+        """Return the user's job that runs on a host, for a shell that has no variables of it.
+
+        Raises:
+            MachineError: Several of the user's jobs run there.
+        """
+        node = host.split(".", 1)[0]
+        line = ["squeue", "--noheader", "--states=RUNNING", f"--user={user}", f"--nodelist={node}"]
+        text = ask(run, [*line, "--format=%A|%i|%N"])
+        rows = [row.split("|") for row in (text or "").splitlines() if row.count("|") == 2]
+        # A component's own number means nothing to srun: the leader's does.
+        jobs = dict.fromkeys(name.split("+")[0] if "+" in name else number for number, name, _ in rows)
+        if not jobs:
+            return None
+        if len(jobs) > 1:
+            raise MachineError(
+                f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from squeue); expected one. "
+                f"Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
+            )
+        job = checked_job(next(iter(jobs)), "squeue")
+        found = show_job(job, run)
+        if found:
+            return found
+        where = f"squeue --nodelist={node}"
+        hosts = tuple(dict.fromkeys(name for row in rows for name in expand(row[2])))
+        return Allocation("slurm", job, hosts, origin=dict.fromkeys(("scheduler", "job_id", "hosts"), where))
+
+    def granted(self, environ: Mapping[str, str], *, here: bool) -> Grant | None:
+        """Return the devices of each host: this host's own count before the one that was asked for.
+
+        Raises:
+            UsageError: A variable cannot be read.
+        """
+        asked = _asked_gpus(environ)
+        for name in _GPUS_HERE if here else ():
+            text = environ.get(name, "").strip()
+            if text in _UNSET:
+                continue
+            number = _gpu_numbers(name, text) if name in _GPU_NUMBERS else _gpu_count(name, text)
+            notes: tuple[str, ...] = ()
+            if asked is not None and asked.number != number:
+                notes = (f"{name}={text} tells {number}, {asked.origin} {asked.number}; this host's own decides",)
+            return Grant(number, name, notes)
+        return asked
 
 
 def _names(environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -166,3 +232,42 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 def _counts(environ: Mapping[str, str], name: str) -> tuple[int, ...] | None:
     return tuple(expand_counts(environ[name])) if environ.get(name) else None
+
+
+def _asked_gpus(environ: Mapping[str, str]) -> Grant | None:
+    text = environ.get(_GPUS_ASKED, "").strip()
+    if text not in _UNSET:
+        return Grant(_gpu_count(_GPUS_ASKED, text), _GPUS_ASKED)
+    text, tasks = environ.get(_GPUS_PER_TASK, "").strip(), environ.get(_TASKS, "").strip()
+    if text in _UNSET or not (tasks.isascii() and tasks.isdigit()):
+        return None
+    return Grant(_gpu_count(_GPUS_PER_TASK, text) * int(tasks), f"{_GPUS_PER_TASK} times {_TASKS}")
+
+
+def _gpu_count(name: str, text: str) -> int:
+    total = 0
+    for item in text.split(","):
+        match = re.fullmatch(r"(?:[^\s:,()]+:)*(\d+)(?:\(S:[\d,-]+\))?", item.strip(), re.ASCII)
+        if not match:
+            raise _unreadable_gpus(name, text, "a count such as 4, a100:4 or a100:2,h100:1")
+        total += int(match[1])
+    return total
+
+
+def _gpu_numbers(name: str, text: str) -> int:
+    seen: set[int] = set()
+    for item in text.removeprefix("[").removesuffix("]").split(","):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", item.strip(), re.ASCII)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise _unreadable_gpus(name, text, "device numbers such as 0,1 or 0-3")
+        seen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return len(seen)
+
+
+def _unreadable_gpus(name: str, text: str, expected: str) -> Exception:
+    from ezpz.cluster.devices.answer import refusal
+
+    return refusal("the devices that Slurm granted", name, text, expected, "run `export EZPZ_NGPU_PER_HOST=N`")
+
+
+SCHEDULER = Slurm()

@@ -1,4 +1,4 @@
-"""The job in shell words: what ``python3 -m ezpz.cluster --sh`` prints, every value quoted.
+"""Print the job in shell words, every value quoted: the answer of ``python3 -m ezpz.cluster --sh``.
 
 export NHOSTS=2
 export DIST_LAUNCH='mpiexec -n 4 -f /tmp/ezpz-1000/job-7-n01/hosts-MPICH'
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from ezpz.cluster import detect, probe
 from ezpz.cluster.probe import is_same_host
-from ezpz.errors import LaunchError
+from ezpz.cluster.scheduler import schedulers
+from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.options import parse
@@ -25,135 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-# What a second shell of a job needs to know, kept in a file that only its user can read.
-#
-# ``ezpz_setup_job`` writes it, ``ezpz_get_job_env`` takes it: on compute hosts without the scheduler's commands nothing else tells
-# a shell that was opened by ssh which job it is in. One line of shell per variable of a fixed list, so that no secret is ever kept:
-#
-# export PBS_JOBID=1.head
-# export EZPZ_HOSTS='n01,n02'
+__all__ = ["exports", "load", "main", "read", "save", "state_file"]
 
-_SLURM = (
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_NNODES",
-    "SLURM_NTASKS",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_JOB_CPUS_PER_NODE",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_GPUS_PER_NODE",
-)
-# Variables of the schedulers that a second shell gets, and ours that tell whose file it is.
-SCHEDULERS = (
-    "PBS_JOBID",
-    "PBS_NODEFILE",
-    "PBS_QUEUE",
-    "PBS_O_HOST",
-    "PBS_O_WORKDIR",
-    "PBS_ENVIRONMENT",
-    *_SLURM,
-    *(f"{name}_HET_GROUP_0" for name in _SLURM),
-    "SLURM_JOBID",
-    "SLURM_CLUSTER_NAME",
-    "SLURM_JOB_PARTITION",
-    "SLURM_HET_SIZE",
-    "FLUX_URI",
-    "FLUX_JOB_ID",
-)
+# Our own variables that tell a second shell whose file it is.
 OURS = ("EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_SITE", "EZPZ_HOSTS", "EZPZ_JOB_END")
 
 
-def state_file(environ: Mapping[str, str], scheduler: str, job: str) -> str:
-    """Return the path of a job's file; empty where there is no home."""
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in f"{scheduler}-{job}")
-    folder = _folder(environ)
-    return os.path.join(folder, f"{name}.sh") if folder else ""
-
-
-def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> None:
-    """Write the scheduler's variables of this shell and our answer; private from its first byte, renamed into place.
-
-    Raises:
-        OSError: The folder cannot be written.
-    """
-    told = {name: environ[name] for name in SCHEDULERS if environ.get(name)}
-    told |= {name: values[name] for name in OURS if values.get(name)}
-    folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    _forget_old(folder)
-    new = f"{path}.{os.getpid()}"
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in told.items())
-    os.replace(new, path)
-
-
-def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) -> tuple[dict[str, str], str]:
-    """Return what the newest saved job that holds a host left for a second shell, and its file; empty when there is none.
-
-    Args:
-        environ: Tells where states are kept.
-        host: This host's name.
-        unknown_to: Schedulers that were asked and know of no job here: what they are said to run is over.
-    """
-    folder = _folder(environ)
+def main(argv: list[str]) -> int:
+    """Print the exports and return the exit code: the command line of ``python3 -m ezpz.cluster``."""
+    if argv not in (["--sh"], ["--sh", "--second"]):
+        print("usage: python3 -m ezpz.cluster --sh [--second]     (for people: ezpz where)", file=sys.stderr)
+        return 2
     try:
-        paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".sh")]
-        paths.sort(key=os.path.getmtime, reverse=True)
-    except OSError:
-        return {}, ""
-    for path in paths:
-        told = read(path)
-        hosts = told.get("EZPZ_HOSTS", "").split(",")
-        over = int(told["EZPZ_JOB_END"]) < time.time() if told.get("EZPZ_JOB_END", "").isdigit() else False
-        if (
-            not over
-            and told.get("EZPZ_SCHEDULER", "") not in unknown_to
-            and any(is_same_host(host, name) for name in hosts)
-        ):
-            return told, path
-    return {}, ""
-
-
-def _folder(environ: Mapping[str, str]) -> str:
-    home = environ.get("HOME", "")
-    home = home if os.path.isdir(home) else ""  # a service without a home: none is made for it
-    base = environ.get("XDG_STATE_HOME") or (home and os.path.join(home, ".local", "state"))
-    return os.path.join(base, "ezpz", "jobs") if base else ""
-
-
-def read(path: str) -> dict[str, str]:
-    """Return the variables of a file; none when it is not the user's own, others may write it, or it holds anything else."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                return {}
-            lines = [shlex.split(line) for line in file]
-    except (OSError, ValueError):  # ValueError: an unbalanced quote, text that is not UTF-8
-        return {}
-    told = {}
-    for words in lines:
-        name, found, value = words[1].partition("=") if len(words) == 2 and words[0] == "export" else ("", "", "")
-        if not found or name not in {*SCHEDULERS, *OURS}:
-            return {}
-        told[name] = value
-    return told
-
-
-def _forget_old(folder: str) -> None:
-    """Remove files of a month ago: jobs are shorter."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if os.path.getmtime(path) < time.time() - 30 * 86400:
-            os.remove(path)
-
-
-__all__ = ["exports", "load", "read", "save", "state_file"]
-
-# Questions that a scheduler within reach answers, whatever runs: then a job that it does not know here is over.
-_QUESTIONS = {"slurm": ["squeue", "--noheader", "--states=RUNNING"], "pbs": ["qstat"]}
+        print("\n".join(exports(second="--second" in argv)))
+    except EzpzError as error:
+        return end_with(error)
+    return 0
 
 
 def exports(*, second: bool = False) -> list[str]:
@@ -177,8 +65,9 @@ def exports(*, second: bool = False) -> list[str]:
         _say(f"note: {note}")
     values = _values(found, environ)
     _save(environ, found, values)
-    schedulers = {name: value for name, value in taken.items() if name in SCHEDULERS}
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in {**schedulers, **values}.items()]
+    names = _kept_names()
+    given = {name: value for name, value in taken.items() if name in names}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in {**given, **values}.items()]
     # A list of hosts that is too long for the environment of a program is still a variable of the shell; an earlier, shorter one
     # may have been exported.
     hosts = found.allocation.hosts
@@ -216,28 +105,124 @@ def _prefix(found: Survey, folder: str, environ: Mapping[str, str]) -> str:
 
 def _taken(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the scheduler's variables that an earlier shell of this host's job saved, unless this shell has its own."""
-    if any(environ.get(name) for name in SCHEDULERS):
+    if any(environ.get(name) for name in _kept_names()):
         return {}
     here = detect(environ)
     if here.job_id:
         return {**read(state_file(environ, here.scheduler, here.job_id)), **untold_job(here)}
-    answering = [scheduler for scheduler, question in _QUESTIONS.items() if probe.run(question) is not None]
-    told, path = load(environ, probe.host_name(probe.read), answering)
+    answering = [one.name for one in schedulers() if one.listing and probe.run(list(one.listing)) is not None]
+    variables, path = load(environ, probe.host_name(probe.read), answering)
     if path:
-        _say(f"note: job {told.get('EZPZ_JOBID')} is taken from {path}; no scheduler was asked")
-    return told
+        _say(f"note: job {variables.get('EZPZ_JOBID')} is taken from {path}; no scheduler was asked")
+    return variables
 
 
 def _save(environ: Mapping[str, str], found: Survey, values: Mapping[str, str]) -> None:
     allocation = found.allocation
     path = state_file(environ, allocation.scheduler, allocation.job_id) if allocation.job_id else ""
-    told = {**values, "EZPZ_HOSTS": ",".join(allocation.hosts), "EZPZ_JOB_END": str(allocation.end_time or "")}
+    ours = {**values, "EZPZ_HOSTS": ",".join(allocation.hosts), "EZPZ_JOB_END": str(allocation.end_time or "")}
     try:
         if path:
-            save(environ, path, told)
+            save(environ, path, ours)
     except OSError as error:
         _say(f"note: a second shell will not find this job: {error}")
 
 
 def _say(text: str) -> None:
     print(f"ezpz: {text}", file=sys.stderr)
+
+
+# The file of a job, for a second shell of it. ``ezpz_setup_job`` writes it, ``ezpz_get_job_env`` takes it: on compute hosts
+# without the scheduler's commands nothing else tells a shell that was opened by ssh which job it is in. One line of shell per
+# variable of a fixed list, so that no secret is ever kept, and only its user can read it:
+#
+# export PBS_JOBID=1.head
+# export EZPZ_HOSTS='n01,n02'
+
+
+def _kept_names() -> set[str]:
+    """Return the names of the schedulers' variables that a second shell gets."""
+    return {name for one in schedulers() for name in one.second_shell}
+
+
+def state_file(environ: Mapping[str, str], scheduler: str, job: str) -> str:
+    """Return the path of a job's file; empty where there is no home."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in f"{scheduler}-{job}")
+    folder = _folder(environ)
+    return os.path.join(folder, f"{name}.sh") if folder else ""
+
+
+def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> None:
+    """Write the scheduler's variables of this shell and our answer; private from its first byte, renamed into place.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    variables = {name: environ[name] for one in schedulers() for name in one.second_shell if environ.get(name)}
+    variables |= {name: values[name] for name in OURS if values.get(name)}
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    _forget_old(folder)
+    new = f"{path}.{os.getpid()}"
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    os.replace(new, path)
+
+
+def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) -> tuple[dict[str, str], str]:
+    """Return what the newest saved job that holds a host left for a second shell, and its file; empty when there is none.
+
+    Args:
+        environ: Tells where states are kept.
+        host: This host's name.
+        unknown_to: Schedulers that were asked and know of no job here: a saved job of theirs is over.
+    """
+    folder = _folder(environ)
+    try:
+        paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".sh")]
+        paths.sort(key=os.path.getmtime, reverse=True)
+    except OSError:
+        return {}, ""
+    for path in paths:
+        variables = read(path)
+        end = variables.get("EZPZ_JOB_END", "")
+        if (end.isdigit() and int(end) < time.time()) or variables.get("EZPZ_SCHEDULER", "") in unknown_to:
+            continue
+        if any(is_same_host(host, name) for name in variables.get("EZPZ_HOSTS", "").split(",")):
+            return variables, path
+    return {}, ""
+
+
+def _folder(environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME", "")
+    home = home if os.path.isdir(home) else ""  # a service without a home: none is made for it
+    base = environ.get("XDG_STATE_HOME") or (home and os.path.join(home, ".local", "state"))
+    return os.path.join(base, "ezpz", "jobs") if base else ""
+
+
+def read(path: str) -> dict[str, str]:
+    """Return the variables of a file; none when it is not the user's own, others may write it, or it holds anything else."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return {}
+            lines = [shlex.split(line) for line in file]
+    except (OSError, ValueError):  # ValueError: an unbalanced quote, text that is not UTF-8
+        return {}
+    allowed = {*_kept_names(), *OURS}
+    variables = {}
+    for words in lines:
+        name, equals, value = words[1].partition("=") if len(words) == 2 and words[0] == "export" else ("", "", "")
+        if not equals or name not in allowed:
+            return {}
+        variables[name] = value
+    return variables
+
+
+def _forget_old(folder: str) -> None:
+    """Remove files of a month ago: jobs are shorter."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.getmtime(path) < time.time() - 30 * 86400:
+            os.remove(path)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.devices import Devices
 
 __all__ = ["Placement", "default_ranks", "place"]
-
-# How more slots are asked of a scheduler.
-_ASK = {"slurm": "--ntasks-per-node", "pbs": "mpiprocs"}
 
 
 @dataclass(frozen=True)
@@ -262,8 +260,9 @@ def _around(scene: _Scene, limit: _Limit) -> list[str]:
     ways = []
     if limit.noun == "device" and not scene.allocation.slots:
         ways.append("`TORCH_DEVICE=cpu` for ranks on CPUs")
-    if limit.counts is scene.allocation.slots and scene.allocation.scheduler in _ASK:
-        ways.append(f"a job with more slots ({_ASK[scene.allocation.scheduler]})")
+    option = scheduler(scene.allocation.scheduler).slots_option
+    if limit.counts is scene.allocation.slots and option:
+        ways.append(f"a job with more slots ({option})")
     return [*ways, f"`--oversubscribe` to share {limit.noun}s"]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.probe import is_here
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
@@ -309,9 +309,8 @@ def untold_job(allocation: Allocation) -> dict[str, str]:
     """Return the variable of a job that was found by this host's name: the launcher must be told of it."""
     if not allocation.job_id:
         return {}
-    module = import_module(f"ezpz.cluster.{allocation.scheduler}")
-    told = any(os.environ.get(mark) for mark in module.MARKS)
-    return {} if told else {module.JOB_VARIABLE: allocation.job_id}
+    around = scheduler(allocation.scheduler)
+    return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
 
 
 def _allocation(wishes: Wishes, environ: Mapping[str, str], *, more: bool) -> Selection:

@@ -1,8 +1,8 @@
-"""The end of the job's wall time, told ten minutes and one minute before.
+"""Warn of the end of the job's wall time, ten minutes and one minute before.
 
-Some schedulers say it in a variable: SLURM_JOB_END_TIME=1795289400 (Slurm from 22.05 on), EZPZ_JOB_END beside the EZPZ_JOBID
-of a second shell (second_shell.py). Otherwise ``scontrol``, ``qstat`` or ``flux job timeleft`` is asked by a child process, which
-is this file run as ``python3 -I -S wall.py SCHEDULER JOB``: a busy scheduler takes seconds, and a launch shall not wait.
+A scheduler may say it in a variable, SLURM_JOB_END_TIME=1795289400 (Slurm from 22.05 on), and a second shell of a job has
+EZPZ_JOB_END beside EZPZ_JOBID (exports.py). Otherwise a child process asks the scheduler's command; the child is this file, run
+as ``python3 -I -S wall.py SCHEDULER JOB``: a busy scheduler takes seconds, and a launch shall not wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -25,30 +24,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Wall", "ends"]
 
-_BEFORE = (600.0, 60.0)  # seconds before the end at which it is told
+_BEFORE = (600.0, 60.0)  # seconds before the end at which the user is warned
 _SOON = 1.25  # a warning that comes so shortly after another is left out
 _LOOK = 1.0  # seconds between looks at what was asked
 _FARTHEST = 3600.0  # seconds: what selectors can wait for is limited
-_JOBS = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID")
 
 
 def ends(environ: Mapping[str, str]) -> float | None:
-    """Return when the job ends, in seconds since 1970-01-01 UTC, where a variable tells it."""
-    return _told(environ)[0]
+    """Return when the job ends, in seconds since 1970-01-01 UTC, where a variable says it."""
+    return _from_variables(environ)[0]
 
 
-def _told(environ: Mapping[str, str]) -> tuple[float | None, str]:
-    jobs = {environ[name] for name in _JOBS if environ.get(name)}
-    slurm, ours = environ.get("SLURM_JOB_END_TIME", ""), environ.get("EZPZ_JOB_END", "")
-    if slurm.isdecimal() and (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
-        return float(slurm), "SLURM_JOB_END_TIME"
-    if ours.isdecimal() and environ.get("EZPZ_JOBID") in jobs:
+def _from_variables(environ: Mapping[str, str]) -> tuple[float | None, str]:
+    from ezpz.cluster.scheduler import schedulers
+
+    jobs = [one for one in schedulers() if one.job_id(environ)]
+    for one in jobs:
+        end = environ.get(one.end_variable, "")
+        if end.isdecimal():
+            return float(end), one.end_variable
+    ours = environ.get("EZPZ_JOB_END", "")
+    if ours.isdecimal() and environ.get("EZPZ_JOBID") in {
+        environ.get(name) for one in jobs for name in one.job_variables
+    }:
         return float(ours), "EZPZ_JOB_END"
     return None, ""
 
 
 class Wall:
-    """When to tell the user of the end of the job's wall time; asks for it in the background where nothing tells it.
+    """Warnings of the end of the job's wall time; asks for it in the background where no variable says it.
 
     Used from a loop: wait until `due`, call `take`, `close` when the launch is over.
     """
@@ -67,7 +71,7 @@ class Wall:
                 allocation.origin.get("end_time", allocation.scheduler),
             )
         else:
-            self._end, self._origin = _told(environ)
+            self._end, self._origin = _from_variables(environ)
         if self._end is None:
             self._ask(allocation, environ)
 
@@ -81,7 +85,7 @@ class Wall:
         return min(now + _FARTHEST, now + max(0.0, self._left() - self._before[0]))
 
     def take(self, now: float) -> str | None:
-        """Return what is to be said now, each warning once.
+        """Return the warning that is due, each one once.
 
         Args:
             now: The present monotonic time.
@@ -93,7 +97,7 @@ class Wall:
         if self._end is None or not passed:
             return None
         self._before = self._before[len(passed) :]
-        while self._before and left <= _SOON * self._before[0]:  # said already, in effect
+        while self._before and left <= _SOON * self._before[0]:  # given already, in effect
             del self._before[0]
         clock = time.strftime("%H:%M:%S", time.localtime(self._end))
         if left <= 0:
@@ -123,7 +127,7 @@ class Wall:
                 line, env=dict(environ), stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, start_new_session=True
             )
         except OSError:
-            return  # no process can be started: the ranks will say so
+            return  # no process can be started: the ranks will show it
         if self._child.stdout:
             os.set_blocking(self._child.stdout.fileno(), False)
 
@@ -152,26 +156,27 @@ def _span(seconds: float) -> str:
     return f"{number} {unit}{'s'[: number > 1]}"
 
 
-def _main(scheduler: str, job: str) -> int:
-    """Ask the scheduler and print when the job ends and which command told it; print nothing when none does."""
+def _main(name: str, job: str) -> int:
+    """Ask the scheduler and print when the job ends and which command said so; print nothing when none does."""
     from ezpz.cluster import SCHEDULERS, probe
+    from ezpz.cluster.scheduler import scheduler
     from ezpz.errors import EzpzError
     from ezpz.launch.host.process_tree import die_with_parent
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by an exception, so that the command is killed too
     die_with_parent(signal.SIGTERM)
-    if scheduler not in SCHEDULERS or os.getppid() == 1:
+    if name not in SCHEDULERS or os.getppid() == 1:
         return 1
-    module = import_module(f"ezpz.cluster.{scheduler}")
+    around = scheduler(name)
     environ = dict(os.environ)
-    if not any(environ.get(mark) for mark in module.MARKS):  # the job was found by this host's name
-        environ[module.JOB_VARIABLE] = job
+    if not around.is_marked(environ):  # the job was found by this host's name
+        environ[around.job_variables[0]] = job
     try:
-        found = module.detect(environ, probe.read, probe.run, more=True)
+        allocation = around.detect(environ, probe.read, probe.run, more=True)
     except EzpzError:
         return 1
-    if found and found.end_time:
-        print(found.end_time, found.origin.get("end_time", scheduler))
+    if allocation and allocation.end_time:
+        print(allocation.end_time, allocation.origin.get("end_time", name))
     return 0
 
 

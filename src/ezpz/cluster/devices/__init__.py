@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ezpz.cluster.devices import amd, apple, grants, intel, masks, nvidia
 from ezpz.cluster.devices.answer import Devices, refusal
 from ezpz.cluster.probe import host_name
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,10 +110,8 @@ def _wished_number(environ: Mapping[str, str]) -> int | None:
 
 
 def _is_here(environ: Mapping[str, str], read: Read, allocation: Allocation) -> bool:
-    # Slurm's name of a host may be another than the host's own; node files may list fully qualified names.
-    names = {host_name(read), "localhost", "127.0.0.1"}
-    if allocation.scheduler == "slurm":
-        names.add(environ.get("SLURMD_NODENAME", ""))
+    # A scheduler's name of a host may be another than the host's own; node files may list fully qualified names.
+    names = {host_name(read), "localhost", "127.0.0.1", environ.get(scheduler(allocation.scheduler).host_variable, "")}
     return not {_short(name) for name in names if name}.isdisjoint(map(_short, allocation.hosts))
 
 
@@ -161,7 +160,7 @@ def _told(scene: _Scene) -> Devices | None:
     told = Devices(grant.number, _kind(scene) if grant.number else "cpu", grant.origin, grant.notes)
     if mask is None:
         return told._replace(notes=told.notes + _beyond(scene, told))
-    # Slurm sets masks anew on the job's hosts; this other host's own says nothing there.
+    # A scheduler sets masks anew on the job's hosts; this other host's own says nothing there.
     first, second = (mask, told) if scene.here else (told, mask)
     notes = first.notes + second.notes + _beyond(scene, first)
     if first.count != second.count:

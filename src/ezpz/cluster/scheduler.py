@@ -1,0 +1,132 @@
+"""Describe a scheduler: the questions that all of ezpz asks of one, with answers for a scheduler that needs no special care.
+
+`ezpz.cluster.SCHEDULERS` names the schedulers in the order of detection. ``cluster/NAME.py`` holds one instance of a class of its
+own, called ``SCHEDULER``. Nothing outside these files compares a scheduler's name: whoever needs a fact asks for it here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.cluster.allocation import Allocation, Grant, Read, Run
+
+__all__ = ["Scheduler", "scheduler", "schedulers"]
+
+
+class Scheduler:
+    """The facts of one scheduler; what is empty here need not be overridden.
+
+    Attributes:
+        name: In answers and variables, e.g. ``pbs``; also the name of its file.
+        title: As people write it, e.g. ``PBS``.
+        job_variables: Variables that hold the job's id, the preferred one first: it is set for a launcher where the job was found
+            without variables.
+        other_marks: More variables that only a job's processes have.
+        ancestor_prefixes: How the names of the programs above a job's processes begin: the nearest one tells the inner of two jobs.
+        hides_others: Whether its jobs always lie inside those of other schedulers, never around them.
+        own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
+        kept_variables: More variables that a second shell of the job gets; no secrets.
+        listing: A command that answers whenever the server is within reach: a job that it did not find here is over.
+        end_variable: Holds the end of the job in seconds since 1970-01-01 UTC.
+        slots_option: The option or resource by which a user asks for more slots.
+        host_variable: Holds the scheduler's name of this host where it may be another than the host's own.
+        threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: no wish for one rank.
+        device_variables: Tell the devices that were granted; of a job of another scheduler they mean nothing.
+        singletons_cause: What usually makes each task of its own launcher a world of one.
+    """
+
+    name = "none"
+    title = "no scheduler"
+    job_variables: tuple[str, ...] = ()
+    other_marks: tuple[str, ...] = ()
+    ancestor_prefixes: tuple[str, ...] = ()
+    hides_others = False
+    own_launcher = ""
+    kept_variables: tuple[str, ...] = ()
+    listing: tuple[str, ...] = ()
+    end_variable = ""
+    slots_option = ""
+    host_variable = ""
+    threads_variable = ""
+    device_variables: tuple[str, ...] = ()
+    singletons_cause = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All variables of which one is set in every process of a job."""
+        return (*self.job_variables, *self.other_marks)
+
+    @property
+    def second_shell(self) -> tuple[str, ...]:
+        """All variables that a second shell of the job gets."""
+        return (*self.marks, *self.kept_variables)
+
+    def is_marked(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether a process has a variable of a job."""
+        return any(environ.get(name) for name in self.marks)
+
+    def job_id(self, environ: Mapping[str, str]) -> str:
+        """Return the job's id as the variables have it; empty when they do not."""
+        return next(filter(None, map(environ.get, self.job_variables)), "")
+
+    def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
+        """Return the job that ``environ`` describes, or None outside any.
+
+        Args:
+            environ: The environment to read.
+            read: Returns the text of a file or None.
+            run: Returns what a command printed or None.
+            more: Ask also for what only people want to know: the end of the job.
+
+        Raises:
+            MachineError: There is a job, but its hosts cannot be found.
+            UsageError: A host expression cannot be read.
+        """
+        del environ, read, run, more
+        return None
+
+    def find(self, host: str, user: str, run: Run) -> Allocation | None:
+        """Return the user's job that runs on a host, for a shell without variables of it; None where there is none.
+
+        Raises:
+            MachineError: Several of the user's jobs run there.
+        """
+        del host, user, run
+        return None
+
+    def granted(self, environ: Mapping[str, str], *, here: bool) -> Grant | None:
+        """Return the devices of each host that the job's variables grant; None where they name none.
+
+        Args:
+            environ: The environment to read.
+            here: Whether this host is one of the job's, so that variables about "this host" count.
+
+        Raises:
+            UsageError: A variable cannot be read.
+        """
+        del environ, here
+        return None
+
+
+_NONE = Scheduler()
+
+
+def scheduler(name: str) -> Scheduler:
+    """Return a scheduler by its name; for ``none`` one whose answers are all empty."""
+    from ezpz.cluster import SCHEDULERS
+
+    if name not in SCHEDULERS:
+        return _NONE
+    known: Scheduler = import_module(f"ezpz.cluster.{name}").SCHEDULER
+    return known
+
+
+def schedulers() -> list[Scheduler]:
+    """Return all schedulers in the order of detection."""
+    from ezpz.cluster import SCHEDULERS
+
+    return [scheduler(name) for name in SCHEDULERS]
