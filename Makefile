@@ -1,4 +1,6 @@
-# make test [K=expression] [ARGS="pytest arguments"]    make check    make bench [ARGS=--markdown]    make clean
+# make test [K=expression] [ARGS="pytest arguments"]: set up all that is needed and run every test but the trainings
+# make learn: the tests that train whole networks, some minutes    plain `pytest` in a venv: the quick tests alone
+# make check    make bench [ARGS=--markdown]    make clean
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
 # ranks under every launcher; what a run leaves when its job's time is over
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
@@ -16,13 +18,17 @@ export PY TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test check bench matrix soak sites clean
+.PHONY: help test learn check bench matrix soak sites clean
 help:
-	@sed -n '1,8s/^# //p' Makefile
+	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
 	@tests/lab/setup venv mpi trackers hugging_face
-	@$(BIN)/python -m pytest $(if $(K),-k "$(K)") $(ARGS)
+	@$(BIN)/python -m pytest tests $(if $(K),-k "$(K)") $(ARGS)
+
+learn:
+	@tests/lab/setup venv
+	@$(BIN)/python -m pytest -m learn $(if $(K),-k "$(K)") $(ARGS)
 
 check:
 	@tests/lab/setup venv

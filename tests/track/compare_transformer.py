@@ -183,14 +183,14 @@ BASES = {
 }
 
 
-def main(folder):
-    """Train every case of every base into ``folder``/BASE/CASE."""
+def main(folder, name):
+    """Train every case of one base into ``folder``/CASE."""
     torch.set_num_threads(1)
-    for name, base in BASES.items():
-        for case, changes in {**CASES, **(STORY if "transformer" in name else {})}.items():
-            lr = base.lr * changes.get("lr", 1.0)
-            train(folder / name / case, replace(base, **{**changes, "lr": lr}))
+    base = BASES[name]
+    for case, changes in {**CASES, **(STORY if "transformer" in name else {})}.items():
+        lr = base.lr * changes.get("lr", 1.0)
+        train(folder / case, replace(base, **{**changes, "lr": lr}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from ezpz.track.compare.comparison import compare_runs
 from ezpz.track.run import open_run
 
 HERE = Path(__file__).parent
-NETWORKS = ["mlp", "transformer", "transformer-bf16"]
+# The small one keeps the promise in every run; `make learn` trains the other two as well.
+TRANSFORMERS = [pytest.param(name, marks=pytest.mark.learn) for name in ("transformer", "transformer-bf16")]
+NETWORKS = ["mlp", *TRANSFORMERS]
 CASES = [
     ("identical-rerun", 0, "identical: 450 steps"),
     ("numerics-noise", 0, "same within numerics: no divergence in 450 steps"),
@@ -26,18 +29,23 @@ CASES = [
     ("higher-lr", 1, "differs from step 1 on: lr "),
 ]
 
-pytestmark = pytest.mark.timeout(600)  # some thirty networks are trained, on two busy cores
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # ten small networks are trained for each base
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
+    """`trained(network)` -> the folder of its runs, trained when they are first asked for."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("trained")
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(HERE.parents[1] / "src")}
-    subprocess.run(
-        [sys.executable, HERE / "compare_transformer.py", folder], env=env, check=True, timeout=550, capture_output=True
-    )
-    return folder
+
+    @cache
+    def train(network):
+        line = [sys.executable, HERE / "compare_transformer.py", folder / network, network]
+        subprocess.run(line, env=env, check=True, timeout=550, capture_output=True)
+        return folder / network
+
+    return train
 
 
 def compared(folder, first, *others):
@@ -47,7 +55,7 @@ def compared(folder, first, *others):
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("case", "code", "said"), CASES)
 def test_each_of_nine_pairs_gets_its_verdict(trained, network, case, code, said):
-    [found] = compared(trained / network, "first", case)
+    [found] = compared(trained(network), "first", case)
     assert found.verdict.text.startswith(said)
     assert found.verdict.exit_code == code
 
@@ -55,14 +63,14 @@ def test_each_of_nine_pairs_gets_its_verdict(trained, network, case, code, said)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_change_of_the_schedule_is_found_at_its_step_also_under_noise(trained, network):
     for case in ("lr-decay", "lr-decay-and-noise"):
-        [found] = compared(trained / network, "first", case)
+        [found] = compared(trained(network), "first", case)
         assert abs(found.divergence.numerics - 301) <= 2
         assert {item.key for item in found.verdict.likely} >= {"lr at step 300", "schedule.lr.449"}
 
 
-@pytest.mark.parametrize("network", ["transformer", "transformer-bf16"])
+@pytest.mark.parametrize("network", TRANSFORMERS)
 def test_two_silent_dropouts_are_named_and_their_removal_confirmed(trained, network, capsys):
-    before = [str(trained / network / name) for name in ("first", "math-with-defaults")]
+    before = [str(trained(network) / name) for name in ("first", "math-with-defaults")]
     assert main([*before, "--no-picture"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("different from step 0: stochastic layers (attention_dropout 0.0 -> 0.1")
@@ -70,14 +78,15 @@ def test_two_silent_dropouts_are_named_and_their_removal_confirmed(trained, netw
     assert likely[0].split() == ["dropout.blocks.0.attention_dropout", "0.0", "->", "0.1"]
     assert likely[1].split() == ["dropout.blocks.0.hidden_dropout", "0.0", "->", "0.1"]
     assert max(map(len, lines)) <= 80
-    assert "dropout" not in json.loads((trained / network / "math-with-defaults" / "run.json").read_text())["config"]
-    after = [str(trained / network / name) for name in ("first", "math")]
+    assert "dropout" not in json.loads((trained(network) / "math-with-defaults" / "run.json").read_text())["config"]
+    after = [str(trained(network) / name) for name in ("first", "math")]
     assert main([*after, "--no-picture"]) == 0
     assert capsys.readouterr().out.startswith("same within numerics: no divergence in 450 steps\n")
 
 
+@pytest.mark.learn
 def test_other_runs_tell_what_noise_is(trained):
-    folder = trained / "transformer"
+    folder = trained("transformer")
     near, _ = compared(folder, "first", "dropout", "identical-rerun")
     assert near.allowed.source == "default; the reruns are identical"
     assert near.verdict.text.startswith("different from step 0: stochastic layers")
