@@ -102,7 +102,7 @@ def test_imports_point_downwards(path):
 @pytest.mark.parametrize(
     "module",
     [
-        *("ezpz", "ezpz.launch", "ezpz.launch.main", "ezpz.cluster", "ezpz.dist", "ezpz.track", "ezpz.train"),
+        *("ezpz", "ezpz.launch", "ezpz.launch.entry", "ezpz.cluster", "ezpz.dist", "ezpz.track", "ezpz.train"),
         *("ezpz.checkpoint", "ezpz.models", "ezpz.cli"),
     ],
 )

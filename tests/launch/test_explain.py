@@ -3,47 +3,48 @@
 import json
 
 from ezpz.cluster import Allocation, Devices
-from ezpz.cluster.site import Recognised
 from ezpz.launch import LaunchPlan, Placement
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import Choice
 from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.flavours import flavour
-from ezpz.launch.planning import Survey
 from ezpz.launch.settings import communication
 
 HOSTS = ("n01", "n02")
 JOB = Allocation("slurm", "7", HOSTS, notes=("a note",), origin={"hosts": "SLURM_JOB_NODELIST"})
 PLACEMENT = Placement(HOSTS, (2, 2), "one per device")
-FOUND = Survey(JOB, Devices(2, "cuda", "SLURM_GPUS_ON_NODE"), PLACEMENT, Recognised(None, "no site"))
 ENVIRON = {"NCCL_DEBUG": "INFO", "STALE_CCL": "1", "CCL_OLD": "1"}
 PLAN = LaunchPlan(
     PLACEMENT,
     Choice(flavour("srun"), "/usr/bin/srun", "srun of Slurm job 7", (22, 5, 8)),
-    choose_binding("list:0-1:2-3", None, 2),
-    communication(ENVIRON, None, JOB, use_site=True, unset=("CCL_OLD",)),
-    user_args=("--mine",),
+    ("python3", "train.py"),
+    binding=choose_binding("list:0-1:2-3", None, 2),
+    communication=communication(ENVIRON, None, JOB, use_site=True, unset=("CCL_OLD",)),
+    launcher_args=("--mine",),
     environ=ENVIRON,
+    devices=Devices(2, "cuda", "SLURM_GPUS_ON_NODE"),
+    hosts_origin=JOB.origin["hosts"],
+    notes=JOB.notes,
 )
 
 
 def test_the_json_is_whole():
-    told = json.loads(as_json(FOUND, PLAN, ["python3", "train.py"]))
-    assert (told["hosts"], told["ranks_per_host"], told["world_size"]) == (["n01", "n02"], [2, 2], 4)
-    assert (told["flavour"], told["program"], told["reason"]) == ("srun", "/usr/bin/srun", "srun of Slurm job 7")
-    assert told["argv"][-2:] == ["python3", "train.py"]
-    assert [word for flag in told["flags"] for word in flag["words"]] == told["argv"][: -2 - 4]
-    assert all(flag["reason"] for flag in told["flags"])
-    assert all(variable["origin"] for variable in told["variables"].values())
-    assert told["unset"] == {"CCL_OLD": "--unset"}
-    assert set(told["inherited"]) == {"NCCL_DEBUG"}
-    assert told["binding"]["cpus"] == ["0-1", "2-3"]
-    assert told["notes"] == ["a note"]
-    assert told["lines"][0].startswith("env -u CCL_OLD ")
+    shown = json.loads(as_json(PLAN))
+    assert (shown["hosts"], shown["ranks_per_host"], shown["world_size"]) == (["n01", "n02"], [2, 2], 4)
+    assert (shown["flavour"], shown["program"], shown["reason"]) == ("srun", "/usr/bin/srun", "srun of Slurm job 7")
+    assert shown["argv"][-2:] == ["python3", "train.py"]
+    assert [word for flag in shown["flags"] for word in flag["words"]] == shown["argv"][: -2 - 4]
+    assert all(flag["reason"] for flag in shown["flags"])
+    assert all(variable["origin"] for variable in shown["variables"].values())
+    assert shown["unset"] == {"CCL_OLD": "--unset"}
+    assert set(shown["inherited"]) == {"NCCL_DEBUG"}
+    assert shown["binding"]["cpus"] == ["0-1", "2-3"]
+    assert shown["notes"] == ["a note"]
+    assert shown["lines"][0].startswith("env -u CCL_OLD ")
 
 
 def test_the_table_names_a_reason_for_every_row():
-    text = as_text(FOUND, PLAN, ["python3", "train.py"])
+    text = as_text(PLAN)
     parts = dict(part.split("\n", 1) for part in text.split("\n\n"))
     assert list(parts) == ["plan", "line", "variables of all ranks", "unset", "inherited", "notes"]
     assert "--mine  [--launcher-args]" in parts["line"]

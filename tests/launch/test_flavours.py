@@ -169,9 +169,9 @@ def at_site(environ, hosts, ppn, exe="mpiexec", name="pals", cpus=None):
     plan = LaunchPlan(
         placement,
         Choice(flavour(name), exe, "test"),
-        choose_binding("", site, ppn),
-        communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
-        site,
+        binding=choose_binding("", site, ppn),
+        communication=communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
+        site=site,
         hostfile="/f",
         environ=environ,
     )
@@ -184,9 +184,9 @@ def test_aurora():
         "mpiexec --envall -n 24 --ppn 12 --hostfile /f --cpu-bind "
         "list:4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79"
     )
-    assert plan.shared()["CCL_ATL_TRANSPORT"] == "mpi"
-    assert plan.shared()["ZE_FLAT_DEVICE_HIERARCHY"] == "FLAT"
-    assert "EZPZ_CPUS" not in plan.shared()
+    assert plan.variables["CCL_ATL_TRANSPORT"].value == "mpi"
+    assert plan.variables["ZE_FLAT_DEVICE_HIERARCHY"].value == "FLAT"
+    assert "EZPZ_CPUS" not in plan.variables
 
 
 def test_polaris():
@@ -210,7 +210,7 @@ def test_frontier():
         "srun -N 2 -n 16 --ntasks-per-node=8 --nodelist=frontier00001,frontier00002 --distribution=block --overlap "
         f"{SRUN} -c7 --gpus-per-task=1 --gpu-bind=closest"
     )
-    assert plan.shared()["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1,hsn2,hsn3"
+    assert plan.variables["NCCL_SOCKET_IFNAME"].value == "hsn0,hsn1,hsn2,hsn3"
 
 
 # ---- binding -------------------------------------------------------------------------------------------------------

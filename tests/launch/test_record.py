@@ -18,7 +18,7 @@ import ezpz
 from ezpz.errors import UsageError
 from ezpz.launch import record
 from ezpz.launch.options import parse
-from ezpz.launch.planning import draw_up, survey
+from ezpz.launch.planning import PlanBuilder, survey
 from ezpz.redact import redact_argv
 from lab import process
 
@@ -145,8 +145,8 @@ print(record.write({str(tmp_path)!r}, {{"state": "x" * 1000}}))
 
 def test_what_is_said_of_a_launch_from_its_begin_to_its_end():
     wishes = parse(["-n", "2", "--launcher-args", "-x HF_TOKEN=abc", "train.py", "--api-key", "s3cret"], {})
-    plan = draw_up(survey(wishes, {"PATH": os.environ["PATH"]}), wishes, {"PATH": os.environ["PATH"]})
-    told = record.started(plan, wishes.command, launch_id="5f3a", when=WHEN)
+    environ = {"PATH": os.environ["PATH"]}
+    told = record.started(PlanBuilder(survey(wishes, environ), wishes, environ).build(), WHEN)
     assert told["state"] == "running"
     assert told["command"] == ["train.py", "--api-key", "<redacted>"]
     assert (told["plan"]["world_size"], told["plan"]["ranks_per_host"]) == (2, [2])

@@ -55,10 +55,11 @@ def test_two_launches_in_one_slurm_allocation_run_at_the_same_time(slurm, clean_
 # A launch on head whose first two choices of a port for n01 are known.
 CHOOSES = """
 import sys
-from ezpz.launch import main as verb
+from ezpz.launch import master
+from ezpz.launch.entry import main
 ports = iter([23456, 23457])
-verb.choose_port = lambda *_: (next(ports), "random", None)
-sys.exit(verb.main(sys.argv[1:]))
+master.choose_port = lambda *_: (next(ports), "random", None)
+sys.exit(main(sys.argv[1:]))
 """
 
 

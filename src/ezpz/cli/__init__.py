@@ -18,7 +18,7 @@ VERBS = {
     "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it"),
     "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them"),
     "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them"),
-    "launch": ("ezpz.launch.main", "start a command once per rank"),
+    "launch": ("ezpz.launch.entry", "start a command once per rank"),
     "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters"),
     "report": ("ezpz.cli.report", "write a run as one HTML page"),
     "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ezpz.launch.main import main as launch
+from ezpz.launch.entry import main as launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.launch.main import main as main
+    from ezpz.launch.entry import main as main
     from ezpz.launch.placement import Placement as Placement
     from ezpz.launch.plan import LaunchPlan as LaunchPlan
 
 __all__ = ["LaunchPlan", "Placement", "main"]
 
-_HOME_OF = {"LaunchPlan": "plan", "Placement": "placement", "main": "main"}
+_HOME_OF = {"LaunchPlan": "plan", "Placement": "placement", "main": "entry"}
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,6 @@
 
 import sys
 
-from ezpz.launch.main import main
+from ezpz.launch.entry import main
 
 sys.exit(main())

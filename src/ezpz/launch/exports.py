@@ -20,7 +20,7 @@ from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.options import parse
-from ezpz.launch.planning import Survey, draw_up, survey, untold_job
+from ezpz.launch.planning import PlanBuilder, Survey, survey, untold_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,7 +97,9 @@ def _values(found: Survey, environ: Mapping[str, str]) -> dict[str, str]:
 def _prefix(found: Survey, folder: str, environ: Mapping[str, str]) -> str:
     """Return the plain launch line; empty, with a word on stderr, where no launcher is known: the rest is of use."""
     try:
-        return " ".join(draw_up(found, parse([], {}), environ).with_hostfile(folder).prefix())
+        builder = PlanBuilder(found, parse([], {}), environ)
+        builder.write_hostfile(folder)
+        return " ".join(builder.build().prefix())
     except LaunchError as error:
         _say(str(error))
         return ""

@@ -1,4 +1,4 @@
-"""Where the ranks meet: an address that all of them reach, a port that is free, and the names under which shims reach us."""
+"""Choose the address and port where the ranks meet, and the names under which agents reach the launcher."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ezpz import proc
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import LaunchError, UsageError
+from ezpz.launch.flavours.request import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
     from ezpz.launch.placement import Placement
 
-__all__ = ["Master", "addresses", "choose_address", "choose_port"]
+__all__ = ["Master", "Rendezvous", "addresses", "choose_address", "choose_port", "choose_rendezvous"]
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _REMOTE_PORTS = range(20_000, 32_000)
@@ -29,6 +30,41 @@ class Master(NamedTuple):
     address: str
     origin: str
     note: str = ""
+
+
+class Rendezvous:
+    """Address and port where the ranks of one start meet; a context manager that holds the port.
+
+    Attributes:
+        address: The address, and who chose it.
+        port: The port, and who chose it.
+        note: What the user should know about the address; or empty.
+    """
+
+    __slots__ = ("_held", "address", "note", "port")
+
+    def __init__(self, address: Setting, port: Setting, note: str, held: socket.socket | None) -> None:
+        self.address, self.port, self.note, self._held = address, port, note, held
+
+    def __enter__(self) -> Rendezvous:  # noqa: PYI034  # Self needs Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._held.close()
+
+
+def choose_rendezvous(
+    placement: Placement, environ: Mapping[str, str], site: Site | None, *, must_know: bool
+) -> Rendezvous:
+    """Return where the ranks meet: `choose_address` and `choose_port` together.
+
+    Raises:
+        EzpzError: No address or port can be used.
+    """
+    address = choose_address(placement, environ, site, must_know=must_know)
+    port, origin, held = choose_port(placement, environ)
+    return Rendezvous(Setting(address.address, address.origin), Setting(str(port), origin), address.note, held)
 
 
 def choose_address(

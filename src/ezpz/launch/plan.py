@@ -1,66 +1,204 @@
-"""The plan of one launch: placement, flavour, the line to run, the variables of the ranks, and a reason for each of them."""
+"""The finished plan of one start: where ranks run, the line that starts them, and every variable they get, with reasons."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
 from ezpz.launch.binding import Binding, parse_cpus, share
-from ezpz.launch.contract import inherited, quoted, rank_variables, started_here, threads
-from ezpz.launch.flavours import FLAVOURS, MPI_FLAVOURS
+from ezpz.launch.contract import (
+    LONGEST_VARIABLE,
+    inherited,
+    named_hosts,
+    quoted,
+    rank_variables,
+    started_here,
+    threads,
+)
+from ezpz.launch.flavours import MPI_FLAVOURS
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
-from ezpz.launch.folder import write_lines
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any, NoReturn
 
+    from ezpz.cluster.devices import Devices
     from ezpz.cluster.site import Site
     from ezpz.launch.choice import Choice
     from ezpz.launch.flavours import Flavour
     from ezpz.launch.placement import Placement
 
-__all__ = ["LaunchPlan"]
+__all__ = ["SHIM", "UNKNOWN_ADDRESS", "UNKNOWN_PORT", "LaunchPlan"]
 
-SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host", "shim.py")  # pathlib costs 10 ms
+# pathlib costs 10 ms
+SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host", "shim.py")
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_COMMUNICATION = Communication({}, {}, {})
+UNKNOWN_ADDRESS, UNKNOWN_PORT = Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet")
 
 
-@dataclass(frozen=True)
 class LaunchPlan:
-    """All that is decided before anything starts.
+    """Everything that is decided before the first process starts; it cannot be changed.
 
-    Attributes:
+    `ezpz.launch.planning.PlanBuilder` makes one for each start. ``--dry-run``, ``--explain`` and ``--json`` print it, the
+    supervisor starts it, and ``run.json`` records it.
+
+    Args:
         placement: Ranks per host.
         choice: The launcher, and why.
+        command: The program and its arguments.
         binding: CPUs of each local rank.
         communication: What the site wants of the ranks' environment.
         site: The machine, if it is known.
-        user_args: ``--launcher-args``.
+        launcher_args: ``--launcher-args``.
         hostfile: Host file in the flavour's dialect; empty on one host.
-        master: Address and port of the rendezvous, and who chose them.
-        run_id: Unique name of this launch.
-        extra: More variables for all ranks.
+        address: Address of the rendezvous, and who chose it.
+        port: Port of the rendezvous, and who chose it.
+        run_id: Unique name of this start.
+        launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
+        more: More variables for all ranks.
+        supervised: Variables that only ranks of a supervised run need; a line that is pasted by hand goes without them.
+        for_agents: Variables for agents and shims, which ranks do not see.
+        agent_settings: What the launcher sends to each agent that connects.
+        keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
         job: The scheduler's variable that names the job, where this shell has none of them; else empty.
         environ: The environment of the launcher.
+        devices: Devices of each host, where they were counted.
+        hosts_origin: Where the hosts came from.
+        notes: What the user should know before it starts.
+
+    Attributes:
+        portable: Variables that are equal on all ranks, each with who chose it, as far as a pasted line needs them.
+        variables: The same with those of a supervised run.
     """
+
+    __slots__ = (
+        "address",
+        "agent_settings",
+        "binding",
+        "choice",
+        "command",
+        "communication",
+        "devices",
+        "environ",
+        "for_agents",
+        "hostfile",
+        "hosts_origin",
+        "job",
+        "keeps_terminal",
+        "launch_id",
+        "launcher_args",
+        "more",
+        "notes",
+        "placement",
+        "port",
+        "portable",
+        "run_id",
+        "site",
+        "supervised",
+        "variables",
+    )
 
     placement: Placement
     choice: Choice
-    binding: Binding = field(default_factory=Binding)
-    communication: Communication = field(default_factory=lambda: Communication({}, {}, {}))
-    site: Site | None = None
-    user_args: tuple[str, ...] = ()
-    hostfile: str = ""
-    master: tuple[Setting, Setting] = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
-    run_id: str = ""
-    extra: Mapping[str, Setting] = field(default_factory=dict)
-    job: Mapping[str, str] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    command: tuple[str, ...]
+    binding: Binding
+    communication: Communication
+    site: Site | None
+    launcher_args: tuple[str, ...]
+    hostfile: str
+    address: Setting
+    port: Setting
+    run_id: str
+    launch_id: str
+    more: Mapping[str, Setting]
+    supervised: Mapping[str, Setting]
+    for_agents: Mapping[str, str]
+    agent_settings: Mapping[str, Any]
+    keeps_terminal: bool
+    job: Mapping[str, str]
+    environ: Mapping[str, str]
+    devices: Devices | None
+    hosts_origin: str
+    notes: tuple[str, ...]
+    portable: Mapping[str, Setting]
+    variables: Mapping[str, Setting]
+
+    def __init__(
+        self,
+        placement: Placement,
+        choice: Choice,
+        command: tuple[str, ...] = (),
+        *,
+        binding: Binding | None = None,
+        communication: Communication = _NO_COMMUNICATION,
+        site: Site | None = None,
+        launcher_args: tuple[str, ...] = (),
+        hostfile: str = "",
+        address: Setting = UNKNOWN_ADDRESS,
+        port: Setting = UNKNOWN_PORT,
+        run_id: str = "",
+        launch_id: str = "",
+        more: Mapping[str, Setting] = _NOTHING,
+        supervised: Mapping[str, Setting] = _NOTHING,
+        for_agents: Mapping[str, str] = _NOTHING,
+        agent_settings: Mapping[str, Any] = _NOTHING,
+        keeps_terminal: bool = False,
+        job: Mapping[str, str] = _NOTHING,
+        environ: Mapping[str, str] | None = None,
+        devices: Devices | None = None,
+        hosts_origin: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        given = dict(locals())
+        del given["self"]
+        given["binding"] = binding or Binding()
+        given["environ"] = os.environ if environ is None else environ
+        for name, value in given.items():
+            is_table = name in {"more", "supervised", "for_agents", "agent_settings", "job", "environ"}
+            object.__setattr__(self, name, MappingProxyType(dict(value)) if is_table else value)
+        object.__setattr__(self, "portable", MappingProxyType(self._portable()))
+        object.__setattr__(self, "variables", MappingProxyType({**self._supervised(), **self.portable}))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"cannot set {name}: a LaunchPlan does not change; build another one")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"cannot delete {name}: a LaunchPlan does not change")
+
+    def _portable(self) -> dict[str, Setting]:
+        variables = {
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": self.port,
+            "TORCHELASTIC_RUN_ID": Setting(self.run_id, "this launch"),
+            "EZPZ_RUN_ID": Setting(self.run_id, "this launch"),
+            "EZPZ_PLACEMENT": Setting(self.placement.encode(), "ranks per host"),
+            "EZPZ_FLAVOUR": Setting(self.flavour_name, self.choice.reason),
+            **self.more,
+            **self.communication.settings,
+        }
+        if "PYTHONFAULTHANDLER" not in self.environ:
+            variables["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
+        if self.flavour:
+            variables.update(self.flavour.environment(self.order()))
+        if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.BINDS)):
+            variables["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or "auto", self.binding.origin)
+        return variables
+
+    def _supervised(self) -> dict[str, Setting]:
+        line = shlex.join([*self.prefix(), *self.command])[:LONGEST_VARIABLE]
+        return {
+            "EZPZ_HOSTS": Setting(named_hosts(self.placement.hosts), "the plan"),
+            "EZPZ_LAUNCH_CMD": Setting(line, "this launch"),
+            **self.supervised,
+        }
 
     @property
     def flavour(self) -> Flavour | None:
@@ -79,13 +217,8 @@ class LaunchPlan:
 
     @property
     def by_hosts(self) -> bool:
-        """Whether each host has a leader of ours, which starts its ranks."""
+        """Whether the launcher starts an agent of ours on each host, which starts the ranks there."""
         return self.flavour_name == "ssh"
-
-    @property
-    def needs_hostfile(self) -> bool:
-        """Whether the launcher must be told of other hosts."""
-        return self.flavour is not None and not self.is_here
 
     @property
     def is_mpi(self) -> bool:
@@ -94,12 +227,8 @@ class LaunchPlan:
 
     @property
     def tells_codes(self) -> bool:
-        """Whether the launcher is to learn how ranks ended: accounting of the scheduler shows it, and it stays silent about it."""
+        """Whether shims pass on how their ranks ended: the scheduler's accounting shows it, and prints nothing."""
         return self.flavour_name in {"srun", "flux"}
-
-    def and_settings(self, more: Mapping[str, Setting]) -> LaunchPlan:
-        """Return this plan with more variables for all ranks."""
-        return replace(self, extra={**self.extra, **more})
 
     def order(self, carried: tuple[str, ...] = ()) -> Order:
         """Return what the flavour is asked to do."""
@@ -109,13 +238,13 @@ class LaunchPlan:
             placement=self.placement,
             binding=self.binding,
             is_here=self.is_here,
-            master=(self.master[0].value, int(self.master[1].value)),
+            master=(self.address.value, int(self.port.value)),
             hostfile=self.hostfile,
             version=self.choice.version,
             carried=carried,
-            environ=self.kept(),
+            environ=self.user_environment(),
             site_args=site.launcher_args if site and self.flavour and self._is_sites_launcher(site) else (),
-            user_args=self.user_args,
+            user_args=self.launcher_args,
             site=site.name if site else "",
         )
 
@@ -123,130 +252,109 @@ class LaunchPlan:
         module = self.flavour.__name__.rpartition(".")[2] if self.flavour else "local"  # type: ignore[attr-defined]  # a module has a name
         return module.startswith(site.launcher) and bool(site.launcher)
 
-    def with_hostfile(self, folder: str) -> LaunchPlan:
-        """Return this plan with its host file written into ``folder``; unchanged where none is needed."""
-        if self.flavour is None or not self.needs_hostfile:
-            return self
-        pairs = zip(self.placement.hosts, self.placement.counts, strict=True)
-        name = f"hosts-{self.flavour_name}".replace(" ", "-")
-        path = write_lines(os.path.join(folder, name), (self.flavour.hostfile_line(*pair) for pair in pairs))
-        return replace(self, hostfile=path)
+    def flags(self, carried: tuple[str, ...] = ()) -> list[Flag]:
+        """Return the words in front of the program, with reasons.
 
-    def flags(self, *, ranks: bool = False) -> list[Flag]:
-        """Return the words in front of a program, with reasons; those that only concern our shims with ``ranks``."""
+        Args:
+            carried: Variables that some launchers carry to other hosts only where their lines name them.
+        """
         if self.flavour is None:
-            wish = ["-n", str(self.placement.world_size), *["--oversubscribe"] * self.placement.oversubscribed]
-            return [Flag((sys.executable, "-m", "ezpz.launch", *wish, "--"), "ranks are started by ezpz itself")]
+            options = ["-n", str(self.placement.world_size), *["--oversubscribe"] * self.placement.oversubscribed]
+            return [Flag((sys.executable, "-m", "ezpz.launch", *options, "--"), "ranks are started by ezpz itself")]
         flags = [Flag((f"{name}={value}",), "the job of this host") for name, value in self.job.items()]
         if flags:
             flags.insert(0, Flag(("env",), "this shell has no variable of the job"))
-        return [*flags, *self.flavour.command(self.order(tuple(self.shared()) if ranks else ()))]
+        return [*flags, *self.flavour.command(self.order(carried))]
+
+    def rank_flags(self) -> list[Flag]:
+        """Return the words in front of our shims as the launch runs them, with reasons."""
+        return self.flags((*self.variables, *self.for_agents))
 
     def prefix(self) -> list[str]:
         """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""
         return words(self.flags())
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what speaks against this plan."""
-        site = self.site
-        if site is None:
-            return ()
-        against = [
-            f"site {site.name} advises against {word} (from --launcher-args)"
-            for word in self.user_args
-            if word.split("=", 1)[0] in site.launcher_forbids
-        ]
-        if site.launcher and site.launcher not in {*FLAVOURS, "openmpi"}:
-            against.append(
-                f"site {site.name} advises {site.launcher}, which ezpz does not start; {self.flavour_name} is used"
-            )
-        return tuple(against)
+    def argv(self) -> list[str]:
+        """Return the whole line that is run; the shim in it translates for the rank behind it."""
+        return self._argv((*self.variables, *self.for_agents))
 
-    def settings(self) -> dict[str, Setting]:
-        """Return the variables that are equal on all ranks, each with who chose it."""
-        told = {
-            "MASTER_ADDR": self.master[0],
-            "MASTER_PORT": self.master[1],
-            "TORCHELASTIC_RUN_ID": Setting(self.run_id, "this launch"),
-            "EZPZ_RUN_ID": Setting(self.run_id, "this launch"),
-            "EZPZ_PLACEMENT": Setting(self.placement.encode(), "ranks per host"),
-            "EZPZ_FLAVOUR": Setting(self.flavour_name, self.choice.reason),
-            **self.extra,
-            **self.communication.settings,
-        }
-        if "PYTHONFAULTHANDLER" not in self.environ:
-            told["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
-        if self.flavour:
-            told.update(self.flavour.environment(self.order()))
-        if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.BINDS)):
-            told["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or "auto", self.binding.origin)
-        return told
+    def _argv(self, carried: tuple[str, ...]) -> list[str]:
+        if self.flavour is None:
+            return list(self.command)
+        if self.by_hosts:
+            return [*self.prefix(), *self.command]
+        return [*words(self.flags(carried)), *self._behind_shim()]
 
-    def shared(self) -> dict[str, str]:
-        """Return the variables that are equal on all ranks."""
-        return {name: setting.value for name, setting in self.settings().items()}
+    def _behind_shim(self) -> list[str]:
+        """Return the command behind the shim, quoted where it holds words that the launcher would take for its own."""
+        is_odd = ":" in self.command or (self.flavour_name == "torchrun" and any("$" in word for word in self.command))
+        command = ["--quoted", *map(quoted, self.command)] if is_odd else self.command
+        return [sys.executable, "-I", "-S", SHIM, *command]
 
-    def kept(self) -> dict[str, str]:
+    def user_environment(self) -> dict[str, str]:
         """Return the user's environment as ranks get it: without leftovers, and without what is to be unset."""
         kept = inherited(self.environ)
         return {name: value for name, value in kept.items() if name not in self.communication.unset}
 
-    def argv(self, command: list[str]) -> list[str]:
-        """Return the launcher's whole command; the shim translates for the rank behind it."""
-        if self.flavour is None:
-            return command
-        if self.by_hosts:
-            return [*self.prefix(), *command]
-        return [*words(self.flags(ranks=True)), *self.behind(command)]
+    def launcher_environment(self) -> dict[str, str]:
+        """Return the environment of the program that starts our shims."""
+        return {**self.user_environment(), **_values(self.variables), **self.for_agents}
 
-    def behind(self, command: list[str]) -> list[str]:
-        """Return the command with the shim in front of it; words that mpiexec would take for its own are written in another way."""
-        odd = ":" in command or (self.flavour_name == "torchrun" and any("$" in word for word in command))
-        return [sys.executable, "-I", "-S", SHIM, *(["--quoted", *map(quoted, command)] if odd else command)]
+    def agent_environment(self) -> dict[str, str]:
+        """Return the environment of an agent that starts the ranks of its host itself."""
+        return {**started_here(self.user_environment()), **_values(self.variables), **self.for_agents}
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the whole environment of one rank of the local flavour."""
+        return self._rank_environment(rank, self.variables)
+
+    def _rank_environment(self, rank: int, variables: Mapping[str, Setting]) -> dict[str, str]:
         world = self.placement.world_size
         ranks = Ranks(rank, world, rank, world, 0, "contract")
         return {
             "OMP_NUM_THREADS": threads(world),
-            **started_here(self.kept()),
-            **self.shared(),
+            **started_here(self.user_environment()),
+            **_values(variables),
             **rank_variables(ranks, 1),
         }
 
     def cpus(self, rank: int) -> list[int] | None:
-        """Return the CPUs of one rank of the local flavour; None where nobody binds it."""
+        """Return the CPUs of one rank of the local flavour; None where it is not bound."""
         if self.binding.cpus:
             return parse_cpus(self.binding.cpus[rank])
         if self.binding.text == "auto" and hasattr(os, "sched_getaffinity"):  # macOS binds nothing
             return share(os.sched_getaffinity(0), rank, self.placement.world_size)
         return None
 
-    def lines(self, command: list[str]) -> list[str]:
-        """Return the lines that ``--dry-run`` shows; pasted into a shell they start the same ranks."""
+    def lines(self) -> list[str]:
+        """Return the lines that ``--dry-run`` prints; pasted into a shell they start the same ranks, unsupervised."""
         gone = [name for name in (*CONTRACT, *self.communication.unset) if name in self.environ]
         unset = ["env", *(word for name in gone for word in ("-u", name))]
         if self.by_hosts:
-            return self._lines_by_host(command)
+            return self._lines_by_host()
         if self.flavour is not None:
-            shared = [f"{name}={value}" for name, value in self.shared().items()]
-            return [shlex.join([*unset, *shared, *self.argv(command)])]
+            assigned = [f"{name}={value}" for name, value in _values(self.portable).items()]
+            return [shlex.join([*unset, *assigned, *self._argv(tuple(self.portable))])]
         lines = []
         for rank in range(self.placement.world_size):
-            environment = self.rank_environment(rank)
-            new = [f"{name}={value}" for name, value in environment.items() if self.environ.get(name) != value]
-            lines.append(shlex.join([*unset, *new, *command]) + " &")
+            assigned = self._changed(self._rank_environment(rank, self.portable))
+            lines.append(shlex.join([*unset, *assigned, *self.command]) + " &")
         return [*lines, "wait"]
 
-    def _lines_by_host(self, command: list[str]) -> list[str]:
-        """Return a line per host: the parcel takes the environment from the shell where it is pasted, and no secret is shown."""
+    def _lines_by_host(self) -> list[str]:
+        """Return a line per host: the payload takes the environment from the shell where it is pasted; no secret is shown."""
         from ezpz.launch.flavours.ssh import PARCEL, leader_line
 
-        environ = {**started_here(self.kept()), **self.shared(), "EZPZ_STDIN": "none"}
+        environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
         gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
-        new = [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]
-        parcel = shlex.join(["env", *gone, *new, sys.executable, "-I", "-S", PARCEL, *command])
+        payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PARCEL, *self.command]
         order = self.order()
         hosts = range(len(self.placement.hosts))
-        return [*(f"{parcel} | {shlex.join(leader_line(order, index))} &" for index in hosts), "wait"]
+        return [*(f"{shlex.join(payload)} | {shlex.join(leader_line(order, index))} &" for index in hosts), "wait"]
+
+    def _changed(self, environ: Mapping[str, str]) -> list[str]:
+        return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]
+
+
+def _values(variables: Mapping[str, Setting]) -> dict[str, str]:
+    return {name: setting.value for name, setting in variables.items()}

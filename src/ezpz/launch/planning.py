@@ -1,11 +1,12 @@
-"""From wishes to a plan: what is there, how ranks are placed, and who starts them."""
+"""Build the plan of a launch: survey hosts and devices, place the ranks, choose the launcher."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
@@ -15,11 +16,14 @@ from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
+from ezpz.launch.flavours import FLAVOURS
 from ezpz.launch.flavours.request import Setting
+from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.master import addresses, choose_rendezvous
 from ezpz.launch.placement import place
-from ezpz.launch.plan import LaunchPlan
-from ezpz.launch.settings import communication
+from ezpz.launch.plan import UNKNOWN_ADDRESS, UNKNOWN_PORT, LaunchPlan
+from ezpz.launch.settings import communication, flight_recorder, has_input, piped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Read, Run
     from ezpz.cluster.devices import Devices
     from ezpz.cluster.site import Recognised
+    from ezpz.launch.choice import Choice
     from ezpz.launch.hostfile import HostFile
+    from ezpz.launch.master import Rendezvous
     from ezpz.launch.options import Wishes
     from ezpz.launch.placement import Placement
 
@@ -232,7 +238,7 @@ def _some(hosts: dict[str, int]) -> str:
     return f"all {len(hosts)} hosts" if len(hosts) > 1 else "the only host"
 
 
-__all__ = ["Survey", "draw_up", "select", "survey", "untold_job", "wished_devices"]
+__all__ = ["PlanBuilder", "Survey", "select", "survey", "untold_job", "wished_devices"]
 
 
 class Survey(NamedTuple):
@@ -278,31 +284,151 @@ def survey(wishes: Wishes, environ: Mapping[str, str] | None = None, *, more: bo
     return Survey(allocation, devices, placement, site)
 
 
-def draw_up(found: Survey, wishes: Wishes, environ: Mapping[str, str] | None = None) -> LaunchPlan:
-    """Return the plan that starts ranks where they were placed.
+class PlanBuilder:
+    """Collects what is decided once per launch, and builds a finished plan for each of its starts.
+
+    Attributes:
+        survey: Hosts, devices, site and placement.
+        options: What the user asked for.
+        environ: The environment of the launcher.
+        launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
+        is_here: Whether all ranks run on this host.
+        needs_hostfile: Whether the launcher reads the other hosts from a file.
+        keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
+        agent_settings: What the launcher sends to each agent that connects.
+        notes: What the user should know before anything starts.
 
     Raises:
-        EzpzError: Nothing could start ranks there, or a wish does not fit.
+        EzpzError: Nothing could start ranks there, or an option does not fit.
     """
-    environ = os.environ if environ is None else environ
-    allocation, placement, site = found.allocation, found.placement, found.site.site
-    here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
-    choice = choose(allocation, environ, probe.run, is_here=here, wish=wishes.flavour, site=site)
-    return LaunchPlan(
-        placement,
-        choice,
-        choose_binding(wishes.cpu_bind, site, max(placement.counts), found.devices.count),
-        communication(environ, site, allocation, use_site=wishes.comm_env == "site", unset=wishes.unset),
-        site,
-        user_args=wishes.launcher_args,
-        extra={
-            **({"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if wishes.oversubscribe else {}),
-            "EZPZ_SCHEDULER": Setting(allocation.scheduler, "where this launch is"),
-            "EZPZ_JOBID": Setting(allocation.job_id, "where this launch is"),
-        },
-        job=untold_job(allocation),
-        environ=environ,
-    )
+
+    def __init__(self, found: Survey, options: Wishes, environ: Mapping[str, str] | None = None) -> None:
+        self.survey, self.options = found, options
+        self.environ = dict(os.environ if environ is None else environ)
+        allocation, placement, site = found.allocation, found.placement, found.site.site
+        self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
+        self._choice = choose(
+            allocation, self.environ, probe.run, is_here=self.is_here, wish=options.flavour, site=site
+        )
+        self._is_local = self._choice.flavour is None
+        self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), found.devices.count)
+        self._communication = communication(
+            self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
+        )
+        self._hostfile = ""
+        outer, inner = self.environ.get("EZPZ_LAUNCH_ID"), os.urandom(8).hex()
+        self.launch_id = f"{outer}/{inner}" if outer else inner
+        self.needs_hostfile = not self._is_local and not self.is_here
+        self.keeps_terminal = self._is_local and placement.world_size == 1 and os.isatty(0)
+        log_dir = os.path.abspath(options.log_dir) if options.log_dir else ""
+        may_hang = options.timeout is not None or options.idle_timeout is not None
+        self.agent_settings: dict[str, Any] = {
+            "log_dir": log_dir,
+            "idle": options.idle_timeout,
+            "input": self.keeps_terminal or has_input(),
+            "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
+        }
+        self.notes = (*found.notes, *_advice(self._choice, site, options.launcher_args))
+
+    def write_hostfile(self, folder: str) -> None:
+        """Write the host file of the plans to come into ``folder``; nothing where none is needed."""
+        module, placement = self._choice.flavour, self.survey.placement
+        if module is None or not self.needs_hostfile:
+            return
+        pairs = zip(placement.hosts, placement.counts, strict=True)
+        path = os.path.join(folder, f"hosts-{module.NAME}".replace(" ", "-"))
+        self._hostfile = write_lines(path, (module.hostfile_line(*pair) for pair in pairs))
+
+    def choose_rendezvous(self, *, must_know: bool) -> Rendezvous:
+        """Return where the ranks of one start meet; the port is held until it is closed.
+
+        Args:
+            must_know: Refuse a first host whose name is unknown here; else it brings a note.
+
+        Raises:
+            EzpzError: No address or port can be used.
+        """
+        return choose_rendezvous(self.survey.placement, self.environ, self.survey.site.site, must_know=must_know)
+
+    def control_addresses(self) -> list[str]:
+        """Return the names under which agents reach this host; none where the launcher forks its only agent."""
+        return [] if self._is_local else addresses(self.survey.placement)
+
+    def build(self, rendezvous: Rendezvous | None = None, control: str = "") -> LaunchPlan:
+        """Return a finished plan, for one start.
+
+        Args:
+            rendezvous: Where its ranks meet; None where only the launcher's words are wanted.
+            control: Where its agents connect, as ``EZPZ_CONTROL`` has it; empty where nothing will be started.
+        """
+        found, options = self.survey, self.options
+        run_id = os.urandom(8).hex()
+        return LaunchPlan(
+            found.placement,
+            self._choice,
+            options.command or ("COMMAND",),
+            binding=self._binding,
+            communication=self._communication,
+            site=found.site.site,
+            launcher_args=options.launcher_args,
+            hostfile=self._hostfile,
+            address=rendezvous.address if rendezvous else UNKNOWN_ADDRESS,
+            port=rendezvous.port if rendezvous else UNKNOWN_PORT,
+            run_id=run_id,
+            launch_id=self.launch_id,
+            more=self._more_variables(),
+            supervised=self._supervised_variables(run_id),
+            for_agents=self._agent_variables(control),
+            agent_settings=self.agent_settings,
+            keeps_terminal=self.keeps_terminal,
+            job=untold_job(found.allocation),
+            environ=self.environ,
+            devices=found.devices,
+            hosts_origin=found.allocation.origin.get("hosts", ""),
+            notes=self.notes,
+        )
+
+    def _more_variables(self) -> dict[str, Setting]:
+        allocation, why = self.survey.allocation, "where this launch is"
+        more = {"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if self.options.oversubscribe else {}
+        return {
+            **more,
+            "EZPZ_SCHEDULER": Setting(allocation.scheduler, why),
+            "EZPZ_JOBID": Setting(allocation.job_id, why),
+        }
+
+    def _supervised_variables(self, run_id: str) -> dict[str, Setting]:
+        from ezpz.launch.host.connection import address  # it needs json, and `ezpz where` none of it
+
+        socket = address(run_id, private_folder("sockets") if sys.platform != "linux" else "")
+        recorder = self.agent_settings["recorder"]
+        return {
+            "EZPZ_SOCKET": Setting(socket, "this launch"),
+            **({"EZPZ_LAUNCH_ID": Setting(self.launch_id, "this launch")} if self._is_local else {}),
+            **({} if self.keeps_terminal else piped(self.environ)),
+            **(flight_recorder(recorder, self.environ) if recorder else {}),
+        }
+
+    def _agent_variables(self, control: str) -> dict[str, str]:
+        if self._is_local:  # its only agent is forked off, and knows
+            return {}
+        stdin = {} if self.agent_settings["input"] else {"EZPZ_STDIN": "none"}
+        return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **stdin}
+
+
+def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the site says against this choice."""
+    if site is None:
+        return ()
+    against = [
+        f"site {site.name} advises against {word} (from --launcher-args)"
+        for word in launcher_args
+        if word.split("=", 1)[0] in site.launcher_forbids
+    ]
+    if site.launcher and site.launcher not in {*FLAVOURS, "openmpi"}:
+        used = choice.flavour.NAME if choice.flavour else "local"
+        against.append(f"site {site.name} advises {site.launcher}, which ezpz does not start; {used} is used")
+    return tuple(against)
 
 
 def untold_job(allocation: Allocation) -> dict[str, str]:

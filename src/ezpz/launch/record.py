@@ -24,7 +24,7 @@ from ezpz.launch.run.world import Stages
 from ezpz.redact import redact_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ezpz.launch.plan import LaunchPlan
 
@@ -243,20 +243,18 @@ def write(folder: str, told: Mapping[str, Any]) -> str:
     return ""
 
 
-def started(plan: LaunchPlan, command: Sequence[str], *, launch_id: str, when: float) -> dict[str, Any]:
+def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
     """Return what ``run.json`` says of a launch that has begun.
 
     Args:
-        plan: The plan, with the scheduler's name and job in ``extra``.
-        command: The program and its arguments.
-        launch_id: The launch's id.
+        plan: The plan, with the scheduler's name and job among its variables.
         when: When it began, in seconds since 1970-01-01 UTC.
     """
-    shown = redact_argv(command)
-    scheduler, job = (plan.extra[name].value if name in plan.extra else "" for name in ("EZPZ_SCHEDULER", "EZPZ_JOBID"))
+    shown = redact_argv(plan.command)
+    scheduler, job = (plan.more[name].value if name in plan.more else "" for name in ("EZPZ_SCHEDULER", "EZPZ_JOBID"))
     return {
         "schema": SCHEMA,
-        "launch_id": launch_id,
+        "launch_id": plan.launch_id,
         "state": "running",
         "command": shown,
         "cwd": _cwd(),

@@ -1,9 +1,11 @@
-"""The variables that ranks get beside the user's own, each with who chose it, and those that are taken away."""
+"""Choose the variables that ranks get beside the user's own, each with its origin, and those that are taken away."""
 
 from __future__ import annotations
 
 import getpass
+import os
 import re
+import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.launch.flavours.request import Setting
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.site import Site
 
-__all__ = ["Communication", "communication"]
+__all__ = ["Communication", "communication", "flight_recorder", "has_input", "piped"]
 
 # What steers collectives and the fabric under them: shown by --explain wherever it comes from.
 _STEERING = re.compile(r"(NCCL|RCCL|CCL|FI|GLOO|UCX|OFI|MPICH|ZE|HSA|TORCH_NCCL|TP)_")
@@ -80,3 +82,41 @@ def _advice(name: str, value: str, site: Site | None) -> str:
     if advised is not None and advised != value and "{" not in advised:
         return f"{origin}; site {site.name} advises {advised!r}"
     return origin
+
+
+def piped(environ: Mapping[str, str]) -> dict[str, Setting]:
+    """Return variables that let ranks behave behind our pipes as they would on what the launcher itself writes to."""
+    why = "ranks write into a pipe"
+    variables = {} if environ.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": Setting("1", why)}
+    if os.isatty(1) and os.isatty(2):
+        size = shutil.get_terminal_size()
+        wanted = {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+        if "NO_COLOR" not in environ and environ.get("TERM", "dumb") != "dumb":
+            wanted["FORCE_COLOR"] = "1"
+        variables |= {
+            name: Setting(value, f"{why}, and it is shown on a terminal")
+            for name, value in wanted.items()
+            if name not in environ
+        }
+    return variables
+
+
+def flight_recorder(folder: str, environ: Mapping[str, str]) -> dict[str, Setting]:
+    """Return what lets torch keep a record of the last collectives, for a run that may be ended because it hangs.
+
+    Args:
+        folder: Where each host keeps the dumps of its ranks.
+        environ: The user's environment; what it sets is left alone.
+    """
+    from ezpz.launch.host import rank_start
+
+    variables = {"EZPZ_RECORDER": folder, **rank_start.settings(folder, environ)}
+    return {name: Setting(value, "--timeout or --idle-timeout") for name, value in variables.items()}
+
+
+def has_input() -> bool:
+    """Tell whether there is input to pass on: a pipe or a file, and neither a terminal nor the null device."""
+    try:
+        return not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
+    except OSError:  # closed
+        return False

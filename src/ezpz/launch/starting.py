@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import LaunchError
 from ezpz.launch import record
-from ezpz.launch.contract import started_here
-from ezpz.launch.flavours.request import Setting
 from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.folder import private_folder
 from ezpz.launch.host import connection, process_tree
@@ -23,17 +21,15 @@ from ezpz.launch.host.connection import pair
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import lead_local
-from ezpz.launch.master import addresses
 from ezpz.launch.run.child import Child
-from ezpz.launch.run.control import Control
 from ezpz.launch.run.failures import Failure, log_of
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
 
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits, Outcome
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
@@ -55,31 +51,29 @@ def over_ssh(start: Start) -> tuple[Outcome, Supervisor]:
     Raises:
         EzpzError: A program that is needed cannot be run.
     """
-    _make_room(len(start.plan.placement.hosts))
-    control = Control(start.settings, addresses(start.plan.placement))
-    plan = start.with_control(control)
+    plan = start.plan
+    _make_room(len(plan.placement.hosts))
     logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
     try:
-        run = _Remote(plan, start.limits, control, start.screen, start.wall)
+        run = _Remote(plan, start.limits, start.control, start.screen, start.wall)
         run.prepare(start, logs)
-        with _Parcels(plan, start.command) as parcels, run:
+        with _Parcels(plan) as parcels, run:
             for index in range(len(plan.placement.hosts)):
                 run.start_host(index, parcels.open(with_input=start.input and index == 0))
             parcels.unlink()
             start.enter()
             return run.wait(), run
     finally:
-        control.close()
         shutil.rmtree(logs, ignore_errors=True)
 
 
 class _Parcels:
-    """What goes into the leaders: one file, opened once per host and then without a name, for it holds the whole environment."""
+    """What goes into the agents: one file, opened once per host and then without a name: it holds the whole environment."""
 
-    def __init__(self, plan: LaunchPlan, command: list[str]) -> None:
+    def __init__(self, plan: LaunchPlan) -> None:
         descriptor, self._path = tempfile.mkstemp(prefix="ezpz-")
         with open(descriptor, "wb") as file:
-            file.write(pack(command, {**started_here(plan.kept()), **plan.shared()}))
+            file.write(pack(list(plan.command), plan.agent_environment()))
         self._pump: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _Parcels:  # noqa: PYI034  # Self needs Python 3.11
@@ -205,19 +199,17 @@ def _make_room(hosts: int) -> None:
         )
 
 
-__all__ = ["Start", "piped"]
+__all__ = ["Start"]
 
 
 class Start:
-    """One start of a launch.
+    """One start of a finished plan.
 
     Args:
-        plan: Where the ranks go and meet.
-        command: What they run.
-        launch: Id of the launch.
+        plan: What is started.
+        control: Where its agents connect; closed when the run is over.
         limits: What the user allows the run.
         screen: Where output goes.
-        log_dir: Folder for a file per rank, or empty.
         folder: Folder of run.json, or empty.
         wall: When the end of the job's wall time is to be announced.
         began: When the launch began, in seconds since 1970.
@@ -226,37 +218,19 @@ class Start:
     def __init__(
         self,
         plan: LaunchPlan,
-        command: Sequence[str],
-        launch: str,
+        control: Control,
         limits: Limits,
         screen: Screen,
         *,
-        log_dir: str = "",
         folder: str = "",
         wall: Wall | None = None,
         began: float = 0.0,
     ) -> None:
-        self.command, self.launch, self.limits, self.screen = list(command), launch, limits, screen
+        self.plan, self.control, self.limits, self.screen = plan, control, limits, screen
         self.folder, self.wall, self.began = folder, wall, began
+        self.input: bool = plan.agent_settings["input"]
         self.index = record.Index()
-        self.told: dict[str, Any] = {}
-        self.input = has_input()
-        self.alone = keeps_terminal(plan)
-        self.settings = {"log_dir": log_dir, "idle": limits.idle, "input": self.input or self.alone, "recorder": ""}
-        ours = piped(plan)
-        if limits.run is not None or limits.idle is not None:
-            ours |= self._recorded(plan, log_dir)
-        where = connection.address(plan.run_id, private_folder("sockets") if sys.platform != "linux" else "")
-        self.plan = plan.and_settings({"EZPZ_SOCKET": Setting(where, "this launch"), **ours})
-
-    def _recorded(self, plan: LaunchPlan, log_dir: str) -> dict[str, Setting]:
-        """Return what lets torch keep a record of the last collectives, for a run that may be ended because it hangs."""
-        from ezpz.launch.host import rank_start
-
-        folder = os.path.join(log_dir or private_folder("recorder"), f"recorder-{plan.run_id}")
-        self.settings["recorder"] = folder
-        told = {"EZPZ_RECORDER": folder, **rank_start.settings(folder, plan.environ)}
-        return {name: Setting(value, "--timeout or --idle-timeout") for name, value in told.items()}
+        self.record: dict[str, Any] = {}
 
     def run(self) -> int:
         """Run to the end, keep a record of it, and return the exit code of the launch.
@@ -268,21 +242,28 @@ class Start:
             outcome, run = self._started()
         finally:
             self.index.leave()
+            self.control.close()
         if outcome.code != PORT_TAKEN:
-            reason = record.write(self.folder, _completed(self.told, run))
+            reason = record.write(self.folder, _completed(self.record, run))
             if reason:
                 run.say(f"note: {reason}")
         return outcome.code
 
     def enter(self) -> None:
         """Keep a first record, now that the ranks have time to start, and let `ezpz kill` and `ezpz stacks` know the launch."""
-        self.told = record.started(self.plan, self.command, launch_id=self.launch, when=self.began)
-        plan = self.told["plan"]
-        entry = {"started": self.began, "command": self.told["command"], "hosts": plan["hosts"], "folder": self.folder}
+        self.record = record.started(self.plan, self.began)
+        plan = self.record["plan"]
+        entry = {
+            "started": self.began,
+            "command": self.record["command"],
+            "hosts": plan["hosts"],
+            "folder": self.folder,
+        }
         self.index.enter(
-            self.launch, {**entry, "world_size": plan["world_size"], "socket": asking_address(self.launch)}
+            self.plan.launch_id,
+            {**entry, "world_size": plan["world_size"], "socket": asking_address(self.plan.launch_id)},
         )
-        record.write(self.folder, self.told)
+        record.write(self.folder, self.record)
         record.forget_old(self.folder)
 
     def _started(self) -> tuple[Outcome, Supervisor]:
@@ -290,64 +271,50 @@ class Start:
             return over_ssh(self)
         return self._local() if self.plan.flavour is None else self._foreign()
 
-    def supervisor(self, control: Control) -> Supervisor:
+    def supervisor(self) -> Supervisor:
         """Return who owns the run."""
-        run = Supervisor(self.plan, self.limits, control, self.screen, self.wall, shares_terminal=self.alone)
+        alone = self.plan.keeps_terminal
+        run = Supervisor(self.plan, self.limits, self.control, self.screen, self.wall, shares_terminal=alone)
         self.fill(run)
         return run
 
     def fill(self, run: Supervisor) -> None:
-        """Tell the run where its records go, and where it can be asked."""
-        run.launch, run.folder, run.began = self.launch, self.folder, self.began
-        run.hangs.socket = asking_address(self.launch)
+        """Give the run the folder of its records and the address where it can be asked."""
+        run.launch, run.folder, run.began = self.plan.launch_id, self.folder, self.began
+        run.hangs.socket = asking_address(self.plan.launch_id)
 
     def _local(self) -> tuple[Outcome, Supervisor]:
-        """Start the ranks ourselves, through a leader that is forked off; a single rank keeps the terminal."""
-        plan = self.plan.and_settings({"EZPZ_LAUNCH_ID": Setting(self.launch, "this launch")})
+        """Start the ranks ourselves, through an agent that is forked off; a single rank keeps the terminal."""
+        plan = self.plan
         ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(plan.placement.world_size)]
         ours, its = pair()
-        control = Control(self.settings)
-        with self.supervisor(control) as run:
+        with self.supervisor() as run:
             pid = os.fork()
             if not pid:
                 be(lambda: self._lead(ours, its, ranks))
             for end in its:
                 end.close()
-            control.adopt(0, os.uname().nodename, *ours)
+            self.control.adopt(0, os.uname().nodename, *ours)
             run.children.add(Child(pid, "the leader of this host", 0))
             self.enter()
-            outcome = run.wait()
-        control.close()
-        return outcome, run
+            return run.wait(), run
 
     def _lead(self, ours: Ends, its: Ends, ranks: list[tuple[dict[str, str], list[int] | None]]) -> int:
-        """Be the leader: the launcher's ends are closed here, or its end would never be noticed."""
+        """Be the agent: the launcher's ends are closed here, or its end would never be noticed."""
+        plan = self.plan
         for end in ours:
             end.close()
-        return lead_local(its, self.launch, self.command, ranks, self.settings, terminal=self.alone)
+        settings = dict(plan.agent_settings)
+        return lead_local(its, plan.launch_id, plan.command, ranks, settings, terminal=plan.keeps_terminal)
 
     def _foreign(self) -> tuple[Outcome, Supervisor]:
-        """Start ``mpiexec`` or ``srun``, whose shims bring up a leader per host."""
-        control = Control(self.settings, addresses(self.plan.placement))
-        plan = self.with_control(control)
-        environ = {**plan.kept(), **plan.shared()}
-        try:
-            with self.supervisor(control) as run:
-                run.children.add(
-                    Child.start(plan.argv(self.command), environ, None if self.input else subprocess.DEVNULL)
-                )
-                control.get_ready()
-                self.enter()
-                return run.wait(), run
-        finally:
-            control.close()
-
-    def with_control(self, control: Control) -> LaunchPlan:
-        """Return the plan with what shims and leaders need to know."""
-        told = {"EZPZ_CONTROL": control.variable, "EZPZ_LAUNCH": self.launch}
-        if not self.input:
-            told["EZPZ_STDIN"] = "none"
-        return self.plan.and_settings({name: Setting(value, "this launch") for name, value in told.items()})
+        """Start ``mpiexec`` or ``srun``, whose shims bring up an agent per host."""
+        stdin = None if self.input else subprocess.DEVNULL
+        with self.supervisor() as run:
+            run.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), stdin))
+            self.control.get_ready()
+            self.enter()
+            return run.wait(), run
 
 
 def asking_address(launch: str) -> str:
@@ -356,39 +323,7 @@ def asking_address(launch: str) -> str:
     return connection.address(name, private_folder("sockets") if sys.platform != "linux" else "")
 
 
-def has_input() -> bool:
-    """Tell whether there is input to pass on: a pipe or a file, and neither a terminal nor the null device."""
-    try:
-        return not os.isatty(0) and os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
-    except OSError:  # closed
-        return False
-
-
-def keeps_terminal(plan: LaunchPlan) -> bool:
-    """Tell whether the only rank gets the launcher's terminal, so that a debugger works in it."""
-    return plan.flavour is None and plan.placement.world_size == 1 and os.isatty(0)
-
-
-def piped(plan: LaunchPlan) -> dict[str, Setting]:
-    """Return variables that let ranks behave behind our pipes as they would on what the launcher itself writes to."""
-    if keeps_terminal(plan):
-        return {}
-    why = "ranks write into a pipe"
-    told = {} if plan.environ.get("PYTHONUNBUFFERED") else {"PYTHONUNBUFFERED": Setting("1", why)}
-    if os.isatty(1) and os.isatty(2):
-        size = shutil.get_terminal_size()
-        wanted = {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
-        if "NO_COLOR" not in plan.environ and plan.environ.get("TERM", "dumb") != "dumb":
-            wanted["FORCE_COLOR"] = "1"
-        told |= {
-            name: Setting(value, f"{why}, and it is shown on a terminal")
-            for name, value in wanted.items()
-            if name not in plan.environ
-        }
-    return told
-
-
-def _completed(told: dict[str, Any], run: Supervisor) -> dict[str, Any]:
+def _completed(begun: dict[str, Any], run: Supervisor) -> dict[str, Any]:
     """Return what run.json says of a launch that is over, from what it said at the beginning."""
     outcome = run.outcome
     entries = [
@@ -412,4 +347,4 @@ def _completed(told: dict[str, Any], run: Supervisor) -> dict[str, Any]:
         "notes": outcome.notes,
         "launcher_words": run.children.afterwards.decode(errors="replace"),
     }
-    return record.ended({**told, **more}, outcome.code, time.time(), stopped=outcome.stopped)
+    return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)

@@ -81,8 +81,9 @@ class Control:
 
     @property
     def variable(self) -> str:
-        """Value of ``EZPZ_CONTROL`` for the shims."""
-        assert self._listener is not None
+        """Value of ``EZPZ_CONTROL`` for the shims; empty where no agent connects by itself."""
+        if self._listener is None:
+            return ""
         return f"{self._secret}@{self._listener.getsockname()[1]}@{','.join(self._addresses)}"
 
     @property

@@ -1,0 +1,173 @@
+"""Run ``ezpz launch``: read the options, build the plan, start it, and return the exit code of the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from ezpz.cluster.network import route_to
+from ezpz.cluster.probe import is_here
+from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
+from ezpz.launch import record
+from ezpz.launch.contract import cores
+from ezpz.launch.folder import private_folder
+from ezpz.launch.options import Wishes, parse
+from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.run.control import Control
+from ezpz.launch.run.failures import Limits
+from ezpz.launch.run.supervisor import PORT_TAKEN
+from ezpz.launch.run.terminal import Screen
+from ezpz.launch.starting import Start
+from ezpz.launch.wall import Wall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ezpz.launch.plan import LaunchPlan
+
+__all__ = ["main"]
+
+_MOST_STARTS = 5  # of a launch whose port is taken on another host each time
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``launch`` and return its exit code."""
+    try:
+        return _launch(parse(sys.argv[1:] if argv is None else argv, os.environ))
+    except EzpzError as error:
+        return end_with(error)
+    except BrokenPipeError:
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
+        return 128 + signal.SIGINT
+
+
+def _say(text: str) -> None:
+    """Print a line of ours on stderr: stdout belongs to the program."""
+    try:
+        print(f"ezpz: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # it is not read any more; the run continues
+
+
+def _launch(options: Wishes) -> int:
+    builder = PlanBuilder(survey(options), options)
+    if not options.command or options.dry_run or options.explain or options.json:
+        return _show(builder, options)
+    missing = _missing(builder, options.command[0])
+    if missing:
+        return missing
+    for note in builder.notes:
+        _say(f"note: {note}")
+    return _run(builder, options)
+
+
+def _show(builder: PlanBuilder, options: Wishes) -> int:
+    """Print the plan that would be started; the host file named in its lines stays, so that they can be pasted."""
+    if builder.needs_hostfile:
+        builder.write_hostfile(private_folder(f"dry-run-{os.getpid()}"))
+    with builder.choose_rendezvous(must_know=False) as rendezvous:
+        plan = builder.build(rendezvous)
+    if rendezvous.note:
+        _say(f"note: {rendezvous.note}")
+    if options.json or options.explain:
+        from ezpz.launch.explain import as_json, as_text  # a launch needs neither json nor textwrap
+
+        print(as_json(plan) if options.json else as_text(plan))
+    else:
+        print("\n".join(plan.lines()))
+    return 0
+
+
+def _missing(builder: PlanBuilder, program: str) -> int:
+    """Return 127 or 126 when the program cannot run here, where it can be known before anything starts."""
+    if not builder.is_here or shutil.which(program):
+        return 0
+    if os.path.exists(program) or shutil.which(program, mode=os.F_OK):
+        return _refuse(program, "it is not executable", 126)
+    return _refuse(program, "it is not found on PATH", 127)
+
+
+def _refuse(program: str, reason: str, code: int) -> int:
+    hint = f" Try `launch python3 {program}`." if program.endswith(".py") else ""
+    _say(f"cannot run {program} (from the command line): {reason}; expected a program.{hint}")
+    return code
+
+
+def _announce(plan: LaunchPlan) -> None:
+    placement, devices = plan.placement, plan.devices
+    ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
+    hosts = f"{len(placement.hosts)} hosts from {first} on" if several else first
+    device = f"{devices.count} {devices.kind} devices per host" if devices and devices.count else "cpu"
+    _say(f"{ranks} rank{'s'[: ranks > 1]} on {hosts} ({placement.origin}), {device}")
+    through = ""
+    if several:
+        route = route_to(plan.address.value)
+        through = f" through {route.interface}" if route.interface not in {"", "lo"} else ""
+    site = f", site {plan.site.name}" if plan.site else ""
+    log_dir = plan.agent_settings["log_dir"]
+    logs = f", logs in {log_dir}" if log_dir else ""
+    meeting = f"rendezvous at {plan.address.value}:{plan.port.value}{through}"
+    _say(f"{plan.flavour_name} launcher ({plan.choice.reason}), {meeting}{site}{logs}")
+    if device == "cpu" and not several and ranks > cores():
+        _say(f"note: {ranks} ranks share {cores()} cores")
+
+
+def _run(builder: PlanBuilder, options: Wishes) -> int:
+    """Run to the end, and return the exit code of the launch."""
+    began = time.time()
+    folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
+    if note:
+        _say(f"note: {note}")
+    hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-") if builder.needs_hostfile else ""
+    limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
+    screen = Screen(builder.survey.placement.world_size, label=options.label)
+    wall = Wall(builder.survey.allocation, builder.environ)
+    try:
+        if hostfiles:
+            builder.write_hostfile(hostfiles)
+
+        def start(plan: LaunchPlan, control: Control) -> int:
+            return Start(plan, control, limits, screen, folder=folder, wall=wall, began=began).run()
+
+        return _start_until_met(builder, start)
+    finally:
+        screen.close()
+        wall.close()
+        if hostfiles:
+            shutil.rmtree(hostfiles, ignore_errors=True)
+
+
+def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control], int]) -> int:
+    """Start the ranks; again, with another plan, where another program holds the port on the first host."""
+    allocation = builder.survey.allocation
+    # A scheduler vouches for its hosts where this one is none of them.
+    must_know = not allocation.job_id or any(map(is_here, allocation.hosts))
+    for attempt in range(_MOST_STARTS):
+        with builder.choose_rendezvous(must_know=must_know) as rendezvous:
+            control = Control(builder.agent_settings, builder.control_addresses())
+            plan = builder.build(rendezvous, control.variable)
+            if not attempt:
+                _announce(plan)
+                if rendezvous.note:
+                    _say(f"note: {rendezvous.note}")
+            code = start(plan, control)
+        if code != PORT_TAKEN:
+            return code
+        port, origin = plan.port
+        first = plan.placement.hosts[0]
+        if origin == "MASTER_PORT":
+            raise UsageError(
+                f"cannot use port {port} (from MASTER_PORT): it is taken on {first}; expected a free one. "
+                "Run `unset MASTER_PORT`, or set another."
+            )
+        _say(f"port {port} is taken on {first}; starting again with another")
+    raise LaunchError(
+        f"no free port on {builder.survey.placement.hosts[0]} in {_MOST_STARTS} starts (ports below 32000); expected one. "
+        "Set MASTER_PORT to a free one."
+    )
