@@ -6,7 +6,8 @@ from datetime import datetime
 import pytest
 
 from ezpz.errors import UsageError
-from ezpz.track.folder import RunFile, make_folder, now, write_atomically
+from ezpz.files import write_whole
+from ezpz.track.folder import RunFile, make_folder, now
 
 STAMP = "2026-11-20-162001"
 
@@ -46,14 +47,14 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
 def test_a_failed_write_leaves_the_old_file_and_no_draft(tmp_path, monkeypatch):
     path = tmp_path / "run.json"
-    write_atomically(path, b"old")
+    write_whole(path, b"old", sync=True)
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
+        write_whole(path, b"new", sync=True)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

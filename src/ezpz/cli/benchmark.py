@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
 from ezpz.cli_parser import VerbParser
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
+from ezpz.files import write_whole
 from ezpz.launch.contract import cores
 from ezpz.launch.options import count, word
-from ezpz.track.facts import git_commit, read_text
-from ezpz.track.folder import make_folder, now, write_atomically
+from ezpz.track.facts import git_commit, text_of
+from ezpz.track.folder import make_folder, now
 from ezpz.track.report import write_report
 from ezpz.track.report.markup import duration, shown
 from ezpz.track.report.tables import section, table
@@ -278,7 +279,7 @@ def _bar(entry: dict[str, Any]) -> str:
 _LISTED = 4  # hosts that are named; of more, the first and their number
 
 
-def describe(found: Survey, read: Callable[[str], str] = read_text) -> dict[str, Any]:
+def describe(found: Survey, read: Callable[[str], str] = text_of) -> dict[str, Any]:
     """Return the machine as JSON holds it; None where something is not known.
 
     Args:
@@ -429,7 +430,7 @@ def save(path: Path, text: str) -> None:
         EzpzError: It cannot be written.
     """
     try:
-        write_atomically(path, text.encode("utf-8", "replace"))
+        write_whole(path, text.encode("utf-8", "replace"), sync=True)
     except OSError as error:
         raise EzpzError(
             f"cannot write {path}: {error.strerror or error}; expected space and leave to write there. What ran lies in its "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import suppress
@@ -12,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
+from ezpz.files import read_object
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.records import parse
 from ezpz.track.run import open_run
@@ -157,10 +157,9 @@ def _launch_cause(name: str) -> str:
     base = os.environ.get("XDG_STATE_HOME", "")
     state = Path(base) if os.path.isabs(base) else Path("~/.local/state").expanduser()  # noqa: PTH117  # as ezpz.launch.record
     for path in (state / "ezpz" / "launches").glob(f"*-{name.rpartition('/')[2][:8]}/run.json"):
-        with suppress(OSError, ValueError):
-            told = json.loads(path.read_bytes())
-            if isinstance(told, dict) and told.get("launch_id") == name:
-                cause = told.get("cause")
-                text = cause.get("text") if isinstance(cause, dict) else None
-                return str(text or "")
+        launch = read_object(path)
+        if launch.get("launch_id") == name:
+            cause = launch.get("cause")
+            text = cause.get("text") if isinstance(cause, dict) else None
+            return str(text or "")
     return ""

@@ -10,12 +10,13 @@ import resource
 import shutil
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ezpz.cli.simulate_verdict import explain, silence, text, verdict
 from ezpz.cli.simulate_world import World, imagine, rank_environ
 from ezpz.dist import host_memory
 from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.files import read_object
 from ezpz.launch.options import count, devices, duration
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _answer(wishes: argparse.Namespace, world: World, report: str, code: int) ->
     if code == 124 and wishes.timeout:
         _tell(f"the script still ran after {wishes.timeout:g} s (from --timeout); it was ended, and there is no answer")
         return code
-    told = _read(report)
+    told = read_object(report)
     if code:
         taken = max(told.get("resident", 0), _taken())
         _tell(explain(code, told, taken, host_memory.total(), data=wishes.data))
@@ -157,15 +158,6 @@ def _taken() -> int:
     """Return the most bytes that one of the processes that have ended had at once."""
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024  # getrusage(2): bytes on macOS, kilobytes elsewhere
-
-
-def _read(report: str) -> dict[str, Any]:
-    try:
-        with open(report, encoding="utf-8") as file:  # noqa: PTH123  # one small file
-            told = json.load(file)
-    except FileNotFoundError:
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _missing(program: str) -> int:

@@ -10,6 +10,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import read_object, write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -18,24 +20,17 @@ __all__ = ["keep", "kept", "state_of"]
 
 def kept(environ: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return what is kept under a name; empty when nothing is."""
-    try:
-        with open(_path(environ, name), encoding="utf-8") as file:
-            told = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
+    return read_object(_path(environ, name))
 
 
 def keep(environ: Mapping[str, str], name: str, value: Mapping[str, Any]) -> None:
-    """Keep a value under a name; renamed into place, because others may be reading."""
+    """Keep a value under a name."""
     path = _path(environ, name)
     if not (environ.get("XDG_CACHE_HOME") or os.path.isdir(environ.get("HOME", ""))):
         return  # a service without a home: none is made for it
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
-            json.dump(value, file)
-        os.replace(file.name, path)
+        write_whole(path, json.dumps(value))
     except OSError:
         pass  # the time is spent again next time
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ezpz.files import read_text as read
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.cluster.allocation import Read, Run
@@ -20,15 +22,6 @@ def is_here(host: str) -> bool:
 __all__ = ["ask", "host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
 
 _TIME_LIMIT = 5.0  # seconds: a scheduler or driver tool that takes longer must not hold up a launch
-
-
-def read(path: str) -> str | None:
-    """Return the text of a file, or None when it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # pathlib costs a launch 10 ms
-            return file.read()
-    except (OSError, ValueError):  # ValueError: a path with a NUL, from a garbage variable
-        return None
 
 
 def run(argv: list[str]) -> str | None:

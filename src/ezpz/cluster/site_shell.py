@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster.site import load
 from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.files import Replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -216,17 +217,9 @@ def _without_gaps(text: str) -> str:
 
 
 def _replace(path: str, text: str) -> None:
-    from tempfile import NamedTemporaryFile
-
-    with NamedTemporaryFile("w", encoding="utf-8", newline="", dir=os.path.dirname(path), delete=False) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.chmod(file.name, os.stat(path).st_mode & 0o7777)
-            os.replace(file.name, path)
-        except BaseException:  # also Ctrl-C: the half-written file goes, whatever came
-            os.unlink(file.name)
-            raise
+    with Replacement(path) as file:
+        os.fchmod(file.fileno(), os.stat(path).st_mode & 0o7777)
+        file.write(text.encode())
 
 
 if __name__ == "__main__":

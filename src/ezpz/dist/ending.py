@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.siblings import is_supervised
 from ezpz.errors import EzpzError
+from ezpz.files import write_whole
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ def _answer(descriptor: int, path: Path) -> None:
         try:
             # Collectives, not only active ones, without stacks: those cost over a second of the two that are waited for.
             trace = c10d._dump_fr_trace(True, False, False)  # noqa: SLF001  # as above
-            unfinished = path.with_name(f".{path.name}.part")
-            unfinished.write_bytes(trace)
-            unfinished.replace(path)  # who sees it sees it whole
+            write_whole(path, trace)
         except (AttributeError, OSError, RuntimeError, TypeError) as error:  # another torch, or a full disk
             get_logger(__name__).warning(f"no flight recorder's dump in {path}: {error}")
 

@@ -16,6 +16,8 @@ import resource
 import sys
 from pathlib import Path
 
+from ezpz.files import read_text
+
 __all__ = ["cpu_model", "current", "peak", "reset_peak", "total"]
 
 _PROC = Path("/proc")
@@ -81,7 +83,4 @@ def _limits() -> list[int]:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return read_text(path) or ""

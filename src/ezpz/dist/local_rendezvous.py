@@ -7,14 +7,14 @@ Needed when nobody set ``MASTER_*``: a bare ``mpiexec -n 3 python3 script.py``. 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.dist.siblings import starter
-from ezpz.errors import RendezvousError
+from ezpz.errors import MachineError, RendezvousError
+from ezpz.files import private_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,28 +40,16 @@ class Point:
     """A place to meet; a context manager so that rank 0 never leaves the file behind."""
 
     def __init__(self, name: str) -> None:
-        folder = Path(tempfile.gettempdir()) / f"ezpz-{os.getuid()}"
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            owner = folder.stat().st_uid
-        except OSError as error:
-            raise RendezvousError(
-                f"cannot use {folder} (from TMPDIR): {error.strerror}; expected a folder of this user. Set TMPDIR to a "
-                "folder that you may write."
-            ) from None
-        if owner != os.getuid():
-            raise RendezvousError(
-                f"cannot use {folder} (from TMPDIR): it belongs to another user; expected a folder of this user. "
-                "Set TMPDIR to a folder of your own."
-            )
-        self.path = folder / f"meeting-{name}"
+            folder = private_folder()
+        except MachineError as error:
+            raise RendezvousError(str(error)) from None
+        self.path = Path(folder) / f"meeting-{name}"
         self._published = False
 
     def publish(self, port: int) -> None:
         """Write the port so that readers see the whole line or nothing."""
-        temporary = self.path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(f"{port} {os.getpid()}\n", encoding="utf-8")
-        temporary.replace(self.path)
+        write_whole(self.path, f"{port} {os.getpid()}\n")
         self._published = True
 
     def wait(self, deadline: float, check: Callable[[], object] = bool) -> int:

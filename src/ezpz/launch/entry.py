@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
+from ezpz.files import private_folder
 from ezpz.launch import record
 from ezpz.launch.contract import cores
-from ezpz.launch.folder import private_folder
 from ezpz.launch.options import Wishes, parse
 from ezpz.launch.planning import PlanBuilder, survey
 from ezpz.launch.run.control import Control

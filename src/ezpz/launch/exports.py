@@ -17,8 +17,8 @@ from ezpz.cluster import detect, probe
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
+from ezpz.files import private_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
-from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, Survey, survey, untold_job
 
@@ -155,7 +155,7 @@ def state_file(environ: Mapping[str, str], scheduler: str, job: str) -> str:
 
 
 def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> None:
-    """Write the scheduler's variables of this shell and our answer; private from its first byte, renamed into place.
+    """Write the scheduler's variables of this shell and our answer, for this user alone.
 
     Raises:
         OSError: The folder cannot be written.
@@ -165,10 +165,8 @@ def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> No
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     _forget_old(folder)
-    new = f"{path}.{os.getpid()}"
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    os.replace(new, path)
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+    write_whole(path, "".join(lines), private=True)
 
 
 def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) -> tuple[dict[str, str], str]:

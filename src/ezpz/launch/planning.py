@@ -13,12 +13,12 @@ from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
+from ezpz.files import private_folder, write_lines
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
 from ezpz.launch.flavours import FLAVOURS
 from ezpz.launch.flavours.request import Setting
-from ezpz.launch.folder import private_folder, write_lines
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.master import addresses, choose_rendezvous
 from ezpz.launch.placement import place

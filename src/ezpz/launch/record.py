@@ -18,8 +18,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz import proc
-from ezpz.errors import LaunchError, UsageError
-from ezpz.launch.folder import private_folder, write_whole
+from ezpz.errors import MachineError, UsageError
+from ezpz.files import private_folder, read_object, write_whole
 from ezpz.launch.run.world import Stages
 from ezpz.redact import redact_argv
 
@@ -55,8 +55,8 @@ class Index:
         entry = {**told, "launch_id": launch_id, "pid": pid, "born": _born(pid), "place": _place()}
         try:
             path = os.path.join(private_folder("launches"), launch_id.replace("/", "+") + ".json")
-            write_whole(path, json.dumps(entry))
-        except (OSError, LaunchError):
+            write_whole(path, json.dumps(entry), private=True)
+        except (OSError, MachineError):
             return
         self._path = path
 
@@ -67,20 +67,20 @@ class Index:
             self._path = ""
             try:
                 self.running()
-            except (OSError, LaunchError):
+            except (OSError, MachineError):
                 pass  # the next to look will do it
 
     def running(self) -> list[dict[str, Any]]:
         """Return the running launches, the oldest first; files of those that are over are removed.
 
         Raises:
-            LaunchError: The folder is not this user's.
+            MachineError: The folder is not this user's.
         """
         folder = private_folder("launches")
         found = []
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
-            entry = _read(path) if name.endswith(".json") else {}
+            entry = read_object(path) if name.endswith(".json") else {}
             if entry.get("place") != _place():
                 continue  # of another host or container with the same TMPDIR: not ours to judge
             if is_running(entry):
@@ -94,17 +94,6 @@ def is_running(entry: Mapping[str, Any]) -> bool:
     """Tell whether the process that wrote an entry still lives."""
     pid = entry.get("pid")
     return isinstance(pid, int) and pid > 0 and bool(entry.get("born")) and _born(pid) == entry["born"]
-
-
-def _read(path: str) -> dict[str, Any]:
-    import json
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _remove(path: str) -> None:
@@ -167,7 +156,7 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
         reason = f"{base}: {reason}"
     try:
         base = private_folder("records")
-    except LaunchError as error:
+    except MachineError as error:
         return "", f"no record of this launch is kept: {reason}; {error}"
     folder = os.path.join(base, name)
     again = _made(folder, 0o700)
@@ -237,7 +226,7 @@ def write(folder: str, told: Mapping[str, Any]) -> str:
         return ""
     path = os.path.join(folder, "run.json")
     try:
-        write_whole(path, json.dumps(told, indent=1) + "\n")
+        write_whole(path, json.dumps(told, indent=1) + "\n", private=True)
     except OSError as error:
         return f"cannot write {path}: {error.strerror}"
     return ""

@@ -13,9 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import LaunchError
+from ezpz.files import private_folder
 from ezpz.launch import record
 from ezpz.launch.flavours.ssh import leader_line
-from ezpz.launch.folder import private_folder
 from ezpz.launch.host import connection, process_tree
 from ezpz.launch.host.connection import pair
 from ezpz.launch.host.payload import pack

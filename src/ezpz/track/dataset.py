@@ -19,8 +19,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError, UsageError
+from ezpz.files import write_whole
 from ezpz.track.columns import Column, build_columns
-from ezpz.track.folder import write_atomically
 from ezpz.track.over_ranks.rank_columns import rank_columns
 from ezpz.track.run import open_run
 from ezpz.track.values import encode
@@ -99,7 +99,7 @@ def _cell(value: Value | None) -> object:
 
 def _save(path: Path, data: bytes) -> None:
     try:
-        write_atomically(path, data)
+        write_whole(path, data, sync=True)
     except OSError as error:
         raise TrackError(
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "

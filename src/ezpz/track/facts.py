@@ -16,6 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ezpz import proc
+from ezpz.files import read_text
 from ezpz.progress import reached
 from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
 
@@ -40,15 +41,12 @@ _SHOWN = re.compile(
 _NVIDIA = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 
 
-def read_text(path: str) -> str:
+def text_of(path: str) -> str:
     """Return a small file's text, empty where there is none."""
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""
+    return read_text(path) or ""
 
 
-def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] = read_text) -> dict[str, object]:
+def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] = text_of) -> dict[str, object]:
     """Return what ``run.json`` says about the machine.
 
     Args:
@@ -132,9 +130,9 @@ __all__ = [
     "collect_facts",
     "flatten",
     "git_commit",
-    "read_text",
     "redact_config",
     "script_name",
+    "text_of",
     "timeline",
 ]
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
+from ezpz.files import write_whole
 from ezpz.track.writer_lock import birth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RunFile", "check_schema", "make_folder", "now", "run_name", "write_atomically"]
+__all__ = ["RunFile", "check_schema", "make_folder", "now", "run_name"]
 
 SCHEMA = 1
-_drafts = count()
 
 
 def now() -> str:
@@ -93,24 +93,6 @@ def _unusable(folder: Path, outdir: object, reason: str | None) -> UsageError:
         f"cannot use the run folder: {folder}: {reason} (from {source}); expected a folder that can be written. "
         f"Use History(outdir=...) with another one."
     )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file in one move: a reader, and a crash at any moment, finds the old content or the new.
-
-    Raises:
-        OSError: The file cannot be written; the old one is untouched.
-    """
-    # A signal's handler may write the same file in the middle of this.
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{next(_drafts)}.tmp")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def check_schema(facts: Mapping[str, object], path: Path) -> None:
@@ -178,7 +160,7 @@ class RunFile:
         Raises:
             OSError: The file cannot be written; the old one is untouched.
         """
-        write_atomically(self.path, (json.dumps(self.facts, indent=2) + "\n").encode())
+        write_whole(self.path, json.dumps(self.facts, indent=2) + "\n", sync=True)
 
     def end(self, state: str, paths: Mapping[str, Path], problems: list[str], cause: str = "") -> None:
         """Write how the run ended.

@@ -10,7 +10,7 @@ import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.folder import write_atomically
+from ezpz.files import write_whole
 from ezpz.track.series import Series, captions, limits, thin
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def save_both(png: Path, svg: Path, figure: Any) -> None:
     for path, form, metadata in ((png, "png", {"Software": None}), (svg, "svg", {"Date": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
-        write_atomically(path, buffer.getvalue())
+        write_whole(path, buffer.getvalue(), sync=True)
 
 
 def _draw(series: Series, stamp: str) -> Any:

@@ -5,13 +5,13 @@ Nothing here loads torch, takes a lock or writes.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.files import read_object
 from ezpz.track.folder import check_schema
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.table import Table, counted, gather
@@ -63,7 +63,7 @@ class Run:
 
 def is_run(folder: Path) -> bool:
     """Tell whether a folder holds a run: ``run.json`` of a history, or a journal."""
-    return (folder / "metrics.jsonl").is_file() or bool(_facts(folder).get("name"))
+    return (folder / "metrics.jsonl").is_file() or bool(read_object(folder / "run.json").get("name"))
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
@@ -83,7 +83,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     path = path.parent if path.is_file() else path
     if not path.is_dir():
         raise UsageError(f"no run folder: {path} (from the command line); expected one. `ezpz runs` lists them.")
-    facts = _facts(path)
+    facts = read_object(path / "run.json")  # empty when it is lost: the journal can do without
     check_schema(facts, path / "run.json")
     if not (path / "metrics.jsonl").is_file() and not facts.get("name"):
         inside = sorted(item.parent for item in path.glob("*/**/metrics.jsonl"))
@@ -93,14 +93,6 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         )
     state, cause = _state(path, facts)
     return Run(path, facts, str(facts.get("name") or path.name), state, cause)
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads((folder / "run.json").read_bytes())
-    except (OSError, ValueError):  # lost, or of a crash before there were atomic writes: the journal can do without
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _state(folder: Path, facts: dict[str, Any]) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import MachineError, UsageError
+from ezpz.files import write_whole
 
 if TYPE_CHECKING:
     from ezpz.dist.simulate.fake_tensors import Dataless
@@ -140,10 +141,7 @@ def write_report(path: str, ranks: Ranks, device: Any, watch: Watch | None, data
         "made_up_at": dataless.made_up.first if dataless else "",
         "allocator": _allocator(device),
     }
-    new = f"{path}.{os.getpid()}"
-    with open(new, "w", encoding="utf-8") as file:  # noqa: PTH123  # runs while the interpreter ends: as little as possible
-        json.dump(told, file)
-    os.replace(new, path)  # noqa: PTH105  # as above
+    write_whole(path, json.dumps(told))
 
 
 def _resident() -> int:

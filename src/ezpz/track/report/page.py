@@ -14,7 +14,8 @@ from importlib.resources import files
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ezpz.track.folder import now, write_atomically
+from ezpz.files import write_whole
+from ezpz.track.folder import now
 from ezpz.track.names import group_names
 from ezpz.track.report.breakdown import breakdown
 from ezpz.track.report.by_rank import counting_windows, loss_band, slowest_key
@@ -67,7 +68,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
         OSError: The file cannot be written.
     """
     target = run.folder / "report.html" if path is None else path
-    write_atomically(target, build_page(run).encode("utf-8", "replace"))
+    write_whole(target, build_page(run).encode("utf-8", "replace"), sync=True)
     return target
 
 

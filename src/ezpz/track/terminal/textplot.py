@@ -17,8 +17,8 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.files import write_whole
 from ezpz.track.axes import log_ticks, nice_ticks, shortened, step_ticks
-from ezpz.track.folder import write_atomically
 from ezpz.track.series import Series, captions, limits, logged, thin
 from ezpz.track.terminal.width import centered, cleaned, fit, to_ascii, wrapped
 
@@ -82,7 +82,7 @@ def save_text(path: Path, series: Series, stamp: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_atomically(path, render(series, stamp).encode())
+    write_whole(path, render(series, stamp).encode(), sync=True)
 
 
 def draw(lines: Sequence[Series], title: str, how: Drawing) -> list[str]:

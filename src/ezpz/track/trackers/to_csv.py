@@ -15,6 +15,8 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import Replacement
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -87,14 +89,12 @@ class CsvTracker:
 
     def _write_anew(self, *, drop_last: bool) -> None:
         """Write the header and the lines so far, with an empty cell for each column that they lack, in one move."""
-        draft = self._path.with_name(f".{self._path.name}.tmp")
-        with draft.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
+        with Replacement(self._path) as file, io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+            writer = csv.writer(text, lineterminator="\n")
             writer.writerow(self._columns)
             if self._path.exists():
                 with self._path.open(newline="", encoding="utf-8") as old:
                     self._copy(csv.reader(old), writer, drop_last=drop_last)
-        draft.replace(self._path)
 
     def _copy(self, reader: Any, writer: Any, *, drop_last: bool) -> None:
         next(reader, None)  # the old header

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.files import read_object
 
 if TYPE_CHECKING:
     import os
@@ -162,12 +163,9 @@ def _told_beside(path: Path) -> dict[str, str]:
     """Return bos_token and eos_token of the files that lie beside a tokenizer.json; a file that is none of these tells nothing."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        try:
-            told = json.loads((path.parent / name).read_bytes())
-        except (OSError, ValueError):
-            continue
-        for key in ("bos_token", "eos_token") if isinstance(told, dict) else ():
-            token = told.get(key)
+        beside = read_object(path.parent / name)
+        for key in ("bos_token", "eos_token"):
+            token = beside.get(key)
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
                 found[key] = token

@@ -1,0 +1,119 @@
+"""Read and write small files whole, and make private folders.
+
+A file that others may read at any moment is written beside its place and renamed into it: a reader, and a crash at any
+moment, finds the old content or the new. Cheap to import, because every launch does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ezpz.errors import MachineError
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from io import BufferedWriter
+    from typing import Any, Literal
+
+    Path = str | os.PathLike[str]
+
+__all__ = ["Replacement", "private_folder", "read_object", "read_text", "write_lines", "write_whole"]
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a file; None when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except (OSError, ValueError):  # ValueError: a path with a NUL, from a garbage variable
+        return None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty when the file is missing, broken or holds something else."""
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_lines(path: str, lines: Iterable[str]) -> str:
+    """Write a file and return its path."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return path
+
+
+def write_whole(path: Path, content: str | bytes, *, private: bool = False, sync: bool = False) -> None:
+    """Write a file in one move, with the options of `Replacement`.
+
+    Raises:
+        OSError: It cannot be written; what was there before is untouched.
+    """
+    with Replacement(path, private=private, sync=sync) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+class Replacement:
+    """A binary file to write, which takes its place when the ``with`` block ends, and is removed when that fails.
+
+    Args:
+        path: Its place.
+        private: Only this user may read it, from its first byte on.
+        sync: Wait until it is on the disk, so that it outlives a crash of the host.
+    """
+
+    def __init__(self, path: Path, *, private: bool = False, sync: bool = False) -> None:
+        self._path = os.fspath(path)
+        self._sync = sync
+        self._mode = 0o600 if private else 0o666
+        # No other process, thread, host or signal handler that writes the same file at this moment has the same draft.
+        folder, name = os.path.split(self._path)
+        self._draft = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
+
+    def __enter__(self) -> BufferedWriter:
+        descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
+        self._file = open(descriptor, "wb")  # closed by __exit__
+        return self._file
+
+    def __exit__(self, error: object, *_: object) -> Literal[False]:
+        done = False
+        try:
+            with self._file:
+                if self._sync and error is None:
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+            if error is None:
+                os.replace(self._draft, self._path)
+                done = True
+        finally:
+            if not done:
+                os.unlink(self._draft)
+        return False
+
+
+def private_folder(name: str = "") -> str:
+    """Return a folder of this user alone, ``$TMPDIR/ezpz-UID`` or one in it; made when absent.
+
+    Raises:
+        MachineError: It cannot be made, or belongs to another user.
+    """
+    import tempfile
+
+    folder = path = os.path.join(tempfile.gettempdir(), f"ezpz-{os.getuid()}")
+    try:
+        for path in (folder, os.path.join(folder, name)) if name else (folder,):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            if os.stat(path).st_uid != os.getuid():
+                raise PermissionError(1, "it belongs to another user")
+    except OSError as error:
+        raise MachineError(
+            f"cannot use the temporary folder {folder} (from TMPDIR): {error.strerror}; expected a folder of this user. "
+            "Set TMPDIR to a folder of your own that you may write."
+        ) from None
+    return path
