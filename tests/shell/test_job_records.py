@@ -217,7 +217,7 @@ def test_of_two_schedulers_the_nearest_daemon_counts(both, above, taken):
         ("s2", "slurm", "only its job holds this host"),
         ("p1", "pbs", "only its job holds this host"),
         ("p2.elsewhere", "pbs", "only its job holds this host"),
-        ("login", "slurm", "nothing tells which"),
+        ("login", "slurm", "no sign which is the inner one"),
     ],
 )
 def test_else_the_job_that_holds_this_host(both, host, taken, why):

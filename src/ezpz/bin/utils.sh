@@ -6,38 +6,55 @@
 #     launch python3 -m ezpz.test_dist        # every rank on every device of the job
 #
 # reads     EZPZ_PYTHON EZPZ_VENV_DIR EZPZ_SOURCE EZPZ_CONSTRAINTS EZPZ_NGPU_PER_HOST EZPZ_SITE EZPZ_MODULES
-#           VIRTUAL_ENV CONDA_PREFIX CONDA_EXE LOADEDMODULES MODULEPATH MODULESHOME LMOD_PKG XDG_CONFIG_HOME HOME PBS_* SLURM_* FLUX_*
-#           *_proxy TMPDIR USER, the variables of the site block, and whatever pip reads
-# sets      EZPZ_UTILS (this file, when it has a path), EZPZ_READY (the python3 known to import ezpz), EZPZ_SETTLED (its modules)
-# exports   EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS; on a site with a proxy http_proxy https_proxy no_proxy
-#           NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH
+#           VIRTUAL_ENV CONDA_PREFIX CONDA_EXE LOADEDMODULES MODULEPATH MODULESHOME LMOD_PKG XDG_CONFIG_HOME HOME
+#           PBS_* SLURM_* FLUX_* *_proxy TMPDIR USER, the variables of the site block, and whatever pip reads
+# sets      EZPZ_UTILS (this file, when it has a path), EZPZ_READY (the python3 known to import ezpz),
+#           EZPZ_SETTLED (the site, environment and modules that are set up already)
+# exports   EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH;
+#           on a site with a proxy http_proxy https_proxy no_proxy
 # returns   2: something that the user named is wrong; 125: the machine, the index or the scheduler;
 #           130: interrupted; otherwise the code of the command that ran. Nothing here exits a shell.
 #
-# Rules for whoever edits this file. Functions are written `function name {`, because `name() {` breaks where
-# `name` is an alias; programs run through `command`, because aliases are expanded while this file is read.
-# Public functions begin with `emulate -L sh`, so that zsh splits words as bash does. Only what both shells
-# know is used: no arrays, no [[ ]]. A probe that may fail stands in `if` or before `||`, because the user's
-# `set -e` holds in here too. `local` and `$( )` stand on two lines: together they hide the exit code.
+# Rules for whoever edits this file:
+# - Functions are written `function name {`, because `name() {` breaks where `name` is an alias; programs run through
+#   `command`, because aliases are expanded while this file is read.
+# - Public functions begin with `emulate -L sh`, so that zsh splits words as bash does. Only what both shells know is
+#   used: no arrays, no [[ ]].
+# - A command that may fail is in `if` or before `||`, because the user's `set -e` is in force here too. `local` and
+#   `$( )` are on two lines: together they hide the exit code.
+# - A function that answers with more than one word sets variables that its public caller has declared local; the
+#   comment above the function names them.
 
 # shellcheck disable=SC1090,SC1091,SC2034,SC2254  # files of others; patterns in variables; locals that callees set
 { # A download that was cut short is a syntax error here, and then defines nothing.
 
-# ---- words ---------------------------------------------------------------------------------------------------------
+# ---- messages and paths ---------------------------------------------------------------------------------------------
 function ezpz__log { printf '[ezpz] %s\n' "$*" >&2; }
-# ezpz__err CODE TEXT: the one line of a failure. Used as `ezpz__err 2 "…" || return`.
-function ezpz__err { ezpz__log "error: $2"; return "$1"; }
-# The program that PATH leads to; `command -v` would answer with aliases and functions.
+
+# ezpz__err CODE PART…: prints the one line of a failure and returns CODE. Used as `ezpz__err 2 "…" "…" || return`.
+function ezpz__err {
+  local code="$1"
+  shift
+  ezpz__log "error: $*"
+  return "$code"
+}
+
+# Prints the program that PATH leads to; `command -v` would answer with aliases and functions.
 function ezpz__which { if [ -n "${ZSH_VERSION:-}" ]; then whence -p "$1"; else type -P "$1"; fi; }
-# The last line of a text that says something: of a traceback, that is its cause.
+
+# Prints the last line of a text that is not blank: of a traceback, that is its cause.
 function ezpz__last_line { printf '%s\n' "$1" | command awk 'NF { last = $0 } END { print last }'; }
-# An absolute path, free of symbolic links where the folder exists.
+
+# Prints an absolute path, free of symbolic links where the folder exists.
 function ezpz__real {
-  case "$1" in /*) ;; *) set -- "$PWD/$1" ;; esac
+  case "$1" in
+    /*) ;;
+    *) set -- "$PWD/$1" ;;
+  esac
   (builtin cd -P "$1" >/dev/null 2>&1 && builtin pwd -P) || printf '%s\n' "${1%/}"
 }
 
-# ---- site: which machine this is, and its modules ------------------------------------------------------------------
+# ---- site: which machine this is ------------------------------------------------------------------------------------
 # >>> sites: made by `make sites` from cluster/sites.toml; do not edit >>>
 # ezpz__match_site variables | names NAME...
 # Sets site and site_from, or site_clash where variables of two sites are set.
@@ -57,7 +74,8 @@ function ezpz__match_site {
     case "${PBS_O_HOST:-}" in crux-*) set -- "$@" crux "PBS_O_HOST=$PBS_O_HOST" ;; esac
     case "${NERSC_HOST:-}" in perlmutter) set -- "$@" perlmutter "NERSC_HOST=$NERSC_HOST" ;; esac
     case "${LMOD_SYSTEM_NAME:-}" in perlmutter) set -- "$@" perlmutter "LMOD_SYSTEM_NAME=$LMOD_SYSTEM_NAME" ;; esac
-    case "${SLURM_CLUSTER_NAME:-}" in perlmutter) set -- "$@" perlmutter "SLURM_CLUSTER_NAME=$SLURM_CLUSTER_NAME" ;; esac
+    case "${SLURM_CLUSTER_NAME:-}" in \
+      perlmutter) set -- "$@" perlmutter "SLURM_CLUSTER_NAME=$SLURM_CLUSTER_NAME" ;; esac
     case "${LMOD_SYSTEM_NAME:-}" in frontier) set -- "$@" frontier "LMOD_SYSTEM_NAME=$LMOD_SYSTEM_NAME" ;; esac
     case "${SLURM_CLUSTER_NAME:-}" in frontier) set -- "$@" frontier "SLURM_CLUSTER_NAME=$SLURM_CLUSTER_NAME" ;; esac
     case "${SLURM_CLUSTER_NAME:-}" in lumi) set -- "$@" lumi "SLURM_CLUSTER_NAME=$SLURM_CLUSTER_NAME" ;; esac
@@ -106,7 +124,8 @@ function ezpz__match_site {
   name="${1:-}"
   case "${name%%.*}" in
     aurora-uan-[0-9]* | x4[0-9][0-9][0-9]c[0-9]s[0-9]b0n0) site=aurora ;;
-    polaris-login-[0-9]* | x300[1-9]c0s[0-9]*b[01]n0 | x301[0-6]c0s[0-9]*b[01]n0 | x310[1-9]c0s[0-9]*b[01]n0 | x311[0-2]c0s[0-9]*b[01]n0 | x320[1-9]c0s[0-9]*b[01]n0 | x321[0-2]c0s[0-9]*b[01]n0) site=polaris ;;
+    polaris-login-[0-9]* | x300[1-9]c0s[0-9]*b[01]n0 | x301[0-6]c0s[0-9]*b[01]n0 | x310[1-9]c0s[0-9]*b[01]n0 | \
+      x311[0-2]c0s[0-9]*b[01]n0 | x320[1-9]c0s[0-9]*b[01]n0 | x321[0-2]c0s[0-9]*b[01]n0) site=polaris ;;
     sophia-login-[0-9]* | sophia-gpu-[0-9]*) site=sophia ;;
     crux-login-[0-9]* | x1000c[0-9]s[0-9]b[01]n[01]) site=crux ;;
     frontier[0-9][0-9][0-9][0-9][0-9]) site=frontier ;;
@@ -121,7 +140,8 @@ function ezpz__match_site {
 # Sets what a shell needs to know of a site: words, and in site_modules alternatives of one step joined by |.
 # shellcheck disable=SC2034  # the caller has declared what is set here
 function ezpz__site_facts {
-  site_scheduler='' site_module_use='' site_modules='' site_conda='' site_prepend_from='' site_proxy='' site_no_proxy='' site_proxy_skip=''
+  site_scheduler='' site_module_use='' site_modules='' site_conda='' site_prepend_from='' site_proxy='' site_no_proxy=''
+  site_proxy_skip=''
   case "${1:-}" in
     aurora)
       site_scheduler='pbs'
@@ -136,7 +156,8 @@ function ezpz__site_facts {
       site_modules='conda'
       site_conda='base'
       site_proxy='http://proxy.alcf.anl.gov:3128'
-      site_no_proxy='admin,polaris-adminvm-01,localhost,*.cm.polaris.alcf.anl.gov,polaris-*,*.polaris.alcf.anl.gov,*.alcf.anl.gov'
+      site_no_proxy='admin,polaris-adminvm-01,localhost,*.cm.polaris.alcf.anl.gov,polaris-*,'
+      site_no_proxy+='*.polaris.alcf.anl.gov,*.alcf.anl.gov'
       ;;
     sophia)
       site_scheduler='pbs'
@@ -155,7 +176,8 @@ function ezpz__site_facts {
       ;;
     frontier)
       site_scheduler='slurm'
-      site_modules='PrgEnv-gnu/8.7.0|PrgEnv-gnu cpe/26.03|cpe miniforge3/23.11.0-0|miniforge3 rocm/7.1.1|rocm rccl-net-plugin craype-accel-amd-gfx90a'
+      site_modules='PrgEnv-gnu/8.7.0|PrgEnv-gnu cpe/26.03|cpe miniforge3/23.11.0-0|miniforge3 '
+      site_modules+='rocm/7.1.1|rocm rccl-net-plugin craype-accel-amd-gfx90a'
       site_prepend_from='LD_LIBRARY_PATH=CRAY_LD_LIBRARY_PATH'
       site_proxy='http://proxy.ccs.ornl.gov:3128/'
       site_no_proxy='localhost,127.0.0.0/8,*.ccs.ornl.gov'
@@ -189,538 +211,1184 @@ function ezpz__site_facts {
   esac
 }
 # <<< sites <<<
+
 # Prints what this host is called, lower case, its own name first, without asking a network or a scheduler.
 function ezpz__host_names {
   command cat /etc/hosts /etc/resolv.conf 2>/dev/null | command awk -v node="$(command uname -n 2>/dev/null)" '
-    BEGIN { node = tolower(node) } { $0 = tolower($0); sub(/#.*/, "") }
+    BEGIN { node = tolower(node) }
+    { $0 = tolower($0); sub(/#.*/, "") }
     !known { for (i = 2; i <= NF; i++) if ($i == node) known = $2 }
     !domain && ($1 == "domain" || $1 == "search") { domain = $2 }
-    END { print node; if (node ~ /[.]/) exit; if (known) print known; if (domain) print node "." domain }'
+    END {
+      print node
+      if (node ~ /[.]/) exit
+      if (known) print known
+      if (domain) print node "." domain
+    }'
 }
-# Sets the site_* facts of the site $1, the user's own before ours; 1 where neither knows it.
-function ezpz__facts { { typeset -f ezpz__user_site_facts >/dev/null && ezpz__user_site_facts "$1"; } || ezpz__site_facts "$1"; }
-# ezpz__site [JOBID]: sets site (empty where it is unknown) and site_from, what told it.
-function ezpz__site {
-  local site_clash='' kind match words='' mine="${XDG_CONFIG_HOME:-${HOME:-}/.config}/ezpz/sites"; site='' site_from=''
-  if [ -r "$mine.sh" ]; then . "$mine.sh" || ezpz__err 2 "cannot use $mine.sh; expected the functions of your own sites. Type: ezpz sites --sh >'$mine.sh'" || return; fi
-  if [ -r "$mine.toml" ] && { [ ! -e "$mine.sh" ] || [ "$mine.toml" -nt "$mine.sh" ]; }; then ezpz__log "$mine.toml is newer than the shell's copy; type: ezpz sites --sh >'$mine.sh'"; fi
-  # An EZPZ_SITE that ezpz_setup_job exported for another job counts only where nothing else tells.
-  if [ -z "${EZPZ_SITE:-}" ] || [ "${EZPZ_JOBID-${1:-}}" != "${1:-}" ]; then
-    for kind in variables names; do
-      case "$kind$site$site_clash" in names) words="$(ezpz__host_names)" || : ;; esac
-      # shellcheck disable=SC2086  # the names of the host are words
-      for match in ezpz__match_user_site ezpz__match_site; do if [ -z "$site$site_clash" ] && typeset -f "$match" >/dev/null; then "$match" "$kind" $words; fi; done
-    done
+
+# Sets the site_* facts of the site $1, the user's own before the packaged ones; returns 1 where neither knows it.
+function ezpz__facts {
+  if typeset -f ezpz__user_site_facts >/dev/null && ezpz__user_site_facts "$1"; then return 0; fi
+  ezpz__site_facts "$1"
+}
+
+# Prints the names of all sites, each after a blank: the labels of the `case` in the functions that hold the facts.
+function ezpz__site_names {
+  { typeset -f ezpz__user_site_facts ezpz__site_facts || :; } | command awk '
+    $1 ~ /^[(]?[a-z0-9_-]+[)]$/ { gsub(/[()]/, "", $1); names = names " " $1 }
+    END { print names }'
+}
+
+# Defines the functions of the user's own sites, if there are any.
+function ezpz__read_user_sites {
+  local file="${XDG_CONFIG_HOME:-${HOME:-}/.config}/ezpz/sites"
+  if [ -r "$file.sh" ]; then
+    . "$file.sh" || ezpz__err 2 "cannot use $file.sh; expected the functions of your own sites." \
+      "Type: ezpz sites --sh >'$file.sh'" || return
   fi
+  if [ -r "$file.toml" ] && { [ ! -e "$file.sh" ] || [ "$file.toml" -nt "$file.sh" ]; }; then
+    ezpz__log "$file.toml is newer than the shell's copy; type: ezpz sites --sh >'$file.sh'"
+  fi
+}
+
+# Sets site and site_from, or site_clash: from variables that one machine sets, else from the names of this host.
+function ezpz__recognise_site {
+  local kind match names=''
+  for kind in variables names; do
+    if [ "$kind" = names ] && [ -z "$site$site_clash" ]; then names="$(ezpz__host_names)" || :; fi
+    for match in ezpz__match_user_site ezpz__match_site; do
+      if [ -n "$site$site_clash" ]; then return 0; fi
+      # shellcheck disable=SC2086  # the names of the host are words
+      if typeset -f "$match" >/dev/null; then "$match" "$kind" $names; fi
+    done
+  done
+}
+
+# ezpz__site [JOBID]: sets site (empty where it is unknown) and site_from, where that comes from.
+function ezpz__site {
+  local site_clash=''
+  site='' site_from=''
+  ezpz__read_user_sites || return
+  # An EZPZ_SITE that ezpz_setup_job exported for another job counts only where nothing else names the site.
+  if [ -z "${EZPZ_SITE:-}" ] || [ "${EZPZ_JOBID-${1:-}}" != "${1:-}" ]; then ezpz__recognise_site; fi
   if [ -n "$site" ]; then return 0; fi
   site="${EZPZ_SITE:-}" site_from="${EZPZ_SITE:+EZPZ_SITE}"
-  case " $site_clash" in " " | *" ${site:-?} (from "*) ;; *) ezpz__err 125 "two sites at once: $site_clash; expected one. Type: export EZPZ_SITE=NAME" || return ;; esac
+  case " $site_clash" in
+    " " | *" ${site:-?} (from "*) ;;
+    *) ezpz__err 125 "two sites at once: $site_clash; expected one. Type: export EZPZ_SITE=NAME" || return ;;
+  esac
   if [ -z "$site" ] || (ezpz__facts "$site"); then return 0; fi
-  words="$({ typeset -f ezpz__user_site_facts ezpz__site_facts || :; } | command awk '$1 ~ /^[(]?[a-z0-9_-]+[)]$/ { gsub(/[()]/, "", $1); said = said " " $1 } END { print said }')"
-  ezpz__err 2 "unknown site: $site (from EZPZ_SITE); expected one of:$words. Correct or unset EZPZ_SITE."
+  ezpz__err 2 "unknown site: $site (from EZPZ_SITE); expected one of:$(ezpz__site_names)." \
+    "Correct or unset EZPZ_SITE."
 }
-# The site's proxy, where the user set none: compute hosts reach nothing without it, some login hosts nothing with it.
+
+# Exports the site's proxy, where the user set none: compute hosts reach nothing without it, some login hosts nothing
+# with it.
 function ezpz__set_proxy {
   local name
-  if [ -z "$site_proxy" ] || [ -n "${http_proxy+1}${https_proxy+1}${all_proxy+1}${HTTP_PROXY+1}${HTTPS_PROXY+1}${ALL_PROXY+1}" ]; then return 0; fi
-  for name in ${site_proxy_skip:+$(ezpz__host_names)}; do case "$name" in $site_proxy_skip) return 0 ;; esac; done
+  if [ -z "$site_proxy" ]; then return 0; fi
+  if [ -n "${http_proxy+1}${https_proxy+1}${all_proxy+1}${HTTP_PROXY+1}${HTTPS_PROXY+1}${ALL_PROXY+1}" ]; then
+    return 0
+  fi
+  for name in ${site_proxy_skip:+$(ezpz__host_names)}; do
+    case "$name" in $site_proxy_skip) return 0 ;; esac
+  done
   export http_proxy="$site_proxy" https_proxy="$site_proxy" HTTP_PROXY="$site_proxy" HTTPS_PROXY="$site_proxy"
-  if [ -n "$site_no_proxy" ] && [ -z "${no_proxy:-}${NO_PROXY:-}" ]; then export no_proxy="$site_no_proxy" NO_PROXY="$site_no_proxy"; fi
+  if [ -n "$site_no_proxy" ] && [ -z "${no_proxy:-}${NO_PROXY:-}" ]; then
+    export no_proxy="$site_no_proxy" NO_PROXY="$site_no_proxy"
+  fi
   ezpz__log "proxy: $site_proxy, of the site $site"
 }
-# Runs what the site brings (module, conda) without -e, -u and pipefail, which such code seldom survives; its words go to $said.
+
+# ---- modules: loading what a site's Python needs --------------------------------------------------------------------
+# Runs what the site brings (module, conda) without -e, -u and pipefail, which such code seldom survives. What it prints
+# is written to the file $output, which ezpz__enter_site has made.
 function ezpz__foreign {
-  local had=":${SHELLOPTS:-}:" code=0 option IFS=$' \t\n'
+  local options=":${SHELLOPTS:-}:" code=0 option IFS=$' \t\n'
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L zsh; fi # as it was written for; these options end with this function
   set +eu +o pipefail
-  "$@" >|"$said" 2>&1 </dev/null || code=$?
-  for option in errexit nounset pipefail; do case "$had" in *":$option:"*) set -o "$option" ;; esac; done
+  "$@" >|"$output" 2>&1 </dev/null || code=$?
+  for option in errexit nounset pipefail; do
+    case "$options" in *":$option:"*) set -o "$option" ;; esac
+  done
   return "$code"
 }
-# Sees to it that `module` is defined: a shell that is no login shell often lacks it.
+
+# Defines the function `module`, which a shell that is no login shell often lacks.
 function ezpz__init_module {
-  local file kind="${ZSH_VERSION:+zsh}"
-  for file in "${LMOD_PKG:-}/init/${kind:=bash}" "${MODULESHOME:-}/init/$kind" /etc/profile.d/z00_lmod.sh /etc/profile.d/lmod.sh /etc/profile.d/modules.sh \
-    /usr/share/lmod/lmod/init/$kind /opt/cray/pe/lmod/lmod/init/$kind /opt/apps/lmod/lmod/init/$kind /usr/share/Modules/init/$kind /usr/share/modules/init/$kind /opt/cray/pe/modules/default/init/$kind ''; do
+  local file kind=bash
+  if [ -n "${ZSH_VERSION:-}" ]; then kind=zsh; fi
+  for file in \
+    "${LMOD_PKG:-}/init/$kind" \
+    "${MODULESHOME:-}/init/$kind" \
+    /etc/profile.d/z00_lmod.sh \
+    /etc/profile.d/lmod.sh \
+    /etc/profile.d/modules.sh \
+    "/usr/share/lmod/lmod/init/$kind" \
+    "/opt/cray/pe/lmod/lmod/init/$kind" \
+    "/opt/apps/lmod/lmod/init/$kind" \
+    "/usr/share/Modules/init/$kind" \
+    "/usr/share/modules/init/$kind" \
+    "/opt/cray/pe/modules/default/init/$kind"; do
     if typeset -f module >/dev/null; then return 0; fi
     if [ -f "$file" ] && [ -r "$file" ]; then ezpz__foreign . "$file" || :; fi
   done
-  ezpz__err 125 "no module command: neither LMOD_PKG, MODULESHOME, /etc/profile.d nor the usual folders define it (for the modules $modules_from); expected Lmod or Environment Modules. Start a login shell (bash -l), or set EZPZ_MODULES=none or EZPZ_PYTHON=/path/to/python3."
+  if typeset -f module >/dev/null; then return 0; fi
+  ezpz__err 125 "no module command: neither LMOD_PKG, MODULESHOME, /etc/profile.d nor the usual folders define it" \
+    "(for the modules $modules_from); expected Lmod or Environment Modules." \
+    "Start a login shell (bash -l), or set EZPZ_MODULES=none or EZPZ_PYTHON=/path/to/python3."
 }
-# Is the module $1, or a version of it, loaded? Sets have, its full name.
+
+# True when the module $1, or a version of it, is loaded. Sets have, its full name.
 function ezpz__is_loaded {
   local IFS=:
-  for have in ${LOADEDMODULES:-}; do case "$have" in "$1" | "$1"/*) return 0 ;; esac; done
+  for have in ${LOADEDMODULES:-}; do
+    case "$have" in "$1" | "$1"/*) return 0 ;; esac
+  done
   return 1
 }
+
+# Prints the newest version of the module $1, from the output of `module -t avail`.
+function ezpz__newest_version {
+  command awk -v at="$1/" '{ sub(/[(<].*/, "") } index($0, at) == 1 && !/[:\/]$/' "$output" |
+    command sort -V | command tail -n 1
+}
+
+# Prints why `module load` loaded nothing: the first line of its output that speaks of an error, else the first line.
+function ezpz__load_cause {
+  command awk '
+    { is_error = /rror|ERROR|nable|nknown|annot/; sub(/^.*(following error:|ERROR:) */, "") }
+    !any && /[a-z]/ { any = $0 }
+    !error && is_error { error = $0 }
+    END { print error ? error : any ? any : "module load loaded nothing and did not say why" }' "$output"
+}
+
 # ezpz__load STEP: loads one of "NAME|NAME/VERSION", else the default or the newest version of one of them. Only
 # LOADEDMODULES is believed, because `module load` may load nothing and return 0. Adds the full name to loaded.
 function ezpz__load {
-  local name want how have='' tried='' cause='' IFS=$' \t\n|'
-  for how in there named default newest; do
+  local name plain want how have='' tried='' cause='' IFS=$' \t\n|'
+  for how in already named default newest; do
     for name in $1; do
-      case "$how" in named) want="$name" ;; *) want="${name%/[0-9]*}" ;; esac
+      plain="${name%/[0-9]*}"
+      want="$plain"
+      if [ "$how" = named ]; then want="$name"; fi
       if [ "$how" = newest ]; then
-        ezpz__foreign module -t avail "$want" || :
-        want="$(command awk -v at="$want/" '{ sub(/[(<].*/, "") } index($0, at) == 1 && !/[:\/]$/' "$said" | command sort -V | command tail -n 1)" || :
+        ezpz__foreign module -t avail "$plain" || :
+        want="$(ezpz__newest_version "$plain")" || :
       fi
-      case "|$tried||" in *"|$want|"*) continue ;; esac
-      if [ "$how" != there ]; then ezpz__foreign module load "$want" || :; fi
+      case "|$tried||" in *"|$want|"*) continue ;; esac # also where there is no newest version
+      if [ "$how" != already ]; then ezpz__foreign module load "$want" || :; fi
       if ezpz__is_loaded "$want"; then
-        loaded="${loaded:+$loaded }$have"
-        if [ "$how" = there ]; then ezpz__log "  $have is loaded already and stays"; return 0; fi
-        command awk -v at="$want" 'NF { print "[ezpz]   " at " says: " $0 }' "$said" >&2
-        ezpz__log "  loaded $have${tried:+, INSTEAD OF ${tried//|/, }: $cause}"; return 0
-      elif [ "$how" != there ]; then
-        cause="${cause:-$(command awk '{ is_bad = /rror|ERROR|nable|nknown|annot/; sub(/^.*(following error:|ERROR:) */, "") } !any && /[a-z]/ { any = $0 } !bad && is_bad { bad = $0 }
-          END { print bad ? bad : any ? any : "module load loaded nothing and did not say why" }' "$said")}" tried="${tried:+$tried|}$want"
+        ezpz__report_load
+        return 0
+      fi
+      if [ "$how" != already ]; then
+        cause="${cause:-$(ezpz__load_cause)}" tried="${tried:+$tried|}$want"
       fi
     done
   done
-  ezpz__err 125 "cannot load the module ${tried//|/ or } ($modules_from): $cause; expected it in LOADEDMODULES. Look: module avail or module spider ${name%/[0-9]*}; then set EZPZ_MODULES='NAME…' or none, or EZPZ_PYTHON=/path/to/python3."
+  ezpz__err 125 "cannot load the module ${tried//|/ or } ($modules_from): $cause; expected it in LOADEDMODULES." \
+    "Look: module avail or module spider $plain;" \
+    "then set EZPZ_MODULES='NAME…' or none, or EZPZ_PYTHON=/path/to/python3."
 }
-# Loads the words of site_modules and does what belongs to them. Sets loaded: the modules that stand below the environment.
-function ezpz__load_modules {
-  local word from to
-  ezpz__init_module || return
-  for word in $site_module_use; do case ":${MODULEPATH:-}:" in *":$word:"*) ;; *) ezpz__foreign module use "$word" || : ;; esac; done
-  for word in $site_modules; do ezpz__load "$word" || return; done
-  if [ -n "${EZPZ_MODULES:-}" ] && ! typeset -f conda >/dev/null && ! ezpz__which conda >/dev/null; then site_conda=''; fi # other modules, without conda
-  if [ -n "$site_conda" ] && [ "$(ezpz__which python3)" != "${CONDA_PREFIX:-}/bin/python3" ]; then
-    word="${CONDA_EXE:-$(ezpz__which conda)}" || word=''
-    word="${word%/*/*}/etc/profile.d/conda.sh"
-    if ! typeset -f conda >/dev/null && [ -r "$word" ]; then ezpz__foreign . "$word" || :; fi
-    ezpz__foreign conda activate "$site_conda" || :
-    [ "$(ezpz__which python3)" = "${CONDA_PREFIX:-}/bin/python3" ] || ezpz__err 125 "cannot activate the conda environment $site_conda (of the site $site): $(ezpz__last_line "$(command cat "$said")"); expected its python3 on PATH. Try: conda activate $site_conda; or set EZPZ_MODULES=none or EZPZ_PYTHON=/path/to/python3." || return
-    ezpz__log "  activated conda's $site_conda"
+
+# Reports the module that ezpz__load has in have, with what it printed and with what it was taken instead of.
+function ezpz__report_load {
+  loaded="${loaded:+$loaded }$have"
+  if [ "$how" = already ]; then
+    ezpz__log "  $have is loaded already and stays"
+    return 0
   fi
-  for word in $site_prepend_from; do
-    to="${word%%=*}" from="$(command printenv "${word#*=}")" || continue
-    word="$(command printenv "$to")" || word=''
-    case "$word:" in "$from:"*) ;; *) export "$to=$from${word:+:$word}" ;; esac
+  command awk -v at="$want" 'NF { print "[ezpz]   " at " says: " $0 }' "$output" >&2
+  ezpz__log "  loaded $have${tried:+, INSTEAD OF ${tried//|/, }: $cause}"
+}
+
+# Activates the conda environment $site_conda, unless its python3 is on PATH already.
+function ezpz__activate_conda {
+  local script
+  if [ "$(ezpz__which python3)" = "${CONDA_PREFIX:-}/bin/python3" ]; then return 0; fi
+  script="${CONDA_EXE:-$(ezpz__which conda)}" || script=''
+  script="${script%/*/*}/etc/profile.d/conda.sh"
+  if ! typeset -f conda >/dev/null && [ -r "$script" ]; then ezpz__foreign . "$script" || :; fi
+  ezpz__foreign conda activate "$site_conda" || :
+  if [ "$(ezpz__which python3)" != "${CONDA_PREFIX:-}/bin/python3" ]; then
+    ezpz__err 125 "cannot activate the conda environment $site_conda (of the site $site):" \
+      "$(ezpz__last_line "$(command cat "$output")"); expected its python3 on PATH." \
+      "Try: conda activate $site_conda; or set EZPZ_MODULES=none or EZPZ_PYTHON=/path/to/python3." || return
+  fi
+  ezpz__log "  activated conda's $site_conda"
+}
+
+# Prepends variables to others, as in LD_LIBRARY_PATH=CRAY_LD_LIBRARY_PATH of $site_prepend_from.
+function ezpz__prepend_variables {
+  local pair target addition value
+  for pair in $site_prepend_from; do
+    target="${pair%%=*}"
+    addition="$(command printenv "${pair#*=}")" || continue
+    value="$(command printenv "$target")" || value=''
+    case "$value:" in
+      "$addition:"*) ;;
+      *) export "$target=$addition${value:+:$value}" ;;
+    esac
   done
 }
-# Decides whether the environment $venv stands on modules, and loads those.
-function ezpz__enter_site {
-  local modules_from="of the site $site" record='' why='' said='' code=0
+
+# Loads the words of site_modules and does what belongs to them. Sets loaded: the modules below the environment.
+function ezpz__load_modules {
+  local word
+  ezpz__init_module || return
+  for word in $site_module_use; do
+    case ":${MODULEPATH:-}:" in
+      *":$word:"*) ;;
+      *) ezpz__foreign module use "$word" || : ;;
+    esac
+  done
+  for word in $site_modules; do ezpz__load "$word" || return; done
+  if [ -n "${EZPZ_MODULES:-}" ] && ! typeset -f conda >/dev/null && ! ezpz__which conda >/dev/null; then
+    site_conda='' # the user's modules bring no conda
+  fi
+  if [ -n "$site_conda" ]; then ezpz__activate_conda || return; fi
+  ezpz__prepend_variables
+}
+
+# True when the environment $venv imports torch as it is, without modules.
+function ezpz__has_torch {
+  [ -x "$venv/bin/python3" ] || return
+  ezpz__run -c 'import sys; sys.path[:] = [p for p in sys.path if p]; import torch' >/dev/null 2>&1
+}
+
+# Decides which modules the environment $venv needs. Sets site_modules (empty for none) and modules_from.
+function ezpz__choose_modules {
+  local record
   record="$(command cat "$venv/.ezpz-modules" 2>/dev/null)" || record=''
-  case "${EZPZ_MODULES:-}|$record|$site_modules" in
-    none\|*) why="EZPZ_MODULES=none" ;;
-    [!\|]*) site_modules="$EZPZ_MODULES" modules_from="from EZPZ_MODULES" ;;
-    "|$site "*) site_modules="${record#* }" modules_from="on which $venv was made" ;;
-    *\|) ;;
-    *) if [ -n "${EZPZ_PYTHON:-}" ]; then why="EZPZ_PYTHON is set"
-      elif [ -x "$venv/bin/python3" ] && ezpz__run -c 'import sys; sys.path[:] = [p for p in sys.path if p]; import torch' >/dev/null 2>&1; then why="$venv imports torch without them"; fi ;;
-  esac
-  if [ -n "$why" ]; then site_modules='' modules_from="because $why"; fi
+  modules_from="of the site $site"
+  if [ "${EZPZ_MODULES:-}" = none ]; then
+    site_modules='' modules_from="because EZPZ_MODULES=none"
+  elif [ -n "${EZPZ_MODULES:-}" ]; then
+    site_modules="$EZPZ_MODULES" modules_from="from EZPZ_MODULES"
+  elif [ "${record#"$site "}" != "$record" ]; then
+    site_modules="${record#* }" modules_from="on which $venv was made"
+  elif [ -n "$site_modules" ] && [ -n "${EZPZ_PYTHON:-}" ]; then
+    site_modules='' modules_from="because EZPZ_PYTHON is set"
+  elif [ -n "$site_modules" ] && ezpz__has_torch; then
+    site_modules='' modules_from="because $venv imports torch without them"
+  fi
+}
+
+# Loads the modules on which the environment $venv is, or will be, made. Sets loaded.
+function ezpz__enter_site {
+  local modules_from output code=0
+  ezpz__choose_modules
   ezpz__log "site: ${site:-unknown}${site_from:+ (from $site_from)}; modules: ${site_modules:-none} ($modules_from)"
   if [ -z "$site_modules" ]; then return 0; fi
-  said="$(command mktemp 2>/dev/null)" || ezpz__err 125 "cannot write into ${TMPDIR:-/tmp} (from TMPDIR); expected a folder that you may write. Set TMPDIR to one." || return
+  output="$(command mktemp 2>/dev/null)" ||
+    ezpz__err 125 "cannot write into ${TMPDIR:-/tmp} (from TMPDIR); expected a folder that you may write." \
+      "Set TMPDIR to one." || return
   ezpz__load_modules || code=$?
-  command rm -f "$said"
+  command rm -f "$output"
   return "$code"
 }
 
-# ---- python: what is asked for -------------------------------------------------------------------------------------
+# ---- python: what is asked for --------------------------------------------------------------------------------------
 # Sets src (what pip installs, or empty), src_from and pins (its constraints, or empty).
 function ezpz__find_source {
-  local root="${EZPZ_UTILS:-}"
   src="${EZPZ_SOURCE:-}" src_from=EZPZ_SOURCE pins="${EZPZ_CONSTRAINTS:-}"
-  case "$src" in '' | git+* | *://*) ;; *)
-    src="$(ezpz__real "$src")" && [ -f "$src" ] || [ -f "$src/pyproject.toml" ] || ezpz__err 2 "no ezpz to install: $EZPZ_SOURCE (from EZPZ_SOURCE); expected a checkout, a wheel or a git+https:// address. Set EZPZ_SOURCE to one of them." || return ;;
+  case "$src" in
+    '') ezpz__find_checkout ;;
+    git+* | *://*) ;;
+    *)
+      src="$(ezpz__real "$src")"
+      [ -f "$src" ] || [ -f "$src/pyproject.toml" ] ||
+        ezpz__err 2 "no ezpz to install: $EZPZ_SOURCE (from EZPZ_SOURCE); expected a checkout, a wheel or a" \
+          "git+https:// address. Set EZPZ_SOURCE to one of them." || return
+      ;;
   esac
-  if [ -z "$src" ] && [ -n "$root" ]; then
-    root="$(command readlink -f "$root" 2>/dev/null)" || root="$EZPZ_UTILS" # the user may source a link that stands in ~/bin
-    if [ -f "${root%/*}/../../../pyproject.toml" ]; then src="$(ezpz__real "${root%/*}/../../..")" src_from="the checkout of this utils.sh"; fi
-  fi
   if [ -z "$pins" ] && [ -n "$src" ] && [ -f "$src/constraints.txt" ]; then pins="$src/constraints.txt"; fi
-  [ -z "$pins" ] || [ -f "$pins" ] || ezpz__err 2 "no constraints file: $pins (from EZPZ_CONSTRAINTS); expected a file of pip. Correct or unset EZPZ_CONSTRAINTS."
+  [ -z "$pins" ] || [ -f "$pins" ] ||
+    ezpz__err 2 "no constraints file: $pins (from EZPZ_CONSTRAINTS); expected a file of pip." \
+      "Correct or unset EZPZ_CONSTRAINTS."
 }
-# Sets venv (the environment's folder), venv_from, and active=1 where the shell is already in it.
+
+# Sets src and src_from where this file belongs to a checkout.
+function ezpz__find_checkout {
+  local file="${EZPZ_UTILS:-}"
+  if [ -z "$file" ]; then return 0; fi
+  file="$(command readlink -f "$file" 2>/dev/null)" || file="$EZPZ_UTILS" # the user may source a link from ~/bin
+  if [ -f "${file%/*}/../../../pyproject.toml" ]; then
+    src="$(ezpz__real "${file%/*}/../../..")" src_from="the checkout of this utils.sh"
+  fi
+}
+
+# True when the active conda environment is a place to install into. One that the user may not write, or that a module
+# brought, is a base instead.
+function ezpz__is_in_own_conda {
+  [ -z "${VIRTUAL_ENV:-}$loaded" ] && [ -n "${CONDA_PREFIX:-}" ] && [ -w "$CONDA_PREFIX" ] &&
+    [ "$(ezpz__which python3)" = "$CONDA_PREFIX/bin/python3" ]
+}
+
+# ezpz__choose_env [VENV]: sets venv (the environment's folder), venv_from, and active=1 where the shell is in it.
 function ezpz__choose_env {
   local now="${VIRTUAL_ENV:-}" now_from="active, VIRTUAL_ENV"
-  if [ -n "$now" ] && [ ! -x "$now/bin/python3" ]; then ezpz__log "VIRTUAL_ENV is not used: $now has no bin/python3 that runs"; now=''; fi
-  # A conda environment that the user may not write, or that a module brought, is a base and no place to install into.
-  if [ -z "${VIRTUAL_ENV:-}$loaded" ] && [ -n "${CONDA_PREFIX:-}" ] && [ -w "$CONDA_PREFIX" ] && [ "$(ezpz__which python3)" = "$CONDA_PREFIX/bin/python3" ]; then now="$CONDA_PREFIX" now_from="active, CONDA_PREFIX"; fi
+  if [ -n "$now" ] && [ ! -x "$now/bin/python3" ]; then
+    ezpz__log "VIRTUAL_ENV is not used: $now has no bin/python3 that runs"
+    now=''
+  fi
+  if ezpz__is_in_own_conda; then now="$CONDA_PREFIX" now_from="active, CONDA_PREFIX"; fi
   venv="$(ezpz__real "${1:-${EZPZ_VENV_DIR:-.venv}}")" venv_from="the current folder" active=0
   if [ -n "$1" ]; then venv_from="the VENV argument"; elif [ -n "${EZPZ_VENV_DIR:-}" ]; then venv_from=EZPZ_VENV_DIR; fi
-  if [ -n "$now" ] && { [ -z "$1" ] || [ "$venv" = "$(ezpz__real "$now")" ]; }; then venv="$now" venv_from="$now_from" active=1; fi
+  if [ -n "$now" ] && { [ -z "$1" ] || [ "$venv" = "$(ezpz__real "$now")" ]; }; then
+    venv="$now" venv_from="$now_from" active=1
+  fi
 }
-# Asks the interpreter $1 about itself. Sets p_version, p_exe (empty below 3.10), p_in_venv and p_ensurepip (0/1), p_torch and
-# p_ezpz (file or empty), p_lib (where it installs), p_paths (its package folders). The question must parse in Python 2 too.
+
+# ezpz__probe PYTHON: asks an interpreter about itself. Sets p_version, p_exe (empty below 3.10), p_in_venv and
+# p_ensurepip (0 or 1), p_torch and p_ezpz (a file, or empty), p_lib (where it installs), p_paths (its package folders).
+# The question must parse in Python 2 too.
 function ezpz__probe {
-  local out nl=$'\n' IFS='|' ask='
+  local out newline=$'\n' IFS='|' question='
 import sys
-said = ["%d.%d.%d" % sys.version_info[:3]]
+facts = ["%d.%d.%d" % sys.version_info[:3]]
 if sys.version_info >= (3, 10):
     import importlib.util, sysconfig
     sys.path[:] = [p for p in sys.path if p]  # the current folder may hold a folder "torch" or "ezpz"
-    def at(name): return getattr(importlib.util.find_spec(name), "origin", None) or ""
-    said += [sys.executable, str(int(sys.prefix != sys.base_prefix)), at("torch"), str(int(bool(at("ensurepip")))), at("ezpz")]
-    said += [sysconfig.get_path("purelib"), "\t".join(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))]
-sys.stdout.write("|".join(said))'
+    def file_of(name): return getattr(importlib.util.find_spec(name), "origin", None) or ""
+    facts += [sys.executable, str(int(sys.prefix != sys.base_prefix))]
+    facts += [file_of("torch"), str(int(bool(file_of("ensurepip")))), file_of("ezpz")]
+    facts += [sysconfig.get_path("purelib")]
+    facts += ["\t".join(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))]
+sys.stdout.write("|".join(facts))'
   # PYTHONHOME of a loaded module would send an environment back to that module's own packages.
-  # shellcheck disable=SC2086  # split at each |; a site's start-up files may have spoken in the lines before
-  if out="$(if [ "${1#"$venv"/}" != "$1" ]; then unset PYTHONHOME; fi && "$1" -c "$ask" 2>&1)"; then set -- 1 ${out##*"$nl"}; else set -- 0 "$(ezpz__last_line "$out")"; fi
-  p_version="${2:-}" p_exe="${3:-}" p_in_venv="${4:-0}" p_torch="${5:-}" p_ensurepip="${6:-0}" p_ezpz="${7:-}" p_lib="${8:-}" p_paths="${9:-}"
+  if out="$(if [ "${1#"$venv"/}" != "$1" ]; then unset PYTHONHOME; fi && "$1" -c "$question" 2>&1)"; then
+    # shellcheck disable=SC2086  # split at each |; a site's start-up files may have printed the lines before
+    set -- 1 ${out##*"$newline"}
+  else
+    set -- 0 "$(ezpz__last_line "$out")"
+  fi
+  p_version="${2:-}" p_exe="${3:-}" p_in_venv="${4:-0}" p_torch="${5:-}" p_ensurepip="${6:-0}"
+  p_ezpz="${7:-}" p_lib="${8:-}" p_paths="${9:-}"
   [ "$1" = 1 ]
 }
-# Sets base and base_from: the interpreter on which a venv is made, checked to be able to.
-function ezpz__find_base {
-  local module code=125 named="${EZPZ_PYTHON:+such }"
-  if [ -n "$named" ]; then base_from=EZPZ_PYTHON code=2; else base_from=PATH; fi
-  base="$(ezpz__which "${EZPZ_PYTHON:-python3}")" || ezpz__err "$code" "no ${named}Python: ${EZPZ_PYTHON:-python3} (from $base_from); expected Python 3.10 or newer. Install it, load its module, or set EZPZ_PYTHON=/path/to/python3." || return
-  if [ -z "$named" ]; then
-    module="$(printf '%s:' "${LOADEDMODULES:-}" | command awk 'BEGIN { RS = ":" } tolower($0) ~ /python|conda|frameworks|torch|miniforge|mambaforge/ { last = $0 } END { print last }')"
-    base_from="python3 on PATH${module:+, of the loaded module $module}"
-  fi
-  ezpz__probe "$base" || ezpz__err "$code" "Python does not run: $base (from $base_from) says: $p_version; expected Python 3.10 or newer. Set EZPZ_PYTHON=/path/to/python3." || return
-  [ -n "$p_exe" ] || ezpz__err 2 "Python is too old: $p_version (from $base_from, $base); expected 3.10 or newer. Set EZPZ_PYTHON=/path/to/python3." || return
-  base="$p_exe"
-  [ "$p_ensurepip" = 1 ] || ezpz__err 125 "cannot make a virtual environment: $base (from $base_from) has no ensurepip; expected the whole standard library. Install the package python3-venv (python${p_version%.*}-venv), or set EZPZ_PYTHON=/path/to/python3."
+
+# Prints the last of the loaded modules that is likely to have brought python3.
+function ezpz__python_module {
+  printf '%s:' "${LOADEDMODULES:-}" | command awk '
+    BEGIN { RS = ":" }
+    tolower($0) ~ /python|conda|frameworks|torch|miniforge|mambaforge/ { last = $0 }
+    END { print last }'
 }
 
-# ---- python: making the environment, and installing ----------------------------------------------------------------
-# ezpz__disk_err WHAT OUTPUT: turns what a program said about the disk into one line.
-function ezpz__disk_err {
-  set -- "$1" "$(printf '%s\n' "$2" | command awk 'NF { why = $0 } /No space left|Errno 28/ { known = "no space left on the device" } /quota exceeded|Errno 122/ { known = "the disk quota is exceeded" }
-    /Read-only file system/ { known = "the file system is read-only" } /Permission denied|Operation not permitted/ { known = "permission denied" } END { print known ? known : why }')"
-  ezpz__err 125 "$1: $venv (from $venv_from): $2; expected a folder with about 1.5 GB free that you may write. Make room there, or choose another: ezpz_setup_env FOLDER"
+# Sets base and base_from: the interpreter on which a venv is made, checked to be able to.
+function ezpz__find_base {
+  local module code=125 named='' advice="Set EZPZ_PYTHON=/path/to/python3."
+  base_from=PATH
+  if [ -n "${EZPZ_PYTHON:-}" ]; then base_from=EZPZ_PYTHON code=2 named='such '; fi
+  base="$(ezpz__which "${EZPZ_PYTHON:-python3}")" ||
+    ezpz__err "$code" "no ${named}Python: ${EZPZ_PYTHON:-python3} (from $base_from); expected Python 3.10 or newer." \
+      "Install it, load its module, or set EZPZ_PYTHON=/path/to/python3." || return
+  if [ -z "$named" ]; then
+    module="$(ezpz__python_module)"
+    base_from="python3 on PATH${module:+, of the loaded module $module}"
+  fi
+  ezpz__probe "$base" ||
+    ezpz__err "$code" "Python does not run: $base (from $base_from) says: $p_version;" \
+      "expected Python 3.10 or newer. $advice" || return
+  [ -n "$p_exe" ] ||
+    ezpz__err 2 "Python is too old: $p_version (from $base_from, $base); expected 3.10 or newer. $advice" || return
+  base="$p_exe"
+  [ "$p_ensurepip" = 1 ] ||
+    ezpz__err 125 "cannot make a virtual environment: $base (from $base_from) has no ensurepip;" \
+      "expected the whole standard library. Install the package python3-venv (python${p_version%.*}-venv)," \
+      "or set EZPZ_PYTHON=/path/to/python3."
 }
-function ezpz__no_source { ezpz__err 2 "no ezpz to install: this utils.sh was not sourced from a checkout and EZPZ_SOURCE is empty; expected a source. Set EZPZ_SOURCE to a checkout or to git+https://ADDRESS, then call this again."; }
+
+# ---- python: making the environment ---------------------------------------------------------------------------------
+# Prints what is wrong with the disk, from what a program printed about it.
+function ezpz__disk_cause {
+  printf '%s\n' "$1" | command awk '
+    NF { last = $0 }
+    /No space left|Errno 28/ { known = "no space left on the device" }
+    /quota exceeded|Errno 122/ { known = "the disk quota is exceeded" }
+    /Read-only file system/ { known = "the file system is read-only" }
+    /Permission denied|Operation not permitted/ { known = "permission denied" }
+    END { print known ? known : last }'
+}
+
+# ezpz__disk_err WHAT OUTPUT: the one line for what a program printed about the disk.
+function ezpz__disk_err {
+  ezpz__err 125 "$1: $venv (from $venv_from): $(ezpz__disk_cause "$2");" \
+    "expected a folder with about 1.5 GB free that you may write." \
+    "Make room there, or choose another: ezpz_setup_env FOLDER"
+}
+
+function ezpz__no_source_err {
+  ezpz__err 2 "no ezpz to install: this utils.sh was not sourced from a checkout and EZPZ_SOURCE is empty;" \
+    "expected a source. Set EZPZ_SOURCE to a checkout or to git+https://ADDRESS, then call this again."
+}
+
 # Runs the environment's interpreter as activation will; a pip configured for --user refuses to work in a venv.
 function ezpz__run { (unset PYTHONHOME && PIP_USER=0 "$venv/bin/python3" "$@"); }
-# Makes the venv, or mends one that was cut short, whose base Python went away, or that is ours and was moved (its activate
-# script names the old folder). Never takes over a folder that holds something else.
-function ezpz__make_venv {
-  local out='' torch paths
-  [ ! -d "$venv" ] || [ -e "$venv/pyvenv.cfg" ] || [ -e "$venv/.ezpz-stamp" ] || [ -z "$(command ls -A "$venv" 2>/dev/null)" ] || ezpz__err 2 "not a virtual environment: $venv (from $venv_from); expected one, or a new or empty folder. Call: ezpz_setup_env OTHER_FOLDER" || return
-  if [ -e "$venv/pyvenv.cfg" ] && ezpz__probe "$venv/bin/python3" && { command grep -qF "$venv" "$venv/bin/activate" || ! command grep -q 'made by ezpz' "$venv/.ezpz-stamp"; } 2>/dev/null; then return 0; fi
-  ezpz__find_base || return
-  if [ -z "$src$p_ezpz" ]; then ezpz__no_source || return; fi
-  torch="${p_torch:+$p_in_venv}" paths="$p_paths" # torch: empty, 0 for one of a plain base, 1 for one of a base that is a venv
-  ezpz__log "making a virtual environment in $venv ($venv_from) on $base ($base_from, Python $p_version)"
-  out="$(command mkdir -p "$venv" 2>&1)" || case "$out" in
-    *'Not a directory'* | *'File exists'*) ezpz__err 2 "not a folder: a part of $venv (from $venv_from) is a file; expected a folder. Call: ezpz_setup_env OTHER_FOLDER" ;;
-    *) ezpz__disk_err "cannot make the folder" "$out" ;; esac || return
-  venv="$(ezpz__real "$venv")" # it exists now, so links and dots in its path can be resolved
-  # The mark comes first: whatever is cut from here on is known as ours, and is completed.
-  out="$({ printf 'incomplete\nmade by ezpz\n' >"$venv/.ezpz-stamp"; } 2>&1)" || ezpz__disk_err "cannot write into" "$out" || return
-  for out in "$venv"/bin/python*; do if [ -L "$out" ] && [ ! -e "$out" ]; then command rm -f "$out"; fi; done # venv keeps a link that leads nowhere
-  if [ "$torch" = 0 ]; then set -- --system-site-packages; else set --; fi
+
+# True when $venv is whole: its Python runs, and, in an environment of ours, it was not moved: its activate script would
+# name the old folder.
+function ezpz__is_whole {
+  if [ ! -e "$venv/pyvenv.cfg" ] || ! ezpz__probe "$venv/bin/python3"; then return 1; fi
+  if ! command grep -q 'made by ezpz' "$venv/.ezpz-stamp" 2>/dev/null; then return 0; fi
+  command grep -qF "$venv" "$venv/bin/activate" 2>/dev/null
+}
+
+# Makes the folder $venv, resolves its path, and marks it as ours before anything else is in it: whatever is cut short
+# from here on is known and is completed by the next call.
+function ezpz__make_folder {
+  local out
+  if ! out="$(command mkdir -p "$venv" 2>&1)"; then
+    case "$out" in
+      *'Not a directory'* | *'File exists'*)
+        ezpz__err 2 "not a folder: a part of $venv (from $venv_from) is a file; expected a folder." \
+          "Call: ezpz_setup_env OTHER_FOLDER" || return
+        ;;
+      *) ezpz__disk_err "cannot make the folder" "$out" || return ;;
+    esac
+  fi
+  venv="$(ezpz__real "$venv")"
+  out="$({ printf 'incomplete\nmade by ezpz\n' >"$venv/.ezpz-stamp"; } 2>&1)" ||
+    ezpz__disk_err "cannot write into" "$out"
+}
+
+# ezpz__create_venv [OPTION]: makes or mends the virtual environment in the folder $venv with the Python $base.
+function ezpz__create_venv {
+  local link out room="$venv/.ezpz-room"
+  for link in "$venv"/bin/python*; do # a link that leads nowhere would be kept
+    if [ -L "$link" ] && [ ! -e "$link" ]; then command rm -f "$link"; fi
+  done
   if ! out="$("$base" -m venv "$@" "$venv" 2>&1)"; then
-    out="$(command dd if=/dev/zero of="$venv/.ezpz-room" bs=1048576 count=20 2>&1 && printf '%s\n' "$out")" || : # why ensurepip failed, venv keeps to itself
-    command rm -f "$venv/.ezpz-room"
+    # venv does not pass on why ensurepip failed, so ask the disk for 20 MiB.
+    out="$(command dd if=/dev/zero of="$room" bs=1048576 count=20 2>&1 && printf '%s\n' "$out")" || :
+    command rm -f "$room"
     ezpz__disk_err "cannot make the virtual environment" "$out" || return
   fi
-  ezpz__probe "$venv/bin/python3" || ezpz__err 125 "the new virtual environment does not run: $venv/bin/python3 says: $p_version; expected a Python. Set EZPZ_PYTHON to another one." || return
-  if [ "$torch" != 1 ]; then return 0; fi # --system-site-packages of a Python in a venv shows that venv's base, not its own packages
-  printf '%s\n' "$paths" | command tr '\t' '\n' 2>/dev/null >"$p_lib/ezpz-base.pth" || ezpz__disk_err "cannot write into" 'No space left' || return
-  ezpz__probe "$venv/bin/python3" || :
+  ezpz__probe "$venv/bin/python3" ||
+    ezpz__err 125 "the new virtual environment does not run: $venv/bin/python3 says: $p_version; expected a Python." \
+      "Set EZPZ_PYTHON to another one."
 }
-# Mends a pip that is missing (a venv of uv) or half there (its making was cut). Sets pip_conf, what pip is configured to read.
+
+# Makes the venv, or mends one that was cut short, whose base Python was removed, or that is ours and was moved. Never
+# takes over a folder that holds something else.
+function ezpz__make_venv {
+  local base_torch base_paths
+  if [ -d "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ ! -e "$venv/.ezpz-stamp" ] &&
+    [ -n "$(command ls -A "$venv" 2>/dev/null)" ]; then
+    ezpz__err 2 "not a virtual environment: $venv (from $venv_from); expected one, or a new or empty folder." \
+      "Call: ezpz_setup_env OTHER_FOLDER" || return
+  fi
+  if ezpz__is_whole; then return 0; fi
+  ezpz__find_base || return
+  if [ -z "$src$p_ezpz" ]; then ezpz__no_source_err || return; fi
+  ezpz__log "making a virtual environment in $venv ($venv_from) on $base ($base_from, Python $p_version)"
+  ezpz__make_folder || return
+  base_torch="${p_torch:+$p_in_venv}" base_paths="$p_paths"
+  case "$base_torch" in
+    '') ezpz__create_venv ;;
+    0) ezpz__create_venv --system-site-packages ;;
+    1) # that option would show the base of the base, which is itself in a venv
+      ezpz__create_venv || return
+      printf '%s\n' "$base_paths" | command tr '\t' '\n' 2>/dev/null >"$p_lib/ezpz-base.pth" ||
+        ezpz__disk_err "cannot write into" 'No space left' || return
+      ezpz__probe "$venv/bin/python3" || :
+      ;;
+  esac
+}
+
+# ---- python: installing ---------------------------------------------------------------------------------------------
+# Mends a pip that is missing (a venv of uv) or was cut short. Sets pip_conf, what pip is configured to read.
 function ezpz__ensure_pip {
   local out="pip is missing and ensurepip cannot be used"
-  if pip_conf="$(ezpz__run -m pip config list 2>/dev/null)" || ezpz__run -m pip --isolated --version >/dev/null 2>&1; then return 0; fi
+  if pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then return 0; fi
+  if ezpz__run -m pip --isolated --version >/dev/null 2>&1; then return 0; fi
   if [ "$p_ensurepip" = 1 ] && [ -w "$p_lib" ] && command rm -rf "$p_lib/pip" "$p_lib"/pip-*.dist-info &&
-    out="$(ezpz__run -m ensurepip --upgrade --default-pip 2>&1)" && pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then return 0; fi
+    out="$(ezpz__run -m ensurepip --upgrade --default-pip 2>&1)" &&
+    pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then
+    return 0
+  fi
   ezpz__disk_err "cannot give pip to the environment" "$out"
 }
-# The package index that pip is configured for, without the passwords that such addresses may hold.
+
+# Prints the package index that pip is configured for, without the passwords that such addresses may hold.
 function ezpz__index {
-  printf '%s\n' "$pip_conf" | command awk -F"'" '{ sub(/^.*[.]/, "", $1); gsub(/\/\/[^\/@ ]*@/, "//", $2); said[$1] = $2 }
-    END { at = said["no-index="] ~ /^(1|true|yes|on)$/ ? "no index" : said["index-url="] ? said["index-url="] : "the public package index"
-      print at (said["extra-index-url="] ? " and " said["extra-index-url="] : "") (said["find-links="] ? " and the folder " said["find-links="] : "") }'
+  printf '%s\n' "$pip_conf" | command awk -F"'" '
+    { sub(/^.*[.]/, "", $1); gsub(/\/\/[^\/@ ]*@/, "//", $2); value[$1] = $2 }
+    END {
+      index_name = "the public package index"
+      if (value["index-url="]) index_name = value["index-url="]
+      if (value["no-index="] ~ /^(1|true|yes|on)$/) index_name = "no index"
+      if (value["extra-index-url="]) index_name = index_name " and " value["extra-index-url="]
+      if (value["find-links="]) index_name = index_name " and the folder " value["find-links="]
+      print index_name
+    }'
 }
-# Copies the constraints without the packages that the environment has from elsewhere: a base that brings torch was built
-# against its own numpy, and an environment that the user made is not ours to up- or downgrade.
+
+# Copies the constraints without the packages that the environment has from elsewhere: a base that brings torch was
+# built against its own numpy, and an environment that the user made is not ours to up- or downgrade.
 function ezpz__own_pins {
   ezpz__run -c '
 import importlib.metadata as metadata, re, sys
-(pins, out, lib, ours), plain = sys.argv[1:], lambda name: re.sub(r"[-_.]+", "-", name).lower()
-have = {plain(d.metadata["Name"] or "") for d in metadata.distributions() if ours == "0" or not str(d.locate_file("")).startswith(lib)}
+pins, out, lib, ours = sys.argv[1:]
+def plain(name): return re.sub(r"[-_.]+", "-", name).lower()
+def is_ours(package): return ours == "1" and str(package.locate_file("")).startswith(lib)
+have = {plain(package.metadata["Name"] or "") for package in metadata.distributions() if not is_ours(package)}
 with open(pins) as text, open(out, "w") as kept:
-    kept.writelines(x for x in text if plain(re.match(r"[\w.-]*", x.strip()).group()) not in have)' "$pins" "$venv/ezpz-constraints.txt" "$p_lib" "$ours" 2>/dev/null
+    for line in text:
+        if plain(re.match(r"[\w.-]*", line.strip()).group()) not in have:
+            kept.write(line)
+' "$pins" "$venv/ezpz-constraints.txt" "$p_lib" "$ours" 2>/dev/null
 }
-# ezpz__pip_err LOG: why pip failed, in one line. A pinned package that nobody offers reads as a conflict with its own
-# pin; a failed build shows its traceback first and then, as pip's own error, only the name of the step.
+
+# ezpz__missing_wheel LOG: prints the package for which pip had no wheel. A pinned package that no index offers reads as
+# a conflict with its own pin.
+function ezpz__missing_wheel {
+  command sed -n -e 's/.*No matching distribution found for \([^ ;(]*\).*/\1/p' \
+    -e 's/.*The user requested (constraint) //p' "$1" | command awk 'END { print }'
+}
+
+# ezpz__pip_cause LOG: prints why pip failed. A failed build shows its traceback first and then, as pip's own error,
+# only the name of the step.
+function ezpz__pip_cause {
+  command awk '
+    /[A-Za-z](Error|Exception): / { cause = $0 }
+    /(ERROR|error): / { error = $0 }
+    NF { last = $0 }
+    END {
+      line = cause ? cause : error ? error : last
+      sub(/^.*(ERROR|error): */, "", line)
+      sub(/^[-0-9T:, ]+/, "", line)
+      print line ? line : "it printed nothing"
+    }' "$1"
+}
+
+# ezpz__pip_err LOG: the one line for a pip that failed.
 function ezpz__pip_err {
-  local missing said disk again="then call this again: it goes on where it stopped. Log: $1"
-  missing="$(command sed -n -e 's/.*No matching distribution found for \([^ ;(]*\).*/\1/p' -e 's/.*The user requested (constraint) //p' "$1" | command awk 'END { print }')"
-  said="$(command awk '/[A-Za-z](Error|Exception): / { cause = $0 } /(ERROR|error): / { last = $0 } NF { any = $0 }
-    END { said = cause ? cause : last ? last : any; sub(/^.*(ERROR|error): */, "", said); sub(/^[-0-9T:, ]+/, "", said); print said ? said : "it said nothing" }' "$1")"
+  local missing disk again="then call this again: it continues where it stopped."
+  missing="$(ezpz__missing_wheel "$1")"
   disk="$(command grep -E 'Permission denied|Read-only file system|Operation not permitted' "$1")" || disk=''
   case "$(command cat "$1")" in
-    *'Operation cancelled by user'*) ezpz__err 130 "interrupted: $venv is incomplete; expected pip to end. Call this again: it goes on where it stopped." ;;
-    *'No space left on device'* | *'quota exceeded'*) ezpz__disk_err "pip cannot install" 'No space left' ;;
-    *NewConnectionError* | *Connect*Timeout* | *ReadTimeout* | *ProxyError* | *SSLError* | *'Max retries exceeded'* | *'name resolution'* | *'Network is unreachable'* | *'Connection refused'* | *'Could not resolve host'*)
-      ezpz__err 125 "no network: pip could not reach $(ezpz__index)${missing:+ and found no wheel of $missing}; expected an index that answers. Set the proxy or PIP_INDEX_URL, or PIP_FIND_LINKS and PIP_NO_INDEX=1 for a folder of wheels, $again" ;;
-    *) [ -z "$missing" ] || ezpz__err 125 "no matching package: $missing (from $(ezpz__index)); expected a wheel for Python ${p_version%.*} on this machine, from an index that answers. Add it to the index or folder, or set EZPZ_PYTHON to another Python, $again" || return
-      [ -z "$disk" ] || ezpz__disk_err "pip cannot install" "$disk" || return
-      ezpz__err 125 "pip failed: $said (from pip install into $venv); expected it to end with 0. Read $1, ${again%. Log*}." ;;
+    *'Operation cancelled by user'*)
+      ezpz__err 130 "interrupted: $venv is incomplete; expected pip to end." \
+        "Call this again: it continues where it stopped." || return
+      ;;
+    *'No space left on device'* | *'quota exceeded'*)
+      ezpz__disk_err "pip cannot install" 'No space left' || return
+      ;;
+    *NewConnectionError* | *Connect*Timeout* | *ReadTimeout* | *ProxyError* | *SSLError* | *'Max retries exceeded'* | \
+      *'name resolution'* | *'Network is unreachable'* | *'Connection refused'* | *'Could not resolve host'*)
+      ezpz__err 125 "no network: pip could not reach $(ezpz__index)${missing:+ and found no wheel of $missing};" \
+        "expected an index that answers. Set the proxy or PIP_INDEX_URL, or PIP_FIND_LINKS and PIP_NO_INDEX=1 for" \
+        "a folder of wheels, $again Log: $1" || return
+      ;;
   esac
+  [ -z "$missing" ] ||
+    ezpz__err 125 "no matching package: $missing (from $(ezpz__index)); expected a wheel for" \
+      "Python ${p_version%.*} on this machine, from an index that answers. Add it to the index or folder," \
+      "or set EZPZ_PYTHON to another Python, $again Log: $1" || return
+  [ -z "$disk" ] || ezpz__disk_err "pip cannot install" "$disk" || return
+  ezpz__err 125 "pip failed: $(ezpz__pip_cause "$1") (from pip install into $venv); expected it to end with 0." \
+    "Read $1, $again"
 }
+
+# Says what will be installed, how large it is, and from where.
+function ezpz__announce_install {
+  local torch
+  ezpz__log "installing into $venv (Python $p_version):"
+  if [ "$need_ezpz" = 1 ]; then
+    ezpz__log "  ezpz from $src ($src_from)," \
+      "with rich, numpy, xarray, h5py, h5netcdf, plotext, matplotlib: about 250 MB"
+  fi
+  if [ "$need_torch" = 0 ]; then
+    ezpz__log "  torch is there already and stays as it is"
+  else
+    torch="$(command awk '/^torch *[=~<>]/ { print $1; exit }' "${pins:-/dev/null}")"
+    ezpz__log "  ${torch:-torch (the newest that the index offers)}:" \
+      "about 200 MB to fetch and 800 MB on disk for a CPU build, several GB for a GPU build"
+  fi
+  ezpz__log "  packages from $(ezpz__index); pip's own words in $log"
+}
+
+# Installs what need_ezpz and need_torch name.
+function ezpz__run_pip {
+  local code=0
+  set -- -m pip install --disable-pip-version-check --no-input
+  if [ -n "$pins" ]; then
+    ezpz__own_pins || ezpz__err 125 "cannot read the constraints: $pins; expected lines like torch==2.8.0." \
+      "Correct that file." || return
+    set -- "$@" -c "$venv/ezpz-constraints.txt"
+  fi
+  if [ "$need_torch" = 1 ]; then set -- "$@" torch; fi
+  if [ "$need_ezpz" = 1 ] && [ -d "$src" ]; then set -- "$@" -e; fi
+  if [ "$need_ezpz" = 1 ]; then set -- "$@" "$src"; fi
+  command rm -f "$log"
+  if [ -t 2 ]; then
+    ezpz__run "$@" --log "$log" >&2 || code=$?
+  else
+    ezpz__run "$@" >"$log" 2>&1 || code=$?
+  fi
+  if [ "$code" = 130 ]; then printf 'Operation cancelled by user\n' >>"$log"; fi
+  [ "$code" = 0 ] || ezpz__pip_err "$log"
+}
+
 # Installs what is missing, if anything; a failure leaves the environment to be completed by the next call.
 function ezpz__install {
-  local need_ezpz=1 need_torch=0 pip_conf='' log="$venv/ezpz-install.log" rc=0 torch
+  local need_ezpz=1 need_torch=0 pip_conf='' log="$venv/ezpz-install.log"
   # Editable in the user's own environment, or brought by the base, from where we would take it: nothing to do.
-  if [ -n "$p_ezpz" ] && { [ -z "$src" ] || { [ -z "$stamp" ] && [ "${p_ezpz#"$src"/}" != "$p_ezpz" ]; }; }; then need_ezpz=0; fi
+  if [ -n "$p_ezpz" ]; then
+    if [ -z "$src" ]; then need_ezpz=0; fi
+    if [ -z "$stamp" ] && [ "${p_ezpz#"$src"/}" != "$p_ezpz" ]; then need_ezpz=0; fi
+  fi
   # A torch in a venv of ours may be the half of one whose unpacking was cut: pip knows, the interpreter does not.
-  if [ -z "$p_torch" ] || { [ "$ours" = 1 ] && [ "${p_torch#"$venv"/}" != "$p_torch" ]; }; then need_torch=1; fi
+  if [ -z "$p_torch" ]; then need_torch=1; fi
+  if [ "$ours" = 1 ] && [ "${p_torch#"$venv"/}" != "$p_torch" ]; then need_torch=1; fi
   if [ "$need_ezpz$need_torch" = 00 ]; then return 0; fi
-  if [ "$need_ezpz" = 1 ] && [ -z "$src" ]; then ezpz__no_source || return; fi
-  { [ -w "$p_lib" ] && [ -w "$venv" ]; } || ezpz__err 125 "cannot install into $venv (from $venv_from): permission denied for $p_lib; expected an environment that you may write. Make one on top of it: ezpz_setup_env FOLDER" || return
+  if [ "$need_ezpz" = 1 ] && [ -z "$src" ]; then ezpz__no_source_err || return; fi
+  if [ ! -w "$p_lib" ] || [ ! -w "$venv" ]; then
+    ezpz__err 125 "cannot install into $venv (from $venv_from): permission denied for $p_lib;" \
+      "expected an environment that you may write. Make one on top of it: ezpz_setup_env FOLDER" || return
+  fi
   ezpz__ensure_pip || return
-  ezpz__log "installing into $venv (Python $p_version):" # what, how large, from where and into which folder
-  if [ "$need_ezpz" = 1 ]; then ezpz__log "  ezpz from $src ($src_from), with rich, numpy, xarray, h5py, h5netcdf, plotext, matplotlib: about 250 MB"; fi
-  torch="$(command awk '/^torch *[=~<>]/ { print $1; exit }' "${pins:-/dev/null}")"
-  if [ "$need_torch" = 0 ]; then ezpz__log "  torch is there already and stays as it is"; else ezpz__log "  ${torch:-torch (the newest that the index offers)}: about 200 MB to fetch and 800 MB on disk for a CPU build, several GB for a GPU build"; fi
-  ezpz__log "  packages from $(ezpz__index); pip's own words in $log"
-  set -- -m pip install --disable-pip-version-check --no-input ${pins:+-c "$venv/ezpz-constraints.txt"}
-  [ -z "$pins" ] || ezpz__own_pins || ezpz__err 125 "cannot read the constraints: $pins; expected lines like torch==2.8.0. Correct that file." || return
-  if [ "$need_torch" = 1 ]; then set -- "$@" torch; fi
-  if [ "$need_ezpz" = 1 ] && [ -d "$src" ]; then set -- "$@" -e "$src"; elif [ "$need_ezpz" = 1 ]; then set -- "$@" "$src"; fi
-  command rm -f "$log"
-  if [ -t 2 ]; then ezpz__run "$@" --log "$log" >&2 || rc=$?; else ezpz__run "$@" >"$log" 2>&1 || rc=$?; fi
-  if [ "$rc" = 130 ]; then printf 'Operation cancelled by user\n' >>"$log"; fi
-  [ "$rc" = 0 ] || ezpz__pip_err "$log"
+  ezpz__announce_install
+  ezpz__run_pip
 }
-# Reads the stamp, what the environment was made from, into stamp and ours, and sets stamp_now; true while nothing is to do.
+
+# Reads the stamp, what the environment was made from. Sets stamp, ours (1 when we made it) and stamp_now; true while
+# there is nothing to do.
 function ezpz__is_stamped {
   local sums kind=used
   stamp="$(command cat "$venv/.ezpz-stamp" 2>/dev/null)" || stamp=''
   case "$stamp" in *'made by ezpz'*) ours=1 kind=made ;; esac
-  sums="$({ command cat "$src/pyproject.toml" || command cat "$src" || :; command cat "$pins" || :; } 2>/dev/null | command cksum)"
-  stamp_now="$(printf 'stamp 1\n%s by ezpz\nvenv %s\nsource %s\nfiles %s\npython %s\n' "$kind" "$venv" "$src" "$sums" "$p_version")"
+  sums="$({ command cat "$src/pyproject.toml" || command cat "$src" || :; command cat "$pins" || :; } 2>/dev/null |
+    command cksum)"
+  stamp_now="$(printf 'stamp 1\n%s by ezpz\nvenv %s\nsource %s\nfiles %s\npython %s\n' \
+    "$kind" "$venv" "$src" "$sums" "$p_version")"
   if [ -z "$p_torch" ] || [ -z "$p_ezpz" ]; then return 1; fi
-  if [ -n "$loaded" ] && [ "$site $loaded" != "$(command cat "$venv/.ezpz-modules" 2>/dev/null)" ]; then return 1; fi # proved on others
-  { [ -z "$src" ] && [ "${stamp#stamp 1}" != "$stamp" ]; } || [ "$stamp" = "$stamp_now" ] # without src nothing else is wanted
+  if [ -n "$loaded" ] && [ "$site $loaded" != "$(command cat "$venv/.ezpz-modules" 2>/dev/null)" ]; then
+    return 1 # the imports were proved on other modules
+  fi
+  if [ -z "$src" ] && [ "${stamp#stamp 1}" != "$stamp" ]; then return 0; fi # nothing else could be installed
+  [ "$stamp" = "$stamp_now" ]
 }
+
 # Really imports both, because a package that is only present may still not load, and stamps the environment if it may.
+# The public index has another ezpz, which has no ezpz.launch.
 function ezpz__prove {
-  local out # the public index has another ezpz, which has no ezpz.launch
+  local out
   out="$(ezpz__run -c '
 import sys; sys.path[:] = [p for p in sys.path if p]; import ezpz, torch, ezpz.launch
-print("Python %d.%d.%d" % sys.version_info[:3], "torch " + torch.__version__, "ezpz " + ezpz.__version__, sep=", ")' 2>&1)" ||
-    ezpz__err 125 "ezpz and torch do not import: $(ezpz__last_line "$out") (from $venv/bin/python3); expected both. See it whole: $venv/bin/python3 -c 'import ezpz, torch'" || return
-  { if [ -n "$loaded" ]; then printf '%s\n' "$site $loaded" >"$venv/.ezpz-modules"; fi && printf '%s\n' "$stamp_now" >"$venv/.ezpz-stamp"; } 2>/dev/null || :
+print("Python %d.%d.%d" % sys.version_info[:3], "torch " + torch.__version__, "ezpz " + ezpz.__version__, sep=", ")
+' 2>&1)" ||
+    ezpz__err 125 "ezpz and torch do not import: $(ezpz__last_line "$out") (from $venv/bin/python3); expected both." \
+      "See it whole: $venv/bin/python3 -c 'import ezpz, torch'" || return
+  {
+    if [ -n "$loaded" ]; then printf '%s\n' "$site $loaded" >"$venv/.ezpz-modules"; fi &&
+      printf '%s\n' "$stamp_now" >"$venv/.ezpz-stamp"
+  } 2>/dev/null || :
   ezpz__log "proved: $(ezpz__last_line "$out")"
 }
+
 # Makes python3 the environment's own; the last step, so that a failure before it leaves the shell as it was.
 function ezpz__activate {
-  local was="$PATH" left="${VIRTUAL_ENV:-}/bin:" now
+  local old_path="$PATH" left="${VIRTUAL_ENV:-}/bin:" now
   now="$(ezpz__which python3)" || now=/
   # An active venv that is left puts back the PATH of before: without the modules that were loaded since.
-  if [ -n "$loaded" ] && [ -n "${VIRTUAL_ENV:+${_OLD_VIRTUAL_PATH:-}}" ]; then _OLD_VIRTUAL_PATH="${PATH/"$left"/}"; fi
+  if [ -n "$loaded" ] && [ -n "${VIRTUAL_ENV:+${_OLD_VIRTUAL_PATH:-}}" ]; then
+    _OLD_VIRTUAL_PATH="${PATH/"$left"/}"
+  fi
   if [ ! "${now%/*}" -ef "$venv/bin" ] && [ -r "$venv/bin/activate" ]; then . "$venv/bin/activate" || :; fi
   now="$(ezpz__which python3)" || now=/
   if [ ! "${now%/*}" -ef "$venv/bin" ]; then
-    PATH="$was"
-    ezpz__err 125 "cannot activate $venv (from $venv_from): python3 is still $now; expected $venv/bin/python3. Try: source $venv/bin/activate" || return
+    PATH="$old_path"
+    ezpz__err 125 "cannot activate $venv (from $venv_from): python3 is still $now; expected $venv/bin/python3." \
+      "Try: source $venv/bin/activate" || return
   fi
   EZPZ_READY="$now" EZPZ_SETTLED="$site|$venv|${EZPZ_MODULES:-}|${LOADEDMODULES:-}"
   ezpz__log "python3 is $now ($venv_from)"
 }
+
+# Makes the environment usable: makes it where it is missing, checks its Python, installs and proves what is missing.
+function ezpz__complete_env {
+  if [ "$active" = 0 ]; then
+    ezpz__make_venv || return
+  else
+    ezpz__probe "$venv/bin/python3" ||
+      ezpz__err 125 "Python does not run: $venv/bin/python3 (from $venv_from) says: $p_version;" \
+        "expected a working environment. Leave it, or call: ezpz_setup_env FOLDER" || return
+  fi
+  if [ -n "${EZPZ_PYTHON:-}" ] && [ -z "$base" ]; then
+    ezpz__log "EZPZ_PYTHON is not used: $venv is there already ($venv_from)"
+  fi
+  [ -n "$p_exe" ] ||
+    ezpz__err 2 "Python is too old: $p_version (from $venv, $venv_from); expected 3.10 or newer." \
+      "Set EZPZ_PYTHON and call: ezpz_setup_env OTHER_FOLDER" || return
+  ezpz__is_stamped || { ezpz__install && ezpz__prove; }
+}
+
 # ezpz_setup_python [VENV]: a python3 that imports ezpz and torch. See docs/shell.md.
 function ezpz_setup_python {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
-  local IFS=$' \t\n' src='' src_from='' pins='' venv='' venv_from='' active=0 base='' base_from='' stamp='' stamp_now='' ours=0 loaded='' site='' site_from=''
-  local p_version='' p_exe='' p_in_venv='' p_torch='' p_ensurepip='' p_ezpz='' p_lib='' p_paths='' site_scheduler='' site_module_use='' site_modules='' site_conda='' site_prepend_from='' site_proxy='' site_no_proxy='' site_proxy_skip=''
-  case "$#${1:-}" in 0 | 1[!-]*) ;; *) ezpz__err 2 "unknown argument: ${2:-${1:-the empty word}} (from the call); expected a folder or nothing. Call: ezpz_setup_env [VENV]" || return ;; esac
+  local IFS=$' \t\n' src='' src_from='' pins='' base='' base_from='' stamp='' stamp_now='' ours=0 loaded=''
+  local venv='' venv_from='' active=0 site='' site_from='' site_scheduler='' site_module_use='' site_modules=''
+  local site_conda='' site_prepend_from='' site_proxy='' site_no_proxy='' site_proxy_skip=''
+  local p_version='' p_exe='' p_in_venv='' p_torch='' p_ensurepip='' p_ezpz='' p_lib='' p_paths=''
+  case "$#${1:-}" in
+    0 | 1[!-]*) ;;
+    *)
+      ezpz__err 2 "unknown argument: ${2:-${1:-the empty word}} (from the call); expected a folder or nothing." \
+        "Call: ezpz_setup_env [VENV]" || return
+      ;;
+  esac
   ezpz__find_source || return
   ezpz__choose_env "${1:-}"
   ezpz__site "${SLURM_JOB_ID:-${SLURM_JOBID:-${PBS_JOBID:-}}}" || return
-  if [ -n "$site" ]; then ezpz__facts "$site" && ezpz__set_proxy; fi
-  if [ -n "$site${EZPZ_MODULES:-}" ] && [ "${EZPZ_SETTLED:-}" != "$site|$venv|${EZPZ_MODULES:-}|${LOADEDMODULES:-}" ]; then ezpz__enter_site || return; fi
+  if [ -n "$site" ] && ezpz__facts "$site"; then ezpz__set_proxy; fi
+  if [ -n "$site${EZPZ_MODULES:-}" ] &&
+    [ "${EZPZ_SETTLED:-}" != "$site|$venv|${EZPZ_MODULES:-}|${LOADEDMODULES:-}" ]; then
+    ezpz__enter_site || return
+  fi
   if [ -n "$loaded" ]; then ezpz__choose_env "${1:-}"; fi # the modules may have brought another python3
-  if [ "$active" = 0 ]; then ezpz__make_venv || return; fi
-  [ "$active" = 0 ] || ezpz__probe "$venv/bin/python3" || ezpz__err 125 "Python does not run: $venv/bin/python3 (from $venv_from) says: $p_version; expected a working environment. Leave it, or call: ezpz_setup_env FOLDER" || return
-  if [ -n "${EZPZ_PYTHON:-}" ] && [ -z "$base" ]; then ezpz__log "EZPZ_PYTHON is not used: $venv is there already ($venv_from)"; fi
-  [ -n "$p_exe" ] || ezpz__err 2 "Python is too old: $p_version (from $venv, $venv_from); expected 3.10 or newer. Set EZPZ_PYTHON and call: ezpz_setup_env OTHER_FOLDER" || return
-  ezpz__is_stamped || { ezpz__install && ezpz__prove; } || return
+  ezpz__complete_env || return
   ezpz__activate
 }
 
-# ---- job: where this shell is --------------------------------------------------------------------------------------
+# ---- job: asking programs -------------------------------------------------------------------------------------------
 # True when python3 imports ezpz. The answer is kept per interpreter, so that launch starts no second Python each time.
 function ezpz__importable {
-  local now ask='import importlib.util as u, sys; s = u.find_spec("ezpz.launch"); sys.exit(not (s and s.origin))'
-  now="$(ezpz__which python3)" && { [ "${EZPZ_READY:-}" = "$now" ] || "$now" -c "$ask" >/dev/null 2>&1; } && EZPZ_READY="$now"
+  local now question='import importlib.util as u, sys; s = u.find_spec("ezpz.launch"); sys.exit(not (s and s.origin))'
+  now="$(ezpz__which python3)" || return
+  if [ "${EZPZ_READY:-}" = "$now" ]; then return 0; fi
+  "$now" -c "$question" >/dev/null 2>&1 && EZPZ_READY="$now"
 }
-# A program that may be missing or hang gets 5 s, where there is a `timeout`; ezpz__ask tries a scheduler's twice.
+
+# Runs a program that may be missing or hang, for at most 5 s where there is a `timeout`.
 function ezpz__limited {
-  local limit && if ! ezpz__which "$1" >/dev/null; then return 1; fi
+  local limit
+  if ! ezpz__which "$1" >/dev/null; then return 1; fi
   if limit="$(ezpz__which timeout)"; then set -- "$limit" -k 1 5 "$@"; fi
   command "$@" </dev/null 2>/dev/null
 }
-function ezpz__ask { local out && { out="$(ezpz__limited "$@")" || out="$(ezpz__limited "$@")"; } && printf '%s\n' "$out"; }
-# ezpz__take FORMAT TEXT ORIGIN [COUNTS]: sets list (checked host names, each once, comma separated), nhosts and slots.
-# FORMAT: lines (n01, one per rank) or expression (r[1-2]n[01-02]-ib,n7). COUNTS: "2(x3),1" of SLURM_TASKS_PER_NODE is 7.
-function ezpz__take {
+
+# Prints a scheduler's answer; one that does not answer is asked twice.
+function ezpz__ask {
   local out
-  out="$(printf '%s\n' "$2" | command awk -v format="$1" -v counts="${4:-}" '
-    function fail(word) { gsub(/[^ -~]/, "?", word); print "!" word; bad = 1; exit }
-    function add(host) { if (host !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ || n >= 1000000) fail(host)
-      if (!(host in seen)) { seen[host]; order[++n] = host } }
+  out="$(ezpz__limited "$@")" || out="$(ezpz__limited "$@")" || return
+  printf '%s\n' "$out"
+}
+
+# ---- job: lists of hosts --------------------------------------------------------------------------------------------
+# ezpz__expand_hosts FORMAT [COUNTS]: reads hosts and prints "SLOTS HOSTS NAME,NAME,…", each name once, or "!WORD" for a
+# word that is no host name.
+# FORMAT: lines (n01, one per rank) or expression (r[1-2]n[01-02]-ib,n7).
+# COUNTS: SLURM_TASKS_PER_NODE; "2(x3),1" are 7 slots.
+function ezpz__expand_hosts {
+  command awk -v format="$1" -v counts="${2:-}" '
+    function fail(word) { gsub(/[^ -~]/, "?", word); print "!" word; failed = 1; exit }
+    function add(host) {
+      if (host !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ || n >= 1000000) fail(host)
+      if (!(host in seen)) { seen[host]; order[++n] = host }
+    }
     function expand(done, text,   at, end, k, i, j, part, ends) { # the last bracket group runs fastest
-      if (!(at = index(text, "["))) { add(done text); return } # else 7 is 7-7
-      if (!(k = split(substr(text, at + 1, (end = index(text, "]")) - at - 1), part, ","))) fail(text)
-      for (i = 1; i <= k; i++) { split(part[i] "-" part[i], ends, "-")
+      at = index(text, "[")
+      if (!at) { add(done text); return }
+      end = index(text, "]")
+      k = split(substr(text, at + 1, end - at - 1), part, ",")
+      if (!k) fail(text)
+      for (i = 1; i <= k; i++) {
+        split(part[i] "-" part[i], ends, "-") # 7 is 7-7
         if (part[i] !~ /^[0-9]+(-[0-9]+)?$/ || ends[2] - ends[1] < 0 || ends[2] - ends[1] > 1000000) fail(text)
-        for (j = ends[1] + 0; j <= ends[2] + 0; j++) expand(done substr(text, 1, at - 1) sprintf("%0" length(ends[1]) "d", j), substr(text, end + 1)) } }
-    { gsub(/^[ \t]+|[ \t\r]+$/, ""); k = format == "expression" ? split($0, word, ",") : 0 }
+        for (j = ends[1] + 0; j <= ends[2] + 0; j++)
+          expand(done substr(text, 1, at - 1) sprintf("%0" length(ends[1]) "d", j), substr(text, end + 1))
+      }
+    }
+    { gsub(/^[ \t]+|[ \t\r]+$/, "") }
     format == "lines" && $0 != "" { add($0); slots++ }
-    { for (i = 1; i <= k; i++) { item = item (item == "" ? "" : ",") word[i] # a comma in brackets parts no names
-        if (item !~ /\[[^]]*$/ || i == k) { expand("", item); item = "" } } }
-    END { k = bad ? 0 : split(counts, word, ",")
+    format == "expression" {
+      k = split($0, word, ",")
+      for (i = 1; i <= k; i++) { # a comma in brackets parts no names
+        item = item (item == "" ? "" : ",") word[i]
+        if (item !~ /\[[^]]*$/ || i == k) { expand("", item); item = "" }
+      }
+    }
+    END {
+      if (failed) exit
+      k = split(counts, word, ",")
       for (i = 1; i <= k; i++) { split(word[i], part, /[(x)]+/); slots += part[1] * (part[2] == "" ? 1 : part[2]) }
-      if (!bad) for (i = 1; i <= n; i++) printf "%s%s", (i > 1 ? "," : slots + 0 " " n " "), order[i] }')" || return
-  case "$out" in '!'*) ezpz__err 125 "not a host name: '${out#!}' (from $3); expected letters, digits, '.', '_', '-', and in a host expression brackets such as [01-10]. Correct it, or start a shell inside the job." || return ;; esac
-  slots="${out%% *}" out="${out#* }" && nhosts="${out%% *}" list="${out#* }" # not out##: bash takes seconds for long texts
+      for (i = 1; i <= n; i++) printf "%s%s", (i > 1 ? "," : slots + 0 " " n " "), order[i]
+    }'
 }
-# Sets scheduler and why: of Slurm job $1 and PBS job $2 that of the nearest daemon above this shell, else that which holds this host.
-function ezpz__inner {
-  local one short=",${here%%.*}" # by first labels: schedulers and kernels differ about the rest
-  why="its daemon is the nearest above this shell" scheduler="$(command ps -A -o pid=,ppid=,comm= 2>/dev/null | command awk -v pid="$$" '{ up[$1] = $2; sub(/.*\//, "", $3)
-    who[$1] = $3 ~ /^(slurmstepd|salloc|srun)/ ? "slurm" : $3 ~ /^(pbs_mom|pbs_demux|palsd)/ ? "pbs" : "" }
-    END { while (pid > 1 && who[pid] == "") pid = up[pid]; print who[pid] }')" || :
-  if [ -n "$scheduler" ]; then return 0; fi
-  for one in "slurm $1" "pbs $2"; do # shellcheck disable=SC2030,SC2031  # in the subshell they are only tried
-    if (scheduler="${one%% *}" job="${one#* }" && ezpz__find_hosts && case ",$list," in *"$short,"* | *"$short."*) ;; *) false ;; esac) 2>/dev/null; then
-      scheduler="$scheduler${one%% *}" why="only its job holds this host"; fi
-  done
-  case "$scheduler" in slurm | pbs) ;; *) scheduler=slurm why="nothing tells which is the inner one" ;; esac
-}
-# Sets here (this host), scheduler and job: by this shell's variables, else by the host's name.
-function ezpz__find_job {
-  local slurm="${SLURM_JOB_ID:-${SLURM_JOBID:-}}" pbs="${PBS_JOBID:-}" flux="${FLUX_JOB_ID:-}" why="Flux hides the schedulers around it"
-  here="$(command uname -n)" via=''  job=''
-  if [ -z "$flux" ] && [ -n "${FLUX_URI:-}" ]; then # no shell runs in the system's own instance, to which login hosts speak
-    flux="$(ezpz__ask flux getattr jobid)" || [ "$(ezpz__limited flux getattr security.owner || :)" != "$UID" ] || flux=instance
-  fi
-  case "${flux:+f}${slurm:+s}${pbs:+p}" in
-    '') ezpz__job_by_host || return ;;
-    sp) ezpz__inner "$slurm" "$pbs" && if [ "$scheduler" = pbs ]; then job="$pbs"; else job="$slurm"; fi ;;
-    f*) scheduler=flux job="${flux#instance}" ;;
-    *) scheduler="${slurm:+slurm}${pbs:+pbs}" job="$slurm$pbs" ;;
+
+# ezpz__take_hosts FORMAT TEXT ORIGIN [COUNTS]: sets list (checked host names, comma separated), nhosts and slots.
+function ezpz__take_hosts {
+  local out
+  out="$(printf '%s\n' "$2" | ezpz__expand_hosts "$1" "${4:-}")" || return
+  case "$out" in
+    '!'*)
+      ezpz__err 125 "not a host name: '${out#!}' (from $3); expected letters, digits, '.', '_', '-', and in a host" \
+        "expression brackets such as [01-10]. Correct it, or start a shell inside the job." || return
+      ;;
   esac
-  case "$job" in *[[:space:][:cntrl:]\;\&\|\$\`\<\>\(\)\'\"\\/]*) ezpz__err 125 "not a job id: '$job' (from the variables of $scheduler); expected one such as 1234, 4[2].head or f2Xk. Unset it." || return ;; esac
-  case "${flux:+f}${slurm:+s}${pbs:+p}" in ??*) ezpz__log "several schedulers at once: Flux '$flux', Slurm '$slurm', PBS '$pbs'; taking $scheduler: $why" ;; esac
+  slots="${out%% *}"
+  out="${out#* }" # not out##: bash takes seconds for long texts
+  nhosts="${out%% *}" list="${out#* }"
 }
-# The job of a shell that ssh opened on one of its hosts. Sets scheduler, job and via (the option that srun needs then).
-# A component 4|3+1|n02 is known by its leader, 3; an array's jobs need -t.
-function ezpz__job_by_host {
-  local jobs='' name=SLURM_JOB_ID nl=$'\n' me="${USER:-${LOGNAME:-}}" short="${here%%.*}" flag
-  jobs="$(ezpz__ask squeue --noheader --states=RUNNING --user="$me" --nodelist="$short" --format='%A|%i|%N')" || :
-  scheduler=slurm jobs="$(printf '%s\n' "$jobs" | command awk -F'|' 'NF == 3 { job = sub(/\+.*/, "", $2) ? $2 : $1; if (!seen[job]++) print job }')"
-  for flag in '' -t; do if [ -n "$jobs" ] || ! jobs="$(ezpz__ask qstat ${flag:+"$flag"} -u "$me" -n1rw)"; then break; fi
-    scheduler=pbs name=PBS_JOBID jobs="$(printf '%s\n' "$jobs" | command awk -v here="$short" 'NF > 10 && $(NF - 2) == "R" { k = split($NF, word, "+")
-      for (i = 1; i <= k; i++) { sub(/[.\/].*/, "", word[i]); if (word[i] == here) { print $1; next } } }')"
+
+# The functions ezpz__NAME_hosts set text, from, format, tasks (counts of ranks) and, where there is one, file.
+
+# A task of a job, or the shell of an instance.
+function ezpz__flux_hosts {
+  if [ -n "${FLUX_JOB_ID:-}" ]; then set -- hostlist "$job"; else set -- getattr hostlist; fi
+  from="flux $*"
+  text="$(ezpz__ask flux "$@")" || text=''
+}
+
+# Step ids from 4294967280 on are Slurm's own (batch, interactive): a shell that sees one host of the job's.
+function ezpz__slurm_hosts {
+  from=SLURM_JOB_NODELIST text="${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}" tasks="${SLURM_TASKS_PER_NODE:-}"
+  if [ -n "${SLURM_STEP_NODELIST:-}" ] && [ "${SLURM_STEP_ID:-0}" -lt 4294967280 ] 2>/dev/null; then
+    from=SLURM_STEP_NODELIST text="$SLURM_STEP_NODELIST" tasks="${SLURM_STEP_TASKS_PER_NODE:-$tasks}"
+  elif [ -n "${SLURM_HET_SIZE:-}" ] && [ -n "${SLURM_JOB_NODELIST_HET_GROUP_0:-}" ]; then
+    from=SLURM_JOB_NODELIST_HET_GROUP_0 text="$SLURM_JOB_NODELIST_HET_GROUP_0"
+    tasks="${SLURM_TASKS_PER_NODE_HET_GROUP_0:-}" job="${SLURM_JOB_ID_HET_GROUP_0:-$job}"
+  elif [ -z "$text" ]; then
+    from="SLURM_JOB_NODELIST and scontrol show job $job"
+    text="$(ezpz__ask scontrol show job "$job" | command awk -v job="JobId=$job" '
+      /^JobId=/ { mine = $1 == job }
+      mine && sub(/^ *NodeList=/, "") { hosts = $1 }
+      mine && match($0, / NumTasks=[0-9]+/) { print hosts, substr($0, RSTART + 10, RLENGTH - 10) }')" || text=''
+    tasks="${text#* }" text="${text%% *}"
+  fi
+}
+
+function ezpz__pbs_hosts {
+  local candidate copy="${PBS_HOME:-/var/spool/pbs}/aux/$job"
+  format=lines
+  for candidate in "${PBS_NODEFILE:-}" "$copy"; do
+    if [ -z "$text" ] && [ -f "$candidate" ] && [ -r "$candidate" ]; then
+      file="$candidate" text="$(command cat "$candidate")"
+    fi
   done
-  case "$jobs" in '') scheduler=none && return ;; *"$nl"*) ezpz__err 125 "several jobs of yours run on this host: $(printf %s "$jobs" | command tr '\n' ' ') (found by its name, $here); expected one. Choose: export $name=${jobs%%"$nl"*}" || return ;; esac
-  job="$jobs" via=" --jobid=$jobs" && ezpz__log "no variables of a job here; taking $scheduler job $job, which runs on this host ($here)"
+  from="${file:-PBS_NODEFILE=${PBS_NODEFILE:-}, $copy and qstat -f $job}"
+  if [ -z "$text" ]; then
+    file=''
+    text="$(ezpz__ask qstat -f "$job" | ezpz__qstat_hosts)" || text=''
+  fi
 }
-# The hosts in the answer of qstat -f, each as often as its chunk has ranks; a line that begins with a tab goes on the last:
+
+# Prints the hosts in the answer of qstat -f, each as often as its chunk has ranks; a line that begins with a tab
+# continues the last:
 #     exec_host = n01/0*2+n02/0*2        Resource_List.select = 2:ncpus=2:mpiprocs=2
-function ezpz__exec_host { command awk '/^\t/ { said[key] = said[key] substr($0, 2); next } { key = $1; said[key] = substr($0, index($0, "=") + 2) }
-  END { k = split(said["Resource_List.select"], chunk, "+")
-    for (i = 1; i <= k; i++) for (j = chunk[i] + 0 ? chunk[i] + 0 : 1; j > 0; j--)
-      ranks[++n] = match(chunk[i], /mpiprocs=[0-9]+/) ? substr(chunk[i], RSTART + 9, RLENGTH - 9) : chunk[i] !~ /ncpus=0(:|$)/
-    k = split(said["exec_host"], host, "+")
-    for (i = 1; i <= k; i++) { sub(/\/.*/, "", host[i]); for (j = n == k ? ranks[i] : 1; j > 0; j--) print host[i] } }'; }
+function ezpz__qstat_hosts {
+  command awk '
+    /^\t/ { value[key] = value[key] substr($0, 2); next }
+    { key = $1; value[key] = substr($0, index($0, "=") + 2) }
+    function ranks_of(request) {
+      if (match(request, /mpiprocs=[0-9]+/)) return substr(request, RSTART + 9, RLENGTH - 9)
+      return request !~ /ncpus=0(:|$)/
+    }
+    END {
+      k = split(value["Resource_List.select"], chunk, "+")
+      for (i = 1; i <= k; i++)
+        for (j = chunk[i] + 0 ? chunk[i] + 0 : 1; j > 0; j--) ranks[++n] = ranks_of(chunk[i])
+      k = split(value["exec_host"], host, "+")
+      for (i = 1; i <= k; i++) {
+        sub(/\/.*/, "", host[i])
+        for (j = n == k ? ranks[i] : 1; j > 0; j--) print host[i]
+      }
+    }'
+}
+
 # Sets list, nhosts and slots of the job, and file where PBS wrote the list of hosts.
 function ezpz__find_hosts {
-  local text='' tasks='' from='' format=expression aux="${PBS_HOME:-/var/spool/pbs}/aux/$job"
+  local text='' tasks='' from='' format=expression
   list='' nhosts=0 slots=0 file=''
-  case "$scheduler" in
-    none) list="$here" nhosts=1 && return ;;
-    flux) # a task of a job, or the shell of an instance
-      if [ -n "${FLUX_JOB_ID:-}" ]; then set -- hostlist "$job"; else set -- getattr hostlist; fi
-      from="flux $*" text="$(ezpz__ask flux "$@")" || text='' ;;
-    slurm) # Step ids from 4294967280 on are Slurm's own (batch, interactive): a shell that sees one host of the job's.
-      from=SLURM_JOB_NODELIST text="${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}" tasks="${SLURM_TASKS_PER_NODE:-}"
-      if [ -n "${SLURM_STEP_NODELIST:-}" ] && [ "${SLURM_STEP_ID:-0}" -lt 4294967280 ] 2>/dev/null; then
-        from=SLURM_STEP_NODELIST text="$SLURM_STEP_NODELIST" tasks="${SLURM_STEP_TASKS_PER_NODE:-$tasks}"
-      elif [ -n "${SLURM_HET_SIZE:-}" ] && [ -n "${SLURM_JOB_NODELIST_HET_GROUP_0:-}" ]; then
-        from=SLURM_JOB_NODELIST_HET_GROUP_0 text="$SLURM_JOB_NODELIST_HET_GROUP_0" tasks="${SLURM_TASKS_PER_NODE_HET_GROUP_0:-}" job="${SLURM_JOB_ID_HET_GROUP_0:-$job}"
-      elif [ -z "$text" ]; then
-        from="SLURM_JOB_NODELIST and scontrol show job $job" text="$(ezpz__ask scontrol show job "$job" | command awk -v job="JobId=$job" '
-          /^JobId=/ { mine = $1 == job } mine && sub(/^ *NodeList=/, "") { hosts = $1 }
-          mine && match($0, / NumTasks=[0-9]+/) { print hosts, substr($0, RSTART + 10, RLENGTH - 10) }')" || text=''
-        tasks="${text#* }" text="${text%% *}"
-      fi ;;
-    pbs)
-      for from in "${PBS_NODEFILE:-}" "$aux"; do if [ -z "$text" ] && [ -f "$from" ] && [ -r "$from" ]; then file="$from" text="$(command cat "$from")"; fi; done
-      from="${file:-PBS_NODEFILE=${PBS_NODEFILE:-}, $aux and qstat -f $job}" format=lines
-      if [ -z "$text" ]; then file='' text="$(ezpz__ask qstat -f "$job" | ezpz__exec_host)" || text=''; fi ;;
-  esac
-  if [ -z "$text" ] && [ "${EZPZ_SCHEDULER:-} ${EZPZ_JOBID:-}" = "$scheduler $job" ]; then format=expression from=EZPZ_HOSTS text="${EZPZ_HOSTS:-}"; fi
-  ezpz__take "$format" "$text" "$from" "$tasks" || return
-  [ -n "$list" ] || ezpz__err 125 "no hosts of job $job: none is named (from $from); expected host names. Run this on the first host of the job, or start a shell inside it."
+  if [ "$scheduler" = none ]; then
+    list="$here" nhosts=1
+    return 0
+  fi
+  "ezpz__${scheduler}_hosts"
+  if [ -z "$text" ] && [ "${EZPZ_SCHEDULER:-} ${EZPZ_JOBID:-}" = "$scheduler $job" ]; then
+    format=expression from=EZPZ_HOSTS text="${EZPZ_HOSTS:-}"
+  fi
+  ezpz__take_hosts "$format" "$text" "$from" "$tasks" || return
+  [ -n "$list" ] ||
+    ezpz__err 125 "no hosts of job $job: none is named (from $from); expected host names." \
+      "Run this on the first host of the job, or start a shell inside it."
 }
+
+# ---- job: which one this shell is in --------------------------------------------------------------------------------
+# Prints the scheduler of the nearest daemon above this shell, if any: slurm or pbs.
+function ezpz__scheduler_above {
+  command ps -A -o pid=,ppid=,comm= 2>/dev/null | command awk -v pid="$$" '
+    { parent[$1] = $2; sub(/.*\//, "", $3) }
+    $3 ~ /^(slurmstepd|salloc|srun)/ { daemon[$1] = "slurm" }
+    $3 ~ /^(pbs_mom|pbs_demux|palsd)/ { daemon[$1] = "pbs" }
+    END { while (pid > 1 && daemon[pid] == "") pid = parent[pid]; print daemon[pid] }'
+}
+
+# ezpz__job_is_here SCHEDULER JOB: true when the job's hosts include this one. In its subshell both are only tried.
+function ezpz__job_is_here {
+  local short=",${here%%.*}" # by first labels: schedulers and kernels differ about the rest
+  (
+    # shellcheck disable=SC2030,SC2031  # only for this subshell
+    scheduler="$1" job="$2"
+    ezpz__find_hosts || exit
+    case ",$list," in
+      *"$short,"* | *"$short."*) ;;
+      *) exit 1 ;;
+    esac
+  ) 2>/dev/null
+}
+
+# ezpz__choose_inner SLURM_JOB PBS_JOB: sets scheduler and why: that of the nearest daemon above this shell, else that
+# whose job holds this host.
+function ezpz__choose_inner {
+  local slurm_is_here='' pbs_is_here=''
+  why="its daemon is the nearest above this shell"
+  scheduler="$(ezpz__scheduler_above)" || :
+  if [ -n "$scheduler" ]; then return 0; fi
+  if ezpz__job_is_here slurm "$1"; then slurm_is_here=slurm; fi
+  if ezpz__job_is_here pbs "$2"; then pbs_is_here=pbs; fi
+  scheduler="$slurm_is_here$pbs_is_here" why="only its job holds this host"
+  case "$scheduler" in
+    slurm | pbs) ;;
+    *) scheduler=slurm why="no sign which is the inner one" ;;
+  esac
+}
+
+# Sets here (this host), scheduler, job and via (the option that srun needs outside its job): by the variables of this
+# shell, else by the host's name.
+function ezpz__find_job {
+  local slurm="${SLURM_JOB_ID:-${SLURM_JOBID:-}}" pbs="${PBS_JOBID:-}" flux="${FLUX_JOB_ID:-}"
+  local why="Flux hides the schedulers around it" which
+  here="$(command uname -n)" via='' job=''
+  # No shell runs in the system's own instance, to which login hosts speak.
+  if [ -z "$flux" ] && [ -n "${FLUX_URI:-}" ]; then
+    flux="$(ezpz__ask flux getattr jobid)" ||
+      [ "$(ezpz__limited flux getattr security.owner || :)" != "$UID" ] || flux=instance
+  fi
+  which="${flux:+flux}${slurm:+slurm}${pbs:+pbs}"
+  case "$which" in
+    '') ezpz__find_job_by_host || return ;;
+    flux*) scheduler=flux job="${flux#instance}" ;;
+    slurmpbs)
+      ezpz__choose_inner "$slurm" "$pbs"
+      if [ "$scheduler" = pbs ]; then job="$pbs"; else job="$slurm"; fi
+      ;;
+    *) scheduler="$which" job="$slurm$pbs" ;;
+  esac
+  case "$job" in
+    *[[:space:][:cntrl:]\;\&\|\$\`\<\>\(\)\'\"\\/]*)
+      ezpz__err 125 "not a job id: '$job' (from the variables of $scheduler);" \
+        "expected one such as 1234, 4[2].head or f2Xk. Unset it." || return
+      ;;
+  esac
+  case "$which" in
+    '' | flux | slurm | pbs) ;;
+    *) ezpz__log "several schedulers at once: Flux '$flux', Slurm '$slurm', PBS '$pbs'; taking $scheduler: $why" ;;
+  esac
+}
+
+# ezpz__slurm_jobs_on HOST USER: prints the running jobs, one per line. A component 4|3+1|n02 is known by its first, 3.
+function ezpz__slurm_jobs_on {
+  ezpz__ask squeue --noheader --states=RUNNING --user="$2" --nodelist="$1" --format='%A|%i|%N' | command awk -F'|' '
+    NF == 3 {
+      job = sub(/\+.*/, "", $2) ? $2 : $1
+      if (!seen[job]++) print job
+    }'
+}
+
+# ezpz__pbs_jobs_on HOST USER: prints the running jobs, one per line. Jobs of an array need -t.
+function ezpz__pbs_jobs_on {
+  local option rows
+  for option in '' -t; do
+    rows="$(ezpz__ask qstat ${option:+"$option"} -u "$2" -n1rw)" || return
+    rows="$(printf '%s\n' "$rows" | command awk -v here="$1" '
+      NF > 10 && $(NF - 2) == "R" {
+        k = split($NF, word, "+")
+        for (i = 1; i <= k; i++) {
+          sub(/[.\/].*/, "", word[i])
+          if (word[i] == here) { print $1; next }
+        }
+      }')"
+    if [ -n "$rows" ]; then printf '%s\n' "$rows" && return; fi
+  done
+}
+
+# The job of a shell that ssh opened on one of its hosts. Sets scheduler, job and via.
+function ezpz__find_job_by_host {
+  local jobs name=SLURM_JOB_ID newline=$'\n' user="${USER:-${LOGNAME:-}}"
+  scheduler=slurm
+  jobs="$(ezpz__slurm_jobs_on "${here%%.*}" "$user")" || :
+  if [ -z "$jobs" ]; then
+    scheduler=pbs name=PBS_JOBID
+    jobs="$(ezpz__pbs_jobs_on "${here%%.*}" "$user")" || :
+  fi
+  case "$jobs" in
+    '')
+      scheduler=none
+      return 0
+      ;;
+    *"$newline"*)
+      ezpz__err 125 "several jobs of yours run on this host: $(printf %s "$jobs" | command tr '\n' ' ')" \
+        "(found by its name, $here); expected one. Choose: export $name=${jobs%%"$newline"*}" || return
+      ;;
+  esac
+  job="$jobs" via=" --jobid=$jobs"
+  ezpz__log "no variables of a job here; taking $scheduler job $job, which runs on this host ($here)"
+}
+
+# ---- job: devices, the host file and the launch line ----------------------------------------------------------------
 # Sets devices, those of this host. A count that an earlier job left behind in the shell is not believed.
-function ezpz__devices {
+function ezpz__count_devices {
   devices="${EZPZ_NGPU_PER_HOST:-}"
-  case "$devices" in *[!0-9]*) ezpz__err 2 "not a number of devices: $devices (from EZPZ_NGPU_PER_HOST); expected 0 or more. Correct or unset it." || return ;; esac
+  case "$devices" in
+    *[!0-9]*)
+      ezpz__err 2 "not a number of devices: $devices (from EZPZ_NGPU_PER_HOST); expected 0 or more." \
+        "Correct or unset it." || return
+      ;;
+  esac
   if [ -z "$devices" ] && [ -n "$job" ] && [ "${EZPZ_JOBID:-}" = "$job" ]; then devices="${NGPU_PER_HOST:-}"; fi
   if [ -z "$devices" ] && [ "$scheduler" = slurm ]; then devices="${SLURM_GPUS_ON_NODE:-}"; fi
-  [ -n "$devices" ] || devices="$(ezpz__limited nvidia-smi -L | command awk '/^GPU/ { n++ } END { print n + 0 }')" || :
+  if [ -z "$devices" ]; then
+    devices="$(ezpz__limited nvidia-smi -L | command awk '/^GPU/ { n++ } END { print n + 0 }')" || :
+  fi
   case "$devices" in '' | *[!0-9]*) devices=0 ;; esac
 }
-# Sets hostfile: PBS's own when it names each host once and is a plain word of DIST_LAUNCH, else one in a private folder.
-function ezpz__hostfile {
+
+# Sets ranks: one per device, else one per granted slot, else one per host; on a single host half the cores, at least 2
+# and at most 4, which is enough to see that they work together.
+function ezpz__count_ranks {
+  local cores
+  cores="$(command nproc 2>/dev/null || command getconf _NPROCESSORS_ONLN 2>/dev/null || printf 4)"
+  if [ "$devices" -gt 0 ]; then
+    ranks=$((devices * nhosts))
+  elif [ "$slots" -gt 0 ]; then
+    ranks="$slots"
+  elif [ "$nhosts" -gt 1 ]; then
+    ranks="$nhosts"
+  else
+    ranks=$((cores < 4 ? 2 : cores > 8 ? 4 : cores / 2))
+  fi
+}
+
+# Sets hostfile: PBS's own when it names each host once and is a plain word of DIST_LAUNCH, else one in a folder that
+# only this user may write.
+function ezpz__choose_hostfile {
   local dir="${TMPDIR:-/tmp}" tag="${job:-$here}"
-  case "$file" in '' | *[!A-Za-z0-9._/@:+=,-]*) ;; *) if [ "$slots" = "$nhosts" ]; then hostfile="$file" && return; fi ;; esac
+  case "$file" in
+    '' | *[!A-Za-z0-9._/@:+=,-]*) ;;
+    *)
+      if [ "$slots" = "$nhosts" ]; then
+        hostfile="$file"
+        return 0
+      fi
+      ;;
+  esac
   case "$dir" in *[!A-Za-z0-9._/@:+=,-]*) dir=/tmp ;; esac
   dir="${dir%/}/ezpz-$UID-${tag//[!A-Za-z0-9._-]/_}"
-  command mkdir -m 700 "$dir" 2>/dev/null || { [ ! -L "$dir" ] && [ -d "$dir" ] && [ -O "$dir" ]; } || ezpz__err 125 "cannot make a private folder: $dir (from TMPDIR); expected a new folder or one of yours. Set TMPDIR to a folder that you may write." || return
+  command mkdir -m 700 "$dir" 2>/dev/null || { [ ! -L "$dir" ] && [ -d "$dir" ] && [ -O "$dir" ]; } ||
+    ezpz__err 125 "cannot make a private folder: $dir (from TMPDIR); expected a new folder or one of yours." \
+      "Set TMPDIR to a folder that you may write." || return
   hostfile="$dir/hostfile" # renamed into place, because another shell of the same job may be reading it
-  { printf '%s\n' "$list" | command tr ',' '\n' >|"$hostfile.$$" && command mv -f "$hostfile.$$" "$hostfile"; } 2>/dev/null || ezpz__err 125 "cannot write the host file: $hostfile (from TMPDIR); expected space and permission. Set TMPDIR to another folder."
+  { printf '%s\n' "$list" | command tr ',' '\n' >|"$hostfile.$$" &&
+    command mv -f "$hostfile.$$" "$hostfile"; } 2>/dev/null ||
+    ezpz__err 125 "cannot write the host file: $hostfile (from TMPDIR); expected space and permission." \
+      "Set TMPDIR to another folder."
 }
-# Linux grants an exported variable 128 KiB: a longer list of hosts stays a variable of the shell.
-function ezpz__set_hosts { unset EZPZ_HOSTS && EZPZ_HOSTS="$1" && if [ "${#1}" -lt 65536 ]; then export EZPZ_HOSTS; fi; }
-# The answer of a shell whose python3 does not import ezpz. Without devices and slots: ranks enough to see that they work together.
-function ezpz__small_answer {
-  # shellcheck disable=SC2034  # ezpz__site sets site_from
-  local here scheduler job via list nhosts slots file devices hostfile ranks line='' site='' site_from=''
-  { ezpz__find_job && ezpz__find_hosts && ezpz__site "$job" && ezpz__devices && ezpz__hostfile; } || return
-  ranks="$(command nproc 2>/dev/null || command getconf _NPROCESSORS_ONLN 2>/dev/null || printf 4)"
-  ranks=$((devices ? devices * nhosts : slots ? slots : nhosts > 1 ? nhosts : ranks < 4 ? 2 : ranks > 8 ? 4 : ranks / 2))
+
+# Sets line, what starts the ranks, from scheduler, via, nhosts, ranks and hostfile.
+function ezpz__choose_line {
+  line=''
   case "$scheduler" in
     slurm) line="srun$via -N $nhosts -n $ranks" ;;
     flux) line="flux run -N $nhosts -n $ranks" ;;
-    *) if ezpz__which mpiexec >/dev/null; then line="mpiexec -n $ranks"; fi
-      if [ "$nhosts" -gt 1 ]; then line="${line:+$line --hostfile $hostfile}"; fi ;;
+    *)
+      if ezpz__which mpiexec >/dev/null; then line="mpiexec -n $ranks"; fi
+      if [ -n "$line" ] && [ "$nhosts" -gt 1 ]; then line="$line --hostfile $hostfile"; fi
+      ;;
   esac
-  [ -n "$line" ] || ezpz__log "no launcher: mpiexec is not on PATH; DIST_LAUNCH stays empty. With ezpz installed (ezpz_setup_python), launch starts ranks itself."
+  [ -n "$line" ] ||
+    ezpz__log "no launcher: mpiexec is not on PATH; DIST_LAUNCH stays empty." \
+      "With ezpz installed (ezpz_setup_python), launch starts ranks itself."
+}
+
+# Linux grants an exported variable 128 KiB: a longer list of hosts stays a variable of the shell.
+function ezpz__set_hosts {
+  unset EZPZ_HOSTS
+  EZPZ_HOSTS="$1"
+  if [ "${#1}" -lt 65536 ]; then export EZPZ_HOSTS; fi
+}
+
+# Exports the answer of a shell whose python3 does not import ezpz.
+function ezpz__small_answer {
+  # shellcheck disable=SC2034  # ezpz__site sets site_from
+  local here scheduler job via list nhosts slots file devices ranks hostfile line site='' site_from=''
+  ezpz__find_job || return
+  ezpz__find_hosts || return
+  ezpz__site "$job" || return
+  ezpz__count_devices || return
+  ezpz__choose_hostfile || return
+  ezpz__count_ranks
+  ezpz__choose_line
   export EZPZ_SCHEDULER="$scheduler" EZPZ_JOBID="$job" EZPZ_SITE="$site" EZPZ_NRANKS="$ranks"
-  export NHOSTS="$nhosts" NGPU_PER_HOST="$devices" NGPUS="$((devices * nhosts))" HOSTFILE="$hostfile" DIST_LAUNCH="$line"
+  export NHOSTS="$nhosts" NGPU_PER_HOST="$devices" NGPUS="$((devices * nhosts))"
+  export HOSTFILE="$hostfile" DIST_LAUNCH="$line"
   ezpz__set_hosts "$list"
 }
-# The three blocks on stdout: everything else that this file says goes to stderr.
+
+# ---- job: what users call -------------------------------------------------------------------------------------------
+# Prints the three blocks on stdout: everything else that this file prints is on stderr.
 function ezpz__print_job {
-  printf '\n[HOSTS]\n' && printf '%s\n' "${EZPZ_HOSTS:-}" | command tr ',' '\n' | command awk '{ host[NR - 1] = $0 } END { for (i = 0; i < NR; i++)
-    if (NR <= 16 || i < 8 || i == NR - 1) print "    • [host:" i "] - " host[i]; else if (i == 8) print "    • … " NR - 9 " more" }'
-  printf '\n[DIST INFO]\n' && printf '    • %s\n' "NGPUS=${NGPUS:-}" "NHOSTS=${NHOSTS:-}" "NGPU_PER_HOST=${NGPU_PER_HOST:-}" "EZPZ_NRANKS=${EZPZ_NRANKS:-}" "HOSTFILE=${HOSTFILE:-}" "DIST_LAUNCH=${DIST_LAUNCH:-}"
-  printf '\n[LAUNCH]:\n    • To start %s ranks on %s host(s), use: launch COMMAND\n\n      launch = %s\n\n' "${EZPZ_NRANKS:-?}" "${NHOSTS:-?}" "${DIST_LAUNCH:-(none was found)}"
+  printf '\n[HOSTS]\n'
+  printf '%s\n' "${EZPZ_HOSTS:-}" | command tr ',' '\n' | command awk '
+    { host[NR - 1] = $0 }
+    END {
+      for (i = 0; i < NR; i++)
+        if (NR <= 16 || i < 8 || i == NR - 1) print "    • [host:" i "] - " host[i]
+        else if (i == 8) print "    • … " NR - 9 " more"
+    }'
+  printf '\n[DIST INFO]\n'
+  printf '    • %s\n' "NGPUS=${NGPUS:-}" "NHOSTS=${NHOSTS:-}" "NGPU_PER_HOST=${NGPU_PER_HOST:-}" \
+    "EZPZ_NRANKS=${EZPZ_NRANKS:-}" "HOSTFILE=${HOSTFILE:-}" "DIST_LAUNCH=${DIST_LAUNCH:-}"
+  printf '\n[LAUNCH]:\n    • To start %s ranks on %s host(s), use: launch COMMAND\n\n      launch = %s\n\n' \
+    "${EZPZ_NRANKS:-?}" "${NHOSTS:-?}" "${DIST_LAUNCH:-(none was found)}"
 }
-# ezpz_setup_job: exports and prints scheduler, hosts, devices and the launch line of this shell; keeps them for a second shell.
+
+# ezpz_setup_job: exports and prints scheduler, hosts, devices and the launch line of this shell, and keeps them for a
+# second shell.
 function ezpz_setup_job {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n' out
-  if ! ezpz__importable; then ezpz__small_answer || return; else
+  if ezpz__importable; then
     out="$(command python3 -m ezpz.cluster --sh "$@")" || return
-    case "$out" in 'export '*) eval "$out" ;; *) # quoted by shlex.quote in our own Python: the one home of the full answer
-      ezpz__err 125 "no answer about the job: '$(ezpz__last_line "$out")' (from python3 -m ezpz.cluster --sh); expected lines that begin with export. Call: ezpz_setup_python" || return ;;
+    case "$out" in
+      'export '*) eval "$out" ;; # quoted by shlex.quote in our own Python: the one home of the full answer
+      *)
+        ezpz__err 125 "no answer about the job: '$(ezpz__last_line "$out")' (from python3 -m ezpz.cluster --sh);" \
+          "expected lines that begin with export. Call: ezpz_setup_python" || return
+        ;;
     esac
+  else
+    ezpz__small_answer || return
   fi
   if alias launch >/dev/null 2>&1; then ezpz__log "an alias hides the function launch; type: unalias launch"; fi
   ezpz__print_job
 }
+
+# ezpz_setup_env [VENV]: a Python that works, and what it is to start on.
 function ezpz_setup_env { ezpz_setup_python "$@" && ezpz_setup_job; }
-# ezpz_get_job_env: the same in a second shell of a job, with what the first one kept. A shell that cannot read that looks for the job.
+
+# ezpz_get_job_env: the same in a second shell of a job, with what the first one kept. A shell that cannot read that
+# looks for the job.
 function ezpz_get_job_env {
-  if ezpz__importable; then ezpz_setup_job --second; return; fi
+  if ezpz__importable; then
+    ezpz_setup_job --second
+    return
+  fi
   ezpz__log "what the first shell of the job kept is read by ezpz; for that, call ezpz_setup_python before this"
   ezpz_setup_job
 }
@@ -735,17 +1403,31 @@ function ezpz_print_hosts {
 # launch [OPTION…] [--] COMMAND…: starts COMMAND on every rank; alone, it prints the line that it would run.
 function launch {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
-  local IFS=$' \t\n' && if ezpz__importable; then set -- python3 -m ezpz.launch "$@" && command "$@"; return; fi
-  [ -n "${DIST_LAUNCH:-}" ] || ezpz__err 125 "cannot launch: ezpz is not importable by python3 and DIST_LAUNCH is empty; expected one of them. Call: ezpz_setup_env" || return
-  if [ "$#" = 0 ]; then printf '%s\n' "$DIST_LAUNCH" && return; fi
-  # A subshell, so that noglob stays inside: job ids such as 4[2] stand in file names. The prefix is split into words.
+  local IFS=$' \t\n'
+  if ezpz__importable; then
+    set -- python3 -m ezpz.launch "$@"
+    command "$@"
+    return
+  fi
+  [ -n "${DIST_LAUNCH:-}" ] ||
+    ezpz__err 125 "cannot launch: ezpz is not importable by python3 and DIST_LAUNCH is empty; expected one of them." \
+      "Call: ezpz_setup_env" || return
+  if [ "$#" = 0 ]; then
+    printf '%s\n' "$DIST_LAUNCH"
+    return
+  fi
+  # A subshell, so that noglob stays inside: job ids such as 4[2] are in file names. The prefix is split into words.
   # shellcheck disable=SC2086
   (set -o noglob && exec ${DIST_LAUNCH} "$@")
 }
 
+# ---- this file ------------------------------------------------------------------------------------------------------
 # Only a regular file can lead to a checkout; under `source <(…)` there is none, whatever the shell calls it.
 # shellcheck disable=SC2296  # %x: the file that zsh is reading
 if [ -n "${ZSH_VERSION:-}" ]; then EZPZ_UTILS="${(%):-%x}"; else EZPZ_UTILS="${BASH_SOURCE[0]:-}"; fi
 if [ ! -f "$EZPZ_UTILS" ]; then EZPZ_UTILS=''; fi
-case "$EZPZ_UTILS" in '' | /*) ;; *) EZPZ_UTILS="$PWD/$EZPZ_UTILS" ;; esac
+case "$EZPZ_UTILS" in
+  '' | /*) ;;
+  *) EZPZ_UTILS="$PWD/$EZPZ_UTILS" ;;
+esac
 }

@@ -1,4 +1,4 @@
-"""The sites for the shell: functions of nothing but `case`, for bash 4.2 and zsh 5.8, which start no process.
+"""Write the sites as functions of the shell: nothing but `case`, for bash 4.2 and zsh 5.8, and no process is started.
 
 python3 -m ezpz.cluster.site_shell src/ezpz/bin/utils.sh      what `make sites` does, between these two lines:
 
@@ -13,7 +13,9 @@ ezpz__site_facts NAME                        sets site_scheduler site_module_use
 from __future__ import annotations
 
 import os
+import re
 import sys
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster.site import load
@@ -30,6 +32,8 @@ __all__ = ["BEGIN", "END", "block", "write"]
 BEGIN = "# >>> sites: made by `make sites` from cluster/sites.toml; do not edit >>>"
 END = "# <<< sites <<<"
 
+_WIDTH = 118  # of a line, with room for the backslash that continues it
+
 
 def _steps(modules: tuple[tuple[str, ...], ...]) -> str:
     return " ".join("|".join(step) for step in modules)
@@ -39,7 +43,7 @@ def _pairs(table: Mapping[str, str]) -> str:
     return " ".join(f"{name}={other}" for name, other in table.items())
 
 
-# What ezpz__site_facts tells, and how each field of a site becomes one text there.
+# What ezpz__site_facts sets, and how each field of a site becomes one text there.
 _FACTS: dict[str, Callable[[Any], str]] = {
     "scheduler": str,
     "module_use": " ".join,
@@ -94,11 +98,11 @@ function {match} {{
 }}
 """
 
-_TELL = """\
-# {tell} NAME
+_FACTS_FUNCTION = """\
+# {facts} NAME
 # Sets what a shell needs to know of a site: words, and in site_modules alternatives of one step joined by |.
 # shellcheck disable=SC2034  # the caller has declared what is set here
-function {tell} {{
+function {facts} {{
   {empty}
   case "${{1:-}}" in
 {sites}
@@ -113,21 +117,21 @@ def block(sites: Iterable[Site], *, user: bool = False) -> str:
     known = list(sites)
     names = ("ezpz__match_user_site", "ezpz__user_site_facts") if user else ("ezpz__match_site", "ezpz__site_facts")
     variables = [
-        f'    case "${{{name}:-}}" in {_any_of(patterns)}) set -- "$@" {site.name} "{name}=${name}" ;; esac'
+        _arm(f'    case "${{{name}:-}}" in ', patterns, f') set -- "$@" {site.name} "{name}=${name}" ;; esac')
         for site in known
         for name, patterns in site.recognise.variables.items()
         if patterns
     ]
     hows = [(site.name, site.recognise) for site in known]
-    domains = [f"      {_any_of(how.domains)}) site={name} ;;" for name, how in hows if how.domains]
-    hosts = [f"    {_any_of(how.hosts)}) site={name} ;;" for name, how in hows if how.hosts]
+    domains = [_arm("      ", how.domains, f") site={name} ;;") for name, how in hows if how.domains]
+    hosts = [_arm("    ", how.hosts, f") site={name} ;;") for name, how in hows if how.hosts]
     match = _MATCH.format(match=names[0], variables=_lines(variables), domains=_lines(domains), hosts=_lines(hosts))
-    tell = _TELL.format(
-        tell=names[1],
-        empty=" ".join(f"site_{fact}=''" for fact in _FACTS),
-        sites=_lines(line for site in known for line in _arm(site)),
+    facts = _FACTS_FUNCTION.format(
+        facts=names[1],
+        empty=fill(" ".join(f"site_{fact}=''" for fact in _FACTS), _WIDTH, subsequent_indent="  "),
+        sites=_lines(line for site in known for line in _facts_of(site)),
     )
-    return _without_gaps(f"{match}\n{tell}")
+    return _without_gaps(f"{match}\n{facts}")
 
 
 def write(path: str, text: str) -> bool:
@@ -141,8 +145,9 @@ def write(path: str, text: str) -> bool:
             before = file.read()
         lines = before.splitlines(keepends=True)
         marks = [[at for at, line in enumerate(lines) if line.strip() == mark] for mark in (BEGIN, END)]
-        if [len(found) for found in marks] != [1, 1] or marks[0] > marks[1]:
-            seen = " and ".join(f"{mark!r} {len(found)} times" for mark, found in zip((BEGIN, END), marks, strict=True))
+        if [len(places) for places in marks] != [1, 1] or marks[0] > marks[1]:
+            counts = zip((BEGIN, END), map(len, marks), strict=True)
+            seen = " and ".join(f"{mark!r} {count} times" for mark, count in counts)
             raise UsageError(
                 f"no place for the sites: {path} (from the command line) holds {seen}; expected each line once, in "
                 "this order. Put both lines where the functions belong."
@@ -172,9 +177,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _arm(site: Site) -> list[str]:
-    told = {fact: getattr(site, fact) for fact in _FACTS if getattr(site, fact)}
-    lines = [f"    {site.name})", *(f"      {word}" for word in _assign(told))]
+def _facts_of(site: Site) -> list[str]:
+    facts = {fact: getattr(site, fact) for fact in _FACTS if getattr(site, fact)}
+    lines = [f"    {site.name})", *(f"      {line}" for line in _assign(facts))]
     for variant in site.variants:
         other = {fact: value for fact, value in variant.keys.items() if fact in _FACTS}
         if other:
@@ -189,20 +194,45 @@ def _cases(variant: Variant, action: str) -> list[str]:
     """
     for name, patterns in reversed(list(variant.when.items())):
         marked = tuple(f":{pattern}" for pattern in patterns)
-        action = f'case ":${{{name}:-}}" in {_any_of(marked)}) {action} ;; esac'
+        action = _arm(f'case ":${{{name}:-}}" in ', marked, f") {action} ;; esac")
     return [f"      {action}"]
 
 
 def _assign(facts: Mapping[str, Any]) -> list[str]:
-    return [f"site_{fact}={_quote(_FACTS[fact](value))}" for fact, value in facts.items()]
+    """Return one assignment per fact, and a further one, with +=, for each line that a long value fills."""
+    lines = []
+    for fact, value in facts.items():
+        operator = "="
+        for part in _parts(_FACTS[fact](value)):
+            lines.append(f"site_{fact}{operator}{_quote(part)}")
+            operator = "+="
+    return lines
+
+
+def _parts(text: str) -> list[str]:
+    """Break a long text behind a blank or a comma; joined, the parts are the text."""
+    parts = [""]
+    for word in re.findall(r"[^ ,]*[ ,]|[^ ,]+$", text):
+        if parts[-1] and len(parts[-1]) + len(word) > _WIDTH - 40:
+            parts.append("")
+        parts[-1] += word
+    return parts
 
 
 def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _any_of(patterns: tuple[str, ...]) -> str:
-    return " | ".join(patterns)
+def _arm(head: str, patterns: tuple[str, ...], tail: str) -> str:
+    """Return one arm of a `case`, continued on further lines where it is too long for one."""
+    indent = " " * (len(head) - len(head.lstrip()) + 2)
+    text = head
+    for number, pattern in enumerate(patterns):
+        word = pattern + (tail if number == len(patterns) - 1 else " | ")
+        if (number or head.strip()) and len(text.rpartition("\n")[2]) + len(word) > _WIDTH:
+            text += f"\\\n{indent}"
+        text += word
+    return text
 
 
 def _lines(lines: Iterable[str]) -> str:
