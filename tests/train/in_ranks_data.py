@@ -57,8 +57,8 @@ def same(value):
 def test_one_rank_downloads_and_all_have_the_data(mnist, monkeypatch):
     mnist("slow")
     calls = []
-    real = download._bring
-    monkeypatch.setattr(download, "_bring", lambda *args: calls.append(1) or real(*args))
+    real = download._fetch_files
+    monkeypatch.setattr(download, "_fetch_files", lambda *args: calls.append(1) or real(*args))
     found = load_images("mnist", folder=FOLDER / "good")
     assert same(found.origin) == f"downloaded from {os.environ['MIRROR']}/slow/"
     assert same(found.train[0]).flatten().tolist() == list(range(24))

@@ -181,7 +181,7 @@ def hub(monkeypatch):
     for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_ENDPOINT"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    monkeypatch.setattr(c4, "silence_of", lambda url, _: state.silence)
+    monkeypatch.setattr(c4, "unreachable", lambda url, _: state.silence)
     monkeypatch.setattr(c4, "C4", {"c4": 4, "c4_test": 2})
     return state
 
@@ -234,6 +234,6 @@ def test_texts_of_hugging_face_end_each_with_eos(hub):
 
 
 def test_an_address_that_does_not_answer_is_told_within_its_patience():
-    from ezpz.train.data.download import Patience, silence_of
+    from ezpz.train.data.download import Patience, unreachable
 
-    assert "Connection refused" in silence_of("http://127.0.0.1:9/", Patience(attempt=2.0))
+    assert "Connection refused" in unreachable("http://127.0.0.1:9/", Patience(attempt=2.0))

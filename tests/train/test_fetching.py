@@ -78,7 +78,7 @@ def test_mirrors_that_hang_are_left_in_short_time(known, mirror, tmp_path):
     known("silent", "stuck", "good")
     patience = Patience(attempt=0.3, total=5)
     began = time.monotonic()
-    download._bring(download.CATALOG["tiny"], tmp_path / "tiny", patience, lambda *_: None)
+    download._fetch_files(download.CATALOG["tiny"], tmp_path / "tiny", patience, lambda *_: None)
     assert time.monotonic() - began < 10
     assert names(tmp_path) == sorted(FILES)
     assert 0.5 < patience.lost < 5
@@ -88,7 +88,7 @@ def test_without_an_answer_patience_ends_for_all_mirrors_together(known, tmp_pat
     some = known(*["silent"] * 20)
     began = time.monotonic()
     with pytest.raises(DownloadError, match=r"no answer within 0\.2 s.*was not tried: no time left"):
-        download._bring(some, tmp_path / "tiny", Patience(attempt=0.2, total=0.5), lambda *_: None)
+        download._fetch_files(some, tmp_path / "tiny", Patience(attempt=0.2, total=0.5), lambda *_: None)
     assert time.monotonic() - began < 5
     assert Patience().total <= 10
 
@@ -105,7 +105,9 @@ def test_a_name_that_takes_long_to_resolve_does_not_hold_a_run(known, monkeypatc
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     began = time.monotonic()
     with pytest.raises(DownloadError, match="no answer"):
-        download._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2, total=0.3), lambda *_: None)
+        download._fetch_files(
+            download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2, total=0.3), lambda *_: None
+        )
     assert time.monotonic() - began < 0.9
 
 
@@ -113,13 +115,13 @@ def test_a_mirror_that_drips_is_left(known, monkeypatch, tmp_path):
     known("slow")
     monkeypatch.setattr(download, "_SLOWEST", 10_000_000)
     with pytest.raises(DownloadError, match=r"gives only [0-9]+ bytes per second"):
-        download._bring(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2), lambda *_: None)
+        download._fetch_files(download.CATALOG["tiny"], tmp_path / "tiny", Patience(attempt=0.2), lambda *_: None)
 
 
 def test_a_run_does_not_wait_for_a_download_without_end(known, tmp_path):
     some = known("slow")
     with pytest.raises(DownloadError, match="in the time that a run waits"):
-        download._bring(some, tmp_path / "tiny", Patience(until=time.monotonic() + 0.3), lambda *_: None)
+        download._fetch_files(some, tmp_path / "tiny", Patience(until=time.monotonic() + 0.3), lambda *_: None)
 
 
 def test_no_mirror_at_all_says_why(monkeypatch, tmp_path):
@@ -180,11 +182,11 @@ def test_the_order_is_explicit_folder_then_data_folder_then_download(known, mirr
     assert obtain(some, None, may_download=True).origin == f"downloaded from {mirror.url('good')}"
     assert len(mirror.asked) == 2
     assert obtain(some, None, may_download=True).origin == f"cache {data / 'tiny'}"
-    assert obtain(some, explicit, may_download=True).place == data / "tiny"
+    assert obtain(some, explicit, may_download=True).folder == data / "tiny"
     fetch("tiny", explicit)
-    assert obtain(some, explicit, may_download=True).place == explicit / "tiny"
+    assert obtain(some, explicit, may_download=True).folder == explicit / "tiny"
     assert (
-        obtain(some, explicit / "tiny", may_download=False).place == explicit / "tiny"
+        obtain(some, explicit / "tiny", may_download=False).folder == explicit / "tiny"
     )  # the folder of the files itself
     assert len(mirror.asked) == 4
 
@@ -218,14 +220,14 @@ def test_a_full_disk_is_told_and_leaves_no_part(known, tmp_path):
     code = """
 import resource, signal, sys
 from ezpz.errors import end_with, EzpzError
-from ezpz.train.data import catalog, fetching
+from ezpz.train.data import download
 from mirror import dataset
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit is an OSError, as on a full disk
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-remote = catalog.Remote("first.gz", 300_000, sys.argv[2])
-catalog.CATALOG["tiny"] = catalog.DataSet("tiny", "", (sys.argv[1],), (remote,))
+remote = download.Remote("first.gz", 300_000, sys.argv[2])
+download.CATALOG["tiny"] = download.DataSet("tiny", "", (sys.argv[1],), (remote,))
 try:
-    fetching.fetch("tiny", sys.argv[3])
+    download.fetch("tiny", sys.argv[3])
 except EzpzError as error:
     sys.exit(end_with(error))
 """
@@ -248,9 +250,9 @@ def python(code, *args):
 
 FETCH = """
 import sys
-from ezpz.train.data import catalog, fetching
-catalog.CATALOG["tiny"] = eval(sys.stdin.read(), vars(catalog))
-fetching.fetch("tiny", sys.argv[1])
+from ezpz.train.data import download
+download.CATALOG["tiny"] = eval(sys.stdin.read(), vars(download))
+download.fetch("tiny", sys.argv[1])
 """
 
 

@@ -800,7 +800,7 @@ function ezpz__announce_install {
   ezpz__log "installing into $venv (Python $p_version):"
   if [ "$need_ezpz" = 1 ]; then
     ezpz__log "  ezpz from $src ($src_from)," \
-      "with rich, numpy, xarray, h5py, h5netcdf, plotext, matplotlib: about 250 MB"
+      "with rich, numpy, xarray, h5py, h5netcdf, plotext, matplotlib, filelock: about 250 MB"
   fi
   if [ "$need_torch" = 0 ]; then
     ezpz__log "  torch is there already and stays as it is"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.train.data.documents import documents_of_lines, documents_of_texts, documents_of_the_shipped_text
-from ezpz.train.data.download import DownloadError, Patience, silence_of
+from ezpz.train.data.download import DownloadError, Patience, unreachable
 from ezpz.train.data.hugging_face import first_line, is_offline
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def _stream(count: int, *, may_download: bool) -> Iterator[str]:
         raise DownloadError("cannot stream c4: the package datasets is not installed.") from error
     # Asked first, because datasets tries again for half a minute where there is no network.
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    silence = silence_of(f"{address.rstrip('/')}/api/datasets/allenai/c4", Patience(attempt=10.0, total=10.0))
-    if silence:
-        raise DownloadError(f"cannot stream c4 from {address}: {silence}.")
+    problem = unreachable(f"{address.rstrip('/')}/api/datasets/allenai/c4", Patience(attempt=10.0, total=10.0))
+    if problem:
+        raise DownloadError(f"cannot stream c4 from {address}: {problem}.")
     try:
         rows = datasets.load_dataset("allenai/c4", "en", split="train", streaming=True)
         for row in rows.take(count):

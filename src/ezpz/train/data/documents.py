@@ -79,9 +79,9 @@ def documents_of_text(path: Path) -> Documents:
     Raises:
         UsageError: There is no such file.
     """
-    from ezpz.train.data.download import told_sum
+    from ezpz.train.data.download import file_sha256
 
-    return Documents(f"file {path}", _size_of([path]), lambda: told_sum(path), lambda: _read_text(path))
+    return Documents(f"file {path}", _size_of([path]), lambda: file_sha256(path), lambda: _read_text(path))
 
 
 def documents_of_lines(path: Path) -> Documents:
@@ -90,7 +90,7 @@ def documents_of_lines(path: Path) -> Documents:
     Raises:
         UsageError: There is none.
     """
-    from ezpz.train.data.download import told_sum
+    from ezpz.train.data.download import file_sha256
 
     files = sorted(each for each in path.glob("*") if each.name.endswith(_ENDINGS)) if path.is_dir() else [path]
     if not files:
@@ -103,7 +103,7 @@ def documents_of_lines(path: Path) -> Documents:
     return Documents(
         origin,
         size,
-        lambda: _sum("".join(map(told_sum, files))),
+        lambda: _sum("".join(map(file_sha256, files))),
         lambda: (piece for file in files for text in _read_lines(file) for piece in _whole(text)),
     )
 

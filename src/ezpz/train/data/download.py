@@ -1,8 +1,4 @@
-"""One file from the first mirror that has it: complete and proven, or not there at all.
-
-A name that cannot be resolved blocks for as long as the resolver likes, and a host with many addresses is tried address by
-address; no time limit of a socket bounds that. So a thread opens the connection, and is left alone when it takes too long.
-"""
+"""Fetch data sets: whole files whose sums are right, by one process at a time, from the first mirror that has them."""
 
 from __future__ import annotations
 
@@ -18,130 +14,63 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import MachineError, UsageError, did_you_mean
+from ezpz.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+__all__ = [
+    "CATALOG",
+    "SHIPPED",
+    "DataSet",
+    "DownloadError",
+    "Obtained",
+    "Patience",
+    "Remote",
+    "data_folder",
+    "download",
+    "fetch",
+    "file_sha256",
+    "find",
+    "named",
+    "obtain",
+    "unreachable",
+    "wait_for_lock",
+]
 
-# Fetch a data set into a folder: what is there and right is kept, what is wrong is replaced, one process at a time.
+_OLD_PART = 3600.0  # seconds after which the process that wrote a part of a file is taken for dead
+_BLOCK = 1 << 16
+_SLOWEST = 10_000  # bytes per second: a mirror that gives less, after its first seconds, is left
+_POLLS = (0.1, 2.0)  # seconds between two looks at another's lock, at first and later: a thousand hosts may look at one
 
-_OLD = 3600.0  # seconds after which a part of a file belongs to nobody
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where a data set lies, and how it came there."""
-
-    place: Path
-    origin: str
+logger = get_logger(__name__)
 
 
-def fetch(
-    name: str,
-    folder: str | os.PathLike[str] | None = None,
-    *,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Path:
-    """Have a data set on this machine, e.g. on a login host for compute hosts without a network.
+class DownloadError(MachineError):
+    """A data set could not be fetched."""
 
-    For one process; `load_images` does it for all ranks.
 
-    Args:
-        name: ``mnist``, ``fashion_mnist`` or ``cifar10``; ``digits`` and ``shakespeare`` ship with ezpz.
-        folder: Where the data set's own folder goes; $EZPZ_DATA, else $XDG_CACHE_HOME/ezpz/data by default.
-        progress: Called with file, bytes so far and bytes in all.
+@dataclass
+class Patience:
+    """How long to wait for mirrors that do not answer; time in which bytes arrive does not count.
 
-    Returns:
-        The data set's folder; the file where it ships with ezpz.
-
-    Raises:
-        UsageError: There is no such data set, or no folder for it.
-        DownloadError: It could not be fetched or written.
+    Attributes:
+        attempt: Seconds for one answer.
+        total: Seconds without progress, over all files and mirrors.
+        until: The moment, of `time.monotonic`, at which even a download that makes progress is given up.
     """
-    if name in SHIPPED:
-        return Path(str(files("ezpz.train").joinpath(SHIPPED[name][0])))
-    dataset = named(name, "fetch")
-    place = data_folder(folder) / name
-    _bring(dataset, place, Patience(attempt=15.0, total=60.0), progress)
-    return place
+
+    attempt: float = 4.0
+    total: float = 10.0
+    until: float = float("inf")
+    lost: float = field(default=0.0, init=False)
+
+    def left(self) -> float:
+        """Return the seconds for the next answer; 0 when patience is over."""
+        return max(0.0, min(self.attempt, self.total - self.lost, self.until - monotonic()))
 
 
-def obtain(dataset: DataSet, folder: str | os.PathLike[str] | None, *, may_download: bool) -> Found:
-    """Return where a data set lies on this host; fetch it if it must be and may be.
-
-    Raises:
-        UsageError: A file is there and is not the right one.
-        DownloadError: The data set is not to be had here; the message says why.
-    """
-    place, looked = find(dataset, folder)
-    if place is not None:
-        return Found(place, f"cache {place}")
-    if not may_download:
-        raise DownloadError(f"not in {' nor '.join(map(str, looked))}, and downloading is off")
-    try:
-        place = data_folder(folder) / dataset.name
-    except UsageError as error:
-        raise DownloadError(str(error)) from error
-    # Ranks that wait give up after ten minutes with some backends: this ends earlier.
-    mirror = _bring(dataset, place, Patience(until=time.monotonic() + 480.0), lambda *_: None)
-    return Found(place, f"downloaded from {mirror}")
-
-
-def is_right(path: Path, remote: Remote) -> bool:
-    """Tell whether a file is there and is the right one."""
-    try:
-        return path.stat().st_size == remote.size and told_sum(path) == remote.sha256
-    except OSError:
-        return False
-
-
-def _bring(dataset: DataSet, place: Path, patience: Patience, progress: Callable[[str, int, int], None]) -> str:
-    """Put all files into their folder, and return the mirror of the last one.
-
-    Raises:
-        DownloadError: It did not work.
-    """
-    missing = [remote for remote in dataset.files if not is_right(place / remote.name, remote)]
-    if not missing:
-        return dataset.mirrors[0]
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        turn, other = wait_for_turn(place.with_name(f"{place.name}.lock"), until=patience.until)
-    except OSError as error:
-        raise DownloadError(cannot_write(place, error)) from error
-    mirror = dataset.mirrors[0]
-    if turn is None:
-        if all(is_right(place / remote.name, remote) for remote in missing):
-            return f"{mirror} by {other}"
-        raise DownloadError(
-            f"process {other} was fetching {dataset.name} into {place} and did not get it; expected all files. "
-            f"Type `ezpz fetch {dataset.name}` where there is a network."
-        )
-    with turn:
-        _sweep(place)
-        for remote in missing:
-            if is_right(place / remote.name, remote):  # another one was faster
-                continue
-
-            def told(size: int, remote: Remote = remote) -> None:
-                turn.go_on()
-                progress(remote.name, size, remote.size)
-
-            mirror = download(remote, dataset.mirrors, place / remote.name, patience, told)
-    return mirror
-
-
-def _sweep(place: Path) -> None:
-    """Remove parts that processes left which were killed."""
-    for part in place.glob(".*.part"):
-        try:
-            if time.time() - part.stat().st_mtime > _OLD:
-                part.unlink()
-        except OSError:
-            continue  # gone, or another user's
-
-
-# The data sets that can be fetched, and those that ezpz ships: files, sizes and the sums that prove them.
+# The data sets that can be fetched, and those that ezpz ships.
 #
 # A sum of MNIST and CIFAR-10 is the one that several independent programs demand; the sums of Fashion-MNIST belong to the
 # files whose MD5 its authors publish (8d4fb7e6…, 25c81989…, bef4ecab…, bb300cfd…).
@@ -162,7 +91,7 @@ class DataSet:
 
     Attributes:
         name: What users type, and the folder of its files inside the data folder.
-        about: A few words.
+        about: What it holds, in a few words.
         mirrors: Where the files lie, tried in this order; each ends with a slash.
         files: All of them are needed.
         elsewhere: Folders in which other programs keep the same files.
@@ -187,7 +116,7 @@ def _idx(*sizes_and_sums: tuple[int, str]) -> tuple[Remote, ...]:
         "t10k-images-idx3-ubyte.gz",
         "t10k-labels-idx1-ubyte.gz",
     )
-    return tuple(Remote(name, size, told) for name, (size, told) in zip(names, sizes_and_sums, strict=True))
+    return tuple(Remote(name, size, digest) for name, (size, digest) in zip(names, sizes_and_sums, strict=True))
 
 
 CATALOG = {
@@ -242,6 +171,10 @@ SHIPPED = {
 def named(name: str, source: str) -> DataSet:
     """Return the data set of this name.
 
+    Args:
+        name: What was typed.
+        source: Where it was typed, for errors.
+
     Raises:
         UsageError: There is none; the nearest name is offered.
     """
@@ -252,150 +185,26 @@ def named(name: str, source: str) -> DataSet:
     raise UsageError(f"unknown data set {name!r} (from {source}); expected one of {', '.join(known)}.{hint}")
 
 
-# One process at a time fetches a data set into a folder, also when several hosts share it.
-#
-# /shared/data/mnist.lock:    n01 4711 17        host, pid, a count that goes up while its holder works
-#
-# The count stands still for good when its holder has died. Clocks of hosts are not compared: whoever waits looks how long the count
-# stands still on its own clock. Nothing depends on the lock: files come by rename and are proven, so that two holders at once cost
-# only traffic.
-
-_EVERY = 2.0  # seconds between two counts
-_LOOKS = (0.1, 2.0)  # seconds between two looks at another's lock, at first and later: a thousand hosts may look at one
-
-
-class Turn:
-    """The right to fetch; ``with`` gives it back."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._count = 0
-        self._next = 0.0
-        self._who = f"{os.uname().nodename} {os.getpid()}"
-
-    def take(self) -> bool:
-        """Make the lock; False when another one has it.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
-        try:
-            descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(self._text())
-        self._next = time.monotonic() + _EVERY
-        return True
-
-    def go_on(self) -> None:
-        """Tell those who wait that work goes on; cheap, call it often."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _EVERY
-        self._count += 1
-        try:
-            if _content(self._path).startswith(self._who):
-                self._path.write_text(self._text(), encoding="ascii")
-        except OSError:
-            pass  # the others may take it for dead, and fetch too
-
-    def __enter__(self) -> Turn:  # noqa: PYI034  # Self needs Python 3.11
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove the lock, unless it was taken over."""
-        try:
-            if _content(self._path).startswith(self._who):
-                self._path.unlink(missing_ok=True)
-        except OSError:
-            pass  # it stands still from now on, and is taken over
-
-    def _text(self) -> str:
-        return f"{self._who} {self._count}"
-
-
-def wait_for_turn(path: Path, *, until: float = float("inf"), stale: float = 30.0) -> tuple[Turn | None, str]:
-    """Take the turn, or wait until whoever has it is done.
-
-    Args:
-        path: The lock.
-        until: The moment, of `time.monotonic`, at which not to wait any longer.
-        stale: Seconds after which a count that stands still means that its holder is dead.
-
-    Returns:
-        The turn, taken at once or over from a dead holder; or None after another holder has gone or time is up. And who that was.
-
-    Raises:
-        OSError: The folder cannot be written.
-    """
-    turn = Turn(path)
-    seen, since, other, pause = "", time.monotonic(), "", _LOOKS[0]
-    while not turn.take():
-        content = _content(path)
-        if content != seen:
-            seen, since = content, time.monotonic()
-        who = " ".join(content.split()[:2])
-        if other and who not in {"", other}:
-            return None, other
-        other = who or other
-        if time.monotonic() - since > stale or _is_dead(content):
-            _take_away(path, content)
-            seen, other = "", ""
-        else:
-            time.sleep(pause)
-            pause = min(1.5 * pause, _LOOKS[1])
-        if other and (time.monotonic() > until or not path.exists()):
-            return None, other
-    return turn, ""
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except FileNotFoundError:
-        return ""
-
-
-def _is_dead(content: str) -> bool:
-    """Tell whether the holder was a process of this host that is gone."""
-    words = content.split()
-    if len(words) < 2 or words[0] != os.uname().nodename or not words[1].isdigit():
-        return False
-    try:
-        os.kill(int(words[1]), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False
-
-
-def _take_away(path: Path, content: str) -> None:
-    """Remove a dead holder's lock, unless it has changed hands since."""
-    if _content(path) == content:
-        path.unlink(missing_ok=True)
-
-
-# Where data lies on this machine, and whether a file that lies there is the one that it claims to be.
+# Where data lies on this machine.
 
 
 def data_folder(folder: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder that holds a folder per data set: the given one, $EZPZ_DATA, $XDG_CACHE_HOME/ezpz/data or ~/.cache/ezpz/data.
+    """Return the folder that holds a folder per data set.
+
+    The given one, else $EZPZ_DATA, $XDG_CACHE_HOME/ezpz/data or ~/.cache/ezpz/data.
 
     Raises:
-        UsageError: Nothing tells where.
+        UsageError: All of these are unset.
     """
     if folder is not None:
         return Path(folder).expanduser()
-    told = os.environ if environ is None else environ
-    if told.get("EZPZ_DATA"):
-        return Path(told["EZPZ_DATA"]).expanduser()
-    if told.get("XDG_CACHE_HOME"):
-        return Path(told["XDG_CACHE_HOME"], "ezpz", "data")
-    if told.get("HOME"):
-        return Path(told["HOME"], ".cache", "ezpz", "data")
+    environ = os.environ if environ is None else environ
+    if environ.get("EZPZ_DATA"):
+        return Path(environ["EZPZ_DATA"]).expanduser()
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"], "ezpz", "data")
+    if environ.get("HOME"):
+        return Path(environ["HOME"], ".cache", "ezpz", "data")
     raise UsageError(
         "no folder for data: EZPZ_DATA, XDG_CACHE_HOME and HOME are unset (from the environment); expected one of them. "
         "Type `export EZPZ_DATA=/a/folder`."
@@ -423,13 +232,13 @@ def find(
         looked.append(place)
         there = [remote for remote in dataset.files if _is_there(place / remote.name)]
         for remote in there if check else ():
-            check_file(place / remote.name, remote, dataset, root)
+            _check_file(place / remote.name, remote, dataset, root)
         if len(there) == len(dataset.files):
             return place, looked
     return None, looked
 
 
-def check_file(path: Path, remote: Remote, dataset: DataSet, root: Path) -> None:
+def _check_file(path: Path, remote: Remote, dataset: DataSet, root: Path) -> None:
     """Refuse a file that is cut or is another one.
 
     Raises:
@@ -437,14 +246,14 @@ def check_file(path: Path, remote: Remote, dataset: DataSet, root: Path) -> None
     """
     try:
         size = path.stat().st_size
-        found = told_sum(path) if size == remote.size else ""
+        digest = file_sha256(path) if size == remote.size else ""
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}; expected a file of {dataset.name}. Make it readable, or delete it."
         ) from error
-    if found == remote.sha256:
+    if digest == remote.sha256:
         return
-    what = f"sha256 {found or told_sum(path)}, {size} bytes"
+    what = f"sha256 {digest or file_sha256(path)}, {size} bytes"
     again = f"ezpz fetch {dataset.name}" + ("" if _is_default(root) else f" --folder {root}")
     raise UsageError(
         f"corrupt or cut data: {path} has {what} (from the file); expected sha256 {remote.sha256}, {remote.size} bytes. "
@@ -452,7 +261,7 @@ def check_file(path: Path, remote: Remote, dataset: DataSet, root: Path) -> None
     )
 
 
-def told_sum(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal digits.
 
     Raises:
@@ -471,7 +280,7 @@ def _candidates(dataset: DataSet, folder: str | os.PathLike[str] | None) -> Iter
     for given in (folder, None) if folder is not None else (None,):
         try:
             root = data_folder(given)
-        except UsageError:  # said later, if it comes to a download
+        except UsageError:  # raised again if it comes to a download
             continue
         if root in seen:
             continue
@@ -498,56 +307,171 @@ def _is_default(root: Path) -> bool:
         return False
 
 
-__all__ = [
-    "CATALOG",
-    "SHIPPED",
-    "DataSet",
-    "DownloadError",
-    "Found",
-    "Patience",
-    "Remote",
-    "Turn",
-    "data_folder",
-    "download",
-    "fetch",
-    "find",
-    "named",
-    "obtain",
-    "silence_of",
-    "told_sum",
-    "wait_for_turn",
-]
-
-_BLOCK = 1 << 16
-_SLOWEST = 10_000  # bytes per second: a mirror that gives less, after its first seconds, is left
+# Fetching: what is there and right is kept, what is wrong is replaced.
 
 
-class DownloadError(MachineError):
-    """A data set could not be fetched."""
+@dataclass(frozen=True)
+class Obtained:
+    """A data set on this host, and how it came there."""
+
+    folder: Path
+    origin: str
+
+
+def fetch(
+    name: str,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Path:
+    """Have a data set on this machine, e.g. on a login host for compute hosts without a network.
+
+    For one process; `load_images` does it for all ranks.
+
+    Args:
+        name: ``mnist``, ``fashion_mnist`` or ``cifar10``; ``digits`` and ``shakespeare`` ship with ezpz.
+        folder: Where the data set's own folder goes; $EZPZ_DATA, else $XDG_CACHE_HOME/ezpz/data by default.
+        progress: Called with file, bytes so far and bytes in all.
+
+    Returns:
+        The data set's folder; the file where it ships with ezpz.
+
+    Raises:
+        UsageError: There is no such data set, or no folder for it.
+        DownloadError: It could not be fetched or written.
+    """
+    if name in SHIPPED:
+        return Path(str(files("ezpz.train").joinpath(SHIPPED[name][0])))
+    dataset = named(name, "fetch")
+    target = data_folder(folder) / name
+    _fetch_files(dataset, target, Patience(attempt=15.0, total=60.0), progress)
+    return target
+
+
+def obtain(dataset: DataSet, folder: str | os.PathLike[str] | None, *, may_download: bool) -> Obtained:
+    """Return where a data set lies on this host; fetch it if it must be and may be.
+
+    Raises:
+        UsageError: A file is there and is not the right one.
+        DownloadError: The data set is not to be had here; the message says why.
+    """
+    place, looked = find(dataset, folder)
+    if place is not None:
+        return Obtained(place, f"cache {place}")
+    if not may_download:
+        raise DownloadError(f"not in {' nor '.join(map(str, looked))}, and downloading is off")
+    try:
+        place = data_folder(folder) / dataset.name
+    except UsageError as error:
+        raise DownloadError(str(error)) from error
+    # Ranks that wait give up after ten minutes with some backends: this ends earlier.
+    mirror = _fetch_files(dataset, place, Patience(until=monotonic() + 480.0), lambda *_: None)
+    return Obtained(place, f"downloaded from {mirror}")
+
+
+def _fetch_files(dataset: DataSet, place: Path, patience: Patience, progress: Callable[[str, int, int], None]) -> str:
+    """Put all files into their folder, and return the mirror of the last one.
+
+    Raises:
+        DownloadError: It did not work.
+    """
+    missing = [remote for remote in dataset.files if not _is_right(place / remote.name, remote)]
+    mirror = dataset.mirrors[0]
+    if not missing:
+        return mirror
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock, other = wait_for_lock(place.with_name(f"{place.name}.lock"), until=patience.until)
+    except OSError as error:
+        raise DownloadError(_cannot_write(place, error)) from error
+    if lock is None:
+        if all(_is_right(place / remote.name, remote) for remote in missing):
+            return f"{mirror} by {other}"
+        raise DownloadError(
+            f"process {other} was fetching {dataset.name} into {place} and did not get it; expected all files. "
+            f"Type `ezpz fetch {dataset.name}` where there is a network."
+        )
+    with lock:
+        _remove_old_parts(place)
+        for remote in missing:
+            if not _is_right(place / remote.name, remote):  # else another process was faster
+
+                def report(size: int, remote: Remote = remote) -> None:
+                    progress(remote.name, size, remote.size)
+
+                mirror = download(remote, dataset.mirrors, place / remote.name, patience, report)
+    return mirror
+
+
+def _is_right(path: Path, remote: Remote) -> bool:
+    try:
+        return path.stat().st_size == remote.size and file_sha256(path) == remote.sha256
+    except OSError:
+        return False
+
+
+def _remove_old_parts(place: Path) -> None:
+    """Remove what killed processes left."""
+    for part in place.glob(".*.part"):
+        try:
+            if time.time() - part.stat().st_mtime > _OLD_PART:
+                part.unlink()
+        except OSError:
+            continue  # gone, or another user's
+
+
+def wait_for_lock(path: Path, *, until: float = float("inf"), stale: float = 30.0) -> tuple[Any, str]:
+    """Take a lock that several hosts may share, or wait until the process that holds it is done.
+
+    The lock is a file that its holder touches (filelock's lease): file systems need no locks of their own, clocks of
+    hosts are not compared, and a dead holder's lock is taken over. Files come by rename and are proven, so that two
+    holders at once, which a lease cannot exclude, cost only traffic.
+
+    Args:
+        path: The file.
+        until: The moment, of `time.monotonic`, at which not to wait any longer.
+        stale: Seconds without a touch after which a holder is taken for dead; one of this host that is dead is not waited for.
+
+    Returns:
+        The lock, which ``with`` gives back, and ""; or None and the host and id of the process that had it, after that has
+        given it back, well or badly, or time is up.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    from filelock import SoftFileLease, Timeout
+
+    lease = SoftFileLease(path, lease_duration=stale)
+    holder, pause, named_at = "", _POLLS[0], monotonic()
+    while True:
+        try:
+            return lease.acquire(blocking=False), ""
+        except Timeout:
+            owner = lease.owner
+        if owner is not None:
+            other, named_at = f"{owner.hostname} {owner.pid}", monotonic()
+            if holder and other != holder:
+                return None, holder
+            if not holder:
+                logger.info(f"waiting for process {other}, which holds {path}")
+            holder = other
+        elif monotonic() - named_at > stale:
+            path.unlink(missing_ok=True)  # empty for so long: its maker died before it could write its name
+        time.sleep(pause)
+        pause = min(1.5 * pause, _POLLS[1])
+        if holder and (monotonic() > until or not path.exists()):
+            return None, holder
+
+
+# From a mirror to a file.
+#
+# A name that cannot be resolved blocks for as long as the resolver likes, and a host with many addresses is tried address by
+# address; no time limit of a socket bounds that. So a thread opens the connection, and is left alone when it takes too long.
+# pooch on requests cannot be bounded so, unpacks a .gz that a mirror labels as encoded, and trusts its own certificates only.
 
 
 class _MirrorError(Exception):
     """One mirror did not give the file; the next one may."""
-
-
-@dataclass
-class Patience:
-    """How long to wait for mirrors that do not answer; time in which bytes arrive does not count.
-
-    Attributes:
-        attempt: Seconds for one answer.
-        total: Seconds without progress, over all files and mirrors.
-        until: The moment, of `time.monotonic`, at which even a download that goes on is given up.
-    """
-
-    attempt: float = 4.0
-    total: float = 10.0
-    until: float = float("inf")
-    lost: float = field(default=0.0, init=False)
-
-    def left(self) -> float:
-        """Return the seconds for the next answer; 0 when patience is over."""
-        return max(0.0, min(self.attempt, self.total - self.lost, self.until - monotonic()))
 
 
 def download(
@@ -587,7 +511,7 @@ def download(
                 part.replace(target)
                 return mirror
     except OSError as error:
-        raise DownloadError(cannot_write(target.parent, error)) from error
+        raise DownloadError(_cannot_write(target.parent, error)) from error
     finally:
         _remove(part)
     raise DownloadError(
@@ -596,7 +520,7 @@ def download(
     )
 
 
-def silence_of(url: str, patience: Patience) -> str:
+def unreachable(url: str, patience: Patience) -> str:
     """Return why an address gives nothing; "" if it answers."""
     try:
         _open(url, patience).close()
@@ -605,7 +529,7 @@ def silence_of(url: str, patience: Patience) -> str:
     return ""
 
 
-def cannot_write(folder: Path, error: OSError) -> str:
+def _cannot_write(folder: Path, error: OSError) -> str:
     """Return the message about a folder that takes no data."""
     return (
         f"cannot write data to {folder}: {error.strerror or error}; expected a folder with room that you may write to. "
@@ -623,9 +547,9 @@ def _receive(url: str, remote: Remote, part: Path, patience: Patience, progress:
     response = _open(url, patience)
     digest, size, began = sha256(), 0, monotonic()
     with response, part.open("wb") as file:
-        told = response.headers.get("Content-Length", "")
-        if told.isdigit() and int(told) != remote.size:
-            raise _MirrorError(f"has {told} bytes instead of {remote.size}")
+        length = response.headers.get("Content-Length", "")
+        if length.isdigit() and int(length) != remote.size:
+            raise _MirrorError(f"has {length} bytes instead of {remote.size}")
         while size <= remote.size:
             block = _read(response, patience)
             if not block:
@@ -709,4 +633,4 @@ def _remove(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)
     except OSError:
-        pass  # a folder that takes no data was told already
+        pass  # the error about a folder that takes no data is on its way

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.train.data.documents import Documents
-    from ezpz.train.data.download import Turn
     from ezpz.train.data.sources import Source
     from ezpz.train.data.tokenizers import Tokenizer
 
@@ -110,17 +109,17 @@ def _obtain(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
 
 def _prepare(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
     """Have the file of these texts in the data folder, one process at a time."""
-    from ezpz.train.data.download import data_folder, wait_for_turn
+    from ezpz.train.data.download import data_folder, wait_for_lock
 
     try:
         key = sha256(f"{_LAYOUT} {job.documents.key()} {job.tokenizer.digest}".encode()).hexdigest()[:32]
         file = data_folder(folder) / "encoded" / f"{key}.{_format(job.tokenizer)[1:]}"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            turn, other = wait_for_turn(file.with_suffix(".lock"), until=job.until)
-            if turn is not None:
-                with turn:
-                    _write(job, file, turn)
+            lock, other = wait_for_lock(file.with_suffix(".lock"), until=job.until)
+            if lock is not None:
+                with lock:
+                    _write(job, file)
             elif not file.exists():
                 raise MachineError(
                     f"process {other} was encoding {job.name} into {file} and did not finish; expected the file. Start again."
@@ -133,7 +132,7 @@ def _prepare(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
     return _Ready(file, job.documents.origin)
 
 
-def _write(job: _Job, file: Path, turn: Turn) -> None:
+def _write(job: _Job, file: Path) -> None:
     import numpy as np
 
     if file.exists():  # another one was faster
@@ -144,7 +143,6 @@ def _write(job: _Job, file: Path, turn: Turn) -> None:
         with part.open("wb") as stream:
             for piece in job.documents.read():
                 stream.write(np.array(_ids(piece, job.tokenizer), _format(job.tokenizer)).tobytes())
-                turn.go_on()
                 if time.monotonic() > job.until:
                     raise MachineError(
                         f"encoding {job.name} takes more than {_PATIENCE:.0f} s, and the other ranks wait (from its size); expected "

@@ -66,8 +66,8 @@ def obtain_together(
     problem: EzpzError | None = None
     if looks_for_host():
         try:
-            found = obtain(dataset, folder, may_download=may_download)
-            state, origin, place = _READY, found.origin, found.place
+            obtained = obtain(dataset, folder, may_download=may_download)
+            state, origin, place = _READY, obtained.origin, obtained.folder
         except DownloadError as error:
             state, origin, problem = _ABSENT, str(error), error
         except EzpzError as error:

@@ -1,0 +1,104 @@
+"""The lock of a download: one at a time, and never for ever."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from filelock import SoftFileLease
+
+from ezpz.train.data import download
+from ezpz.train.data.download import wait_for_lock
+
+HOST = os.uname().nodename
+
+
+@pytest.fixture
+def lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_POLLS", (0.01, 0.05))
+    return tmp_path / "x.lock"
+
+
+def marker(host, pid, stale=30.0):
+    """What a process of another host writes into its lock."""
+    return f"filelock/2\npid={pid}\nhost={host}\nmode=lease\ntoken={'0' * 32}\nduration={stale!r}\n"
+
+
+def test_a_free_lock_is_taken_and_given_back(lock):
+    held, other = wait_for_lock(lock)
+    assert other == ""
+    with held:
+        assert SoftFileLease(lock).owner.pid == os.getpid()
+        assert wait_for_lock(lock, until=time.monotonic()) == (None, f"{HOST} {os.getpid()}")
+    assert not lock.exists()
+
+
+def test_whoever_waits_learns_who_held_it(lock):
+    lock.write_text(marker("n01", 4711))
+    threading.Timer(0.3, lock.unlink).start()
+    assert wait_for_lock(lock) == (None, "n01 4711")
+
+
+def test_a_lock_that_changed_hands_means_that_the_first_holder_is_done(lock):
+    lock.write_text(marker("n01", 4711))
+    threading.Timer(0.3, lock.write_text, [marker("n02", 99)]).start()
+    assert wait_for_lock(lock) == (None, "n01 4711")
+
+
+def test_a_holder_that_works_is_waited_for_beyond_the_time_of_a_dead_one(lock):
+    lock.write_text(marker("n01", 4711, stale=0.6))
+    over = threading.Event()
+
+    def work():
+        for _ in range(11):
+            os.utime(lock)
+            time.sleep(0.1)
+        over.set()
+        lock.unlink()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert wait_for_lock(lock, stale=0.6) == (None, "n01 4711")
+    assert over.is_set()
+    thread.join()
+
+
+@pytest.mark.parametrize("content", [marker("n01", 4711, stale=0.3), "", "rubbish", "n01 4711 3"])
+def test_a_lock_that_nothing_touches_is_taken_over(lock, content):
+    lock.write_text(content)
+    began = time.monotonic()
+    held, _ = wait_for_lock(lock, stale=0.3)
+    assert 0.3 <= time.monotonic() - began < 5
+    with held:
+        assert SoftFileLease(lock).owner.pid == os.getpid()
+
+
+def test_a_dead_process_of_this_host_is_not_waited_for(lock):
+    code = "import os, sys; from filelock import SoftFileLease; lock = SoftFileLease(sys.argv[1]); lock.acquire(); os._exit(1)"
+    subprocess.run([sys.executable, "-c", code, str(lock)], check=False)
+    assert lock.exists()
+    began = time.monotonic()
+    assert wait_for_lock(lock)[0] is not None
+    assert time.monotonic() - began < 5
+
+
+def test_the_wait_ends_when_a_run_has_no_more_time(lock):
+    with SoftFileLease(lock):
+        assert wait_for_lock(lock, until=time.monotonic() + 0.2) == (None, f"{HOST} {os.getpid()}")
+        assert lock.exists()
+
+
+def test_a_lock_that_was_taken_over_is_left_to_its_new_holder(lock):
+    held, _ = wait_for_lock(lock)
+    with held:
+        lock.unlink()
+        lock.write_text(marker("n02", 99))
+    assert lock.read_text() == marker("n02", 99)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_and_no_wait(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        wait_for_lock(tmp_path / "file" / "x.lock")
