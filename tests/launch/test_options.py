@@ -1,11 +1,16 @@
+"""The command line of `launch`: its options, their values, and what is said of a wrong one."""
+
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ezpz.errors import UsageError
-from ezpz.launch.options import Wishes, parse
+from ezpz.launch.options import OPTIONS, LaunchOptions, parse
 
 
 def error(line, environ=None):
@@ -39,38 +44,38 @@ def error(line, environ=None):
     ],
 )
 def test_our_options_end_where_the_command_begins(argv, ranks, per_host, command):
-    wishes = parse(argv, {})
-    assert (wishes.ranks, wishes.per_host, wishes.command) == (ranks, per_host, command)
+    options = parse(argv, {})
+    assert (options.ranks, options.per_host, options.command) == (ranks, per_host, command)
 
 
 @pytest.mark.parametrize(
-    ("line", "wishes"),
+    ("line", "options"),
     [
-        ("", Wishes()),
-        ("--nhosts 3", Wishes(nhosts=3)),
-        ("--hosts n[01-03],x", Wishes(hosts=("n01", "n02", "n03", "x"))),
-        ("--exclude n01 --exclude=n[03-04]", Wishes(exclude=("n01", "n03", "n04"))),
-        ("--exclude ''", Wishes()),
-        ("--hostfile f --exclude n01", Wishes(hostfile="f", exclude=("n01",))),
-        ("--devices-per-host 0 --oversubscribe", Wishes(devices_per_host=0, oversubscribe=True)),
-        ("--flavour openmpi --cpu-bind list:0-3:4-7", Wishes(flavour="openmpi", cpu_bind="list:0-3:4-7")),
-        ("--cpu-bind=--odd", Wishes(cpu_bind="--odd")),
+        ("", LaunchOptions()),
+        ("--nhosts 3", LaunchOptions(nhosts=3)),
+        ("--hosts n[01-03],x", LaunchOptions(hosts=("n01", "n02", "n03", "x"))),
+        ("--exclude n01 --exclude=n[03-04]", LaunchOptions(exclude=("n01", "n03", "n04"))),
+        ("--exclude ''", LaunchOptions()),
+        ("--hostfile f --exclude n01", LaunchOptions(hostfile="f", exclude=("n01",))),
+        ("--devices-per-host 0 --oversubscribe", LaunchOptions(devices_per_host=0, oversubscribe=True)),
+        ("--flavour openmpi --cpu-bind list:0-3:4-7", LaunchOptions(flavour="openmpi", cpu_bind="list:0-3:4-7")),
+        ("--cpu-bind=--odd", LaunchOptions(cpu_bind="--odd")),
         (
             "--launcher-args '-v --mca a \"b c\"' --launcher-args=-l --launcher-args -q",
-            Wishes(launcher_args=("-v", "--mca", "a", "b c", "-l", "-q")),
+            LaunchOptions(launcher_args=("-v", "--mca", "a", "b c", "-l", "-q")),
         ),
-        ("--comm-env none --unset A,B_1 --unset=C", Wishes(comm_env="none", unset=("A", "B_1", "C"))),
-        ("--label --log-dir logs/x", Wishes(label=True, log_dir="logs/x")),
-        ("--start-timeout 90 --timeout=1h30m", Wishes(start_timeout=90, timeout=5400)),
-        ("--start-timeout off --timeout none --exit-timeout 0", Wishes(start_timeout=None)),
-        ("--idle-timeout 10m --exit-timeout 0.5", Wishes(idle_timeout=600, exit_timeout=0.5)),
-        ("--timeout 01:30:10", Wishes(timeout=5410)),
-        ("--dry-run --explain --json", Wishes(dry_run=True, explain=True, json=True)),
+        ("--comm-env none --unset A,B_1 --unset=C", LaunchOptions(comm_env="none", unset=("A", "B_1", "C"))),
+        ("--label --log-dir logs/x", LaunchOptions(label=True, log_dir="logs/x")),
+        ("--start-timeout 90 --timeout=1h30m", LaunchOptions(start_timeout=90, timeout=5400)),
+        ("--start-timeout off --timeout none --exit-timeout 0", LaunchOptions(start_timeout=None)),
+        ("--idle-timeout 10m --exit-timeout 0.5", LaunchOptions(idle_timeout=600, exit_timeout=0.5)),
+        ("--timeout 01:30:10", LaunchOptions(timeout=5410)),
+        ("--dry-run --explain --json", LaunchOptions(dry_run=True, explain=True, json=True)),
     ],
 )
 @pytest.mark.parametrize("command", [(), ("python3", "t.py", "--nhosts", "9", "--json")])
-def test_every_option_is_a_wish(line, wishes, command):
-    assert parse([*shlex.split(line), *command], {}) == Wishes(**{**vars(wishes), "command": command})
+def test_every_option_is_a_wish(line, options, command):
+    assert parse([*shlex.split(line), *command], {}) == LaunchOptions(**{**vars(options), "command": command})
 
 
 @pytest.mark.parametrize(
@@ -143,8 +148,8 @@ def test_a_wrong_option_is_one_clear_line(line, words):
 
 
 def test_world_size_without_rank_is_a_wish_that_the_option_outranks():
-    assert parse(["x"], {"WORLD_SIZE": "12"}) == Wishes(ranks=12, ranks_origin="WORLD_SIZE", command=("x",))
-    assert parse(["-n", "3", "x"], {"WORLD_SIZE": "12"}) == Wishes(ranks=3, command=("x",))
+    assert parse(["x"], {"WORLD_SIZE": "12"}) == LaunchOptions(ranks=12, ranks_origin="WORLD_SIZE", command=("x",))
+    assert parse(["-n", "3", "x"], {"WORLD_SIZE": "12"}) == LaunchOptions(ranks=3, command=("x",))
     assert parse(["x"], {"WORLD_SIZE": "12", "RANK": "0"}).ranks is None
     assert "WORLD_SIZE: 'many' is not a whole number" in error("x", {"WORLD_SIZE": "many"})
 
@@ -154,8 +159,8 @@ OURS = ["-n", "--ppn", "--hosts", "--exclude", "--dry-run", "--json", "--launche
 
 @given(st.lists(st.sampled_from(OURS) | st.text(max_size=8), max_size=8), st.booleans())
 def test_words_behind_the_command_are_never_looked_into(words, with_dashes):
-    wishes = parse(["-n", "2", *(["--"] if with_dashes else []), "prog", *words], {})
-    assert wishes == Wishes(ranks=2, command=("prog", *words))
+    options = parse(["-n", "2", *(["--"] if with_dashes else []), "prog", *words], {})
+    assert options == LaunchOptions(ranks=2, command=("prog", *words))
 
 
 @given(st.text(alphabet="abc' \"\\-x=", max_size=12).filter(lambda text: text != "--"))
@@ -204,6 +209,32 @@ def test_help_fits_a_terminal_and_tells_every_option(capsys, monkeypatch):
     lines = text.splitlines()
     assert len(lines) < 60
     assert max(map(len, lines)) <= 80
-    names = {f"--{name.replace('_', '-')}" for name in vars(Wishes())} - {"--ranks", "--ranks-origin", "--per-host"}
+    names = {f"--{name.replace('_', '-')}" for name in vars(LaunchOptions())} - {
+        "--ranks",
+        "--ranks-origin",
+        "--per-host",
+    }
     names = names - {"--command"} | {"-n", "--ppn", "examples:"}  # Python 3.13 tells N once per option
     assert not [name for name in names if name not in text]
+
+
+def test_the_page_has_a_row_for_every_option():
+    page = (Path(__file__).parents[2] / "docs" / "launch.md").read_text(encoding="utf-8")
+    rows = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| `-")]
+    assert [row for row in OPTIONS if not any(f"`{row[0][0]}" in each for each in rows)] == [OPTIONS[-1]]  # --help
+
+
+def test_options_cannot_be_changed_and_know_their_names():
+    options = parse(["-n", "2", "x"], {})
+    with pytest.raises(AttributeError, match="do not change"):
+        options.ranks = 3
+    with pytest.raises(TypeError, match="unknown options: rank"):
+        LaunchOptions(rank=3)
+    assert repr(options) == "LaunchOptions(ranks=2, command=('x',))"
+    assert len({options, parse(["-n2", "x"], {})}) == 1
+
+
+def test_a_launch_is_parsed_without_argparse(clean_env):
+    code = "import sys; from ezpz.launch.options import parse; parse(['-n', '2', 'x'], {}); print('argparse' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=clean_env, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ezpz.cluster import Allocation
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.hostfile import read_hostfile
-from ezpz.launch.options import Wishes
+from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import select, survey, wished_devices
 
 FULL = tuple(f"n{index:02d}.cluster" for index in range(1, 5))
@@ -45,14 +45,18 @@ def error(allocation, wishes, named=None):
 @pytest.mark.parametrize(
     ("wishes", "numbers", "origin"),
     [
-        (Wishes(), [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
-        (Wishes(hosts=("n03", "n01")), [3, 1], "--hosts"),
-        (Wishes(hosts=("N02", "n04.cluster", "n01.other")), [2, 4, 1], "--hosts"),
-        (Wishes(nhosts=2), [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
-        (Wishes(nhosts=4), [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
-        (Wishes(exclude=("n02", "n02", "n04")), [1, 3], "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster"),
+        (LaunchOptions(), [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
+        (LaunchOptions(hosts=("n03", "n01")), [3, 1], "--hosts"),
+        (LaunchOptions(hosts=("N02", "n04.cluster", "n01.other")), [2, 4, 1], "--hosts"),
+        (LaunchOptions(nhosts=2), [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
+        (LaunchOptions(nhosts=4), [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
         (
-            Wishes(hosts=("n04", "n02", "n01"), exclude=("n02", "n03"), nhosts=1),
+            LaunchOptions(exclude=("n02", "n02", "n04")),
+            [1, 3],
+            "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster",
+        ),
+        (
+            LaunchOptions(hosts=("n04", "n02", "n01"), exclude=("n02", "n03"), nhosts=1),
             [4],
             "--hosts, --exclude n02.cluster, --nhosts 1",
         ),
@@ -70,22 +74,22 @@ def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_sp
 
 
 def test_without_a_scheduler_any_host_can_be_named():
-    chosen = select(HERE, Wishes(hosts=("b", "a", "10.0.0.1", "10.0.0.2"), exclude=("a",))).allocation
+    chosen = select(HERE, LaunchOptions(hosts=("b", "a", "10.0.0.1", "10.0.0.2"), exclude=("a",))).allocation
     assert chosen.hosts == ("b", "10.0.0.1", "10.0.0.2")
     assert chosen.slots is None
 
 
 def test_a_total_of_tasks_shrinks_with_the_slots_and_never_grows():
     job = Allocation("slurm", "1", ("a", "b"), slots=(8, 8), tasks=10)
-    assert select(job, Wishes(hosts=("b",))).allocation.tasks == 8
-    assert select(job, Wishes(hosts=("b", "a"))).allocation.tasks == 10
+    assert select(job, LaunchOptions(hosts=("b",))).allocation.tasks == 8
+    assert select(job, LaunchOptions(hosts=("b", "a"))).allocation.tasks == 10
 
 
 def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
     job = Allocation("pbs", "1", ("a.east", "a.west"))
-    assert select(job, Wishes(hosts=("a.west",))).allocation.hosts == ("a.west",)
-    assert "a (from --hosts) means a.east and a.west; expected one" in error(job, Wishes(hosts=("a",)))
-    assert select(job, Wishes(exclude=("a.east",))).allocation.hosts == ("a.west",)
+    assert select(job, LaunchOptions(hosts=("a.west",))).allocation.hosts == ("a.west",)
+    assert "a (from --hosts) means a.east and a.west; expected one" in error(job, LaunchOptions(hosts=("a",)))
+    assert select(job, LaunchOptions(exclude=("a.east",))).allocation.hosts == ("a.west",)
 
 
 @pytest.mark.parametrize(
@@ -93,36 +97,40 @@ def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
     [
         (
             JOB,
-            Wishes(hosts=("n01", "n07")),
+            LaunchOptions(hosts=("n01", "n07")),
             ("n07 (from --hosts) is not a host of slurm job 12; expected one of n01.cluster, n02.cluster,",),
         ),
-        (JOB, Wishes(hosts=("n05.cluster",)), ("n05.cluster (from --hosts)", "Did you mean n04.cluster?")),
-        (JOB, Wishes(hosts=("elsewhere",)), ("elsewhere (from --hosts)", "`ezpz where` shows the hosts")),
-        (JOB, Wishes(exclude=("n9",)), ("n9 (from --exclude) is not a host of slurm job 12",)),
-        (HERE, Wishes(exclude=("desc",)), ("desc (from --exclude) is not one of the hosts", "Did you mean desk?")),
+        (JOB, LaunchOptions(hosts=("n05.cluster",)), ("n05.cluster (from --hosts)", "Did you mean n04.cluster?")),
+        (JOB, LaunchOptions(hosts=("elsewhere",)), ("elsewhere (from --hosts)", "`ezpz where` shows the hosts")),
+        (JOB, LaunchOptions(exclude=("n9",)), ("n9 (from --exclude) is not a host of slurm job 12",)),
+        (
+            HERE,
+            LaunchOptions(exclude=("desc",)),
+            ("desc (from --exclude) is not one of the hosts", "Did you mean desk?"),
+        ),
         (
             JOB,
-            Wishes(hosts=("n01", "n02", "n01.cluster")),
+            LaunchOptions(hosts=("n01", "n02", "n01.cluster")),
             ("n01.cluster is named twice (from --hosts)", "More ranks on a host are asked for with --ppn or -n"),
         ),
-        (HERE, Wishes(hosts=("x", "x")), ("x is named twice (from --hosts)",)),
+        (HERE, LaunchOptions(hosts=("x", "x")), ("x is named twice (from --hosts)",)),
         (
             JOB,
-            Wishes(exclude=("n01", "n02", "n03", "n04")),
+            LaunchOptions(exclude=("n01", "n02", "n03", "n04")),
             ("no host is left: --exclude removes all 4 hosts (n01.cluster, n02.cluster, n03.cluster, n04.cluster)",),
         ),
-        (HERE, Wishes(exclude=("desk",)), ("no host is left: --exclude removes the only host (desk)",)),
+        (HERE, LaunchOptions(exclude=("desk",)), ("no host is left: --exclude removes the only host (desk)",)),
         (
             JOB,
-            Wishes(nhosts=5),
+            LaunchOptions(nhosts=5),
             ("cannot use 5 hosts (from --nhosts): there are 4 (4 from SLURM_JOB_NODELIST). Use `--nhosts 4`.",),
         ),
         (
             JOB,
-            Wishes(hosts=("n01", "n02"), exclude=("n01",), nhosts=2),
+            LaunchOptions(hosts=("n01", "n02"), exclude=("n01",), nhosts=2),
             ("there is 1 (2 from --hosts, less 1 by --exclude). Use `--nhosts 1`.",),
         ),
-        (HERE, Wishes(nhosts=2), ("1 from the host name", "name more with `--hosts LIST` or `--hostfile FILE`")),
+        (HERE, LaunchOptions(nhosts=2), ("1 from the host name", "name more with `--hosts LIST` or `--hostfile FILE`")),
     ],
 )
 def test_an_impossible_choice_says_what_there_is(allocation, wishes, words):
@@ -143,7 +151,7 @@ def test_an_impossible_choice_says_what_there_is(allocation, wishes, words):
 )
 def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(hostfile, text, hosts, wanted):
     named = hostfile(text)
-    found = select(JOB, Wishes(hostfile=named.path), named)
+    found = select(JOB, LaunchOptions(hostfile=named.path), named)
     assert found.allocation.hosts == tuple(f"n{number:02d}.cluster" for number in hosts)
     assert found.allocation.slots == hosts  # still what the scheduler granted
     assert (found.wanted, found.wanted_origin) == (wanted, f"--hostfile {named.path}" if wanted else "")
@@ -151,14 +159,14 @@ def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(hostfile, text,
 
 def test_slots_of_a_file_stay_with_their_hosts(hostfile):
     named = hostfile("a:1\nb:2\nc:3\n")
-    found = select(HERE, Wishes(exclude=("b",)), named)
+    found = select(HERE, LaunchOptions(exclude=("b",)), named)
     assert (found.allocation.hosts, found.wanted) == (("a", "c"), (1, 3))
     assert found.allocation.origin["hosts"] == f"--hostfile {named.path}, --exclude b"
 
 
 def test_a_stranger_in_a_host_file_is_named_with_its_line(hostfile):
     named = hostfile("# mine\nn01\n\nn09 slots=2\n")
-    text = error(JOB, Wishes(hostfile=named.path), named)
+    text = error(JOB, LaunchOptions(hostfile=named.path), named)
     assert f"n09 (from line 4 of --hostfile {named.path}) is not a host of slurm job 12; expected one of" in text
 
 
@@ -177,7 +185,7 @@ def test_a_choice_keeps_order_and_facts_or_is_an_error(granted, hosts, exclude, 
     wished = hosts or granted
     expected = [name for name in wished if name not in exclude][:nhosts]
     bad = not {*wished, *exclude} <= set(granted) or not expected or len(expected) < (nhosts or 1)
-    wishes = Wishes(hosts=tuple(hosts) if hosts else None, exclude=tuple(exclude), nhosts=nhosts)
+    wishes = LaunchOptions(hosts=tuple(hosts) if hosts else None, exclude=tuple(exclude), nhosts=nhosts)
     if bad:
         error(job, wishes)
         return
@@ -222,29 +230,29 @@ SLURM = {
 
 
 def test_from_wishes_to_a_placement():
-    found = survey(Wishes(exclude=("n02",), devices_per_host=3), SLURM)
+    found = survey(LaunchOptions(exclude=("n02",), devices_per_host=3), SLURM)
     assert (found.placement.hosts, found.placement.counts) == (("n01", "n03"), (3, 3))
     assert found.placement.oversubscribed  # of Slurm's one slot: devices decide, but launchers that count must be told
     assert found.placement.origin == "one per device (--devices-per-host)"
     with pytest.raises(UsageError, match=r"4 ranks \(from --ppn\) on n02: it has 3 devices \(--devices-per-host\)"):
-        survey(Wishes(hosts=("n02",), devices_per_host=3, per_host=4), SLURM)
+        survey(LaunchOptions(hosts=("n02",), devices_per_host=3, per_host=4), SLURM)
     assert survey(
-        Wishes(hosts=("n02",), devices_per_host=3, per_host=4, oversubscribe=True), SLURM
+        LaunchOptions(hosts=("n02",), devices_per_host=3, per_host=4, oversubscribe=True), SLURM
     ).placement.counts == (4,)
 
 
 def test_a_host_file_names_ranks_besides_the_devices(tmp_path):
     (tmp_path / "hosts").write_text("n03 slots=2\nn01 slots=1\n")
-    found = survey(Wishes(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
+    found = survey(LaunchOptions(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
     assert (found.placement.hosts, found.placement.counts) == (("n03", "n01"), (2, 1))
     assert found.placement.origin == f"--hostfile {tmp_path}/hosts"
     (tmp_path / "hosts").write_text("n03 slots=5\n")
     with pytest.raises(UsageError, match=r"5 ranks \(from --hostfile .*hosts\) on n03: it has 4 devices"):
-        survey(Wishes(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
+        survey(LaunchOptions(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
 
 
 def test_named_hosts_are_the_way_out_of_a_job_whose_hosts_are_lost():
     lost = {"PBS_JOBID": "1.head"}
     with pytest.raises(MachineError):
-        survey(Wishes(), lost)
-    assert survey(Wishes(hosts=("n02", "n01"), per_host=1), lost).placement.hosts == ("n02", "n01")
+        survey(LaunchOptions(), lost)
+    assert survey(LaunchOptions(hosts=("n02", "n01"), per_host=1), lost).placement.hosts == ("n02", "n01")

@@ -16,7 +16,7 @@ from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
 from ezpz.launch import record
 from ezpz.launch.contract import cores
-from ezpz.launch.options import Wishes, parse
+from ezpz.launch.options import LaunchOptions, parse
 from ezpz.launch.planning import PlanBuilder, survey
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.failures import Limits
@@ -55,7 +55,7 @@ def _say(text: str) -> None:
         pass  # it is not read any more; the run continues
 
 
-def _launch(options: Wishes) -> int:
+def _launch(options: LaunchOptions) -> int:
     builder = PlanBuilder(survey(options), options)
     if not options.command or options.dry_run or options.explain or options.json:
         return _show(builder, options)
@@ -67,7 +67,7 @@ def _launch(options: Wishes) -> int:
     return _run(builder, options)
 
 
-def _show(builder: PlanBuilder, options: Wishes) -> int:
+def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
     """Print the plan that would be started; the host file named in its lines stays, so that they can be pasted."""
     if builder.needs_hostfile:
         builder.write_hostfile(private_folder(f"dry-run-{os.getpid()}"))
@@ -118,7 +118,7 @@ def _announce(plan: LaunchPlan) -> None:
         _say(f"note: {ranks} ranks share {cores()} cores")
 
 
-def _run(builder: PlanBuilder, options: Wishes) -> int:
+def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
     """Run to the end, and return the exit code of the launch."""
     began = time.time()
     folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)

@@ -1,92 +1,115 @@
-"""The command line of ``launch``: options first, then the command, which is never looked into."""
+"""Read the command line of ``launch``: options first, then the command, which is passed on as it is.
+
+`OPTIONS` is the only list of them: parsing, errors and ``--help`` are made from it. A launch does without argparse, whose
+import costs 5 ms and more; it is there for ``--help``.
+"""
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from ezpz.errors import UsageError, nearest
 from ezpz.launch.hostfile import HOST
 from ezpz.ranks import CONTRACT
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+__all__ = ["OPTIONS", "LaunchOptions", "count", "devices", "duration", "parse", "word"]
 
 
-# The values that options of ``launch`` take, each read by a function that says what was expected.
+# Values of options, each read by a function whose error says what was expected.
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _LONGEST = 1000 * _UNITS["d"]  # more is a mistake, and beyond what a selector can wait for
 
 
+def _argument_error() -> type[Exception]:
+    """Return the error whose words argparse shows as they are, for tables of other verbs; its module costs 5 ms."""
+    from argparse import ArgumentTypeError
+
+    return ArgumentTypeError
+
+
+def _refused(reason: str) -> Exception:
+    return _argument_error()(reason)
+
+
 def _whole(text: str, least: int) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        raise _refused(f"{text!r} is not a whole number of at least {least}")
     return int(text)
 
 
 def count(text: str) -> int:
+    """Return a whole number from 1 on."""
     return _whole(text, 1)
 
 
 def devices(text: str) -> int:
+    """Return a whole number from 0 on."""
     return _whole(text, 0)
 
 
 def word(text: str) -> str:
+    """Return a value that is not empty."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("the value is empty; expected one, or leave the option out")
+        raise _refused("the value is empty; expected one, or leave the option out")
     return text
 
 
 def hosts(text: str) -> tuple[str, ...]:
+    """Return the hosts of ``n01,n02`` or ``n[01-04]``."""
     from ezpz.cluster import expand
 
     try:
         names = expand(text)
     except UsageError as error:
         reason = str(error).split("\n", 1)[0].partition(": ")[2]
-        raise argparse.ArgumentTypeError(f"cannot read {text!r}: {reason}; expected e.g. n01,n02 or n[01-04]") from None
+        raise _refused(f"cannot read {text!r}: {reason}; expected e.g. n01,n02 or n[01-04]") from None
     odd = next((name for name in names if not HOST.fullmatch(name)), None)
     if odd is not None:
-        raise argparse.ArgumentTypeError(f"{odd!r} is not a host name; expected e.g. n01,n02 or n[01-04]")
+        raise _refused(f"{odd!r} is not a host name; expected e.g. n01,n02 or n[01-04]")
     return tuple(names)
 
 
 def some_hosts(text: str) -> tuple[str, ...]:
+    """Return the hosts of a list that is not empty."""
     return hosts(word(text))
 
 
 def words(text: str) -> tuple[str, ...]:
+    """Return words as a shell reads them."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:  # "No closing quotation"
         reason = str(error).lower()
-        raise argparse.ArgumentTypeError(
-            f"cannot read {text!r}: {reason}; expected words as a shell reads them"
-        ) from None
+        raise _refused(f"cannot read {text!r}: {reason}; expected words as a shell reads them") from None
 
 
 def names(text: str) -> tuple[str, ...]:
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    odd = next((name for name in found if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)), None)
+    """Return names of variables, ``A,B``."""
+    variables = tuple(name.strip() for name in text.split(",") if name.strip())
+    odd = next((name for name in variables if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)), None)
     if odd is not None:
-        raise argparse.ArgumentTypeError(f"{odd!r} is not the name of a variable; expected e.g. NCCL_DEBUG,FI_PROVIDER")
-    own = next((name for name in found if name in CONTRACT), None)
+        raise _refused(f"{odd!r} is not the name of a variable; expected e.g. NCCL_DEBUG,FI_PROVIDER")
+    own = next((name for name in variables if name in CONTRACT), None)
     if own is not None:
-        raise argparse.ArgumentTypeError(
-            f"{own} is what launch itself tells every rank; expected other names. Write `env -u {own}` in front of the program"
+        raise _refused(
+            f"{own} is what launch itself tells every rank; expected other names. "
+            f"Write `env -u {own}` in front of the program"
         )
-    return found
+    return variables
 
 
 def comm_env(text: str) -> str:
+    """Return ``site`` or ``none``."""
     if text not in {"site", "none"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is not known; expected site or none")
+        raise _refused(f"{text!r} is not known; expected site or none")
     return text
 
 
@@ -105,15 +128,97 @@ def duration(text: str) -> float | None:
         parts = re.findall(rf"({_NUMBER})([dhms])", text)
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     else:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time; expected seconds (90), 90s, 10m, 2h, 1d, 1h30m, HH:MM:SS, or off"
-        )
+        raise _refused(f"{text!r} is not a time; expected seconds (90), 90s, 10m, 2h, 1d, 1h30m, HH:MM:SS, or off")
     if seconds > _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is longer than 1000 days; expected less, or off")
+        raise _refused(f"{text!r} is longer than 1000 days; expected less, or off")
     return seconds or None
 
 
-__all__ = ["Wishes", "count", "devices", "duration", "parse", "word"]
+# Names, and the keywords of argparse's add_argument; `group` is the title above them in the help.
+_RANKS = "how many ranks"
+_HOSTS = "which hosts (LIST: n01,n02 or n[01-04])"
+_LAUNCHER = "how they are started"
+_ENDS = "how it ends, and what is kept (TIME: 90, 90s, 10m, 1h30m, HH:MM:SS, off)"
+_SHOW = "show, and run nothing"
+_FLAG = {"action": "store_true"}
+_LIST = {"action": "append"}
+
+
+def _row(*names: str, group: str, help: str, **keywords: Any) -> tuple[tuple[str, ...], dict[str, Any]]:  # noqa: A002  # argparse's name
+    return names, {"dest": names[0].strip("-").replace("-", "_"), "group": group, "help": help, **keywords}
+
+
+OPTIONS = (
+    _row("-n", "--np", "-np", dest="ranks", type=count, metavar="N", group=_RANKS, help="ranks in total"),
+    _row("--ppn", "-ppn", dest="per_host", type=count, metavar="N", group=_RANKS, help="ranks per host"),
+    _row(
+        "--devices-per-host",
+        type=devices,
+        metavar="N",
+        group=_RANKS,
+        help="devices of each host instead of the counted ones",
+    ),
+    _row("--oversubscribe", **_FLAG, group=_RANKS, help="allow more ranks on a host than devices or slots"),
+    _row("--nhosts", type=count, metavar="N", group=_HOSTS, help="the first N hosts"),
+    _row("--hosts", type=some_hosts, metavar="LIST", group=_HOSTS, help="these hosts, in this order"),
+    _row("--exclude", type=hosts, **_LIST, metavar="LIST", group=_HOSTS, help="all but these; may be repeated"),
+    _row(
+        "--hostfile",
+        type=word,
+        metavar="FILE",
+        group=_HOSTS,
+        help="hosts of a file: n01, n01:4 or n01 slots=4 a line",
+    ),
+    _row("--flavour", type=word, metavar="NAME", group=_LAUNCHER, help="kind of launcher instead of the one found"),
+    _row(
+        "--cpu-bind", type=word, metavar="SPEC", group=_LAUNCHER, help="CPUs of each rank instead of the planned ones"
+    ),
+    _row(
+        "--launcher-args",
+        type=words,
+        **_LIST,
+        metavar="WORDS",
+        group=_LAUNCHER,
+        help="more words for mpiexec or srun, quoted as one; may be repeated",
+    ),
+    _row(
+        "--comm-env",
+        type=comm_env,
+        metavar="site|none",
+        group=_LAUNCHER,
+        help="the site's communication variables (default), or none",
+    ),
+    _row(
+        "--unset",
+        type=names,
+        **_LIST,
+        metavar="NAMES",
+        group=_LAUNCHER,
+        help="variables that ranks shall not see; may be repeated",
+    ),
+    _row("--label", **_FLAG, group=_ENDS, help="begin each line of output with its rank"),
+    _row("--log-dir", type=word, metavar="DIR", group=_ENDS, help="a file per rank, and run.json, in DIR"),
+    _row("--start-timeout", type=duration, metavar="TIME", group=_ENDS, help="all ranks must be up by then (10m)"),
+    _row("--timeout", type=duration, metavar="TIME", group=_ENDS, help="the run must have ended by then"),
+    _row(
+        "--idle-timeout",
+        type=duration,
+        metavar="TIME",
+        group=_ENDS,
+        help="no rank may be without a heartbeat for longer",
+    ),
+    _row(
+        "--exit-timeout",
+        type=duration,
+        metavar="TIME",
+        group=_ENDS,
+        help="when one rank has ended with 0, the others must follow",
+    ),
+    _row("--dry-run", **_FLAG, group=_SHOW, help="the line that would run, to paste by hand"),
+    _row("--explain", **_FLAG, group=_SHOW, help="every flag and variable with value and origin"),
+    _row("--json", **_FLAG, group=_SHOW, help="both for machines"),
+    _row("-h", "--help", action="help", group=_SHOW, help="this page"),
+)
 
 _EPILOG = """\
 Options end at the first word that is not one, or at --; the rest is COMMAND,
@@ -144,9 +249,8 @@ _SAME_IDEA = {
 }
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the user asked for.
+class LaunchOptions:
+    """What the user asked for; it cannot be changed.
 
     Attributes:
         ranks: Total number of ranks, or None.
@@ -200,149 +304,105 @@ class Wishes:
     dry_run: bool = False
     command: tuple[str, ...] = ()
 
+    def __init__(self, **given: Any) -> None:
+        unknown = given.keys() - LaunchOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+        for name in LaunchOptions.__annotations__:
+            self.__dict__[name] = given.get(name, getattr(LaunchOptions, name))
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. Run `launch --help` for the options.")
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"cannot set {name}: LaunchOptions do not change")
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LaunchOptions) and vars(self) == vars(other)
 
-def _format(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=79)
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
 
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog="launch",
-        usage="launch [options] [--] COMMAND [ARG ...]",
-        description="Start COMMAND once per rank, on every host and device of the job.",
-        epilog=_EPILOG,
-        formatter_class=_format,
-        argument_default=argparse.SUPPRESS,  # the defaults are those of Wishes
-        allow_abbrev=False,
-        add_help=False,
-    )
-    _add_ranks(parser.add_argument_group("how many ranks"))
-    _add_hosts(parser.add_argument_group("which hosts (LIST: n01,n02 or n[01-04])"))
-    _add_launcher(parser.add_argument_group("how they are started"))
-    _add_ends(parser.add_argument_group("how it ends, and what is kept (TIME: 90, 90s, 10m, 1h30m, HH:MM:SS, off)"))
-    show = parser.add_argument_group("show, and run nothing")
-    show.add_argument("--dry-run", action="store_true", help="the line that would run, to paste by hand")
-    show.add_argument("--explain", action="store_true", help="every flag and variable with value and origin")
-    show.add_argument("--json", action="store_true", help="both for machines")
-    show.add_argument("-h", "--help", action="help", help="this page")
-    return parser
+    def __repr__(self) -> str:
+        given = (f"{name}={value!r}" for name, value in vars(self).items() if value != getattr(LaunchOptions, name))
+        return f"LaunchOptions({', '.join(given)})"
 
 
-def _add_ranks(group: Any) -> None:
-    add: Callable[..., object] = group.add_argument
-    add("-n", "--np", "-np", dest="ranks", type=count, metavar="N", help="ranks in total")
-    add("--ppn", "-ppn", dest="per_host", type=count, metavar="N", help="ranks per host")
-    add("--devices-per-host", type=devices, metavar="N", help="devices of each host instead of the counted ones")
-    add("--oversubscribe", action="store_true", help="allow more ranks on a host than devices or slots")
-
-
-def _add_hosts(group: Any) -> None:
-    add: Callable[..., object] = group.add_argument
-    add("--nhosts", type=count, metavar="N", help="the first N hosts")
-    add("--hosts", type=some_hosts, metavar="LIST", help="these hosts, in this order")
-    add("--exclude", type=hosts, action="append", metavar="LIST", help="all but these; may be repeated")
-    add("--hostfile", type=word, metavar="FILE", help="hosts of a file: n01, n01:4 or n01 slots=4 a line")
-
-
-def _add_launcher(group: Any) -> None:
-    add: Callable[..., object] = group.add_argument
-    add("--flavour", type=word, metavar="NAME", help="kind of launcher instead of the one found")
-    add("--cpu-bind", type=word, metavar="SPEC", help="CPUs of each rank instead of the planned ones")
-    add(
-        "--launcher-args",
-        type=words,
-        action="append",
-        metavar="WORDS",
-        help="more words for mpiexec or srun, quoted as one; may be repeated",
-    )
-    add(
-        "--comm-env",
-        type=comm_env,
-        metavar="site|none",
-        help="the site's communication variables (default), or none",
-    )
-    add(
-        "--unset",
-        type=names,
-        action="append",
-        metavar="NAMES",
-        help="variables that ranks shall not see; may be repeated",
-    )
-
-
-def _add_ends(group: Any) -> None:
-    add: Callable[..., object] = group.add_argument
-    add("--label", action="store_true", help="begin each line of output with its rank")
-    add("--log-dir", type=word, metavar="DIR", help="a file per rank, and run.json, in DIR")
-    add("--start-timeout", type=duration, metavar="TIME", help="all ranks must be up by then (10m)")
-    add("--timeout", type=duration, metavar="TIME", help="the run must have ended by then")
-    add("--idle-timeout", type=duration, metavar="TIME", help="no rank may be without a heartbeat for longer")
-    add("--exit-timeout", type=duration, metavar="TIME", help="when one rank has ended with 0, the others must follow")
-
-
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Wishes:
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchOptions:
     """Read the command line.
 
-    ``WORLD_SIZE=12 launch …`` without ``RANK`` is a wish for 12 ranks, weaker than ``-n``; with ``RANK`` it is a
-    leftover of an outer launcher and ignored.
+    ``WORLD_SIZE=12 launch …`` without ``RANK`` asks for 12 ranks, weaker than ``-n``; with ``RANK`` it is a leftover of an
+    outer launcher and ignored.
 
     Raises:
         UsageError: An option is unknown, its value is not as expected, or two of them contradict each other.
         SystemExit: After ``--help``, with 0.
     """
-    parser = _parser()
-    options, command = _split(list(argv), parser)
-    given = vars(parser.parse_args(options))
+    given, command = _read(list(argv))
     if "hosts" in given and "hostfile" in given:
         raise UsageError(
-            f"--hosts and --hostfile {given['hostfile']} both name the hosts (from the command line); expected one of them. "
-            "Leave one out; `--exclude` removes single hosts of a file."
+            f"--hosts and --hostfile {given['hostfile']} both name the hosts (from the command line); "
+            "expected one of them. Leave one out; `--exclude` removes single hosts of a file."
         )
-    for name in given.keys() & {"exclude", "launcher_args", "unset"}:  # given several times: one list
-        given[name] = tuple(word for words in given[name] for word in words)
-    wish = environ.get("WORLD_SIZE", "")
-    if "ranks" not in given and wish and "RANK" not in environ:
+    wanted = environ.get("WORLD_SIZE", "")
+    if "ranks" not in given and wanted and "RANK" not in environ:
         try:
-            given.update(ranks=count(wish), ranks_origin="WORLD_SIZE")
-        except argparse.ArgumentTypeError as error:
+            given.update(ranks=count(wanted), ranks_origin="WORLD_SIZE")
+        except _argument_error() as error:
             raise UsageError(f"argument WORLD_SIZE: {error} (from the environment). Run `unset WORLD_SIZE`.") from None
-    return Wishes(**given, command=tuple(command))
+    return LaunchOptions(**given, command=tuple(command))
 
 
-def _split(argv: list[str], parser: _Parser) -> tuple[list[str], list[str]]:
-    """Part our options from the command at the first word that is neither an option nor an option's value.
+def _read(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of our options, and the command: it begins at the first word that is neither.
 
-    Options come back as ``--name=value``: argparse takes a value that begins with a dash only there.
+    A value that begins with a dash is taken as it is, unless it is one of our options.
     """
-    takes_value = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}  # noqa: SLF001  # argparse offers no other list
-    options: list[str] = []
+    options = {name: (names, keywords) for names, keywords in OPTIONS for name in names}
+    given: dict[str, Any] = {}
     index = 0
     while index < len(argv) and argv[index].startswith("-") and argv[index] != "--":
         word = argv[index]
         if re.fullmatch(r"-n[0-9]+", word):  # srun's -n4
             word = f"-n={word[2:]}"
         name, equals, value = word.partition("=")
-        if name not in takes_value:
-            raise UsageError(_unknown(word, list(takes_value)))
-        if takes_value[name] and not equals and index + 1 < len(argv):
-            index += 1
-            value = argv[index]
-            if value.partition("=")[0] in takes_value:
+        if name not in options:
+            raise UsageError(_unknown(word, list(options)))
+        names, option = options[name]
+        if "type" not in option:
+            if equals:
+                raise _wrong(names, f"ignored explicit argument {value!r}")
+            if option["action"] == "help":
+                _help()
+            given[option["dest"]] = True
+        else:
+            if not equals:
+                index += 1
+                value = _next_word(argv, index, names, name, options)
+            if value == "--":
                 raise UsageError(
-                    f"{name} needs a value, but {value} follows (from the command line); expected `{name} VALUE`. "
-                    f"Write `{name}={value}` if that is the value."
+                    f"{name} needs a value, but -- follows (from the command line); expected `{name} VALUE`."
                 )
-            word = f"{name}={value}"
-        if takes_value[name] and value == "--":
-            raise UsageError(f"{name} needs a value, but -- follows (from the command line); expected `{name} VALUE`.")
-        options.append(word)
+            try:
+                read = option["type"](value)
+            except _argument_error() as error:
+                raise _wrong(names, str(error)) from None
+            given[option["dest"]] = given.get(option["dest"], ()) + read if "action" in option else read
         index += 1
-    return options, argv[index + (argv[index : index + 1] == ["--"]) :]
+    return given, argv[index + (argv[index : index + 1] == ["--"]) :]
+
+
+def _next_word(argv: list[str], index: int, names: tuple[str, ...], name: str, options: Mapping[str, Any]) -> str:
+    if index == len(argv):
+        raise _wrong(names, "expected one argument")
+    value = argv[index]
+    if value.partition("=")[0] in options:
+        raise UsageError(
+            f"{name} needs a value, but {value} follows (from the command line); expected `{name} VALUE`. "
+            f"Write `{name}={value}` if that is the value."
+        )
+    return value
+
+
+def _wrong(names: tuple[str, ...], reason: str) -> UsageError:
+    return UsageError(f"argument {'/'.join(names)}: {reason}. Run `launch --help` for the options.")
 
 
 def _unknown(word: str, names: list[str]) -> str:
@@ -350,4 +410,31 @@ def _unknown(word: str, names: list[str]) -> str:
     near = next(iter(nearest(name, names)), "")
     same = next((ours for ours, words in _SAME_IDEA.items() if name in words.split()), near)
     hint = f" Did you mean {same}?" if same else ""
-    return f"unknown option {word} (from the command line).{hint} Options of the command come after it: `launch [options] COMMAND {word}`."
+    after = f"Options of the command come after it: `launch [options] COMMAND {word}`."
+    return f"unknown option {word} (from the command line).{hint} {after}"
+
+
+def _help() -> NoReturn:
+    """Print the help that `OPTIONS` make.
+
+    Raises:
+        SystemExit: Always, with 0.
+    """
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="launch",
+        usage="launch [options] [--] COMMAND [ARG ...]",
+        description="Start COMMAND once per rank, on every host and device of the job.",
+        epilog=_EPILOG,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=79),
+        add_help=False,
+    )
+    groups: dict[str, Any] = {}
+    for names, option in OPTIONS:
+        title = option["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(*names, **{name: value for name, value in option.items() if name != "group"})
+    parser.print_help()
+    raise SystemExit(0)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ezpz.launch.choice import Choice
     from ezpz.launch.hostfile import HostFile
     from ezpz.launch.master import Rendezvous
-    from ezpz.launch.options import Wishes
+    from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
 
@@ -59,7 +59,7 @@ class Selection(NamedTuple):
     wanted_origin: str = ""
 
 
-def select(around: Allocation, wishes: Wishes, named: HostFile | None = None) -> Selection:
+def select(around: Allocation, wishes: LaunchOptions, named: HostFile | None = None) -> Selection:
     """Return the hosts that the user wants: --hosts or the host file's or all, less --exclude, the first --nhosts.
 
     Within a job only its hosts can be chosen, by their first label, and they keep the scheduler's spelling; without a
@@ -255,7 +255,7 @@ class Survey(NamedTuple):
         return (*self.allocation.notes, *self.devices.notes)
 
 
-def survey(wishes: Wishes, environ: Mapping[str, str] | None = None, *, more: bool = False) -> Survey:
+def survey(wishes: LaunchOptions, environ: Mapping[str, str] | None = None, *, more: bool = False) -> Survey:
     """Return hosts, devices, site and placement; nothing is started or written.
 
     Args:
@@ -302,7 +302,7 @@ class PlanBuilder:
         EzpzError: Nothing could start ranks there, or an option does not fit.
     """
 
-    def __init__(self, found: Survey, options: Wishes, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, found: Survey, options: LaunchOptions, environ: Mapping[str, str] | None = None) -> None:
         self.survey, self.options = found, options
         self.environ = dict(os.environ if environ is None else environ)
         allocation, placement, site = found.allocation, found.placement, found.site.site
@@ -439,7 +439,7 @@ def untold_job(allocation: Allocation) -> dict[str, str]:
     return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
 
 
-def _allocation(wishes: Wishes, environ: Mapping[str, str], *, more: bool) -> Selection:
+def _allocation(wishes: LaunchOptions, environ: Mapping[str, str], *, more: bool) -> Selection:
     named = read_hostfile(wishes.hostfile) if wishes.hostfile else None
     hosts = wishes.hosts or (named.hosts if named else ())
     try:
