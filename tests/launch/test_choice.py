@@ -51,7 +51,7 @@ def chosen(machine_, allocation, *, here, **more):
     environ, run = machine_
     environ |= more.pop("environ", {})
     found = choose(allocation, environ, run, is_here=here, **more)
-    name = found.flavour.__name__.rpartition(".")[2] if found.flavour else "local"
+    name = found.flavour.name if found.flavour else "local"
     return name, found.exe.rpartition("/")[0].rpartition("/")[2], found.reason
 
 

@@ -123,7 +123,7 @@ def test_every_word_and_variable_has_a_reason_and_the_users_words_come_last(name
     assert all(flag.words and flag.reason for flag in flags)
     assert words(flags)[-3:] == ["--site", "--mine", "1"]
     assert all(setting.origin for setting in flavour(name).environment(order).values())
-    assert flavour(name).NAME
+    assert flavour(name).title
 
 
 @pytest.mark.parametrize("name", FLAVOURS)
@@ -135,11 +135,12 @@ def test_a_flavour_is_complete(name):
     assert any(row.startswith(f"| {spoken}") for row in rows), "no row in docs/launch.md"
     assert spoken.split(" 5")[0] in (root / "CHANGELOG.md").read_text().lower()
     if name != "local":
-        module = flavour(name)
-        assert module.NAME
-        assert module.BINDS in {True, False}
-        assert not module.recognises("")
-        assert module.hostfile_line("n01", 1)
+        one = flavour(name)
+        assert one.name == name
+        assert one.title
+        assert one.binds in {True, False}
+        assert not one.recognises("")
+        assert one.hostfile_line("n01", 1)
 
 
 # ---- what programs say of themselves -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from ezpz.launch import Placement
 from ezpz.launch.binding import Binding
 from ezpz.launch.flavours.request import Order, words
-from ezpz.launch.flavours.ssh import LEADER, command, leader_line
+from ezpz.launch.flavours.ssh import AGENT, FLAVOUR
 from ezpz.launch.host.payload import pack, to_bytes, unpack
 from ezpz.ranks import CONTRACT
 from lab.shown import SHOW, shown
@@ -133,8 +133,8 @@ def test_the_plain_words_and_the_line_of_a_host():
         user_args=("-o", "ConnectTimeout=30"),
     )
     told = [sys.executable, "-m", "ezpz.launch", "--flavour", "ssh", "-n", "3", "--hostfile", "/tmp/my hosts"]
-    assert words(command(order)) == [*told, "--launcher-args=-o ConnectTimeout=30", "--"]
-    leader = [sys.executable, "-I", "-S", LEADER]
+    assert words(FLAVOUR.command(order)) == [*told, "--launcher-args=-o ConnectTimeout=30", "--"]
+    leader = [sys.executable, "-I", "-S", AGENT]
     options = [
         "-o",
         "ConnectTimeout=30",
@@ -147,10 +147,10 @@ def test_the_plain_words_and_the_line_of_a_host():
         "-E",
         "/tmp/log",
     ]
-    line = leader_line(order, 0, "/tmp/log")
+    line = FLAVOUR.agent_line(order, 0, "/tmp/log")
     assert line == ["ssh", "-p", "2 2", *options, "n01", f"exec {shlex.join([*leader, '0'])}"]
-    assert leader_line(order, 1) == [*leader, "1"]
-    assert "-E" not in leader_line(replace(order, environ={"EZPZ_SSH": "rsh"}), 0, "/tmp/log")
+    assert FLAVOUR.agent_line(order, 1) == [*leader, "1"]
+    assert "-E" not in FLAVOUR.agent_line(replace(order, environ={"EZPZ_SSH": "rsh"}), 0, "/tmp/log")
 
 
 def test_torch_reduces_over_two_hosts(site):

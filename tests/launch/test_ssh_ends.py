@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ezpz.launch.flavours.ssh import LEADER
+from ezpz.launch.flavours.ssh import AGENT
 from ezpz.launch.host.payload import pack
 from lab import process as lab
 from lab.ssh import READY, Site
@@ -162,7 +162,7 @@ def test_a_leader_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env
     program = "import os, time; print(os.environ['RANK'], *os.sched_getaffinity(0), flush=True); time.sleep(1);"
     program += "os._exit(6) if os.environ['RANK'] == '2' else time.sleep(600)"
     parcel = pack([sys.executable, "-c", program], {**clean_env, **plan})
-    line = [sys.executable, "-I", "-S", LEADER, "1"]
+    line = [sys.executable, "-I", "-S", AGENT, "1"]
     done = subprocess.run(line, input=parcel, env=clean_env, capture_output=True, timeout=20, check=False)
     assert done.returncode == 6, done.stderr
     assert sorted(done.stdout.decode().splitlines()) == [f"1 {cpus[0]}", f"2 {cpus[-1]}"]

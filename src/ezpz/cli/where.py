@@ -114,7 +114,7 @@ def _mpi() -> tuple[str | None, str | None, str]:
     if not found.name:
         return None, path, f"{path} --version says no known name"
     version = ".".join(map(str, found.version))
-    return f"{flavours.flavour(found.name).NAME} {version}".strip(), path, f"{path} --version"
+    return f"{flavours.flavour(found.name).title} {version}".strip(), path, f"{path} --version"
 
 
 def _text(answer: dict[str, Any]) -> str:

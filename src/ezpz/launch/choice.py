@@ -1,84 +1,29 @@
-"""Who starts the ranks: the user's word, the scheduler's own launcher, the site's, the ``mpiexec`` on PATH, or ourselves."""
+"""Choose what starts the ranks: the user's choice, the scheduler's own launcher, the site's, the ``mpiexec`` on PATH, or ourselves."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.cache import keep, kept, state_of
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.launch import flavours
-from ezpz.launch.flavours import FLAVOURS, MPI_FLAVOURS, flavour
+from ezpz.launch.flavours import FLAVOURS, LAST_RESORT, LOCAL, MPI_FLAVOURS, flavour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ezpz.cluster.allocation import Allocation, Run
     from ezpz.cluster.site import Site
-    from ezpz.launch.flavours import Flavour
+    from ezpz.launch.flavours.base import Flavour
 
-
-# Which flavour an ``mpiexec`` is, by what it says of itself; asked once per program and kept.
-#
-# The answer is kept in ``$XDG_CACHE_HOME/ezpz/launchers.json`` under the program's real path, size and time of change:
-#
-# {"/opt/mpich/bin/mpiexec.hydra 123456 1795188151000000000": ["mpich", "5.0.2"]}
+__all__ = ["Choice", "Identity", "choose", "identify"]
 
 _MOST_KEPT = 64
-
-
-class Identity(NamedTuple):
-    """A flavour by name, empty when unknown; its version; and what the program said when it is unknown."""
-
-    name: str
-    version: tuple[int, ...] = ()
-    said: str = ""
-
-
-def identify(path: str, environ: Mapping[str, str], run: Run) -> Identity:
-    """Return the flavour of a launcher's program.
-
-    Args:
-        path: Path of the program, as found on PATH.
-        environ: Tells where caches stand.
-        run: Runs a command; called at most twice, and not at all for a program that is known.
-    """
-    key = state_of(path)
-    known = kept(environ, "launchers")
-    told = known.get(key)
-    if isinstance(told, list) and len(told) == 2 and told[0] in flavours.FLAVOURS:
-        return Identity(told[0], _numbers(str(told[1])))
-    found = _ask(path, run)
-    if found.name:
-        others = dict(list(known.items())[-_MOST_KEPT:])
-        keep(environ, "launchers", {**others, key: [found.name, ".".join(map(str, found.version))]})
-    return found
-
-
-def _ask(path: str, run: Run) -> Identity:
-    said = run([path, "--version"]) or ""
-    if os.path.basename(path) == "srun":
-        return Identity("srun", _numbers(said), said)
-    name = flavours.identify(said)
-    if not name:
-        # PALS has no version that names it: its folder or its options do.
-        said = f"{said}\n{run([path, '--help']) or ''}"
-        name = flavours.identify(f"{os.path.realpath(path)}\n{said}")
-    return Identity(name, _numbers(said), said.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    found = re.search(r"\d+(?:\.\d+)+", text)
-    return tuple(map(int, found.group().split("."))) if found else ()
-
-
-__all__ = ["Choice", "choose", "identify"]
-
-_JOBS_OWN = {"slurm": "srun", "flux": "flux"}
-_SAID = 200  # characters of what an unknown mpiexec said
+_SHOWN = 200  # characters of the output of an unknown mpiexec
 
 
 class Choice(NamedTuple):
@@ -90,7 +35,15 @@ class Choice(NamedTuple):
     version: tuple[int, ...] = ()
 
 
-class _Scene(NamedTuple):
+class Identity(NamedTuple):
+    """A flavour by name, empty when unknown; its version; and the output of the program when it is unknown."""
+
+    name: str
+    version: tuple[int, ...] = ()
+    output: str = ""
+
+
+class _Surroundings(NamedTuple):
     allocation: Allocation
     is_here: bool
     environ: Mapping[str, str]
@@ -111,111 +64,113 @@ def choose(
 
     Args:
         allocation: The job, if any.
-        environ: The environment; PATH tells what is there.
-        run: Runs a command; asks an ``mpiexec`` that was never seen who it is.
+        environ: The environment; PATH decides which programs there are.
+        run: Runs a command; asks an ``mpiexec`` that was never seen what it is.
         is_here: Whether all ranks run on this host.
         wish: ``--flavour``, or empty.
         site: The machine, whose table may name its launcher.
 
     Raises:
         UsageError: ``--flavour`` names no flavour.
-        LaunchError: What is wished for is not there, an ``mpiexec`` does not say what it is, or nothing could start the ranks.
+        LaunchError: The requested launcher is not there, an ``mpiexec`` does not say what it is, or nothing could start the ranks.
     """
-    scene = _Scene(allocation, is_here, environ, run, site)
+    around = _Surroundings(allocation, is_here, environ, run, site)
     if wish:
-        return _wished(scene, wish)
-    own = _JOBS_OWN.get(allocation.scheduler, "")
-    exe = shutil.which(own, path=environ.get("PATH")) if own else None
-    if exe:
-        return _known(scene, own, exe, f"{own} of {allocation.scheduler.capitalize()} job {allocation.job_id}")
-    found = _mpiexec(scene)
-    if found:
-        return found
+        return _requested(around, wish)
+    job = scheduler(allocation.scheduler)
+    own = flavour(job.own_launcher) if job.own_launcher else None
+    exe = own.program(environ) if own else ""
+    if own and exe:
+        return _of_known(around, own, exe, f"{own.name} of {job.title} job {allocation.job_id}")
+    choice = _mpiexec(around)
+    if choice:
+        return choice
     if is_here:
         return Choice(None, "", "no mpiexec on PATH")
-    ssh = environ.get("EZPZ_SSH") or shutil.which("ssh", path=environ.get("PATH"))
-    if ssh and not own:
-        return Choice(flavour("ssh"), ssh, "no mpiexec on PATH")
+    other = flavour(LAST_RESORT)
+    exe = "" if own else other.program(environ)
+    if exe:
+        return Choice(other, exe, "no mpiexec on PATH")
+    missing = own.name if own else f"mpiexec, and no {other.name}"
     raise LaunchError(
-        f"cannot start ranks on {', '.join(allocation.hosts[:3])}: no {own or 'mpiexec, and no ssh'} on PATH "
-        f"(PATH={environ.get('PATH')}); expected {own or 'an mpiexec'}. Load the site's module for it, or run on this host alone "
-        "with `launch --hosts` naming it."
+        f"cannot start ranks on {', '.join(allocation.hosts[:3])}: no {missing} on PATH (PATH={environ.get('PATH')}); "
+        f"expected {own.name if own else 'an mpiexec'}. Load the site's module for it, or run on this host alone with "
+        "`launch --hosts` naming it."
     )
 
 
-def _wished(scene: _Scene, wish: str) -> Choice:
-    if wish not in FLAVOURS:
-        hint = did_you_mean(wish, FLAVOURS)
-        raise UsageError(f"unknown flavour {wish!r} (from --flavour); expected one of {', '.join(FLAVOURS)}.{hint}")
-    why = "--flavour"
-    if wish == "local":
-        if not scene.is_here:
+def _requested(around: _Surroundings, name: str) -> Choice:
+    """Return the flavour that ``--flavour`` names."""
+    if name not in FLAVOURS:
+        hint = did_you_mean(name, FLAVOURS)
+        raise UsageError(f"unknown flavour {name!r} (from --flavour); expected one of {', '.join(FLAVOURS)}.{hint}")
+    if name == LOCAL:
+        if not around.is_here:
             raise LaunchError(
-                f"the local flavour cannot start ranks on {', '.join(scene.allocation.hosts[:3])} (from --flavour): it serves "
-                "this host alone. Use `--hosts` with this host, or `--flavour ssh`."
+                f"the {LOCAL} flavour cannot start ranks on {', '.join(around.allocation.hosts[:3])} (from --flavour): it "
+                f"serves this host alone. Use `--hosts` with this host, or `--flavour {LAST_RESORT}`."
             )
-        return Choice(None, "", why)
-    if wish == "torchrun":
-        return Choice(flavour(wish), sys.executable, why)
-    if wish not in MPI_FLAVOURS:
-        exe = shutil.which(wish, path=scene.environ.get("PATH"))
-        if wish == "ssh":
-            exe = scene.environ.get("EZPZ_SSH") or exe
-        if exe:
-            return _known(scene, wish, exe, why)
-        raise LaunchError(
-            f"no {wish} on PATH (from --flavour {wish}; PATH={scene.environ.get('PATH')}); expected the program."
-        )
-    programs = list(_programs(scene.environ))
-    for path in programs:
-        found = identify(path, scene.environ, scene.run)
-        if found.name == wish:
-            return Choice(flavour(wish), path, why, found.version)
-    # One that does not say what it is may still be what the user says it is.
-    unknown = next((path for path in programs if not identify(path, scene.environ, scene.run).name), None)
-    if unknown:
-        return Choice(flavour(wish), unknown, f"--flavour, although {unknown} does not say so")
+        return Choice(None, "", "--flavour")
+    asked = flavour(name)
+    if asked.is_mpi:
+        return _requested_mpiexec(around, asked)
+    exe = asked.program(around.environ)
+    if exe:
+        return _of_known(around, asked, exe, "--flavour")
     raise LaunchError(
-        f"no mpiexec of {flavour(wish).NAME} on PATH (from --flavour {wish}); found {', '.join(programs) or 'none'}. Load its module, or "
-        "leave --flavour away."
+        f"no {name} on PATH (from --flavour {name}; PATH={around.environ.get('PATH')}); expected the program."
     )
 
 
-def _known(scene: _Scene, name: str, exe: str, reason: str) -> Choice:
-    version = identify(exe, scene.environ, scene.run).version if name == "srun" else ()
-    return Choice(flavour(name), exe, reason, version)
+def _requested_mpiexec(around: _Surroundings, asked: Flavour) -> Choice:
+    programs = list(_programs(around.environ))
+    unknown = ""  # one that does not say what it is may still be what the user says it is
+    for path in programs:
+        identity = identify(path, around.environ, around.run)
+        if identity.name == asked.name:
+            return Choice(asked, path, "--flavour", identity.version)
+        unknown = unknown or ("" if identity.name else path)
+    if unknown:
+        return Choice(asked, unknown, f"--flavour, although {unknown} does not say so")
+    raise LaunchError(
+        f"no mpiexec of {asked.title} on PATH (from --flavour {asked.name}); found {', '.join(programs) or 'none'}. Load its "
+        "module, or leave --flavour away."
+    )
 
 
-def _mpiexec(scene: _Scene) -> Choice | None:
+def _of_known(around: _Surroundings, chosen: Flavour, exe: str, reason: str) -> Choice:
+    """Return a flavour that is known by the name of its program."""
+    version = identify(exe, around.environ, around.run, chosen.name).version if chosen.tells_version else ()
+    return Choice(chosen, exe, reason, version)
+
+
+def _mpiexec(around: _Surroundings) -> Choice | None:
     """Return the ``mpiexec`` to use: in a job the site's before one that an environment of Python put first on PATH."""
-    programs = list(_programs(scene.environ))
+    programs = list(_programs(around.environ))
     if not programs:
         return None
-    first = programs[0]
-    wanted = scene.site.launcher if scene.site and scene.allocation.job_id else ""
-    if wanted == "openmpi":
-        wanted = "openmpi5 openmpi4"
-    for path in programs if wanted else ():
-        found = identify(path, scene.environ, scene.run)
-        if scene.site and found.name and found.name in wanted.split():
-            passed = f", not {first}, which stands first on PATH" if path != first else ""
-            return Choice(flavour(found.name), path, f"{path} of site {scene.site.name}{passed}", found.version)
+    first, site = programs[0], around.site
+    for path in programs if site and site.launcher and around.allocation.job_id else ():
+        identity = identify(path, around.environ, around.run)
+        if site and identity.name and flavour(identity.name).is_meant_by(site.launcher):
+            passed = f", not {first}, which comes first on PATH" if path != first else ""
+            return Choice(flavour(identity.name), path, f"{path} of site {site.name}{passed}", identity.version)
     path = first
-    if scene.allocation.job_id and _in_python(first, scene.environ):
-        path = next((other for other in programs if not _in_python(other, scene.environ)), first)
-    found = identify(path, scene.environ, scene.run)
-    if not found.name:
-        raise _unknown(path, found)
+    if around.allocation.job_id and _in_python(first, around.environ):
+        path = next((other for other in programs if not _in_python(other, around.environ)), first)
+    identity = identify(path, around.environ, around.run)
+    if not identity.name:
+        raise _unknown(path, identity)
     passed = f", not {first} of a Python environment" if path != first else " on PATH"
-    return Choice(flavour(found.name), path, f"{path}{passed}", found.version)
+    return Choice(flavour(identity.name), path, f"{path}{passed}", identity.version)
 
 
-def _unknown(path: str, found: Identity) -> LaunchError:
-    said = " ".join(found.said.split())[:_SAID]
-    names = ", ".join(("local", *MPI_FLAVOURS, "ssh"))
+def _unknown(path: str, identity: Identity) -> LaunchError:
+    output = " ".join(identity.output.split())[:_SHOWN]
+    names = ", ".join((LOCAL, *MPI_FLAVOURS, LAST_RESORT))
     return LaunchError(
-        f"{path} does not say which MPI it is: it said {said!r} (to --version and --help); expected one of {names}. Name it with "
-        "`launch --flavour NAME …`."
+        f"{path} does not say which MPI it is: it said {output!r} (to --version and --help); expected one of {names}. Name it "
+        "with `launch --flavour NAME …`."
     )
 
 
@@ -240,3 +195,45 @@ def _in_python(path: str, environ: Mapping[str, str]) -> bool:
         sys.prefix if sys.prefix != sys.base_prefix else "",
     ]
     return any(home and path.startswith(f"{home}{os.sep}") for home in homes)
+
+
+# The flavour of an ``mpiexec``, by its own output; asked once per program and kept in ``$XDG_CACHE_HOME/ezpz/launchers.json``
+# under the program's real path, size and time of change:
+#
+# {"/opt/mpich/bin/mpiexec.hydra 123456 1795188151000000000": ["mpich", "5.0.2"]}
+
+
+def identify(path: str, environ: Mapping[str, str], run: Run, name: str = "") -> Identity:
+    """Return the flavour of a launcher's program, and its version.
+
+    Args:
+        path: Path of the program, as found on PATH.
+        environ: Decides where caches are.
+        run: Runs a command; called at most twice, and not at all for a program that is known.
+        name: The flavour, where the program's name has told it already.
+    """
+    key = state_of(path)
+    known = kept(environ, "launchers")
+    entry = known.get(key)
+    if isinstance(entry, list) and len(entry) == 2 and entry[0] in FLAVOURS:
+        return Identity(entry[0], _numbers(str(entry[1])))
+    identity = _ask(path, run, name)
+    if identity.name:
+        others = dict(list(known.items())[-_MOST_KEPT:])
+        keep(environ, "launchers", {**others, key: [identity.name, ".".join(map(str, identity.version))]})
+    return identity
+
+
+def _ask(path: str, run: Run, name: str) -> Identity:
+    output = run([path, "--version"]) or ""
+    name = name or flavours.identify(output)
+    if not name:
+        # PALS prints no version that names it: its folder or its options do.
+        output = f"{output}\n{run([path, '--help']) or ''}"
+        name = flavours.identify(f"{os.path.realpath(path)}\n{output}")
+    return Identity(name, _numbers(output), output.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    match = re.search(r"\d+(?:\.\d+)+", text)
+    return tuple(map(int, match.group().split("."))) if match else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import partial
 from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
@@ -18,26 +19,27 @@ from ezpz.launch.contract import (
     started_here,
     threads,
 )
-from ezpz.launch.flavours import MPI_FLAVOURS
+from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, NoReturn
 
     from ezpz.cluster.devices import Devices
     from ezpz.cluster.site import Site
     from ezpz.launch.choice import Choice
-    from ezpz.launch.flavours import Flavour
+    from ezpz.launch.flavours.base import Flavour
     from ezpz.launch.placement import Placement
 
 __all__ = ["SHIM", "UNKNOWN_ADDRESS", "UNKNOWN_PORT", "LaunchPlan"]
 
-# pathlib costs 10 ms
-SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host", "shim.py")
+_HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
+SHIM = os.path.join(_HOST, "shim.py")
+PAYLOAD = os.path.join(_HOST, "payload.py")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NO_COMMUNICATION = Communication({}, {}, {})
@@ -188,7 +190,7 @@ class LaunchPlan:
             variables["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
         if self.flavour:
             variables.update(self.flavour.environment(self.order()))
-        if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.BINDS)):
+        if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.binds)):
             variables["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or "auto", self.binding.origin)
         return variables
 
@@ -208,7 +210,7 @@ class LaunchPlan:
     @property
     def flavour_name(self) -> str:
         """Name of the flavour as the user reads it."""
-        return self.flavour.NAME if self.flavour else "local"
+        return self.flavour.title if self.flavour else LOCAL
 
     @property
     def is_here(self) -> bool:
@@ -218,17 +220,17 @@ class LaunchPlan:
     @property
     def by_hosts(self) -> bool:
         """Whether the launcher starts an agent of ours on each host, which starts the ranks there."""
-        return self.flavour_name == "ssh"
+        return self.flavour is not None and self.flavour.starts_agents
 
     @property
     def is_mpi(self) -> bool:
         """Whether an MPI starts the ranks, which one of them can make it abort."""
-        return bool(self.flavour) and getattr(self.flavour, "__name__", "").rpartition(".")[2] in MPI_FLAVOURS
+        return self.flavour is not None and self.flavour.is_mpi
 
     @property
     def tells_codes(self) -> bool:
         """Whether shims pass on how their ranks ended: the scheduler's accounting shows it, and prints nothing."""
-        return self.flavour_name in {"srun", "flux"}
+        return self.flavour is not None and self.flavour.ends_ranks_itself
 
     def order(self, carried: tuple[str, ...] = ()) -> Order:
         """Return what the flavour is asked to do."""
@@ -243,14 +245,10 @@ class LaunchPlan:
             version=self.choice.version,
             carried=carried,
             environ=self.user_environment(),
-            site_args=site.launcher_args if site and self.flavour and self._is_sites_launcher(site) else (),
+            site_args=site.launcher_args if site and self.flavour and self.flavour.is_meant_by(site.launcher) else (),
             user_args=self.launcher_args,
             site=site.name if site else "",
         )
-
-    def _is_sites_launcher(self, site: Site) -> bool:
-        module = self.flavour.__name__.rpartition(".")[2] if self.flavour else "local"  # type: ignore[attr-defined]  # a module has a name
-        return module.startswith(site.launcher) and bool(site.launcher)
 
     def flags(self, carried: tuple[str, ...] = ()) -> list[Flag]:
         """Return the words in front of the program, with reasons.
@@ -287,9 +285,15 @@ class LaunchPlan:
 
     def _behind_shim(self) -> list[str]:
         """Return the command behind the shim, quoted where it holds words that the launcher would take for its own."""
-        is_odd = ":" in self.command or (self.flavour_name == "torchrun" and any("$" in word for word in self.command))
-        command = ["--quoted", *map(quoted, self.command)] if is_odd else self.command
+        is_misread = self.flavour is not None and self.flavour.misreads(self.command)
+        command = ["--quoted", *map(quoted, self.command)] if is_misread else self.command
         return [sys.executable, "-I", "-S", SHIM, *command]
+
+    def agent_line(self) -> Callable[..., list[str]]:
+        """Return a function of a host's index and of a log file: the line by which the launcher starts the agent there."""
+        if self.flavour is None:
+            raise ValueError("the local flavour starts no agents on other hosts")
+        return partial(self.flavour.agent_line, self.order())
 
     def user_environment(self) -> dict[str, str]:
         """Return the user's environment as ranks get it: without leftovers, and without what is to be unset."""
@@ -343,14 +347,12 @@ class LaunchPlan:
 
     def _lines_by_host(self) -> list[str]:
         """Return a line per host: the payload takes the environment from the shell where it is pasted; no secret is shown."""
-        from ezpz.launch.flavours.ssh import PARCEL, leader_line
-
         environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
         gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
-        payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PARCEL, *self.command]
-        order = self.order()
+        payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]
+        line = self.agent_line()
         hosts = range(len(self.placement.hosts))
-        return [*(f"{shlex.join(payload)} | {shlex.join(leader_line(order, index))} &" for index in hosts), "wait"]
+        return [*(f"{shlex.join(payload)} | {shlex.join(line(index))} &" for index in hosts), "wait"]
 
     def _changed(self, environ: Mapping[str, str]) -> list[str]:
         return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]

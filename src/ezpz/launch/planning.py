@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
@@ -17,7 +18,7 @@ from ezpz.files import private_folder, write_lines
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
-from ezpz.launch.flavours import FLAVOURS
+from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.master import addresses, choose_rendezvous
@@ -332,12 +333,12 @@ class PlanBuilder:
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""
-        module, placement = self._choice.flavour, self.survey.placement
-        if module is None or not self.needs_hostfile:
+        flavour, placement = self._choice.flavour, self.survey.placement
+        if flavour is None or not self.needs_hostfile:
             return
         pairs = zip(placement.hosts, placement.counts, strict=True)
-        path = os.path.join(folder, f"hosts-{module.NAME}".replace(" ", "-"))
-        self._hostfile = write_lines(path, (module.hostfile_line(*pair) for pair in pairs))
+        path = os.path.join(folder, f"hosts-{flavour.title}".replace(" ", "-"))
+        self._hostfile = write_lines(path, (flavour.hostfile_line(*pair) for pair in pairs))
 
     def choose_rendezvous(self, *, must_know: bool) -> Rendezvous:
         """Return where the ranks of one start meet; the port is held until it is closed.
@@ -425,8 +426,8 @@ def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -
         for word in launcher_args
         if word.split("=", 1)[0] in site.launcher_forbids
     ]
-    if site.launcher and site.launcher not in {*FLAVOURS, "openmpi"}:
-        used = choice.flavour.NAME if choice.flavour else "local"
+    if site.launcher and site.launcher in NOT_STARTED:
+        used = choice.flavour.title if choice.flavour else LOCAL
         against.append(f"site {site.name} advises {site.launcher}, which ezpz does not start; {used} is used")
     return tuple(against)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import LaunchError
 from ezpz.files import private_folder
 from ezpz.launch import record
-from ezpz.launch.flavours.ssh import leader_line
 from ezpz.launch.host import connection, process_tree
 from ezpz.launch.host.connection import pair
 from ezpz.launch.host.payload import pack
@@ -27,6 +26,7 @@ from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.control import Control
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ezpz.launch.wall import Wall
 
     Ends = tuple[socket.socket, socket.socket]
-    from ezpz.launch.flavours.request import Order
 
 
 # Start ranks with ssh, one leader per host, and own the run until the last of them is gone.
@@ -112,13 +111,13 @@ class _Parcels:
 class _Remote(Supervisor):
     """A supervisor whose children are the ``ssh`` of each host: what ssh said is part of the cause when a host fails."""
 
-    _order: Order
+    _line: Callable[..., list[str]]
     _logs = ""
 
     def prepare(self, start: Start, logs: str) -> None:
         """Take what one start knows, and the folder for what ssh itself has to say."""
         start.fill(self)
-        self._order, self._logs = self.plan.order(), logs
+        self._line, self._logs = self.plan.agent_line(), logs
 
     def start_host(self, index: int, stdin: int) -> None:
         """Start the leader of one host, which reads ``stdin``; it is closed here.
@@ -126,7 +125,7 @@ class _Remote(Supervisor):
         Raises:
             LaunchError: The program that should start it cannot be run.
         """
-        line = leader_line(self._order, index, self._said_in(index))
+        line = self._line(index, self._said_in(index))
         try:
             self.children.add(Child.start(line, os.environ, stdin, index))
         except OSError as error:
@@ -168,14 +167,14 @@ class _Remote(Supervisor):
         return os.path.join(self._logs, str(index))
 
     def _program_from(self) -> str:
-        return "EZPZ_SSH" if self._order.environ.get("EZPZ_SSH") else "PATH"
+        return "EZPZ_SSH" if self.plan.environ.get("EZPZ_SSH") else "PATH"
 
     def _words(self, index: int) -> str:
-        return os.path.basename(leader_line(self._order, index)[0])
+        return os.path.basename(self._line(index)[0])
 
     def _trial(self, index: int) -> str:
         """Return a line by which a person finds out what is wrong."""
-        line = leader_line(self._order, index)
+        line = self._line(index)
         return shlex.join([*line[:-1], "true"] if len(line) > 1 and line[-1].startswith("exec ") else line)
 
     def _said(self, index: int) -> str:

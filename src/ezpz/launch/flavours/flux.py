@@ -11,53 +11,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError
+from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from ezpz.launch.flavours.request import Order
 
-    from ezpz.launch.flavours.request import Order, Setting
-
-NAME = "flux"
-BINDS = False
+__all__ = ["FLAVOUR"]
 
 
-def recognises(said: str) -> bool:
-    """Tell that flux is chosen by the job, never by ``mpiexec --version``."""
-    del said
-    return False
+class FluxRun(Flavour):
+    """``flux run`` inside a Flux job."""
+
+    name = "flux"
+    title = "flux"
+    ends_ranks_itself = True
+
+    def command(self, order: Order) -> list[Flag]:
+        """Return ``flux run --nodes=2 --ntasks=8 --requires=host:n1,n2``.
+
+        Raises:
+            LaunchError: Hosts are to hold different numbers of ranks.
+        """
+        placement = order.placement
+        if len(set(placement.counts)) > 1:
+            raise LaunchError(
+                f"flux cannot place {placement.encode()} ranks (from {placement.origin}): it spreads them evenly. Use `--ppn N`, or "
+                f"`-n {max(placement.counts) * len(placement.hosts)}`."
+            )
+        flags = [
+            Flag((order.exe, "run"), "launcher"),
+            Flag((f"--nodes={len(placement.hosts)}",), "hosts"),
+            Flag((f"--ntasks={placement.world_size}",), placement.origin),
+            Flag((f"--requires=host:{','.join(placement.hosts)}",), "these hosts and no others"),
+        ]
+        if placement.counts[0] > 1 and order.binding.text == "none" and order.binding.origin != "--cpu-bind":
+            flags.append(Flag(("-o", "cpu-affinity=per-task"), "each rank on cores of its own"))
+        return [*flags, *order.tail()]
 
 
-def command(order: Order) -> list[Flag]:
-    """Return ``flux run --nodes=2 --ntasks=8 --requires=host:n1,n2``.
-
-    Raises:
-        LaunchError: Hosts are to hold different numbers of ranks.
-    """
-    placement = order.placement
-    if len(set(placement.counts)) > 1:
-        raise LaunchError(
-            f"flux cannot place {placement.encode()} ranks (from {placement.origin}): it spreads them evenly. Use `--ppn N`, or "
-            f"`-n {max(placement.counts) * len(placement.hosts)}`."
-        )
-    flags = [
-        Flag((order.exe, "run"), "launcher"),
-        Flag((f"--nodes={len(placement.hosts)}",), "hosts"),
-        Flag((f"--ntasks={placement.world_size}",), placement.origin),
-        Flag((f"--requires=host:{','.join(placement.hosts)}",), "these hosts and no others"),
-    ]
-    if placement.counts[0] > 1 and order.binding.text == "none" and order.binding.origin != "--cpu-bind":
-        flags.append(Flag(("-o", "cpu-affinity=per-task"), "each rank on cores of its own"))
-    return [*flags, *order.tail()]
-
-
-def environment(order: Order) -> Mapping[str, Setting]:
-    """Return nothing: flux needs no variables."""
-    del order
-    return {}
-
-
-def hostfile_line(host: str, count: int) -> str:
-    """Return the host alone; flux reads no host file of ours."""
-    del count
-    return host
+FLAVOUR = FluxRun()

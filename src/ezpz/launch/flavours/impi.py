@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ezpz.launch.flavours.base import MpiFlavour
 from ezpz.launch.flavours.request import Flag, Setting
 
 if TYPE_CHECKING:
@@ -18,35 +19,36 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-NAME = "Intel MPI"
-BINDS = False
+__all__ = ["FLAVOUR"]
 
 
-def recognises(said: str) -> bool:
-    """Tell whether ``--version`` speaks of Intel MPI."""
-    return "Intel(R) MPI Library" in said
+class IntelMpi(MpiFlavour):
+    """The mpiexec of Intel MPI."""
+
+    name = "impi"
+    title = "Intel MPI"
+
+    def recognises(self, text: str) -> bool:
+        """Tell whether ``--version`` names Intel MPI."""
+        return "Intel(R) MPI Library" in text
+
+    def command(self, order: Order) -> list[Flag]:
+        """Return ``mpiexec -n 2 -bootstrap fork``, or ``-machinefile FILE`` on several hosts."""
+        flags = [Flag((order.exe,), "launcher"), Flag(("-n", str(order.placement.world_size)), order.placement.origin)]
+        if order.hostfile:
+            flags.append(Flag(("-machinefile", order.hostfile), "hosts, and ranks on each"))
+        elif order.is_here:
+            flags.append(Flag(("-bootstrap", "fork"), "all ranks are here: a stale job must not lead Hydra elsewhere"))
+        return [*flags, *order.tail()]
+
+    def environment(self, order: Order) -> Mapping[str, Setting]:
+        """Return what keeps Intel MPI from pinning ranks, and from following a scheduler's counts instead of the plan's."""
+        settings = {}
+        if "I_MPI_PIN" not in order.environ:
+            settings["I_MPI_PIN"] = Setting("0", "it would pin each rank's threads by a rule of its own")
+        if order.hostfile:
+            settings["I_MPI_JOB_RESPECT_PROCESS_PLACEMENT"] = Setting("0", "the plan's counts, not the scheduler's")
+        return settings
 
 
-def command(order: Order) -> list[Flag]:
-    """Return ``mpiexec -n 2 -bootstrap fork``, or ``-machinefile FILE`` on several hosts."""
-    flags = [Flag((order.exe,), "launcher"), Flag(("-n", str(order.placement.world_size)), order.placement.origin)]
-    if order.hostfile:
-        flags.append(Flag(("-machinefile", order.hostfile), "hosts, and ranks on each"))
-    elif order.is_here:
-        flags.append(Flag(("-bootstrap", "fork"), "all ranks are here: a stale job must not lead Hydra elsewhere"))
-    return [*flags, *order.tail()]
-
-
-def environment(order: Order) -> Mapping[str, Setting]:
-    """Return what keeps Intel MPI from pinning ranks, and from following a scheduler's counts instead of the plan's."""
-    settings = {}
-    if "I_MPI_PIN" not in order.environ:
-        settings["I_MPI_PIN"] = Setting("0", "it would pin each rank's threads by a rule of its own")
-    if order.hostfile:
-        settings["I_MPI_JOB_RESPECT_PROCESS_PLACEMENT"] = Setting("0", "the plan's counts, not the scheduler's")
-    return settings
-
-
-def hostfile_line(host: str, count: int) -> str:
-    """Return ``n01:2``."""
-    return f"{host}:{count}"
+FLAVOUR = IntelMpi()

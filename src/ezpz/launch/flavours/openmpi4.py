@@ -3,36 +3,30 @@
     $ mpiexec --version
     mpiexec (OpenRTE) 4.1.8
 
-The line is that of Open MPI 5; root is asked for under other names.
+The line is that of Open MPI 5; root is allowed under fewer names.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from ezpz.launch.flavours import openmpi5
-from ezpz.launch.flavours.openmpi5 import command, hostfile_line
+from ezpz.launch.flavours.openmpi5 import OpenMpi5
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ezpz.launch.flavours.request import Order, Setting
-
-__all__ = ["BINDS", "NAME", "command", "environment", "hostfile_line", "recognises"]
-
-NAME = "Open MPI 4"
-BINDS = False
+__all__ = ["FLAVOUR"]
 
 _VERSION = re.compile(r"\((?:Open MPI|OpenRTE)\) ([1-4])\.")
 
 
-def recognises(said: str) -> bool:
-    """Tell whether ``--version`` speaks of Open MPI before 5."""
-    return bool(_VERSION.search(said))
+class OpenMpi4(OpenMpi5):
+    """The mpiexec of Open MPI before 5."""
+
+    name = "openmpi4"
+    title = "Open MPI 4"
+    root_switches = OpenMpi5.root_switches[:2]
+
+    def recognises(self, text: str) -> bool:
+        """Tell whether ``--version`` names Open MPI before 5."""
+        return bool(_VERSION.search(text))
 
 
-def environment(order: Order) -> Mapping[str, Setting]:
-    """Return the switches for root, who is meant in a container, and the truth about colour."""
-    root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-    return openmpi5.as_root(root) | openmpi5.colour(order)
+FLAVOUR = OpenMpi4()

@@ -1,4 +1,4 @@
-"""What a flavour is asked to do, and its answer: words and variables, each with the reason for it."""
+"""Describe what a flavour is to start, and its answer: words and variables, each with the reason for it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Order:
         is_here: Whether all ranks run on this host.
         master: Address and port where the ranks meet.
         hostfile: Path of the host file in the flavour's dialect; empty where none is needed.
-        version: What the program says its version is, e.g. ``(5, 0, 11)``; empty when unknown.
-        carried: Variables that ranks on other hosts must get and that some flavours want named.
+        version: The program's own version, e.g. ``(5, 0, 11)``; empty when unknown.
+        carried: Variables that ranks on other hosts must get and that some launchers need by name.
         environ: The environment of the launcher.
-        site_args: What the site wants on the line.
-        user_args: What the user wants on the line.
+        site_args: Options of the site.
+        user_args: Options of the user.
         site: Name of the site, or empty.
     """
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag, Setting
 from ezpz.ranks import expand_counts
 
@@ -20,44 +21,58 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-NAME = "srun"
-BINDS = True
+__all__ = ["FLAVOUR"]
 
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
 _OVERLAPS_SINCE = (20, 11)
 
 
-def recognises(said: str) -> bool:
-    """Tell that srun is chosen by the job, never by ``mpiexec --version``."""
-    del said
-    return False
+class Srun(Flavour):
+    """``srun`` inside a Slurm job."""
+
+    name = "srun"
+    title = "srun"
+    binds = True
+    tells_version = True
+    ends_ranks_itself = True
+
+    def command(self, order: Order) -> list[Flag]:
+        """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""
+        placement, cpus = order.placement, _cpus_per_rank(order)
+        hosts, ranks = str(len(placement.hosts)), str(placement.world_size)
+        flags = [Flag((order.exe,), "launcher"), Flag(("-N", hosts), "hosts"), Flag(("-n", ranks), placement.origin)]
+        if _is_named(order):
+            flags.append(Flag((f"--ntasks-per-node={placement.counts[0]}",), "ranks per host"))
+            flags.append(Flag((f"--nodelist={','.join(placement.hosts)}", "--distribution=block"), "hosts, in blocks"))
+        else:
+            flags.append(Flag((f"--nodelist={order.hostfile}", "--distribution=arbitrary"), "a host per rank"))
+        own = (*order.site_args, *order.user_args)
+        if not any(word.startswith(("-c", "--cpus-per-task")) for word in own):
+            flags.append(Flag(("-c", str(cpus)), "CPUs of a host shared by its ranks; srun does not take the job's"))
+        if placement.cpus is None or max(placement.counts) * cpus > placement.cpus:
+            flags.append(Flag(("--overcommit",), "as many ranks as were planned, whatever CPUs were granted"))
+        if not order.version or order.version[:2] >= _OVERLAPS_SINCE:
+            flags.append(Flag(("--overlap",), "another launch in this job must not wait for this one"))
+        flags += _binding(order)
+        flags.append(Flag(("--export=ALL",), "the user's variables"))
+        flags.append(
+            Flag(("--kill-on-bad-exit=1", "--quit-on-interrupt"), "one failed rank ends all, one Ctrl-C suffices")
+        )
+        flags.append(Flag(("--input=0",), "stdin is rank 0's"))
+        return [*flags, *order.tail()]
+
+    def environment(self, order: Order) -> Mapping[str, Setting]:
+        """Return the threads of a rank: the CPUs that srun binds it to, unless the user chose."""
+        if "OMP_NUM_THREADS" in order.environ:
+            return {}
+        return {"OMP_NUM_THREADS": Setting(str(_cpus_per_rank(order)), "the CPUs that srun gives a rank")}
+
+    def hostfile_line(self, host: str, count: int) -> str:
+        """Return the host once per rank."""
+        return "\n".join([host] * count)
 
 
-def command(order: Order) -> list[Flag]:
-    """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""
-    placement, cpus = order.placement, cpus_per_rank(order)
-    hosts, ranks = str(len(placement.hosts)), str(placement.world_size)
-    flags = [Flag((order.exe,), "launcher"), Flag(("-N", hosts), "hosts"), Flag(("-n", ranks), placement.origin)]
-    if is_named(order):
-        flags.append(Flag((f"--ntasks-per-node={placement.counts[0]}",), "ranks per host"))
-        flags.append(Flag((f"--nodelist={','.join(placement.hosts)}", "--distribution=block"), "hosts, in blocks"))
-    else:
-        flags.append(Flag((f"--nodelist={order.hostfile}", "--distribution=arbitrary"), "a host per rank"))
-    own = (*order.site_args, *order.user_args)
-    if not any(word.startswith(("-c", "--cpus-per-task")) for word in own):
-        flags.append(Flag(("-c", str(cpus)), "CPUs of a host shared by its ranks; srun does not take the job's"))
-    if placement.cpus is None or max(placement.counts) * cpus > placement.cpus:
-        flags.append(Flag(("--overcommit",), "as many ranks as were planned, whatever CPUs were granted"))
-    if not order.version or order.version[:2] >= _OVERLAPS_SINCE:
-        flags.append(Flag(("--overlap",), "another launch in this job must not wait for this one"))
-    flags += _binding(order)
-    flags.append(Flag(("--export=ALL",), "the user's variables"))
-    flags.append(Flag(("--kill-on-bad-exit=1", "--quit-on-interrupt"), "one failed rank ends all, one Ctrl-C suffices"))
-    flags.append(Flag(("--input=0",), "stdin is rank 0's"))
-    return [*flags, *order.tail()]
-
-
-def is_named(order: Order) -> bool:
+def _is_named(order: Order) -> bool:
     """Tell whether hosts can be named in a word: even blocks on few hosts."""
     return len(set(order.placement.counts)) == 1 and len(order.placement.hosts) <= _MOST_NAMED_HOSTS
 
@@ -76,22 +91,13 @@ def _binding(order: Order) -> list[Flag]:
     return [Flag((f"--cpu-bind={binding.text}",), binding.origin)]
 
 
-def environment(order: Order) -> Mapping[str, Setting]:
-    """Return the threads of a rank: the CPUs that srun binds it to, unless the user chose."""
-    if "OMP_NUM_THREADS" in order.environ:
-        return {}
-    return {"OMP_NUM_THREADS": Setting(str(cpus_per_rank(order)), "the CPUs that srun gives a rank")}
-
-
-def hostfile_line(host: str, count: int) -> str:
-    """Return the host once per rank."""
-    return "\n".join([host] * count)
-
-
-def cpus_per_rank(order: Order) -> int:
+def _cpus_per_rank(order: Order) -> int:
     """Return the CPUs that each rank gets: the job's CPUs per host shared among its ranks, at least 1."""
     text = order.environ.get("SLURM_CPUS_PER_TASK") or ""
     if text.isdigit():
         return int(text)
     granted = order.placement.cpus or min(expand_counts(order.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
     return max(1, granted // max(order.placement.counts))
+
+
+FLAVOUR = Srun()

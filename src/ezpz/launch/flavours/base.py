@@ -1,0 +1,93 @@
+"""Describe a kind of launcher: the questions that all of `ezpz.launch` asks of one, with the ordinary answers."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ezpz.launch.flavours.request import Flag, Order, Setting
+
+__all__ = ["Flavour", "MpiFlavour"]
+
+
+class Flavour:
+    """One kind of launcher; each file beside this one holds an instance of a class of its own, called ``FLAVOUR``.
+
+    Attributes:
+        name: For ``--flavour`` and site tables, e.g. ``openmpi5``; also the name of its file.
+        title: What the user reads, e.g. ``Open MPI 5``.
+        binds: Whether it binds ranks to CPUs itself; else the shim in front of a rank does.
+        is_mpi: Whether it is the ``mpiexec`` of an MPI, which one rank can make abort all the others.
+        gives_mpi: Whether an MPI that is started in its ranks finds them all.
+        tells_version: Whether ``EXE --version`` is asked before its line is written.
+        ends_ranks_itself: Whether it is to learn how ranks ended: the scheduler's accounting shows it, and it ends them silently.
+        starts_agents: Whether it starts an agent of ours on each host, which starts the ranks there (`agent_line`).
+    """
+
+    name = ""
+    title = ""
+    binds = False
+    is_mpi = False
+    gives_mpi = True
+    tells_version = False
+    ends_ranks_itself = False
+    starts_agents = False
+
+    def program(self, environ: Mapping[str, str]) -> str:
+        """Return the path of its program; empty where there is none."""
+        return shutil.which(self.name, path=environ.get("PATH")) or ""
+
+    def recognises(self, text: str) -> bool:
+        """Tell whether an ``mpiexec`` that prints this to ``--version`` or ``--help`` is of this kind."""
+        del text
+        return False
+
+    def is_meant_by(self, launcher: str) -> bool:
+        """Tell whether the table of a site means it: by its name, with or without the version."""
+        return launcher in {self.name, self.name.rstrip("0123456789")}
+
+    def misreads(self, command: Sequence[str]) -> bool:
+        """Tell whether it would take words of a program's command line for its own."""
+        return ":" in command
+
+    def command(self, order: Order) -> list[Flag]:
+        """Return the words in front of the program, each with its reason.
+
+        Raises:
+            LaunchError: It cannot place ranks in this way.
+            UsageError: The user's own options for it are unusable.
+        """
+        raise NotImplementedError
+
+    def environment(self, order: Order) -> Mapping[str, Setting]:
+        """Return the variables that the launcher itself needs, each with its reason."""
+        del order
+        return {}
+
+    def hostfile_line(self, host: str, count: int) -> str:
+        """Return the line of its host file for one host and its ranks."""
+        del count
+        return host
+
+    def agent_line(self, order: Order, index: int, log: str = "") -> list[str]:
+        """Return the command line that starts the agent of one host.
+
+        Args:
+            order: Hosts, program and the user's options.
+            index: Which host.
+            log: File for the launcher's own messages, apart from those of the ranks; empty for none.
+        """
+        raise NotImplementedError
+
+
+class MpiFlavour(Flavour):
+    """The ``mpiexec`` of an MPI, which is known by what it prints and not by its name."""
+
+    is_mpi = True
+
+    def hostfile_line(self, host: str, count: int) -> str:
+        """Return ``n01:2``, as all relatives of Hydra read it."""
+        return f"{host}:{count}"
