@@ -31,6 +31,7 @@ __all__ = [
     "did_you_mean",
     "end_with",
     "nearest",
+    "shell_code",
 ]
 
 
@@ -77,6 +78,11 @@ def end_with(error: EzpzError, who: str = "ezpz") -> int:
     except OSError:
         pass  # nobody listens any more; the exit code still tells
     return error.exit_code
+
+
+def shell_code(code: int) -> int:
+    """Return the exit code with which a shell reports a process that ended with ``code``, minus the signal for a signal."""
+    return code if code >= 0 else 128 - code
 
 
 def nearest(word: str, names: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:

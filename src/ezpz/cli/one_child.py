@@ -8,6 +8,7 @@ import subprocess
 import time
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.errors import shell_code
 from ezpz.launch.host import process_tree
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run_benchmark_child(command: Sequence[str], log: Path) -> Ended:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-    return Ended(code if code >= 0 else 128 - code, time.monotonic() - began, stopped[0] if stopped else 0)
+    return Ended(shell_code(code), time.monotonic() - began, stopped[0] if stopped else 0)
 
 
 def tail(log: Path, lines: int) -> str:
@@ -115,7 +116,7 @@ def run(
         process_tree.kill_all(environ["EZPZ_LAUNCH_ID"])
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+    return shell_code(code)
 
 
 def _passing(child: subprocess.Popen[Any], *, unless_typed: bool = False) -> Any:

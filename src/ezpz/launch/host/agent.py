@@ -21,6 +21,7 @@ import selectors
 import signal
 import time
 
+from ezpz.errors import shell_code
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Link, Nobody, is_own, receive
 from ezpz.launch.host.progress import Progress
@@ -273,7 +274,7 @@ class Leader:
             self._settle()
             self._overdue(time.monotonic())
         code = next((member.code for member in self._by_end() if member.code), 0)
-        return code if code >= 0 else 128 - code
+        return shell_code(code)
 
     def _signalled(self, fd: int) -> None:
         numbers = os.read(fd, 4096)

@@ -28,7 +28,7 @@ import time
 
 sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
-from ezpz.errors import EzpzError, LaunchError
+from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch.contract import rank_variables, threads, unquoted
 from ezpz.launch.host.connection import claim, reach, send
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
@@ -209,7 +209,7 @@ class _Shim:
         code = self._wait()
         self._clear()
         self.tell(f"ended {code}")
-        return self.linger(code if code >= 0 else 128 - code)
+        return self.linger(shell_code(code))
 
     def _wait(self) -> int:
         """Return the rank's exit code, or minus the signal that ended it."""

@@ -10,7 +10,7 @@ import sys
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
-from ezpz.errors import EzpzError, LaunchError
+from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.host import connection, process_tree, rank_start
 from ezpz.launch.host.agent import Leader
@@ -99,7 +99,7 @@ def main(words: Sequence[str]) -> int:
     _, status = os.waitpid(pid, 0)
     if not process_tree.childless():
         process_tree.kill_all("")
-    return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    return shell_code(os.waitstatus_to_exitcode(status))
 
 
 def _lead(index: int) -> int:

@@ -18,7 +18,6 @@ __all__ = [
     "Limits",
     "Outcome",
     "earliest",
-    "exit_code",
     "how",
     "last_words",
     "log_of",
@@ -69,11 +68,6 @@ class Failure(NamedTuple):
     def text(self) -> str:
         """The failure as one line."""
         return f"{self.who} {self.how}"
-
-
-def exit_code(code: int) -> int:
-    """Return the exit code of a shell for a process that ended with ``code``, minus the signal for a signal."""
-    return code if code >= 0 else 128 - code
 
 
 def how(status: int) -> str:

@@ -8,6 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.errors import shell_code
 from ezpz.launch.host import process_tree
 from ezpz.launch.run.child import Children
 from ezpz.launch.run.control import Piece
@@ -17,7 +18,6 @@ from ezpz.launch.run.failures import (
     Failure,
     Outcome,
     earliest,
-    exit_code,
     how,
     last_words,
     log_of,
@@ -293,7 +293,7 @@ class Supervisor:
         if not self.stopping:
             self.judge_launcher()
             self._settle()
-        codes = [exit_code(child.code or 0) for child in self.children.all if not child.by_us]
+        codes = [shell_code(child.code or 0) for child in self.children.all if not child.by_us]
         if not self.outcome.code and (self.children.unsupervised or not self.outcome.failures):
             self.outcome.code = next(filter(None, codes), 0)
         for fd, reason in self.screen.lost.items():
@@ -471,7 +471,7 @@ def _failure(run: Supervisor, kind: str, index: int, told: dict[str, Any]) -> No
             Failure(
                 who,
                 words,
-                exit_code(told["code"]),
+                shell_code(told["code"]),
                 told["at"],
                 rank=told["rank"],
                 host=host,
