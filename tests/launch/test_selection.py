@@ -6,7 +6,7 @@ from ezpz.cluster import Allocation
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.options import LaunchOptions
-from ezpz.launch.planning import select, survey, wished_devices
+from ezpz.launch.planning import select, survey, wanted_devices
 
 FULL = tuple(f"n{index:02d}.cluster" for index in range(1, 5))
 JOB = Allocation(
@@ -195,7 +195,7 @@ def test_a_choice_keeps_order_and_facts_or_is_an_error(granted, hosts, exclude, 
 
 
 def count(number, environ, answers=None):
-    return wished_devices(number, environ, JOB, None, read=(answers or {}).get, run=lambda argv: None)
+    return wanted_devices(number, environ, JOB, None, read=(answers or {}).get, run=lambda argv: None)
 
 
 def test_the_option_outranks_every_count_and_is_the_origin():

@@ -39,207 +39,10 @@ if TYPE_CHECKING:
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
-
-# Which of the hosts that are there the user wants, in which order: --hosts, --hostfile, --exclude, --nhosts.
+__all__ = ["PlanBuilder", "Survey", "select", "survey", "untold_job", "wanted_devices"]
 
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
-
-
-class Selection(NamedTuple):
-    """The hosts of a launch.
-
-    Attributes:
-        allocation: The chosen hosts, with what the scheduler granted on them.
-        wanted: Ranks per host that the user's host file names, as long as the hosts; None when it names none.
-        wanted_origin: The host file; empty without one.
-    """
-
-    allocation: Allocation
-    wanted: tuple[int, ...] | None = None
-    wanted_origin: str = ""
-
-
-def select(around: Allocation, wishes: LaunchOptions, named: HostFile | None = None) -> Selection:
-    """Return the hosts that the user wants: --hosts or the host file's or all, less --exclude, the first --nhosts.
-
-    Within a job only its hosts can be chosen, by their first label, and they keep the scheduler's spelling; without a
-    scheduler any host can be.
-
-    Args:
-        around: What the scheduler granted, or this host alone.
-        wishes: What the user asked for.
-        named: The host file that ``wishes`` names, read; None when it names none.
-
-    Raises:
-        UsageError: A host is not the job's or named twice, none is left, or more are wished than there are.
-    """
-    file = f"--hostfile {named.path}" if named else ""
-    if wishes.hosts is not None:
-        base, origin = _listed(around, wishes.hosts), "--hosts"
-    elif named:
-        base, origin = _filed(around, named), file
-    else:
-        base, origin = dict.fromkeys(around.hosts, 0), around.origin.get("hosts", "the scheduler")
-    gone = _excluded(around, base, wishes.exclude)
-    hosts = [host for host in base if host not in gone]
-    if gone:
-        origin += f", --exclude {_short(gone)}"
-    if not hosts:
-        raise UsageError(
-            f"no host is left: --exclude removes {_some(base)} ({_short(base)}); expected at least one to stay. "
-            "Name fewer with --exclude."
-        )
-    if wishes.nhosts is not None:
-        if wishes.nhosts > len(hosts):
-            raise _too_many(wishes.nhosts, base, gone, origin, around)
-        hosts = hosts[: wishes.nhosts]
-        origin += f", --nhosts {wishes.nhosts}"
-    chosen = _subset(around, tuple(hosts), origin)
-    if not named or not _is_wish(around, base, named):
-        return Selection(chosen)
-    return Selection(chosen, tuple(base[host] for host in hosts), file)
-
-
-def wished_devices(
-    number: int | None, environ: Mapping[str, str], allocation: Allocation, site: Site | None, *, read: Read, run: Run
-) -> Devices:
-    """Return the devices of each host: the number of --devices-per-host, else the counted ones.
-
-    Raises:
-        UsageError: A variable cannot be read, or TORCH_DEVICE contradicts the option.
-    """
-    if number is None:
-        return count_devices(environ, read, run, allocation, site)
-    found = count_devices({**environ, _DEVICES: str(number)}, read, run, allocation, site)
-    if found.count != number:
-        raise UsageError(
-            f"--devices-per-host {number} contradicts TORCH_DEVICE={environ.get('TORCH_DEVICE')} (from the environment), "
-            f"which leaves {found.count}. Leave the option out, or `unset TORCH_DEVICE`."
-        )
-    # The count was made as if the variable said so: its notes shall name what the user typed.
-    notes = [note.replace(f"{_DEVICES}={number}", f"--devices-per-host {number}") for note in found.notes]
-    notes = [note.replace(f"`unset {_DEVICES}`", "leave it out") for note in notes]
-    return found._replace(origin="--devices-per-host", notes=tuple(notes))
-
-
-def _listed(around: Allocation, names: tuple[str, ...]) -> dict[str, int]:
-    known = _Names(around.hosts) if _is_job(around) else None
-    hosts: dict[str, int] = {}
-    for name in names:
-        host = known.one(name, "--hosts", around) if known else name
-        if host in hosts:
-            raise UsageError(
-                f"{name} is named twice (from --hosts); expected each host once. "
-                "More ranks on a host are asked for with --ppn or -n, different numbers with --hostfile."
-            )
-        hosts[host] = 0
-    return hosts
-
-
-def _filed(around: Allocation, named: HostFile) -> dict[str, int]:
-    """Return the file's hosts with their slots; a job's host that is spelt in two ways is one."""
-    known = _Names(around.hosts) if _is_job(around) else None
-    hosts: dict[str, int] = {}
-    slots = named.slots or (1,) * len(named.hosts)
-    for name, count, line in zip(named.hosts, slots, named.lines, strict=True):
-        host = known.one(name, f"line {line} of --hostfile {named.path}", around) if known else name
-        hosts[host] = hosts.get(host, 0) + count
-    return hosts
-
-
-def _is_wish(around: Allocation, base: dict[str, int], named: HostFile) -> bool:
-    """Tell whether the file's slots are the user's own wish: the scheduler's node file repeated is what it granted."""
-    if named.explicit:
-        return True
-    if sum(base.values()) == len(base):
-        return False
-    granted = dict(zip(around.hosts, around.slots or (), strict=False))
-    return any(granted.get(host) != count for host, count in base.items())
-
-
-def _excluded(around: Allocation, base: dict[str, int], names: tuple[str, ...]) -> list[str]:
-    if not names:
-        return []
-    known, job = _Names(base), _Names(around.hosts)
-    gone: dict[str, None] = {}
-    for name in names:
-        found = known.find(name)
-        if not found and not job.find(name):  # a host of the job that was not chosen is out already
-            raise _stranger(name, "--exclude", around, list(base))
-        gone.update(dict.fromkeys(found))
-    return list(gone)
-
-
-class _Names:
-    """Hosts by their names, exact ones first, else by the first label: schedulers and users shorten them."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self.by_name: dict[str, list[str]] = {}
-        for host in hosts:
-            self.by_name.setdefault(_label(host), []).append(host)
-
-    def find(self, name: str) -> list[str]:
-        found = self.by_name.get(_label(name), [])
-        return [name] if name in found else found
-
-    def one(self, name: str, source: str, around: Allocation) -> str:
-        found = self.find(name)
-        if not found:
-            raise _stranger(name, source, around, list(around.hosts))
-        if len(found) > 1:
-            raise UsageError(f"{name} (from {source}) means {' and '.join(found[:2])}; expected one. Write it in full.")
-        return found[0]
-
-
-def _label(host: str) -> str:
-    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0].lower()
-
-
-def _is_job(around: Allocation) -> bool:
-    return around.scheduler != "none"
-
-
-def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocation:
-    """Return the allocation of some of its hosts, or of others where no scheduler granted any."""
-    origins = {**around.origin, "hosts": origin}
-    if hosts == around.hosts:
-        return replace(around, origin=origins)
-    index = {host: number for number, host in enumerate(around.hosts)}
-    places = [index[host] for host in hosts] if all(host in index for host in hosts) else []
-    slots = tuple(around.slots[place] for place in places) if places and around.slots else None
-    cpus = tuple(around.cpus[place] for place in places) if places and around.cpus else None
-    tasks = min(around.tasks, sum(slots)) if slots and around.tasks else None
-    return replace(around, hosts=hosts, slots=slots, tasks=tasks, cpus=cpus, hostfile="", origin=origins)
-
-
-def _too_many(wish: int, base: dict[str, int], gone: list[str], origin: str, around: Allocation) -> UsageError:
-    left = len(base) - len(gone)
-    source = origin.partition(", --exclude")[0]
-    less = f", less {len(gone)} by --exclude" if gone else ""
-    more = "" if _is_job(around) else ", or name more with `--hosts LIST` or `--hostfile FILE`"
-    return UsageError(
-        f"cannot use {wish} hosts (from --nhosts): there {'is' if left == 1 else 'are'} {left} "
-        f"({len(base)} from {source}{less}). Use `--nhosts {left}`{more}."
-    )
-
-
-def _stranger(name: str, source: str, around: Allocation, hosts: list[str]) -> UsageError:
-    hint = did_you_mean(name, hosts, otherwise=" `ezpz where` shows the hosts.", cutoff=0.7)
-    what = f"a host of {around.scheduler} job {around.job_id}".rstrip() if _is_job(around) else "one of the hosts"
-    return UsageError(f"{name} (from {source}) is not {what}; expected one of {_short(hosts)}.{hint}")
-
-
-def _short(hosts: Iterable[str]) -> str:
-    names = list(hosts)
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]}"
-
-
-def _some(hosts: dict[str, int]) -> str:
-    return f"all {len(hosts)} hosts" if len(hosts) > 1 else "the only host"
-
-
-__all__ = ["PlanBuilder", "Survey", "select", "survey", "untold_job", "wished_devices"]
 
 
 class Survey(NamedTuple):
@@ -256,31 +59,31 @@ class Survey(NamedTuple):
         return (*self.allocation.notes, *self.devices.notes)
 
 
-def survey(wishes: LaunchOptions, environ: Mapping[str, str] | None = None, *, more: bool = False) -> Survey:
+def survey(options: LaunchOptions, environ: Mapping[str, str] | None = None, *, more: bool = False) -> Survey:
     """Return hosts, devices, site and placement; nothing is started or written.
 
     Args:
-        wishes: What the user asked for.
+        options: What the user asked for.
         environ: The environment to read; this process's by default.
         more: Ask the scheduler also for what only people want to know.
 
     Raises:
-        EzpzError: The job's hosts cannot be found, or the wishes do not fit on them.
+        EzpzError: The job's hosts cannot be found, or the options do not fit on them.
     """
     environ = os.environ if environ is None else environ
-    allocation, wanted, wanted_origin = _allocation(wishes, environ, more=more)
+    allocation, wanted, wanted_origin = _allocation(options, environ, more=more)
     site = recognise(environ, probe.read, allocation.job_id)
-    devices = wished_devices(wishes.devices_per_host, environ, allocation, site.site, read=probe.read, run=probe.run)
+    devices = wanted_devices(options.devices_per_host, environ, allocation, site.site, read=probe.read, run=probe.run)
     placement = place(
         allocation,
         devices,
         cores(),
-        ranks=wishes.ranks,
-        per_host=wishes.per_host,
-        origin=wishes.ranks_origin,
+        ranks=options.ranks,
+        per_host=options.per_host,
+        origin=options.ranks_origin,
         wanted=wanted,
         wanted_origin=wanted_origin,
-        oversubscribe=wishes.oversubscribe,
+        oversubscribe=options.oversubscribe,
     )
     return Survey(allocation, devices, placement, site)
 
@@ -303,16 +106,16 @@ class PlanBuilder:
         EzpzError: Nothing could start ranks there, or an option does not fit.
     """
 
-    def __init__(self, found: Survey, options: LaunchOptions, environ: Mapping[str, str] | None = None) -> None:
-        self.survey, self.options = found, options
+    def __init__(self, survey: Survey, options: LaunchOptions, environ: Mapping[str, str] | None = None) -> None:
+        self.survey, self.options = survey, options
         self.environ = dict(os.environ if environ is None else environ)
-        allocation, placement, site = found.allocation, found.placement, found.site.site
+        allocation, placement, site = survey.allocation, survey.placement, survey.site.site
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
         self._choice = choose(
             allocation, self.environ, probe.run, is_here=self.is_here, wish=options.flavour, site=site
         )
         self._is_local = self._choice.flavour is None
-        self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), found.devices.count)
+        self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), survey.devices.count)
         self._communication = communication(
             self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
         )
@@ -329,7 +132,7 @@ class PlanBuilder:
             "input": self.keeps_terminal or has_input(),
             "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
         }
-        self.notes = (*found.notes, *_advice(self._choice, site, options.launcher_args))
+        self.notes = (*survey.notes, *_advice(self._choice, site, options.launcher_args))
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""
@@ -362,15 +165,15 @@ class PlanBuilder:
             rendezvous: Where its ranks meet; None where only the launcher's words are wanted.
             control: Where its agents connect, as ``EZPZ_CONTROL`` has it; empty where nothing will be started.
         """
-        found, options = self.survey, self.options
+        survey, options = self.survey, self.options
         run_id = os.urandom(8).hex()
         return LaunchPlan(
-            found.placement,
+            survey.placement,
             self._choice,
             options.command or ("COMMAND",),
             binding=self._binding,
             communication=self._communication,
-            site=found.site.site,
+            site=survey.site.site,
             launcher_args=options.launcher_args,
             hostfile=self._hostfile,
             address=rendezvous.address if rendezvous else UNKNOWN_ADDRESS,
@@ -382,10 +185,10 @@ class PlanBuilder:
             for_agents=self._agent_variables(control),
             agent_settings=self.agent_settings,
             keeps_terminal=self.keeps_terminal,
-            job=untold_job(found.allocation),
+            job=untold_job(survey.allocation),
             environ=self.environ,
-            devices=found.devices,
-            hosts_origin=found.allocation.origin.get("hosts", ""),
+            devices=survey.devices,
+            hosts_origin=survey.allocation.origin.get("hosts", ""),
             notes=self.notes,
         )
 
@@ -433,20 +236,218 @@ def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -
 
 
 def untold_job(allocation: Allocation) -> dict[str, str]:
-    """Return the variable of a job that was found by this host's name: the launcher must be told of it."""
+    """Return the variable of a job that this host's name led to: the launcher needs it, and this shell lacks it."""
     if not allocation.job_id:
         return {}
     around = scheduler(allocation.scheduler)
     return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
 
 
-def _allocation(wishes: LaunchOptions, environ: Mapping[str, str], *, more: bool) -> Selection:
-    named = read_hostfile(wishes.hostfile) if wishes.hostfile else None
-    hosts = wishes.hosts or (named.hosts if named else ())
+def _allocation(options: LaunchOptions, environ: Mapping[str, str], *, more: bool) -> Selection:
+    named = read_hostfile(options.hostfile) if options.hostfile else None
+    hosts = options.hosts or (named.hosts if named else ())
     try:
         around = detect(environ, more=more)
     except MachineError:
         if not hosts:
             raise
-        around = Allocation("none", "", hosts)  # naming hosts is the way out of a job whose hosts cannot be found
-    return select(around, wishes, named)
+        around = Allocation("none", "", hosts)  # the way out of a job whose hosts are unknown is to name them
+    return select(around, options, named)
+
+
+# Choosing hosts: --hosts, --hostfile, --exclude and --nhosts.
+
+
+class Selection(NamedTuple):
+    """The hosts of a launch.
+
+    Attributes:
+        allocation: The chosen hosts, with what the scheduler granted on them.
+        wanted: Ranks per host that the user's host file names, as long as the hosts; None when it names none.
+        wanted_origin: The host file; empty without one.
+    """
+
+    allocation: Allocation
+    wanted: tuple[int, ...] | None = None
+    wanted_origin: str = ""
+
+
+def select(around: Allocation, options: LaunchOptions, named: HostFile | None = None) -> Selection:
+    """Return the hosts that the user wants: --hosts or the host file's or all, less --exclude, the first --nhosts.
+
+    Within a job only its hosts can be chosen, by their first label, and they keep the scheduler's spelling; without a
+    scheduler any host can be.
+
+    Args:
+        around: What the scheduler granted, or this host alone.
+        options: What the user asked for.
+        named: The host file that ``options`` names, read; None when it names none.
+
+    Raises:
+        UsageError: A host is not the job's or named twice, none is left, or more are asked for than there are.
+    """
+    file = f"--hostfile {named.path}" if named else ""
+    if options.hosts is not None:
+        base, origin = _listed(around, options.hosts), "--hosts"
+    elif named:
+        base, origin = _filed(around, named), file
+    else:
+        base, origin = dict.fromkeys(around.hosts, 0), around.origin.get("hosts", "the scheduler")
+    gone = _excluded(around, base, options.exclude)
+    hosts = [host for host in base if host not in gone]
+    if gone:
+        origin += f", --exclude {_short(gone)}"
+    if not hosts:
+        raise UsageError(
+            f"no host is left: --exclude removes {_some(base)} ({_short(base)}); expected at least one to stay. "
+            "Name fewer with --exclude."
+        )
+    if options.nhosts is not None:
+        if options.nhosts > len(hosts):
+            raise _too_many(options.nhosts, base, gone, origin, around)
+        hosts = hosts[: options.nhosts]
+        origin += f", --nhosts {options.nhosts}"
+    chosen = _subset(around, tuple(hosts), origin)
+    if not named or not _is_request(around, base, named):
+        return Selection(chosen)
+    return Selection(chosen, tuple(base[host] for host in hosts), file)
+
+
+def wanted_devices(
+    number: int | None, environ: Mapping[str, str], allocation: Allocation, site: Site | None, *, read: Read, run: Run
+) -> Devices:
+    """Return the devices of each host: the number of --devices-per-host, else the counted ones.
+
+    Raises:
+        UsageError: A variable cannot be read, or TORCH_DEVICE contradicts the option.
+    """
+    if number is None:
+        return count_devices(environ, read, run, allocation, site)
+    devices = count_devices({**environ, _DEVICES: str(number)}, read, run, allocation, site)
+    if devices.count != number:
+        raise UsageError(
+            f"--devices-per-host {number} contradicts TORCH_DEVICE={environ.get('TORCH_DEVICE')} "
+            f"(from the environment), which leaves {devices.count}. Leave the option out, or `unset TORCH_DEVICE`."
+        )
+    # They were counted as if the variable were set: the notes shall name what the user typed.
+    notes = [note.replace(f"{_DEVICES}={number}", f"--devices-per-host {number}") for note in devices.notes]
+    notes = [note.replace(f"`unset {_DEVICES}`", "leave it out") for note in notes]
+    return devices._replace(origin="--devices-per-host", notes=tuple(notes))
+
+
+def _listed(around: Allocation, names: tuple[str, ...]) -> dict[str, int]:
+    known = _Names(around.hosts) if _is_job(around) else None
+    hosts: dict[str, int] = {}
+    for name in names:
+        host = known.one(name, "--hosts", around) if known else name
+        if host in hosts:
+            raise UsageError(
+                f"{name} is named twice (from --hosts); expected each host once. "
+                "More ranks on a host are asked for with --ppn or -n, different numbers with --hostfile."
+            )
+        hosts[host] = 0
+    return hosts
+
+
+def _filed(around: Allocation, named: HostFile) -> dict[str, int]:
+    """Return the file's hosts with their slots; a job's host that is spelt in two ways is one."""
+    known = _Names(around.hosts) if _is_job(around) else None
+    hosts: dict[str, int] = {}
+    slots = named.slots or (1,) * len(named.hosts)
+    for name, count, line in zip(named.hosts, slots, named.lines, strict=True):
+        host = known.one(name, f"line {line} of --hostfile {named.path}", around) if known else name
+        hosts[host] = hosts.get(host, 0) + count
+    return hosts
+
+
+def _is_request(around: Allocation, base: dict[str, int], named: HostFile) -> bool:
+    """Tell whether the file's slots are the user's request: the scheduler's node file repeated is what it granted."""
+    if named.explicit:
+        return True
+    if sum(base.values()) == len(base):
+        return False
+    granted = dict(zip(around.hosts, around.slots or (), strict=False))
+    return any(granted.get(host) != count for host, count in base.items())
+
+
+def _excluded(around: Allocation, base: dict[str, int], names: tuple[str, ...]) -> list[str]:
+    if not names:
+        return []
+    known, job = _Names(base), _Names(around.hosts)
+    gone: dict[str, None] = {}
+    for name in names:
+        matches = known.find(name)
+        if not matches and not job.find(name):  # a host of the job that was not chosen is out already
+            raise _stranger(name, "--exclude", around, list(base))
+        gone.update(dict.fromkeys(matches))
+    return list(gone)
+
+
+class _Names:
+    """Hosts by their names, exact ones first, else by the first label: schedulers and users shorten them."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self.by_name: dict[str, list[str]] = {}
+        for host in hosts:
+            self.by_name.setdefault(_label(host), []).append(host)
+
+    def find(self, name: str) -> list[str]:
+        matches = self.by_name.get(_label(name), [])
+        return [name] if name in matches else matches
+
+    def one(self, name: str, source: str, around: Allocation) -> str:
+        matches = self.find(name)
+        if not matches:
+            raise _stranger(name, source, around, list(around.hosts))
+        if len(matches) > 1:
+            raise UsageError(
+                f"{name} (from {source}) means {' and '.join(matches[:2])}; expected one. Write it in full."
+            )
+        return matches[0]
+
+
+def _label(host: str) -> str:
+    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0].lower()
+
+
+def _is_job(around: Allocation) -> bool:
+    return around.scheduler != "none"
+
+
+def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocation:
+    """Return the allocation of some of its hosts, or of others where no scheduler granted any."""
+    origins = {**around.origin, "hosts": origin}
+    if hosts == around.hosts:
+        return replace(around, origin=origins)
+    index = {host: number for number, host in enumerate(around.hosts)}
+    places = [index[host] for host in hosts] if all(host in index for host in hosts) else []
+    slots = tuple(around.slots[place] for place in places) if places and around.slots else None
+    cpus = tuple(around.cpus[place] for place in places) if places and around.cpus else None
+    tasks = min(around.tasks, sum(slots)) if slots and around.tasks else None
+    return replace(around, hosts=hosts, slots=slots, tasks=tasks, cpus=cpus, hostfile="", origin=origins)
+
+
+def _too_many(wanted: int, base: dict[str, int], gone: list[str], origin: str, around: Allocation) -> UsageError:
+    left = len(base) - len(gone)
+    source = origin.partition(", --exclude")[0]
+    less = f", less {len(gone)} by --exclude" if gone else ""
+    more = "" if _is_job(around) else ", or name more with `--hosts LIST` or `--hostfile FILE`"
+    return UsageError(
+        f"cannot use {wanted} hosts (from --nhosts): there {'is' if left == 1 else 'are'} {left} "
+        f"({len(base)} from {source}{less}). Use `--nhosts {left}`{more}."
+    )
+
+
+def _stranger(name: str, source: str, around: Allocation, hosts: list[str]) -> UsageError:
+    hint = did_you_mean(name, hosts, otherwise=" `ezpz where` shows the hosts.", cutoff=0.7)
+    what = f"a host of {around.scheduler} job {around.job_id}".rstrip() if _is_job(around) else "one of the hosts"
+    return UsageError(f"{name} (from {source}) is not {what}; expected one of {_short(hosts)}.{hint}")
+
+
+def _short(hosts: Iterable[str]) -> str:
+    names = list(hosts)
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]}"
+
+
+def _some(hosts: dict[str, int]) -> str:
+    return f"all {len(hosts)} hosts" if len(hosts) > 1 else "the only host"
