@@ -1,4 +1,4 @@
-"""The command line of `launch`: its options, their values, and what is said of a wrong one."""
+"""The command line of `launch`: its options, their values, and the error for a wrong one."""
 
 import shlex
 import subprocess
@@ -74,7 +74,7 @@ def test_our_options_end_where_the_command_begins(argv, ranks, per_host, command
     ],
 )
 @pytest.mark.parametrize("command", [(), ("python3", "t.py", "--nhosts", "9", "--json")])
-def test_every_option_is_a_wish(line, options, command):
+def test_every_option_has_a_field(line, options, command):
     assert parse([*shlex.split(line), *command], {}) == LaunchOptions(**{**vars(options), "command": command})
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_option_is_one_clear_line(line, words):
     assert all(word in text for word in words), text
 
 
-def test_world_size_without_rank_is_a_wish_that_the_option_outranks():
+def test_world_size_without_rank_asks_for_ranks_and_the_option_outranks_it():
     assert parse(["x"], {"WORLD_SIZE": "12"}) == LaunchOptions(ranks=12, ranks_origin="WORLD_SIZE", command=("x",))
     assert parse(["-n", "3", "x"], {"WORLD_SIZE": "12"}) == LaunchOptions(ranks=3, command=("x",))
     assert parse(["x"], {"WORLD_SIZE": "12", "RANK": "0"}).ranks is None
@@ -193,8 +193,8 @@ def test_a_time_is_positive_or_off_or_refused_with_the_expected_forms(text):
     try:
         seconds = parse([f"--timeout={text}", "x"], {}).timeout
     except UsageError:
-        said = error(shlex.join([f"--timeout={text}", "x"]))
-        assert "longer than 1000 days" in said or "expected seconds (90), 90s" in said
+        message = error(shlex.join([f"--timeout={text}", "x"]))
+        assert "longer than 1000 days" in message or "expected seconds (90), 90s" in message
     else:
         assert seconds is None or 0 < seconds <= 1000 * 86400
         assert seconds is not None or text in {"off", "none"} or not text.strip("0.:smhd")
@@ -235,6 +235,7 @@ def test_options_cannot_be_changed_and_know_their_names():
 
 
 def test_a_launch_is_parsed_without_argparse(clean_env):
-    code = "import sys; from ezpz.launch.options import parse; parse(['-n', '2', 'x'], {}); print('argparse' in sys.modules)"
+    code = "import sys; from ezpz.launch.options import parse; parse(['-n', '2', 'x'], {}); "
+    code += "print('argparse' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=clean_env, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

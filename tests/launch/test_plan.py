@@ -25,7 +25,7 @@ from ezpz.launch.settings import communication
 
 ONE = Placement(("localhost",), (2,), "-n")
 TWO = Placement(("n01", "n02"), (2, 1), "-n")
-NOBODY = Allocation("none", "", ("localhost",))
+NO_JOB = Allocation("none", "", ("localhost",))
 
 
 def plan(name, placement, **more):
@@ -33,7 +33,7 @@ def plan(name, placement, **more):
     return LaunchPlan(placement, chosen, **{"command": ("true",), "environ": {}, **more})
 
 
-def test_the_shim_stands_in_front_of_the_program():
+def test_the_shim_is_in_front_of_the_program():
     made = plan("mpich", ONE, command=("x", "a b"))
     assert made.argv()[-6:] == [sys.executable, "-I", "-S", SHIM, "x", "a b"]
     assert made.prefix() == ["mpiexec", "-n", "2", "-launcher", "fork"]
@@ -49,7 +49,7 @@ def test_open_mpi_names_the_users_variables_and_ours_for_other_hosts():
     assert "MASTER_ADDR" not in made.prefix()  # a line without our variables: it would warn of each
 
 
-def test_a_job_that_no_variable_tells_is_told_to_the_launcher():
+def test_a_job_that_no_variable_names_is_named_for_the_launcher():
     made = plan("srun", TWO, hostfile="/f", job={"SLURM_JOB_ID": "12"})
     assert made.prefix()[:3] == ["env", "SLURM_JOB_ID=12", "mpiexec"]
 
@@ -74,17 +74,17 @@ SITE = Site(
 )
 
 
-def test_the_sites_environment_stands_under_the_users():
+def test_the_users_environment_wins_over_the_sites():
     environ = {"NCCL_A": "9", "MPICH_X": "1", "USER": "me", "GLOO_Y": "2", "PATH": "/bin"}
     job = Allocation("slurm", "7", ("localhost",))
-    told = communication(environ, SITE, job, use_site=True, unset=("NCCL_C", "PATH_X"))
-    assert {name: setting.value for name, setting in told.settings.items()} == {"FI_B": "/tmp/me-7"}
-    assert told.unset == {"MPICH_X": "site toy", "NCCL_C": "--unset", "PATH_X": "--unset"}
-    assert told.inherited["NCCL_A"].origin == "your environment; site toy advises '1'"
-    assert "GLOO_Y" in told.inherited
-    assert "PATH" not in told.inherited
+    chosen = communication(environ, SITE, job, use_site=True, unset=("NCCL_C", "PATH_X"))
+    assert {name: setting.value for name, setting in chosen.settings.items()} == {"FI_B": "/tmp/me-7"}
+    assert chosen.unset == {"MPICH_X": "site toy", "NCCL_C": "--unset", "PATH_X": "--unset"}
+    assert chosen.inherited["NCCL_A"].origin == "your environment; site toy advises '1'"
+    assert "GLOO_Y" in chosen.inherited
+    assert "PATH" not in chosen.inherited
 
-    made = plan("mpich", ONE, communication=told, environ=environ, site=SITE)
+    made = plan("mpich", ONE, communication=chosen, environ=environ, site=SITE)
     assert "MPICH_X" not in made.user_environment()
     assert made.user_environment()["NCCL_A"] == "9"
     assert made.variables["FI_B"].value == "/tmp/me-7"
@@ -94,10 +94,10 @@ def test_the_sites_environment_stands_under_the_users():
 
 
 def test_comm_env_none_takes_nothing_from_the_site_and_still_shows_its_advice():
-    told = communication({"MPICH_X": "1"}, SITE, NOBODY, use_site=False, unset=())
-    assert not told.settings
-    assert not told.unset
-    assert "advises to unset it" in told.inherited["MPICH_X"].origin
+    chosen = communication({"MPICH_X": "1"}, SITE, NO_JOB, use_site=False, unset=())
+    assert not chosen.settings
+    assert not chosen.unset
+    assert "advises to unset it" in chosen.inherited["MPICH_X"].origin
 
 
 def test_every_variable_says_who_chose_it():

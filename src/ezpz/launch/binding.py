@@ -1,4 +1,4 @@
-"""Which CPUs each local rank may use: the user's word, the site's table, or none.
+"""Choose the CPUs of each local rank: those of ``--cpu-bind``, those of the site's table, or none.
 
 none                          the launcher's own default stays
 auto                          the cores that a host grants, shared among its ranks in order
@@ -41,25 +41,26 @@ class Binding(NamedTuple):
         return self._replace(cpus=self.cpus[:ranks])
 
 
-def choose_binding(wish: str, site: Site | None, ranks_per_host: int, devices_per_host: int = 0) -> Binding:
+def choose_binding(requested: str, site: Site | None, ranks_per_host: int, devices_per_host: int = 0) -> Binding:
     """Return the binding for hosts of so many ranks.
 
     Args:
-        wish: ``--cpu-bind``, or empty.
+        requested: ``--cpu-bind``, or empty.
         site: The machine, whose table may hold bindings for several numbers of ranks.
         ranks_per_host: Ranks of the fullest host.
-        devices_per_host: Local rank i uses device i: fewer ranks than devices are bound as the first of as many ranks as devices.
+        devices_per_host: Local rank i uses device i: fewer ranks than devices are bound as the first of as many ranks
+            as devices.
 
     Raises:
-        UsageError: The wish cannot be read, or names fewer ranks than a host holds.
+        UsageError: The request cannot be read, or names fewer ranks than a host holds.
     """
-    if wish:
-        binding = _parse(wish, "--cpu-bind")
+    if requested:
+        binding = _parse(requested, "--cpu-bind")
         if binding.cpus and len(binding.cpus) < ranks_per_host:
             raise UsageError(
-                f"the binding is too short: {wish} (from --cpu-bind) names the CPUs of {len(binding.cpus)} local ranks; "
-                f"expected {ranks_per_host}, one per rank of a host. Add {ranks_per_host - len(binding.cpus)}, or use "
-                f"`--ppn {len(binding.cpus)}` or `--cpu-bind auto`."
+                f"the binding is too short: {requested} (from --cpu-bind) names the CPUs of {len(binding.cpus)} local "
+                f"ranks; expected {ranks_per_host}, one per rank of a host. Add {ranks_per_host - len(binding.cpus)}, "
+                f"or use `--ppn {len(binding.cpus)}` or `--cpu-bind auto`."
             )
         return binding.shortened(ranks_per_host)
     table = site.cpu_bind if site else {}
@@ -71,8 +72,8 @@ def choose_binding(wish: str, site: Site | None, ranks_per_host: int, devices_pe
 
 
 def _parse(text: str, origin: str) -> Binding:
-    kind, found, rest = text.partition(":")
-    if not found and kind in _WORDS:
+    kind, colon, rest = text.partition(":")
+    if not colon and kind in _WORDS:
         return Binding(text, (), origin)
     groups = rest.split(":" if kind == "list" else ",")
     try:
@@ -85,10 +86,10 @@ def _parse(text: str, origin: str) -> Binding:
         if kind == "mask_cpu":
             return Binding(text, tuple(_unmasked(int(group, 16)) for group in groups), origin)
     except ValueError:
-        pass  # said below
+        pass  # refused below
     raise UsageError(
-        f"cannot read the binding {text!r} (from {origin}); expected {', '.join(_WORDS)}, or the CPUs of each local rank as "
-        "list:0-3:4-7, map_cpu:0,4 or mask_cpu:0xf,0xf0."
+        f"cannot read the binding {text!r} (from {origin}); expected {', '.join(_WORDS)}, or the CPUs of each local "
+        "rank as list:0-3:4-7, map_cpu:0,4 or mask_cpu:0xf,0xf0."
     )
 
 
@@ -110,7 +111,8 @@ def parse_cpus(text: str) -> list[int]:
 def share(allowed: set[int], local_rank: int, local_world_size: int) -> list[int]:
     """Return a rank's part of the CPUs that a host allows: whole cores in order, those left over to the first ranks.
 
-    Hardware threads of one core stay together (``/sys/devices/system/cpu/cpu0/topology/thread_siblings_list``: ``0,64``).
+    Hardware threads of one core stay together
+    (``/sys/devices/system/cpu/cpu0/topology/thread_siblings_list``: ``0,64``).
     More ranks than cores share them all.
     """
     cores: dict[str, list[int]] = {}

@@ -1,11 +1,11 @@
-"""The environment that every rank gets: torchrun's whole contract, and nothing stale of an outer launcher.
+"""Make the environment that every rank gets: torchrun's whole contract, and nothing stale of an outer launcher.
 
 Source of the contract: torch 2.13, ``torch.distributed.run``. The launcher sets what is equal on all ranks; the rest is
 added per rank, by the local flavour itself or by the shim in front of a rank (`ezpz.launch.host.shim`).
 
     EZPZ_PLACEMENT=4(x2),3   ranks per host, from which the shim derives and checks who it is
-    EZPZ_CONTROL=secret@port@address,address   where the launcher listens for the leader of each host; ranks do not see it
-    EZPZ_SOCKET=@ezpz-5f3a…  where the leader of this host listens for shims and ranks (`ezpz.launch.host.connection`)
+    EZPZ_CONTROL=secret@port@address,address   where the launcher listens for agents; ranks do not see it
+    EZPZ_SOCKET=@ezpz-5f3a…  where the agent of this host listens for shims and ranks (`ezpz.launch.host.connection`)
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
@@ -56,7 +56,7 @@ OURS = (
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the user's environment without what an outer launcher left in it.
 
-    PBS sets ``OMP_NUM_THREADS`` to the CPUs of the whole host (``NCPUS``): that is nobody's wish for one rank.
+    PBS sets ``OMP_NUM_THREADS`` to the CPUs of the whole host (``NCPUS``): no user asked for that many in one rank.
     """
     kept = {name: value for name, value in environ.items() if name not in CONTRACT and name not in OURS}
     if "PBS_JOBID" in environ and environ.get("OMP_NUM_THREADS") == environ.get("NCPUS"):
@@ -104,7 +104,7 @@ def threads(local_world_size: int) -> str:
 
 
 def quoted(word: str) -> str:
-    """Return a word without what separates programs on the lines of mpiexec and srun (``:``) or means macros to torchrun (``$``)."""
+    """Return a word without what separates programs for mpiexec and srun (``:``) or is a macro of torchrun (``$``)."""
     return word.replace("%", "%25").replace(":", "%3A").replace("$", "%24")
 
 

@@ -168,6 +168,6 @@ def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control]
             )
         _say(f"port {port} is taken on {first}; starting again with another")
     raise LaunchError(
-        f"no free port on {builder.survey.placement.hosts[0]} in {_MOST_STARTS} starts (ports below 32000); expected one. "
-        "Set MASTER_PORT to a free one."
+        f"no free port on {builder.survey.placement.hosts[0]} in {_MOST_STARTS} starts (ports below 32000); "
+        "expected one. Set MASTER_PORT to a free one."
     )

@@ -1,4 +1,4 @@
-"""Host files: read every dialect that users bring.
+"""Read host files, in every dialect that users bring.
 
 n01                     MPICH, PALS, PBS: a line per host, or a line per rank
 n01:4                   MPICH, Intel MPI
@@ -15,7 +15,7 @@ from ezpz.errors import UsageError
 
 __all__ = ["HOST", "HostFile", "read_hostfile"]
 
-# What may stand in a host's name: it becomes a word of launch lines, host files and shell exports.
+# A host's name: it becomes a word of launch lines, host files and shell exports.
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINE = re.compile(
     r"(?P<user>[^\s@]+@)?(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>:\S+|(?:\s+[\w-]+\s*=\s*\S+)*)\s*\Z"
@@ -25,7 +25,7 @@ _KNOWN = ("slots", "max_slots", "max-slots")  # the upper ones are Open MPI's: r
 
 
 class HostFile(NamedTuple):
-    """What a host file says.
+    """The content of a host file.
 
     Attributes:
         hosts: Hosts in order of their first line, each once.
@@ -93,5 +93,6 @@ def _parse(text: str, path: str, number: int) -> tuple[str, int | None]:
 def _error(text: str, path: str, number: int, more: str) -> UsageError:
     shown = text if len(text) <= 60 else text[:60] + "…"
     return UsageError(
-        f"cannot read line {number} of {path} (from --hostfile): {shown!r}; expected `HOST`, `HOST:4` or `HOST slots=4`{more}."
+        f"cannot read line {number} of {path} (from --hostfile): {shown!r}; "
+        f"expected `HOST`, `HOST:4` or `HOST slots=4`{more}."
     )

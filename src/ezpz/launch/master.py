@@ -76,24 +76,25 @@ def choose_address(
         placement: Ranks per host.
         environ: Holds the user's own ``MASTER_ADDR``, perhaps.
         site: The machine, whose rule names hosts.
-        must_know: Refuse a name that is unknown on this host; without it such a name is a note, because a host that is none of the
-            job's, such as a login host, need not know the names that the job's hosts know.
+        must_know: Refuse a name that is unknown on this host; without it such a name is a note, because a host that is
+            none of the job's, such as a login host, need not know the names that the job's hosts know.
 
     Raises:
         UsageError: The user's ``MASTER_ADDR`` is this host's loopback, while ranks run on other hosts too.
         LaunchError: No name of the first host can be resolved to an address that other hosts reach.
     """
     first = placement.hosts[0]
-    wish = environ.get("MASTER_ADDR", "") if "RANK" not in environ else ""  # with RANK a leftover of an outer launcher
+    # With RANK a leftover of an outer launcher.
+    requested = environ.get("MASTER_ADDR", "") if "RANK" not in environ else ""
     if len(placement.hosts) == 1 and is_here(first):
-        return Master(wish or "127.0.0.1", "MASTER_ADDR" if wish else "all ranks are here")
-    if wish:
-        if _is_loopback(wish):
+        return Master(requested or "127.0.0.1", "MASTER_ADDR" if requested else "all ranks are here")
+    if requested:
+        if _is_loopback(requested):
             raise UsageError(
-                f"unusable address {wish!r} (from MASTER_ADDR): ranks run on {len(placement.hosts)} hosts from {first} on, and it means "
-                "each host itself; expected an address of the first host. Run `unset MASTER_ADDR`."
+                f"unusable address {requested!r} (from MASTER_ADDR): ranks run on {len(placement.hosts)} hosts "
+                f"from {first} on, and it means each host itself; expected an address of the first host. Run `unset MASTER_ADDR`."
             )
-        return Master(wish, "MASTER_ADDR")
+        return Master(requested, "MASTER_ADDR")
     advised = _by_site(first, site) if site else first
     origin = f"first host, as site {site.name} names it" if site and advised != first else "first host"
     if _reachable(advised):
@@ -112,8 +113,8 @@ def choose_address(
         if route.address and not _is_loopback(route.address):
             return Master(route.address, f"{route.origin}, because {first} is a loopback address here")
     raise LaunchError(
-        f"no address of {first} (the first host) that other hosts reach: {advised} is unknown or a loopback address here; expected a name in DNS "
-        "or /etc/hosts. Set it: `export MASTER_ADDR=ADDRESS`."
+        f"no address of {first} (the first host) that other hosts reach: {advised} is unknown or a loopback address "
+        "here; expected a name in DNS or /etc/hosts. Set it: `export MASTER_ADDR=ADDRESS`."
     )
 
 
@@ -122,36 +123,36 @@ def choose_port(placement: Placement, environ: Mapping[str, str]) -> tuple[int, 
 
     On this host the socket is bound but does not listen: with ``SO_REUSEADDR`` on both sides the kernel lets rank 0's
     store listen on it, while it gives the port to nobody else, neither to another launch nor to an outgoing connection.
-    On another host the shim of rank 0 does the same, and when the port is taken there the start is repeated with another.
+    On another host the shim of rank 0 does the same; when the port is taken there, a second start chooses another.
 
     Raises:
         UsageError: The user's ``MASTER_PORT`` is no port, or another process holds it.
     """
-    wish = environ.get("MASTER_PORT", "") if "RANK" not in environ else ""
-    if wish and not (wish.isdigit() and 0 < int(wish) < 65536):
-        raise UsageError(f"unusable port {wish!r} (from MASTER_PORT); expected 1 to 65535. Run `unset MASTER_PORT`.")
-    if not is_here(placement.hosts[0]):
-        return (
-            (int(wish), "MASTER_PORT", None)
-            if wish
-            else (_REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], "random", None)
+    requested = environ.get("MASTER_PORT", "") if "RANK" not in environ else ""
+    if requested and not (requested.isdigit() and 0 < int(requested) < 65536):
+        raise UsageError(
+            f"unusable port {requested!r} (from MASTER_PORT); expected 1 to 65535. Run `unset MASTER_PORT`."
         )
+    if not is_here(placement.hosts[0]):
+        if requested:
+            return int(requested), "MASTER_PORT", None
+        return _REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], "random", None
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind(("", int(wish or 0)))
+        held.bind(("", int(requested or 0)))
     except OSError as error:
         held.close()
-        holder = _holder(int(wish))
+        holder = _holder(int(requested))
         raise UsageError(
-            f"cannot use port {wish} (from MASTER_PORT): {error.strerror}{holder}; expected a free one. Run `unset MASTER_PORT`, or "
-            "set another."
+            f"cannot use port {requested} (from MASTER_PORT): {error.strerror}{holder}; expected a free one. "
+            "Run `unset MASTER_PORT`, or set another."
         ) from None
-    return held.getsockname()[1], "MASTER_PORT" if wish else "free on this host, and held", held
+    return held.getsockname()[1], "MASTER_PORT" if requested else "free on this host, and held", held
 
 
 def addresses(placement: Placement) -> list[str]:
-    """Return names under which shims may reach this host: by loopback, by its address on the route, by its name."""
+    """Return names under which agents may reach this host: by loopback, by its address on the route, by its name."""
     if len(placement.hosts) == 1 and is_here(placement.hosts[0]):
         return ["127.0.0.1"]
     remote = next((host for host in placement.hosts if not is_here(host)), placement.hosts[0])
@@ -173,17 +174,17 @@ def _reachable(name: str) -> bool:
     """Tell whether a name is known here and means no loopback address."""
     from ipaddress import ip_address
 
-    told = _resolved(name)
-    return bool(told) and not any(ip_address(text).is_loopback for text in told)
+    texts = _resolved(name)
+    return bool(texts) and not any(ip_address(text).is_loopback for text in texts)
 
 
 def _resolved(name: str) -> list[str]:
     """Return the addresses of a name; none when it is unknown here."""
     try:
-        told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return [str(where[0]).split("%", maxsplit=1)[0] for *_, where in told]
+    return [str(where[0]).split("%", maxsplit=1)[0] for *_, where in answers]
 
 
 def _is_loopback(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Read the command line of ``launch``: options first, then the command, which is passed on as it is.
 
-`OPTIONS` is the only list of them: parsing, errors and ``--help`` are made from it. A launch does without argparse, whose
-import costs 5 ms and more; it is there for ``--help``.
+`OPTIONS` is the only list of them: parsing, errors and ``--help`` are made from it. A launch does without argparse,
+whose import costs 5 ms and more; it is there for ``--help``.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ _FLAG = {"action": "store_true"}
 _LIST = {"action": "append"}
 
 
-def _row(*names: str, group: str, help: str, **keywords: Any) -> tuple[tuple[str, ...], dict[str, Any]]:  # noqa: A002  # argparse's name
-    return names, {"dest": names[0].strip("-").replace("-", "_"), "group": group, "help": help, **keywords}
+def _row(*names: str, **keywords: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    return names, {"dest": names[0].strip("-").replace("-", "_"), **keywords}
 
 
 OPTIONS = (
@@ -233,7 +233,7 @@ examples:
   launch --dry-run python3 train.py     show the line that would run
 """
 
-# Ours, and the words of other launchers for the same idea. What is nearly ours is found by its spelling.
+# Ours, and the words of other launchers for the same idea. Near misses of ours are recognised by their spelling.
 _SAME_IDEA = {
     "-n": "--ntasks --nprocs --nproc --num_processes",
     "--ppn": "--nproc-per-node --nproc_per_node --npernode --ntasks-per-node -perhost",
@@ -328,8 +328,8 @@ class LaunchOptions:
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchOptions:
     """Read the command line.
 
-    ``WORLD_SIZE=12 launch …`` without ``RANK`` asks for 12 ranks, weaker than ``-n``; with ``RANK`` it is a leftover of an
-    outer launcher and ignored.
+    ``WORLD_SIZE=12 launch …`` without ``RANK`` asks for 12 ranks, weaker than ``-n``; with ``RANK`` it is a leftover of
+    an outer launcher and ignored.
 
     Raises:
         UsageError: An option is unknown, its value is not as expected, or two of them contradict each other.

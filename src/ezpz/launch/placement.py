@@ -1,4 +1,4 @@
-"""How many ranks each host holds, from what is there and what the user wishes.
+"""Place ranks on hosts, as many as there is room for and as the user asked.
 
 A host holds at most as many ranks as
 
@@ -7,7 +7,7 @@ A host holds at most as many ranks as
 2. without devices, the scheduler granted slots, where it granted any;
 3. the user's own host file names slots, where it names any, besides 1 and 2.
 
-More needs --oversubscribe. Where nobody grants anything, there is no limit.
+More needs --oversubscribe. Where none of these names a number, there is no limit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Placement:
         origin: Where the total came from.
         cpus: CPUs that the scheduler granted on the host that has the fewest; None when unknown.
         oversubscribed: Whether some host holds more ranks than its devices, or than the slots that were granted on it
-            or, where nobody granted any, than it has cores: launchers that count must be told.
+            or, where none were granted, than it has cores: launchers that count need an option for it.
     """
 
     hosts: tuple[str, ...]
@@ -57,7 +57,7 @@ class Placement:
 
 
 def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple[list[int], str]:
-    """Return the ranks per host that nobody had to ask for, and why.
+    """Return the ranks per host without any request, and why.
 
     One per device; without devices what the user asked the scheduler for; else half the cores, at least 2, at most 4,
     and not more than the scheduler granted.
@@ -88,21 +88,21 @@ def place(
     wanted_origin: str = "--hostfile",
     oversubscribe: bool = False,
 ) -> Placement:
-    """Return the placement that the wishes ask for.
+    """Return the placement that the user asked for.
 
     Args:
         allocation: Hosts and granted slots.
         devices: Accelerators of one host.
         cores: CPU cores of this host.
-        ranks: Wish for a total, or None.
-        per_host: Wish for ranks per host, or None.
-        origin: Where the wish for a total came from.
+        ranks: Requested total, or None.
+        per_host: Requested ranks per host, or None.
+        origin: Where the total came from.
         wanted: Ranks per host that the user's host file names, or None.
         wanted_origin: The host file.
         oversubscribe: Allow more ranks on a host than its devices or slots.
 
     Raises:
-        UsageError: The wishes do not fit on the hosts; the arithmetic and the nearest possible wish are named.
+        UsageError: The request does not fit on the hosts; the arithmetic and the nearest possible one are named.
     """
     defaults, why = (list(wanted), wanted_origin) if wanted else default_ranks(allocation, devices, cores)
     limits = _limits(allocation, devices, wanted, wanted_origin)
@@ -181,7 +181,7 @@ def _spread(ranks: int, defaults: list[int], most: list[int], limits: list[_Limi
 
     Args:
         ranks: The total.
-        defaults: Ranks per host that nobody had to ask for.
+        defaults: Ranks per host without any request.
         most: What no host may exceed; empty when nothing is in the way. It holds the total.
         limits: What would be in the way without --oversubscribe.
     """
@@ -220,8 +220,8 @@ def _no_room(scene: _Scene) -> UsageError:
         ways = [f"`-n {each * hosts}`", *([f"`--ppn {needed}`"] if needed <= least else [])]
         ways.append(f"{-(-total // each)} hosts")
     return UsageError(
-        f"cannot place {_some(total, 'rank')} (from {scene.origin}) on {_some(hosts, 'host')} with {each} each (from --ppn): "
-        f"that is room for {each * hosts}. Use {_either(ways)}."
+        f"cannot place {_some(total, 'rank')} (from {scene.origin}) on {_some(hosts, 'host')} with {each} each "
+        f"(from --ppn): that is room for {each * hosts}. Use {_either(ways)}."
     )
 
 

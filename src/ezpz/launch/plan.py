@@ -1,4 +1,4 @@
-"""The finished plan of one start: where ranks run, the line that starts them, and every variable they get, with reasons."""
+"""Hold the finished plan of one start: hosts, ranks, the line that starts them, and their variables, with reasons."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ UNKNOWN_ADDRESS, UNKNOWN_PORT = Setting("127.0.0.1", "all ranks are here"), Sett
 class LaunchPlan:
     """Everything that is decided before the first process starts; it cannot be changed.
 
-    `ezpz.launch.planning.PlanBuilder` makes one for each start. ``--dry-run``, ``--explain`` and ``--json`` print it, the
-    supervisor starts it, and ``run.json`` records it.
+    `ezpz.launch.planning.PlanBuilder` makes one for each start. ``--dry-run``, ``--explain`` and ``--json`` print it,
+    the supervisor starts it, and ``run.json`` records it.
 
     Args:
         placement: Ranks per host.
@@ -346,7 +346,7 @@ class LaunchPlan:
         return [*lines, "wait"]
 
     def _lines_by_host(self) -> list[str]:
-        """Return a line per host: the payload takes the environment from the shell where it is pasted; no secret is shown."""
+        """Return a line per host; its payload reads the environment of the shell where it is pasted: no secret is shown."""
         environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
         gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
         payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]

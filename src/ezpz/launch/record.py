@@ -1,9 +1,9 @@
-"""``run.json``: what a launch was and how it ended, in a folder of its own; docs/launch.md describes the fields.
+"""Keep ``run.json``, the record of a launch and of how it ended; docs/runs.md describes the fields.
 
     ~/.local/state/ezpz/launches/2026-11-21-191256-5f3a90c2/run.json
 
-Written when ranks have been started and again at the end, each time as a whole. Nothing here may fail a launch: what
-cannot be kept is told to the caller.
+Written when ranks have been started and again at the end, each time as a whole. Nothing here may fail a launch: the
+caller gets the reason why something could not be kept.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ class Index:
     def __init__(self) -> None:
         self._path = ""
 
-    def enter(self, launch_id: str, told: Mapping[str, Any]) -> None:
-        """Add this process's launch; without a place to write, the run goes on unlisted.
+    def enter(self, launch_id: str, entry: Mapping[str, Any]) -> None:
+        """Add this process's launch; without a place to write, the run continues unlisted.
 
         Args:
             launch_id: The launch's id.
-            told: ``started`` (seconds since 1970-01-01 UTC), ``socket``, ``command``, ``hosts``, ``world_size``, ``folder``.
+            entry: ``started`` (seconds since 1970-01-01 UTC), ``socket``, ``command``, ``hosts``, ``world_size`` and
+                ``folder``.
         """
         import json
 
         pid = os.getpid()
-        entry = {**told, "launch_id": launch_id, "pid": pid, "born": _born(pid), "place": _place()}
+        entry = {**entry, "launch_id": launch_id, "pid": pid, "born": _born(pid), "place": _place()}
         try:
             path = os.path.join(private_folder("launches"), launch_id.replace("/", "+") + ".json")
             write_whole(path, json.dumps(entry), private=True)
@@ -77,17 +78,17 @@ class Index:
             MachineError: The folder is not this user's.
         """
         folder = private_folder("launches")
-        found = []
+        entries = []
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
             entry = read_object(path) if name.endswith(".json") else {}
             if entry.get("place") != _place():
                 continue  # of another host or container with the same TMPDIR: not ours to judge
             if is_running(entry):
-                found.append(entry)
+                entries.append(entry)
             else:
                 _remove(path)
-        return sorted(found, key=lambda entry: float(entry.get("started", 0)))
+        return sorted(entries, key=lambda entry: float(entry.get("started", 0)))
 
 
 def is_running(entry: Mapping[str, Any]) -> bool:
@@ -113,7 +114,7 @@ def _born(pid: int) -> str:
 
 
 def _place() -> str:
-    """Return what tells this host's table of processes from another's."""
+    """Return a name of this host's table of processes that no other host has."""
     return f"{os.uname().nodename} {proc.link('self', 'ns/pid')}".strip()
 
 
@@ -185,7 +186,7 @@ def _made(folder: str, mode: int) -> str:
 
 
 def forget_old(folder: str) -> None:
-    """Remove all but the newest 100 folders beside a launch's own; those that run stay, and a user's own are never looked at.
+    """Remove all but the newest 100 folders beside a launch's own; those that run stay, a user's own are never read.
 
     Args:
         folder: What `launch_folder` returned.
@@ -214,7 +215,7 @@ def _may_run(folder: str) -> bool:
         return False
 
 
-def write(folder: str, told: Mapping[str, Any]) -> str:
+def write(folder: str, fields: Mapping[str, Any]) -> str:
     """Write ``run.json`` as a whole, readable by this user alone.
 
     Returns:
@@ -226,14 +227,14 @@ def write(folder: str, told: Mapping[str, Any]) -> str:
         return ""
     path = os.path.join(folder, "run.json")
     try:
-        write_whole(path, json.dumps(told, indent=1) + "\n", private=True)
+        write_whole(path, json.dumps(fields, indent=1) + "\n", private=True)
     except OSError as error:
         return f"cannot write {path}: {error.strerror}"
     return ""
 
 
 def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
-    """Return what ``run.json`` says of a launch that has begun.
+    """Return the fields of ``run.json`` for a launch that has begun.
 
     Args:
         plan: The plan, with the scheduler's name and job among its variables.
@@ -270,18 +271,18 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
     }
 
 
-def ended(told: Mapping[str, Any], code: int, when: float, *, stopped: bool = False) -> dict[str, Any]:
-    """Return what ``run.json`` says of a launch that is over.
+def ended(begun: Mapping[str, Any], code: int, when: float, *, stopped: bool = False) -> dict[str, Any]:
+    """Return the fields of ``run.json`` for a launch that is over.
 
     Args:
-        told: What `started` said, with what was learnt since.
+        begun: What `started` returned, with what was learnt since.
         code: Exit code of the launch.
         when: When it ended, in seconds since 1970-01-01 UTC.
         stopped: Whether it was ended from outside: by a signal or a limit that the user set.
     """
     state = "stopped" if stopped else "failed" if code else "finished"
-    seconds = round(when - told["started"], 3)
-    return {**told, "state": state, "ended": round(when, 3), "seconds": seconds, "exit_code": code}
+    seconds = round(when - begun["started"], 3)
+    return {**begun, "state": state, "ended": round(when, 3), "seconds": seconds, "exit_code": code}
 
 
 def failure(
@@ -297,13 +298,13 @@ def failure(
     """Return one entry for ``cause`` or ``failures``.
 
     Args:
-        text: What is said of it on stderr.
+        text: Its line on stderr.
         rank: The rank that failed, where it is known.
         host: Its host.
         pid: Its process.
         code: Its exit code, or minus the signal that killed it.
         log: Path of the file with its output.
-        words: The last that it said.
+        words: The last that it wrote.
     """
     name = None
     if code is not None and code < 0:

@@ -28,7 +28,7 @@ class Communication(NamedTuple):
     Attributes:
         settings: Variables that are set, because the user has not.
         unset: Variables that are taken away, with the reason.
-        inherited: Steering variables of the user's environment, which stay, with a note where the site advises otherwise.
+        inherited: Steering variables of the user's environment, which stay; a note where the site advises otherwise.
     """
 
     settings: Mapping[str, Setting]
@@ -44,19 +44,19 @@ def communication(
     Args:
         environ: The environment of the launcher.
         site: The machine, if it is known.
-        allocation: The job; its id stands in some values.
+        allocation: The job, whose id is part of some values.
         use_site: ``--comm-env site``; False for ``none``.
         unset: The names of ``--unset``.
     """
-    told = site if use_site else None
-    wanted = dict(told.environment) if told else {}
+    active = site if use_site else None
+    wanted = dict(active.environment) if active else {}
     taken = dict.fromkeys(unset, "--unset")
-    if told:
-        taken = {name: f"site {told.name}" for name in told.environment_unset if name in environ} | taken
+    if active:
+        taken = {name: f"site {active.name}" for name in active.environment_unset if name in environ} | taken
     settings = {
-        name: Setting(_filled(value, environ, allocation), f"site {told.name}")
+        name: Setting(_filled(value, environ, allocation), f"site {active.name}")
         for name, value in wanted.items()
-        if told and name not in environ and name not in taken
+        if active and name not in environ and name not in taken
     }
     inherited = {
         name: Setting(value, _advice(name, value, site))

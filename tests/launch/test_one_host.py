@@ -20,8 +20,8 @@ def test_the_local_flavour_binds_its_ranks(launch):
     allowed = sorted(os.sched_getaffinity(0))
     done = launch("-n", "2", "--cpu-bind", f"list:{allowed[-1]}:{allowed[0]}", *CPUS)
     assert done.returncode == 0, done.stderr
-    told = dict(json.loads(line) for line in done.stdout.splitlines())
-    assert told == {"0": [allowed[-1]], "1": [allowed[0]]}
+    answer = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert answer == {"0": [allowed[-1]], "1": [allowed[0]]}
 
 
 def test_cpus_that_this_host_has_not_are_a_note_and_no_failure(launch):
@@ -43,25 +43,28 @@ def test_torchruns_agent_serves_as_a_launcher(launch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown_words"),
     [
         ("echo a wrapper of our site", "it said 'a wrapper of our site"),
         ("exit 3", "it said ''"),
         ("sleep 300", "it said ''"),
     ],
 )
-def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(launch, clean_env, tmp_path, text, said):
+def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(
+    launch, clean_env, tmp_path, text, shown_words
+):
     folder = tmp_path / "odd"
     folder.mkdir()
     (folder / "mpiexec").write_text(
-        f'#!/bin/sh\ncase "$1" in --*) {text}; exit ;; esac\nshift 4; exec env PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 "$@"\n'
+        f'#!/bin/sh\ncase "$1" in --*) {text}; exit ;; esac\n'
+        'shift 4; exec env PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 "$@"\n'
     )
     (folder / "mpiexec").chmod(0o755)
     env = {**clean_env, "PATH": f"{folder}:{clean_env['PATH']}"}
     begin = time.monotonic()
     done = launch("-n", "1", "true", env=env)
     assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
-    assert said in done.stderr
+    assert shown_words in done.stderr
     assert "launch --flavour NAME" in done.stderr
     assert time.monotonic() - begin < 30  # two questions of five seconds
     if "sleep" not in text:
@@ -69,10 +72,10 @@ def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(la
         assert (named.returncode, len(shown(named.stdout))) == (0, 1), named.stderr
 
 
-def test_what_the_site_advises_against_is_told(launch, clean_env, tmp_path):
+def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     env = {**clean_env, "TACC_SYSTEM": "vista"}
     done = launch("-n", "1", "--explain", "true", env=env)
     assert "site vista advises ibrun, which ezpz does not start; local is used" in done.stdout
     env = {**clean_env, "NERSC_HOST": "perlmutter"}
-    told = json.loads(launch("-n", "1", "--launcher-args", "--gpus-per-task=1", "--json", "true", env=env).stdout)
-    assert "site perlmutter advises against --gpus-per-task=1 (from --launcher-args)" in told["notes"]
+    answer = json.loads(launch("-n", "1", "--launcher-args", "--gpus-per-task=1", "--json", "true", env=env).stdout)
+    assert "site perlmutter advises against --gpus-per-task=1 (from --launcher-args)" in answer["notes"]
