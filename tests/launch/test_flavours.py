@@ -1,4 +1,4 @@
-"""Golden lines: what every flavour writes for one host, many, uneven blocks, a subset, and the sites' documented cases."""
+"""Golden lines of every flavour: one host, many, uneven blocks, a subset, and the sites' documented cases."""
 
 import os
 import shlex

@@ -28,18 +28,18 @@ def test_a_site_names_hosts_by_its_own_rule_and_a_name_that_is_unknown_here_is_t
     site = Site("toy", "pbs", recognise=Recognise(), address="{ip}")
     assert choose_address(OTHERS, {}, site)[:2] == ("192.0.2.7", "first host")
     site = Site("toy", "pbs", recognise=Recognise(), address="{short}.hsn.invalid")
-    told = choose_address(OTHERS, {}, site)
-    assert told.address == "192.0.2.7"
-    assert "192.hsn.invalid, as site toy names it, does not resolve here" in told.note
+    address = choose_address(OTHERS, {}, site)
+    assert address.address == "192.0.2.7"
+    assert "192.hsn.invalid, as site toy names it, does not resolve here" in address.note
 
 
-@pytest.mark.parametrize("wish", ["localhost", "127.0.0.1", "::1"])
-def test_loopback_for_several_hosts_is_refused(wish):
+@pytest.mark.parametrize("value", ["localhost", "127.0.0.1", "::1"])
+def test_loopback_for_several_hosts_is_refused(value):
     with pytest.raises(UsageError, match=r"MASTER_ADDR.*2 hosts from 192.0.2.7 on.*unset MASTER_ADDR"):
-        choose_address(OTHERS, {"MASTER_ADDR": wish}, None)
+        choose_address(OTHERS, {"MASTER_ADDR": value}, None)
 
 
-def test_a_first_host_that_nobody_knows_is_refused():
+def test_a_first_host_that_is_unknown_is_refused():
     with pytest.raises(LaunchError, match=r"no address of nosuch\.invalid .*export MASTER_ADDR"):
         choose_address(Placement(("nosuch.invalid", "192.0.2.8"), (1, 1), "--hosts"), {}, None)
 
@@ -47,9 +47,9 @@ def test_a_first_host_that_nobody_knows_is_refused():
 def test_a_host_that_is_none_of_the_jobs_need_not_know_their_names():
     placement = Placement(("nosuch.invalid", "other.invalid"), (1, 1), "-n")
     site = Site("toy", "pbs", recognise=Recognise(), address="{short}.hsn.invalid")
-    told = choose_address(placement, {}, site, must_know=False)
-    assert told.address == "nosuch.hsn.invalid"
-    assert "nosuch.hsn.invalid is unknown on this host" in told.note
+    address = choose_address(placement, {}, site, must_know=False)
+    assert address.address == "nosuch.hsn.invalid"
+    assert "nosuch.hsn.invalid is unknown on this host" in address.note
 
 
 def test_the_port_on_this_host_is_held_and_rank_0_can_still_listen_on_it():
@@ -75,10 +75,10 @@ def test_a_users_port_that_is_taken_names_its_holder():
     assert (chosen, origin) == (port, "MASTER_PORT")
 
 
-@pytest.mark.parametrize("wish", ["x", "0", "65536", "-1"])
-def test_what_is_no_port_is_refused(wish):
+@pytest.mark.parametrize("value", ["x", "0", "65536", "-1"])
+def test_what_is_no_port_is_refused(value):
     with pytest.raises(UsageError, match="MASTER_PORT"):
-        choose_port(HERE, {"MASTER_PORT": wish})
+        choose_port(HERE, {"MASTER_PORT": value})
 
 
 def test_on_another_host_a_port_is_named_and_cannot_be_held():

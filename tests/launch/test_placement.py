@@ -48,7 +48,7 @@ def test_the_default_number_of_ranks(allocation, devices, cores, expected):
 
 
 @pytest.mark.parametrize(
-    ("allocation", "devices", "wishes", "expected"),
+    ("allocation", "devices", "options", "expected"),
     [
         (hosts(2), GPU4, {"ranks": 6}, (4, 2)),
         (hosts(2), GPU4, {"ranks": 3}, (3,)),
@@ -65,14 +65,14 @@ def test_the_default_number_of_ranks(allocation, devices, cores, expected):
         (hosts(2, (8, 8), 10), CPU, {"ranks": 9}, (8, 1)),
     ],
 )
-def test_wishes_fill_hosts_in_order(allocation, devices, wishes, expected):
-    placement = place(allocation, devices, 2, **wishes)
+def test_requests_fill_hosts_in_order(allocation, devices, options, expected):
+    placement = place(allocation, devices, 2, **options)
     assert placement.counts == expected
     assert placement.hosts == allocation.hosts[: len(expected)]
 
 
 @pytest.mark.parametrize(
-    ("devices", "wanted", "wishes", "expected"),
+    ("devices", "wanted", "options", "expected"),
     [
         (GPU4, (2, 1), {}, (2, 1)),
         (GPU4, (2, 1), {"ranks": 2}, (2,)),
@@ -85,14 +85,14 @@ def test_wishes_fill_hosts_in_order(allocation, devices, wishes, expected):
         (GPU4, (8, 8), {"ranks": 10, "oversubscribe": True}, (8, 2)),
     ],
 )
-def test_slots_of_a_host_file_are_the_users_own_wish(devices, wanted, wishes, expected):
-    placement = place(laptop(2), devices, 2, wanted=wanted, wanted_origin=FILE, **wishes)
+def test_slots_of_a_host_file_are_the_users_own_request(devices, wanted, options, expected):
+    placement = place(laptop(2), devices, 2, wanted=wanted, wanted_origin=FILE, **options)
     assert placement.counts == expected
-    assert placement.origin == ("--ppn" if "per_host" in wishes else "-n" if "ranks" in wishes else FILE)
+    assert placement.origin == ("--ppn" if "per_host" in options else "-n" if "ranks" in options else FILE)
 
 
 @pytest.mark.parametrize(
-    ("allocation", "devices", "wishes", "text"),
+    ("allocation", "devices", "options", "text"),
     [
         pytest.param(
             laptop(),
@@ -192,14 +192,14 @@ def test_slots_of_a_host_file_are_the_users_own_wish(devices, wanted, wishes, ex
         ),
     ],
 )
-def test_an_impossible_wish_shows_the_arithmetic_and_the_nearest_one(allocation, devices, wishes, text):
+def test_an_impossible_request_shows_the_arithmetic_and_the_nearest_one(allocation, devices, options, text):
     with pytest.raises(UsageError) as caught:
-        place(allocation, devices, 2, **wishes)
+        place(allocation, devices, 2, **options)
     assert str(caught.value) == text
 
 
 @pytest.mark.parametrize(
-    ("allocation", "devices", "wishes", "expected"),
+    ("allocation", "devices", "options", "expected"),
     [
         (hosts(2), GPU4, {"ranks": 12}, (6, 6)),
         (hosts(2), GPU4, {"ranks": 9}, (5, 4)),
@@ -208,22 +208,22 @@ def test_an_impossible_wish_shows_the_arithmetic_and_the_nearest_one(allocation,
         (hosts(2, (4, 4), 8), CPU, {"per_host": 6}, (6, 6)),
     ],
 )
-def test_a_host_may_be_oversubscribed_on_wish(allocation, devices, wishes, expected):
+def test_a_host_may_be_oversubscribed_on_request(allocation, devices, options, expected):
     with pytest.raises(UsageError, match="--oversubscribe"):
-        place(allocation, devices, 64, **wishes)
-    placement = place(allocation, devices, 64, oversubscribe=True, **wishes)
+        place(allocation, devices, 64, **options)
+    placement = place(allocation, devices, 64, oversubscribe=True, **options)
     assert (placement.counts, placement.oversubscribed) == (expected, True)
 
 
 @pytest.mark.parametrize(
-    ("allocation", "devices", "cores", "wishes", "expected"),
+    ("allocation", "devices", "cores", "options", "expected"),
     [
         (hosts(2), GPU4, 64, {}, False),
         (hosts(2, (4, 4)), GPU4, 2, {}, False),
         (hosts(2, (1, 1)), GPU4, 64, {}, True),  # allowed, but beyond the slots that a launcher counts
         (hosts(2, (8, 8)), CPU, 64, {"ranks": 16}, False),
         (laptop(), CPU, 4, {"ranks": 4}, False),
-        (laptop(), CPU, 4, {"ranks": 5}, True),  # allowed: nobody granted anything
+        (laptop(), CPU, 4, {"ranks": 5}, True),  # allowed: no slots are granted
         (laptop(), CPU, 4, {"wanted": (8,)}, False),
         (hosts(1, (1,)), GPU4, 64, {"wanted": (4,)}, True),  # a scheduler's slots are what its launcher counts
         (hosts(1, (4,)), CPU, 64, {"wanted": (8,), "oversubscribe": True}, True),
@@ -231,8 +231,8 @@ def test_a_host_may_be_oversubscribed_on_wish(allocation, devices, wishes, expec
         (laptop(), GPU4, 64, {"wanted": (8,), "oversubscribe": True}, True),
     ],
 )
-def test_a_placement_says_whether_launchers_that_count_must_be_told(allocation, devices, cores, wishes, expected):
-    assert place(allocation, devices, cores, **wishes).oversubscribed is expected
+def test_a_placement_says_whether_launchers_that_count_need_an_option(allocation, devices, cores, options, expected):
+    assert place(allocation, devices, cores, **options).oversubscribed is expected
 
 
 def test_cpus_are_those_of_the_smallest_host_in_use():
@@ -258,8 +258,8 @@ def scenes(draw):
     size = len(allocation.hosts)
     wanted = draw(st.none() | st.lists(st.integers(1, 9), min_size=size, max_size=size).map(tuple))
     devices = draw(st.integers(0, 5).map(lambda count: Devices(count, "cuda" if count else "cpu", "DEVICES")))
-    wishes = {"ranks": draw(COUNTS), "per_host": draw(COUNTS), "wanted": wanted}
-    return allocation, devices, draw(st.integers(1, 16)), wishes
+    options = {"ranks": draw(COUNTS), "per_host": draw(COUNTS), "wanted": wanted}
+    return allocation, devices, draw(st.integers(1, 16)), options
 
 
 def most(allocation, devices, wanted, index):
@@ -273,40 +273,40 @@ def most(allocation, devices, wanted, index):
 
 @given(scenes(), st.booleans())
 def test_every_placement_is_the_wish_in_blocks_within_the_limits(scene, oversubscribe):
-    allocation, devices, cores, wishes = scene
+    allocation, devices, cores, options = scene
     try:
-        placement = place(allocation, devices, cores, oversubscribe=oversubscribe, **wishes)
+        placement = place(allocation, devices, cores, oversubscribe=oversubscribe, **options)
     except UsageError:
         return
     counts = placement.counts
     assert placement.hosts == allocation.hosts[: len(counts)]
     assert min(counts) > 0
-    if wishes["ranks"]:
-        assert sum(counts) == placement.world_size == wishes["ranks"]
-    if wishes["per_host"]:
-        assert set(counts[:-1]) <= {wishes["per_host"]}
-        assert counts[-1] <= wishes["per_host"]
+    if options["ranks"]:
+        assert sum(counts) == placement.world_size == options["ranks"]
+    if options["per_host"]:
+        assert set(counts[:-1]) <= {options["per_host"]}
+        assert counts[-1] <= options["per_host"]
     if not oversubscribe:
-        assert all(count <= most(allocation, devices, wishes["wanted"], place) for place, count in enumerate(counts))
+        assert all(count <= most(allocation, devices, options["wanted"], place) for place, count in enumerate(counts))
 
 
 @given(scenes())
 def test_what_is_refused_is_impossible_and_what_is_advised_is_possible(scene):
-    allocation, devices, cores, wishes = scene
+    allocation, devices, cores, options = scene
     try:
-        place(allocation, devices, cores, **wishes)
+        place(allocation, devices, cores, **options)
     except UsageError as error:
         text = str(error)
     else:
         return
     assert "\n" not in text
-    room = sum(most(allocation, devices, wishes["wanted"], index) for index in range(len(allocation.hosts)))
-    if wishes["per_host"] is None and wishes["ranks"]:
-        assert wishes["ranks"] > room
+    room = sum(most(allocation, devices, options["wanted"], index) for index in range(len(allocation.hosts)))
+    if options["per_host"] is None and options["ranks"]:
+        assert options["ranks"] > room
     advised = re.findall(r"`(-n|--ppn) (\d+)`( without --ppn)?", text)
     assert advised, text
     for option, number, alone in advised:
-        changed = {**wishes, {"-n": "ranks", "--ppn": "per_host"}[option]: int(number)}
+        changed = {**options, {"-n": "ranks", "--ppn": "per_host"}[option]: int(number)}
         if alone:
             changed["per_host"] = None
         assert sum(place(allocation, devices, cores, **changed).counts) <= room
@@ -314,13 +314,13 @@ def test_what_is_refused_is_impossible_and_what_is_advised_is_possible(scene):
 
 @given(scenes())
 def test_oversubscription_lifts_every_limit_but_the_users_own_arithmetic(scene):
-    allocation, devices, cores, wishes = scene
-    ranks, per_host = wishes["ranks"], wishes["per_host"]
+    allocation, devices, cores, options = scene
+    ranks, per_host = options["ranks"], options["per_host"]
     if ranks and per_host and ranks > per_host * len(allocation.hosts):
         with pytest.raises(UsageError, match=r"\(from --ppn\): that is room for"):
-            place(allocation, devices, cores, oversubscribe=True, **wishes)
+            place(allocation, devices, cores, oversubscribe=True, **options)
     else:
-        placement = place(allocation, devices, cores, oversubscribe=True, **wishes)
+        placement = place(allocation, devices, cores, oversubscribe=True, **options)
         assert placement.world_size == (ranks or placement.world_size)
 
 
@@ -339,8 +339,8 @@ def test_ten_thousand_hosts_are_placed_or_refused_in_no_time():
     begin = time.monotonic()
     assert place(allocation, devices, 208).world_size == 120_000
     assert place(allocation, CPU, 208, ranks=60_000).world_size == 60_000
-    for wishes in ({"ranks": 120_001}, {"per_host": 13}, {"ranks": 99_999_999, "per_host": 2}):
+    for options in ({"ranks": 120_001}, {"per_host": 13}, {"ranks": 99_999_999, "per_host": 2}):
         with pytest.raises(UsageError) as caught:
-            place(allocation, CPU, 208, **wishes)
+            place(allocation, CPU, 208, **options)
         assert len(str(caught.value)) < 400
     assert time.monotonic() - begin < 1

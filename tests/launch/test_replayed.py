@@ -1,5 +1,7 @@
-"""PALS and Flux, which no machine here has: programs on PATH that answer as their pages say, record what they are told, and start
-the ranks with the variables that the real ones set."""
+"""PALS and Flux, which no machine here has, replayed by programs on PATH.
+
+They answer as their pages say, record their options, and start the ranks with the variables that the real ones set.
+"""
 
 import json
 import sys
@@ -17,13 +19,13 @@ if words == ["--help"]:
     print("Usage: mpiexec [OPTIONS] ... --cpu-bind KEYWORD --depth N --no-vni --line-buffer --envall")
     sys.exit(0)
 takes = {{"-n", "--ppn", "--hostfile", "--cpu-bind"}}
-told, index = {{}}, 0
+options, index = {{}}, 0
 while words[index].startswith("-"):
-    told[words[index]] = words[index + 1] if words[index] in takes else ""
+    options[words[index]] = words[index + 1] if words[index] in takes else ""
     index += 2 if words[index] in takes else 1
-told["hosts"] = open(told["--hostfile"]).read().split()
-json.dump({{"told": told, "environ": dict(os.environ)}}, open("told.json", "w"))
-size, ppn = int(told["-n"]), int(told["--ppn"])
+options["hosts"] = open(options["--hostfile"]).read().split()
+json.dump({{"options": options, "environ": dict(os.environ)}}, open("line.json", "w"))
+size, ppn = int(options["-n"]), int(options["--ppn"])
 ranks = []
 for rank in range(size):
     here = min(ppn, size - rank // ppn * ppn)
@@ -42,9 +44,9 @@ assert words[0] == "run", words
 index = 1
 while words[index].startswith("-"):
     index += 2 if words[index] == "-o" else 1
-told = dict(word.partition("=")[::2] for word in words[1:index] if word.startswith("--"))
-json.dump({{"told": told}}, open("told.json", "w"))
-size, hosts = int(told["--ntasks"]), int(told["--nodes"])
+options = dict(word.partition("=")[::2] for word in words[1:index] if word.startswith("--"))
+json.dump({{"options": options}}, open("line.json", "w"))
+size, hosts = int(options["--ntasks"]), int(options["--nodes"])
 ranks = []
 for rank in range(size):
     env = {{"FLUX_TASK_RANK": str(rank), "FLUX_TASK_LOCAL_ID": str(rank % (size // hosts)), "FLUX_JOB_SIZE": str(size)}}
@@ -77,12 +79,12 @@ def test_pals_gets_the_documented_line_and_its_ranks_know_who_they_are(machine, 
     assert "PALS launcher" in done.stderr
     assert "site aurora" in done.stderr
 
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert (told["told"]["-n"], told["told"]["--ppn"]) == ("6", "4")
-    assert told["told"]["--cpu-bind"] == "list:4-7:8-11:12-15:16-19"
-    assert told["told"]["hosts"] == ["x4000c0s0b0n0", "x4000c0s1b0n0"]
-    assert told["environ"]["CCL_KVS_MODE"] == "mpi"
-    assert told["environ"]["ZE_FLAT_DEVICE_HIERARCHY"] == "FLAT"
+    line = json.loads((tmp_path / "line.json").read_text())
+    assert (line["options"]["-n"], line["options"]["--ppn"]) == ("6", "4")
+    assert line["options"]["--cpu-bind"] == "list:4-7:8-11:12-15:16-19"
+    assert line["options"]["hosts"] == ["x4000c0s0b0n0", "x4000c0s1b0n0"]
+    assert line["environ"]["CCL_KVS_MODE"] == "mpi"
+    assert line["environ"]["ZE_FLAT_DEVICE_HIERARCHY"] == "FLAT"
 
     ranks = shown(done.stdout)
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE")
@@ -108,11 +110,11 @@ def test_the_sites_environment_can_be_left_out_and_single_variables_too(machine,
     env = machine("mpiexec", PALS, **job)
     done = launch("--ppn", "1", "--comm-env", "none", "--unset", "CCL_X", "--cpu-bind", "none", "true", env=env)
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["told"]["--cpu-bind"] == "none"
-    assert "CCL_ATL_TRANSPORT" not in told["environ"]
-    assert "CCL_X" not in told["environ"]
-    assert told["environ"]["CCL_KVS_MODE"] == "mine"
+    line = json.loads((tmp_path / "line.json").read_text())
+    assert line["options"]["--cpu-bind"] == "none"
+    assert "CCL_ATL_TRANSPORT" not in line["environ"]
+    assert "CCL_X" not in line["environ"]
+    assert line["environ"]["CCL_KVS_MODE"] == "mine"
     text = launch("--ppn", "1", "--explain", "true", env=env).stdout
     assert "CCL_KVS_MODE  mine  [your environment; site aurora advises 'mpi']" in text
 
@@ -122,7 +124,7 @@ def test_flux_starts_the_tasks_of_its_own_instance(machine, launch, tmp_path):
     done = launch(*SHOW, env=env)
     assert done.returncode == 0, done.stderr
     assert "flux launcher (flux of Flux job f2Xk)" in done.stderr
-    told = json.loads((tmp_path / "told.json").read_text())["told"]
-    assert told == {"--nodes": "2", "--ntasks": "4", "--requires": "host:n01,n02"}
+    options = json.loads((tmp_path / "line.json").read_text())["options"]
+    assert options == {"--nodes": "2", "--ntasks": "4", "--requires": "host:n01,n02"}
     ranks = [(environ["RANK"], environ["LOCAL_RANK"], environ["GROUP_RANK"]) for environ, *_ in shown(done.stdout)]
     assert ranks == [("0", "0", "0"), ("1", "1", "0"), ("2", "0", "1"), ("3", "1", "1")]

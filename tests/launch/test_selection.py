@@ -35,15 +35,15 @@ def hostfile(tmp_path):
     return write
 
 
-def error(allocation, wishes, named=None):
+def error(allocation, options, named=None):
     with pytest.raises(UsageError) as caught:
-        select(allocation, wishes, named)
+        select(allocation, options, named)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "numbers", "origin"),
+    ("options", "numbers", "origin"),
     [
         (LaunchOptions(), [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
         (LaunchOptions(hosts=("n03", "n01")), [3, 1], "--hosts"),
@@ -62,8 +62,8 @@ def error(allocation, wishes, named=None):
         ),
     ],
 )
-def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_spelling(wishes, numbers, origin):
-    chosen, wanted, _ = select(JOB, wishes)
+def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_spelling(options, numbers, origin):
+    chosen, wanted, _ = select(JOB, options)
     assert chosen.hosts == tuple(f"n{number:02d}.cluster" for number in numbers)
     assert (chosen.slots, chosen.cpus) == (tuple(numbers), tuple(8 * number for number in numbers))
     assert chosen.tasks == sum(numbers)
@@ -93,7 +93,7 @@ def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
 
 
 @pytest.mark.parametrize(
-    ("allocation", "wishes", "words"),
+    ("allocation", "options", "words"),
     [
         (
             JOB,
@@ -133,8 +133,8 @@ def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
         (HERE, LaunchOptions(nhosts=2), ("1 from the host name", "name more with `--hosts LIST` or `--hostfile FILE`")),
     ],
 )
-def test_an_impossible_choice_says_what_there_is(allocation, wishes, words):
-    text = error(allocation, wishes)
+def test_an_impossible_choice_says_what_there_is(allocation, options, words):
+    text = error(allocation, options)
     assert all(word in text for word in words), text
 
 
@@ -151,17 +151,17 @@ def test_an_impossible_choice_says_what_there_is(allocation, wishes, words):
 )
 def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(hostfile, text, hosts, wanted):
     named = hostfile(text)
-    found = select(JOB, LaunchOptions(hostfile=named.path), named)
-    assert found.allocation.hosts == tuple(f"n{number:02d}.cluster" for number in hosts)
-    assert found.allocation.slots == hosts  # still what the scheduler granted
-    assert (found.wanted, found.wanted_origin) == (wanted, f"--hostfile {named.path}" if wanted else "")
+    result = select(JOB, LaunchOptions(hostfile=named.path), named)
+    assert result.allocation.hosts == tuple(f"n{number:02d}.cluster" for number in hosts)
+    assert result.allocation.slots == hosts  # still what the scheduler granted
+    assert (result.wanted, result.wanted_origin) == (wanted, f"--hostfile {named.path}" if wanted else "")
 
 
 def test_slots_of_a_file_stay_with_their_hosts(hostfile):
     named = hostfile("a:1\nb:2\nc:3\n")
-    found = select(HERE, LaunchOptions(exclude=("b",)), named)
-    assert (found.allocation.hosts, found.wanted) == (("a", "c"), (1, 3))
-    assert found.allocation.origin["hosts"] == f"--hostfile {named.path}, --exclude b"
+    result = select(HERE, LaunchOptions(exclude=("b",)), named)
+    assert (result.allocation.hosts, result.wanted) == (("a", "c"), (1, 3))
+    assert result.allocation.origin["hosts"] == f"--hostfile {named.path}, --exclude b"
 
 
 def test_a_stranger_in_a_host_file_is_named_with_its_line(hostfile):
@@ -182,14 +182,14 @@ NAMES = [f"n{index}" for index in range(6)]
 def test_a_choice_keeps_order_and_facts_or_is_an_error(granted, hosts, exclude, nhosts):
     slots = tuple(int(name[1:]) + 1 for name in granted)
     job = Allocation("pbs", "1", tuple(granted), slots=slots, cpus=slots)
-    wished = hosts or granted
-    expected = [name for name in wished if name not in exclude][:nhosts]
-    bad = not {*wished, *exclude} <= set(granted) or not expected or len(expected) < (nhosts or 1)
-    wishes = LaunchOptions(hosts=tuple(hosts) if hosts else None, exclude=tuple(exclude), nhosts=nhosts)
+    wanted = hosts or granted
+    expected = [name for name in wanted if name not in exclude][:nhosts]
+    bad = not {*wanted, *exclude} <= set(granted) or not expected or len(expected) < (nhosts or 1)
+    options = LaunchOptions(hosts=tuple(hosts) if hosts else None, exclude=tuple(exclude), nhosts=nhosts)
     if bad:
-        error(job, wishes)
+        error(job, options)
         return
-    chosen = select(job, wishes).allocation
+    chosen = select(job, options).allocation
     assert list(chosen.hosts) == expected
     assert chosen.slots == chosen.cpus == tuple(int(name[1:]) + 1 for name in expected)
 
@@ -206,9 +206,9 @@ def test_the_option_outranks_every_count_and_is_the_origin():
 
 
 def test_notes_name_the_option_and_not_the_variable_that_the_user_never_set():
-    found = count(3, {"CUDA_VISIBLE_DEVICES": "0"})
-    assert any("--devices-per-host 3 tells 3" in note for note in found.notes), found.notes
-    assert "EZPZ_NGPU_PER_HOST" not in "".join(found.notes)
+    result = count(3, {"CUDA_VISIBLE_DEVICES": "0"})
+    assert any("--devices-per-host 3 tells 3" in note for note in result.notes), result.notes
+    assert "EZPZ_NGPU_PER_HOST" not in "".join(result.notes)
     more = count(1, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert any("(leave it out for all)" in note for note in more.notes), more.notes
 
@@ -230,10 +230,12 @@ SLURM = {
 
 
 def test_from_wishes_to_a_placement():
-    found = survey(LaunchOptions(exclude=("n02",), devices_per_host=3), SLURM)
-    assert (found.placement.hosts, found.placement.counts) == (("n01", "n03"), (3, 3))
-    assert found.placement.oversubscribed  # of Slurm's one slot: devices decide, but launchers that count must be told
-    assert found.placement.origin == "one per device (--devices-per-host)"
+    result = survey(LaunchOptions(exclude=("n02",), devices_per_host=3), SLURM)
+    assert (result.placement.hosts, result.placement.counts) == (("n01", "n03"), (3, 3))
+    assert (
+        result.placement.oversubscribed
+    )  # of Slurm's one slot: devices decide, but launchers that count need an option
+    assert result.placement.origin == "one per device (--devices-per-host)"
     with pytest.raises(UsageError, match=r"4 ranks \(from --ppn\) on n02: it has 3 devices \(--devices-per-host\)"):
         survey(LaunchOptions(hosts=("n02",), devices_per_host=3, per_host=4), SLURM)
     assert survey(
@@ -243,9 +245,9 @@ def test_from_wishes_to_a_placement():
 
 def test_a_host_file_names_ranks_besides_the_devices(tmp_path):
     (tmp_path / "hosts").write_text("n03 slots=2\nn01 slots=1\n")
-    found = survey(LaunchOptions(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
-    assert (found.placement.hosts, found.placement.counts) == (("n03", "n01"), (2, 1))
-    assert found.placement.origin == f"--hostfile {tmp_path}/hosts"
+    result = survey(LaunchOptions(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
+    assert (result.placement.hosts, result.placement.counts) == (("n03", "n01"), (2, 1))
+    assert result.placement.origin == f"--hostfile {tmp_path}/hosts"
     (tmp_path / "hosts").write_text("n03 slots=5\n")
     with pytest.raises(UsageError, match=r"5 ranks \(from --hostfile .*hosts\) on n03: it has 4 devices"):
         survey(LaunchOptions(hostfile=str(tmp_path / "hosts"), devices_per_host=4), SLURM)
