@@ -1,20 +1,35 @@
-"""Command lines whose mistakes are one line that names what is near."""
+"""Read the command lines of verbs and trainers from tables of options; help and one-line errors come from them."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import textwrap
 from argparse import ArgumentTypeError
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ezpz.errors import UsageError, did_you_mean
+from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from argparse import Namespace
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Option = tuple[tuple[str, ...], dict[str, Any]]  # names, and argparse's keywords; `group` is the title above it
+
+__all__ = [
+    "Parser",
+    "non_negative_float",
+    "non_negative_int",
+    "option",
+    "positive_float",
+    "positive_int",
+    "ratio",
+    "run_verb",
+    "whole_number",
+]
 
 
-# Numbers on a command line, as `type=` of an argparse option: what is out of range is refused with the reason.
+# Numbers on a command line, as `type=` of an option: what is out of range is refused with the reason.
 
 
 def positive_int(text: str) -> int:
@@ -33,6 +48,19 @@ def non_negative_int(text: str) -> int:
         ArgumentTypeError: It is none.
     """
     return _whole(text, 0)
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a function that reads a whole number between two bounds, both included."""
+
+    def read(text: str) -> int:
+        if most is None:
+            return _whole(text, least)
+        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+            raise ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 def positive_float(text: str) -> float:
@@ -87,62 +115,93 @@ def _finite(text: str, wanted: str) -> float:
     return number
 
 
-# The command line of a verb: what is wrong with it is one line, as with every other error.
+# The parser of every command line.
+
+_SOURCE = "(from the command line)"
 
 
-class VerbParser(argparse.ArgumentParser):
-    """A parser that raises; its verb explains itself."""
+def option(*names: str, **keywords: Any) -> Option:
+    """Return one row of an option table: names, then the keywords of `argparse.ArgumentParser.add_argument`.
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog=prog, add_help=False, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(f"{message} (from the command line). Run `{self.prog} --help` for the options.")
-
-
-__all__ = [
-    "Parser",
-    "VerbParser",
-    "non_negative_float",
-    "non_negative_int",
-    "positive_float",
-    "positive_int",
-    "ratio",
-]
+    ``group="title"`` puts the option under a title of its own in the help.
+    """
+    return names, keywords
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are `UsageError`, and whose abbreviations are off.
+    """An ArgumentParser that is filled from a table, raises `UsageError` and knows what is near a mistyped option.
 
     Attributes:
-        presets: Name of a preset to the values that it gives to options, by their names in the namespace.
-        expected: What a word may be, for errors.
+        expected: What a word may be, for errors; as the usage says by default.
+        expected_option: The same of an option; one of the table by default.
     """
 
-    expected = "options, which begin with --"
+    expected = ""
+    expected_option = ""
 
-    def __init__(self, prog: str, description: str, presets: Mapping[str, Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        prog: str,
+        description: str,
+        *,
+        options: Iterable[Option] = (),
+        usage: str = "[options]",
+        epilog: str = "",
+        command: str = "",
+        width: int = 79,
+        allow_abbrev: bool = True,
+    ) -> None:
+        """Make a parser.
+
+        Args:
+            prog: Name of the program.
+            description: What the program does; paragraphs that are too wide are wrapped.
+            options: The table, rows of `option`.
+            usage: What follows the command in the first line of the help.
+            epilog: What follows the options: exit codes, examples.
+            command: What is typed to start the program; ``prog`` by default.
+            width: Columns of the help.
+            allow_abbrev: Whether ``--outp`` may stand for ``--output``.
+        """
+        self.command = command or prog
         super().__init__(
             prog=prog,
-            usage=f"[launch] python3 -m {prog} [OPTION ...]",
-            description=f"{description}\n\nOptions may be spelled with _ or -: --data_dir, --data-dir.",
-            epilog=_describe_presets(presets),
-            formatter_class=_Help,
-            allow_abbrev=False,
+            usage=f"{self.command} {usage}".replace("%", "%%"),
+            description=description,
+            epilog=epilog,
+            formatter_class=lambda prog: _Help(prog, max_help_position=24 if width < 100 else 34, width=width),
+            allow_abbrev=allow_abbrev,
         )
-        self.presets = presets
+        self._positionals.title = "arguments"
         self._by_title: dict[str, Any] = {}
+        self.add(options)
+
+    def add(self, options: Iterable[Option]) -> None:
+        """Add the rows of a table."""
+        for names, keywords in options:
+            title = keywords.get("group")
+            given = {name: value for name, value in keywords.items() if name != "group"}
+            (self.group(title) if title else self).add_argument(*names, **given)
 
     def group(self, title: str) -> Any:
         """Return the group of options with this title, made when it is asked for first."""
         if title not in self._by_title:
             self._by_title[title] = self.add_argument_group(title)
         return self._by_title[title]
+
+    def read(self, argv: Sequence[str]) -> Namespace:
+        """Return what a verb's command line says; options and other words may alternate.
+
+        Raises:
+            UsageError: Something in it is wrong.
+            SystemExit: After ``--help``, with 0.
+        """
+        if any(action.nargs == argparse.REMAINDER for action in self._actions):  # another program's words follow
+            options, rest = self.parse_known_args(list(argv))
+        else:
+            options, rest = self.parse_known_intermixed_args(list(argv))
+        self.refuse_unknown(rest)
+        return options
 
     def known(self) -> dict[str, str]:
         """Return every option's name as it was registered, by its spelling with ``_`` alone."""
@@ -161,10 +220,10 @@ class Parser(argparse.ArgumentParser):
         return self._nearest(name, self.known())
 
     def _nearest(self, name: str, known: Mapping[str, str]) -> str:
-        near = did_you_mean(f"__{name.removeprefix('--').replace('-', '_')}", known)
-        for spelling, option in known.items():
-            near = near.replace(f" {spelling}?", f" {option}?")
-        return near
+        """Return the question for the nearest of some options, given by their spelling with ``_`` alone."""
+        plain = {spelling.removeprefix("__"): shown for spelling, shown in known.items()}
+        near = nearest(name.lstrip("-").replace("-", "_"), plain)
+        return f" Did you mean {plain[near[0]]}?" if near else ""
 
     def refuse_unknown(self, words: Sequence[str]) -> None:
         """Refuse words that no option takes.
@@ -176,9 +235,15 @@ class Parser(argparse.ArgumentParser):
             name, equals, _ = word.partition("=")
             near = self.near_option(name)
             if name.startswith("-"):
-                self.error(f"unknown option {name} (from the command line); expected one of this trainer.{near}")
+                expected = self.expected_option or f"one of {', '.join(self._shown())}"
+                self.error(f"unknown option {name} {_SOURCE}; expected {expected}.{near}")
             near = near if equals else ""
-            self.error(f"unknown word {name!r} (from the command line); expected {self.expected}.{near}")
+            self.error(f"unknown word {name!r} {_SOURCE}; expected {self.expected or f'`{self.usage}`'}.{near}")
+
+    def _shown(self) -> list[str]:
+        """Return the longest spelling of every option that the help shows."""
+        shown = (action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS)
+        return [max(action.option_strings, key=len) for action in shown]
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.
@@ -186,41 +251,52 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: Always.
         """
-        found = message.removeprefix("argument ")
-        whole = found if "(from " in found else f"{found} (from the command line)."
-        raise UsageError(f"{whole} python3 -m {self.prog} --help explains every option.")
+        text = message.removeprefix("argument ").replace(" with argument ", " with ")
+        whole = text if "(from " in text else f"{text} {_SOURCE}."
+        raise UsageError(f"{whole} Run `{self.command} --help` for the options.")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
+            name = action.option_strings[0] if action.option_strings else action.metavar
             names = [str(choice) for choice in action.choices]
             raise UsageError(
-                f"unknown {action.option_strings[0]} {str(value)!r} (from the command line); expected one of "
+                f"unknown {name} {str(value)!r} {_SOURCE}; expected one of "
                 f"{', '.join(names)}.{did_you_mean(str(value), names)}"
             )
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Wide lines, and the default behind every text that does not name one itself."""
-
-    def __init__(self, prog: str, **more: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 34, "width": 120, **more})
+    """Wrap paragraphs that are too wide, and show the default behind every text that does not name one itself."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = action.help
-        silent = action.default in {None, "", argparse.SUPPRESS} or isinstance(action.default, bool)
+        silent = action.default in (None, "", argparse.SUPPRESS) or isinstance(action.default, (bool, list))
         return text if text is None or silent else f"{text} (%(default)s)"
 
-
-def _describe_presets(presets: Mapping[str, Mapping[str, object]]) -> str:
-    lines = [
-        line
-        for name, values in presets.items()
-        for line in wrap(
-            " ".join(f"{key}={value}" for key, value in values.items()),
-            width=120,
-            initial_indent=f"  {name:8} ",
-            subsequent_indent=" " * 11,
-            break_on_hyphens=False,
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            textwrap.fill(part, width, break_on_hyphens=False) if max(map(len, part.split("\n"))) > width else part
+            for part in super()._fill_text(text, width, indent).split("\n\n")
         )
-    ]
-    return "\n".join(["presets (what is typed stands above them):", *lines]) if lines else ""
+
+
+def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], int], failure: int | None = None) -> int:
+    """Read a verb's command line, do its work and return the exit code; an error is one line on stderr.
+
+    Args:
+        parser: The verb's.
+        argv: The words behind the verb.
+        work: Takes the options and returns the exit code.
+        failure: The exit code of every error, where 1 already has a meaning.
+    """
+    try:
+        try:
+            options = parser.read(argv)
+        except SystemExit:  # the help is printed
+            return 0
+        return work(options)
+    except EzpzError as error:
+        code = end_with(error)
+        return code if failure is None else failure
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as a shell tells it

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ezpz.cli import configured
+from ezpz.cli import smoke
 from ezpz.errors import UsageError
 
 RUN = [sys.executable, "-m", "ezpz"]
@@ -37,19 +37,19 @@ def test_it_trains_the_smoke_model_under_that_backend(run_cli, clean_env, backen
     ],
 )
 def test_what_it_cannot_do_is_one_clear_line(capsys, words, said):
-    assert configured.main(words) == 2
+    assert smoke.main_configured(words) == 2
     errors = capsys.readouterr().err
     assert said in errors
     assert errors.count("\n") == 1
 
 
 def test_null_is_nothing_and_other_keys_are_options_of_the_smoke_test():
-    config = configured._parse(["seed=null", "batch_size=8", "precision=bf16"])
+    config = smoke._parse(["seed=null", "batch_size=8", "precision=bf16"])
     assert (config["seed"], config["batch_size"], config["precision"]) == (None, "8", "bf16")
-    assert configured._smoke_options({"batch_size": "8", "no_plots": "true", "profile": "false"}) == [
+    assert smoke._smoke_options({"batch_size": "8", "no_plots": "true", "profile": "false"}) == [
         "--batch-size=8",
         "--no-plots",
         "--profile=false",
     ]
     with pytest.raises(UsageError, match="a switch"):
-        configured._smoke_options({"no_plots": "8"})
+        smoke._smoke_options({"no_plots": "8"})

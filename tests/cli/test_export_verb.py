@@ -42,8 +42,13 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert main([str(tmp_path / "nowhere")]) == 2
-    with pytest.raises(SystemExit):
-        main(["a", "b", "-o", "c"])
+    capsys.readouterr()
+    assert main(["a", "b", "-o", "c"]) == 2
+    assert main(["a", "--csv", "--nc"]) == 2
+    assert [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "ezpz: -o c is one file",
+        "ezpz: --csv and --nc name two formats",
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_told(run, capsys):

@@ -140,7 +140,9 @@ def test_a_misspelt_metric_or_folder_is_an_error_that_helps(plot, run):
     assert err.count("\n") == 1
     assert plot("gone")[0] == 2
     assert plot("./gone")[0] == 2
-    assert plot(run, "--width", "3")[2].startswith("ezpz: --width '3' (from the command line); expected")
+    assert plot(run, "--width", "3")[2].startswith(
+        "ezpz: --width: '3' is no whole number from 12 to 1000 (from the command line)."
+    )
     assert plot(run, "--bad")[0] == 2
     (run / "empty").mkdir()
     assert "no metrics.jsonl" in plot(run / "empty")[2]

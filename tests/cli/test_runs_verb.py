@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli.runs import age, main
+from ezpz.cli.running import age
+from ezpz.cli.runs import main
 
 SRC = str(Path(ezpz.__file__).parents[1])
 

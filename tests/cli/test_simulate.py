@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.cli.simulate_verdict import amount, verdict
-from ezpz.cli.simulate_world import imagine
+from ezpz.cli.simulate import amount, imagine, verdict
 
 SIMULATE = [sys.executable, "-m", "ezpz", "simulate"]
 SCRIPTS = Path(__file__).with_name("simulated")
@@ -39,7 +38,7 @@ def script(name, *args):
         (["-n", "4", "--memory", "40", "true"], "'40' is not an amount of memory; expected e.g. 40GB"),
         (["-n", "4", "--memory", "much", "true"], "'much' is not an amount of memory"),
         (["-n", "4", "--timeout", "soon", "true"], "'soon' is not a time"),
-        (["-n", "4", "--hosts", "2", "true"], "unrecognized arguments: --hosts"),
+        (["-n", "4", "--hosts", "2", "true"], "unknown option --hosts"),
     ],
 )
 def test_a_mistyped_line_is_one_line_and_starts_nothing(run_cli, line, words):

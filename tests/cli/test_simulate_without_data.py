@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
-from ezpz.cli.simulate_verdict import explain, text, verdict
-from ezpz.cli.simulate_world import imagine
+from ezpz.cli.simulate import explain, imagine, text, verdict
 
 SIMULATE = [sys.executable, "-m", "ezpz", "simulate"]
 SCRIPTS = Path(__file__).with_name("simulated")

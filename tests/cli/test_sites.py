@@ -113,7 +113,7 @@ def test_sh_prints_the_users_own_sites_for_the_shell(run_cli, own):
         (["polari"], "unknown site: 'polari' (from the command line); expected one of polaris"),
         (["zzz"], "expected one of aurora, polaris, "),
         (["--sh", "polaris"], "--sh stands alone"),
-        (["--what"], "unrecognized arguments"),
+        (["--what"], "unknown option --what"),
     ],
 )
 def test_a_wrong_word_ends_with_2(run_cli, args, words):

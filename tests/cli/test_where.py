@@ -102,7 +102,7 @@ def test_on_a_terminal_lines_end_at_its_width(run_cli, clean_env):
 def test_a_bad_argument_is_refused(run_cli):
     done = run_cli([*EZPZ, "where", "--jason"])
     assert done.returncode == 2
-    assert "unknown argument '--jason'" in done.stderr
+    assert "unknown option --jason (from the command line); expected one of --help, --json. Did you mean" in done.stderr
 
 
 def test_notes_are_shown_and_reach_the_launcher_and_the_shell(run_cli, clean_env):

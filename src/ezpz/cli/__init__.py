@@ -1,17 +1,19 @@
-"""The ``ezpz`` command: one verb per module that is imported only when it is asked for."""
+"""Find the verb of an ``ezpz`` command and run it: one module per verb, imported only when it is asked for."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["main"]
+    from ezpz.cli_parser import Option, Parser
 
-# verb: (module with a `main(argv) -> int`, what it does)
+__all__ = ["VERBS", "main", "make_verb_parser"]
+
+# verb: (module with a `main(argv) -> int`, what it does: its line in `ezpz --help`, and the first of its own help)
 VERBS = {
     "benchmark": ("ezpz.cli.benchmark", "run the trainers one after another and show what each reached"),
     "compare": ("ezpz.cli.compare", "show what runs have set differently, and where their curves part"),
@@ -27,7 +29,7 @@ VERBS = {
     "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
     "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends"),
-    "where": ("ezpz.cli.where", "show scheduler, hosts, devices and site, and where each answer came from"),
+    "where": ("ezpz.cli.where", "show scheduler, hosts, devices, site, and the source of each answer"),
 }
 
 
@@ -43,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ezpz {__version__}")
         return 0
     if "=" in words[0]:
-        from ezpz.cli.configured import main as train
+        from ezpz.cli.smoke import main_configured
 
-        return train(words)
+        return main_configured(words)
     if words[0] not in VERBS:
         from ezpz.errors import did_you_mean
 
@@ -56,8 +58,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def make_verb_parser(verb: str, options: Iterable[Option], about: str = "", **more: Any) -> Parser:
+    """Return the parser of a verb.
+
+    Args:
+        verb: A key of `VERBS`, whose line opens the description.
+        options: The verb's table, rows of `ezpz.cli_parser.option`.
+        about: Further paragraphs of the description.
+        more: What else `ezpz.cli_parser.Parser` takes: ``usage``, ``epilog``, ``allow_abbrev``.
+    """
+    from ezpz.cli_parser import Parser
+
+    line = VERBS[verb][1]
+    summary = f"{line[0].upper()}{line[1:]}{'' if line.endswith('?') else '.'}"
+    return Parser(f"ezpz {verb}", f"{summary}\n\n{about}".rstrip(), options=options, **more)
+
+
 def _usage() -> str:
-    verbs = "\n".join(f"  {name:<10}{text}" for name, (_, text) in VERBS.items())
+    verbs = "\n".join(f"  {name:<11}{text}" for name, (_, text) in VERBS.items())
     return (
         f"usage: ezpz VERB [ARG ...]\n\n{verbs}\n\nezpz VERB --help explains a verb; ezpz --version tells the version."
     )

@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli import make_verb_parser
 from ezpz.cli.benchmark_trainers import TRAINERS, choose_preset, choose_trainers, listing
-from ezpz.cli_parser import VerbParser
+from ezpz.cli_parser import option
 from ezpz.errors import EzpzError, TrackError, UsageError, end_with
 from ezpz.files import write_whole
 from ezpz.launch.contract import cores
@@ -30,7 +31,7 @@ from ezpz.track.table import Table
 from ezpz.track.values import decode
 
 if TYPE_CHECKING:
-    import argparse
+    from argparse import Namespace
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ezpz.cli.benchmark_trainers import Trainer
@@ -582,36 +583,43 @@ __all__ = [
     "short",
 ]
 
-_HELP = f"""\
-usage: ezpz benchmark [options] [launch options] [-- trainer options]
+_OPTIONS = (
+    option("--run", type=word, metavar="A,B", help=f"these trainers, in this order ({', '.join(TRAINERS)})"),
+    option(
+        "--preset",
+        type=word,
+        metavar="NAME",
+        help="the preset of every trainer; otherwise debug without accelerators, else a larger one",
+    ),
+    option(
+        "--max-iters",
+        "--max_iters",
+        dest="max_iters",
+        type=count,
+        metavar="N",
+        help="train N steps instead of the preset's own; fsdp counts epochs",
+    ),
+    option("--epochs", type=count, metavar="N", help="train N epochs instead of the preset's own"),
+    option("--outdir", type=word, metavar="DIR", help="a new or empty folder (outputs/benchmark/<time>)"),
+    option("--timeout", metavar="TIME", help="each trainer must have ended by then: 90, 90s, 10m, 1h30m"),
+    option("--list", action="store_true", help="show trainers and presets, and run nothing"),
+    option("--dry-run", action="store_true", help="show the command lines, and run nothing"),
+    option("--json", action="store_true", help="print benchmark.json instead of the table"),
+)
+_ABOUT = """\
+Throughput, MFU, memory, time of a step, time to the first step of each on the machine at hand. A trainer that fails is reported
+and the next one runs."""
+_MORE = """\
+Any option of `launch` can stand beside them: -n 4, --ppn 2, --hosts n01,n02. What stands behind -- goes to every trainer. The
+folder then holds benchmark.json, benchmark.md, report.html, and of each trainer its log and its run folder.
 
-Run the trainers one after another on the machine at hand and show what each reached: throughput, MFU, memory, time of a
-step, time to the first step. A trainer that fails is told and the next one runs.
-
-  --run A,B        these trainers, in this order ({", ".join(TRAINERS)})
-  --preset NAME    the preset of every trainer; otherwise debug without accelerators, else a larger one
-  --max-iters N    train N steps instead of the preset's own; fsdp counts epochs:
-  --epochs N       train N epochs instead of the preset's own
-  --outdir DIR     a new or empty folder (outputs/benchmark/<time>)
-  --timeout TIME   each trainer must have ended by then: 90, 90s, 10m, 1h30m
-  --list           show trainers and presets, and run nothing
-  --dry-run        show the command lines, and run nothing
-  --json           print benchmark.json instead of the table
-
-Any option of `launch` can stand beside them: -n 4, --ppn 2, --hosts n01,n02. What stands behind -- goes to every trainer.
-The folder then holds benchmark.json, benchmark.md, report.html, and of each trainer its log and its run folder.
-
-Exit code: 0 when all trainers ran; else that of the first that failed. After Ctrl-C 130; what ran is written.
-"""
+Exit code: 0 when all trainers ran; else that of the first that failed. After Ctrl-C 130; what ran is written."""
 _TAIL = 20  # lines of a failed trainer's log that are shown
 _REFUSED = {"explain": "shows a launch and runs nothing", "log_dir": "would be written by one trainer after another"}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the trainers, show the table and return the exit code."""
-    if {"-h", "--help"} & set(_before_dashes(argv)):
-        print(_HELP, end="")
-        return 0
     try:
         options = _parse(argv)
         if options.list:
@@ -625,26 +633,17 @@ def main(argv: Sequence[str]) -> int:
         return 0
 
 
-def _before_dashes(argv: Sequence[str]) -> list[str]:
-    words = list(argv)
-    return words[: words.index("--")] if "--" in words else words
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def _parse(argv: Sequence[str]) -> Namespace:
     """Read our options; what is left before ``--`` belongs to launch, what is behind it to the trainers."""
     from ezpz.launch.options import parse
 
-    own = _before_dashes(argv)
-    parser = VerbParser("ezpz benchmark")
-    parser.add_argument("--run", type=word)
-    parser.add_argument("--preset", type=word)
-    parser.add_argument("--max-iters", "--max_iters", dest="max_iters", type=count)
-    parser.add_argument("--epochs", type=count)
-    parser.add_argument("--outdir", type=word)
-    for switch in ("--list", "--dry-run", "--json"):
-        parser.add_argument(switch, action="store_true")
+    words = list(argv)
+    own = words[: words.index("--")] if "--" in words else words
+    usage = "[options] [launch options] [-- trainer options]"
+    parser = make_verb_parser("benchmark", _OPTIONS, _ABOUT, usage=usage, epilog=_MORE, allow_abbrev=False)
     options, rest = parser.parse_known_args(own)
-    options.launch, options.more = rest, list(argv)[len(own) + 1 :]
+    options.more = words[len(own) + 1 :]
+    options.launch = rest if options.timeout is None else [*rest, f"--timeout={options.timeout}"]
     options.wishes = parse([*options.launch, "true"], os.environ)
     if options.wishes.command != ("true",):
         stray = options.wishes.command[0]
@@ -657,7 +656,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _benchmark(options: argparse.Namespace, command: str) -> int:
+def _benchmark(options: Namespace, command: str) -> int:
     from ezpz.launch.planning import survey
 
     chosen = choose_trainers(options.run)
@@ -681,7 +680,7 @@ def _benchmark(options: argparse.Namespace, command: str) -> int:
     return code
 
 
-def _line(trainer: Trainer, preset: str, folder: Path, options: argparse.Namespace) -> str:
+def _line(trainer: Trainer, preset: str, folder: Path, options: Namespace) -> str:
     words = trainer.command(
         folder / trainer.name,
         preset,
@@ -726,7 +725,7 @@ def _run_one(who: str, entry: dict[str, Any], folder: Path) -> int:
     return ended.stopped
 
 
-def _show(told: dict[str, Any], folder: Path, options: argparse.Namespace) -> None:
+def _show(told: dict[str, Any], folder: Path, options: Namespace) -> None:
     """Write table and page, and print the table."""
     from shutil import get_terminal_size
 

@@ -1,4 +1,4 @@
-"""``ezpz compare A B [C …]``: what two runs have set differently, and from which step on their curves differ."""
+"""Run ``ezpz compare A B [C …]``: show what runs have set differently, and from which step on their curves differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.track.terminal.screen import say
 
 if TYPE_CHECKING:
@@ -21,78 +22,70 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _NARROWEST, _USUAL, _WIDEST = 40, 80, 120
-_EPILOG = """\
-exit code: 0 the curves agree within numerics and nothing material is set
-differently; 1 they differ; 2 they cannot be compared. A run given after B whose
-settings are those of A is a rerun, and tells how large rounding noise is.
-"""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Print the comparison and return the exit code."""
-    options = _options(argv)
-    try:
-        if options.width is not None and options.width < _NARROWEST:
-            raise UsageError(f"too narrow: {options.width} (from --width); expected {_NARROWEST} columns or more.")
-        from ezpz.track.compare.comparison import compare_runs
-        from ezpz.track.compare.opening import open_any
-        from ezpz.track.compare.text import exit_code
-
-        with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
-            runs = [open_any(path) for path in options.runs]
-            found = compare_runs(runs, options.metric)
-        _show(options, [Path(path).expanduser().absolute() for path in options.runs], runs, found)
-        return exit_code(found)
-    except EzpzError as error:
-        # 1 says that the runs differ, so what could not be read is 2 here.
-        return end_with(error) and 2
-
-
-def _options(argv: Sequence[str]) -> Namespace:
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
-
-    parser = ArgumentParser(
-        prog="ezpz compare",
-        description="Show what runs have set differently, and from which step on their curves differ.",
-        epilog=_EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder, a wandb or TensorBoard folder, or a log")
-    parser.add_argument("--metric", help="what to compare (default: the loss)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--width", type=int, metavar="N", help="columns (default: the terminal's, 80 to 120)")
-    parser.add_argument("--no-picture", action="store_true", help="draw no overlay")
-    parser.add_argument(
+_OPTIONS = (
+    option("runs", nargs="+", metavar="RUN", help="a run folder, a wandb or TensorBoard folder, or a log"),
+    option("--metric", metavar="KEY", help="what to compare (default: the loss)"),
+    option("--json", action="store_true", help="print one JSON object"),
+    option(
+        "--width",
+        type=whole_number(_NARROWEST),
+        metavar="N",
+        help=f"columns, {_NARROWEST} or more (default: the terminal's, {_USUAL} to {_WIDEST})",
+    ),
+    option("--no-picture", action="store_true", help="draw no overlay"),
+    option(
         "-o",
         "--output",
         metavar="DIR",
         type=Path,
         help="folder for overlay.png and overlay.svg (default on a terminal: outputs/compare/A-B; else none)",
-    )
-    return parser.parse_args(argv)
+    ),
+)
+_EXIT_CODES = """\
+Exit code: 0 the curves agree within numerics and nothing material is set differently; 1 they differ; 2 they cannot
+be compared. A run given after B whose settings are those of A is a rerun, and tells how large rounding noise is."""
 
 
-def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], found: Sequence[Comparison]) -> None:
+def main(argv: Sequence[str]) -> int:
+    """Print the comparison and return the exit code."""
+    parser = make_verb_parser("compare", _OPTIONS, usage="RUN RUN [RUN ...] [options]", epilog=_EXIT_CODES)
+    # 1 says that the runs differ, so what could not be read is 2 here.
+    return run_verb(parser, argv, _compare, failure=2)
+
+
+def _compare(options: Namespace) -> int:
+    from ezpz.track.compare.comparison import compare_runs
+    from ezpz.track.compare.opening import open_any
+    from ezpz.track.compare.text import exit_code
+
+    with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
+        runs = [open_any(path) for path in options.runs]
+        comparisons = compare_runs(runs, options.metric)
+    _show(options, [Path(path).expanduser().absolute() for path in options.runs], runs, comparisons)
+    return exit_code(comparisons)
+
+
+def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:
     from ezpz.log import use_color
     from ezpz.track.compare.text import as_object
 
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
-    drawn = [] if options.no_picture or folder is None else _draw(folder.expanduser(), places, runs, found)
+    drawn = [] if options.no_picture or folder is None else _draw(folder.expanduser(), places, runs, comparisons)
     if options.json:
         import json
 
-        told = as_object(runs, places, found)
+        answer = as_object(runs, places, comparisons)
         say(
             sys.stdout,
-            json.dumps({**told, "pictures": [str(path.absolute()) for path in drawn]}, indent=2),
+            json.dumps({**answer, "pictures": [str(path.absolute()) for path in drawn]}, indent=2),
             "backslashreplace",
         )
         return
     from ezpz.track.compare.text import render, short_path
 
     columns = min(_WIDEST, max(_USUAL, get_terminal_size().columns)) if is_terminal else _USUAL
-    text = render(runs, places, found, width=options.width or columns, color=use_color(sys.stdout))
+    text = render(runs, places, comparisons, width=options.width or columns, color=use_color(sys.stdout))
     if drawn:
         text += f"\npicture: {short_path(drawn[0])} and .svg\n"
     say(sys.stdout, text.rstrip("\n"), "backslashreplace")
@@ -105,8 +98,8 @@ def _usual_folder(places: Sequence[Path]) -> Path:
     return Path("outputs", "compare", "-".join(names)[:120])
 
 
-def _draw(folder: Path, places: Sequence[Path], runs: Sequence[Run], found: Sequence[Comparison]) -> list[Path]:
+def _draw(folder: Path, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[Path]:
     from ezpz.track.compare.overlay import save_picture
 
     with redirect_stdout(sys.stderr):
-        return save_picture(folder, runs, places, found)
+        return save_picture(folder, runs, places, comparisons)

@@ -1,42 +1,46 @@
-"""``ezpz export``: make the HDF5 file, or a CSV, of a run that ended without one or still goes on."""
+"""Run ``ezpz export``: make the HDF5 file, or a CSV, of a run that ended without one or is still running."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ezpz.errors import EzpzError, end_with
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
 __all__ = ["main"]
 
+_OPTIONS = (
+    option("folders", nargs="+", metavar="DIR", help="a run folder"),
+    option("--csv", action="store_true", help="comma-separated values, a line per row"),
+    option("--nc", action="store_true", help="the HDF5 file under the name of netCDF files"),
+    option("-o", "--output", metavar="FILE", type=Path, help="where to write (in the run folder, named after the run)"),
+)
+_ABOUT = "Also of a run that ended without its HDF5 file, or is still running."
+
 
 def main(argv: Sequence[str]) -> int:
     """Export runs and return the exit code."""
-    parser = argparse.ArgumentParser(prog="ezpz export", description=(__doc__ or "").partition(": ")[2])
-    parser.add_argument("folders", nargs="+", metavar="DIR", help="a run folder")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--csv", dest="form", action="store_const", const="csv", help="comma-separated values, a line per row"
-    )
-    form.add_argument(
-        "--nc", dest="form", action="store_const", const="nc", help="the HDF5 file under the name of netCDF files"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="where to write (in the run folder, named after the run)"
-    )
-    parser.set_defaults(form="h5")
-    options = parser.parse_args(argv)
+    return run_verb(make_verb_parser("export", _OPTIONS, _ABOUT, usage="DIR [DIR ...] [options]"), argv, _export)
+
+
+def _export(options: Namespace) -> int:
+    if options.csv and options.nc:
+        raise UsageError(
+            "--csv and --nc name two formats (from the command line); expected one of them. Leave one out."
+        )
     if options.output is not None and len(options.folders) > 1:
-        parser.error(f"-o {options.output} is one file; expected one DIR with it, not {len(options.folders)}")
+        raise UsageError(
+            f"-o {options.output} is one file (from the command line); expected one DIR with it, not "
+            f"{len(options.folders)}. Leave -o out, or export one run after another."
+        )
     from ezpz.track.dataset import export_run
 
-    try:
-        for folder in options.folders:
-            print(export_run(folder, options.form, options.output))
-    except EzpzError as error:
-        return end_with(error)
+    for folder in options.folders:
+        print(export_run(folder, "csv" if options.csv else "nc" if options.nc else "h5", options.output))
     return 0

@@ -1,58 +1,50 @@
-"""``ezpz fetch``: data sets for trainers, brought ahead to where jobs have no network."""
+"""Run ``ezpz fetch``: download data sets for trainers before a job that has no network."""
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ezpz.cli_parser import VerbParser
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator, Sequence
 
     from ezpz.train.data.download import DataSet
 
 __all__ = ["main"]
 
-_HELP = """\
-usage: ezpz fetch NAME ... [--folder D]
-       ezpz fetch --list [--folder D]
-
-Download data sets, prove them by their sums, and print where they lie. What is there and right is kept, what is wrong is
-replaced. Type it on a login host when the hosts of jobs have no network. Proxies are taken from the environment
-(https_proxy, http_proxy, no_proxy).
-
-  --folder D  the folder that gets a folder per data set; by default $EZPZ_DATA, else $XDG_CACHE_HOME/ezpz/data,
-              else ~/.cache/ezpz/data
-  --list      show the data sets, their sizes and whether they are here
-"""
+_OPTIONS = (
+    option("names", nargs="*", metavar="NAME", help="a data set of the list"),
+    option(
+        "--folder",
+        metavar="D",
+        help="the folder that gets a folder per data set; by default $EZPZ_DATA, else $XDG_CACHE_HOME/ezpz/data, else "
+        "~/.cache/ezpz/data",
+    ),
+    option("--list", action="store_true", help="show the data sets, their sizes and whether they are here"),
+)
+_ABOUT = """\
+Data sets are downloaded and proved by their sums, and the place of each is printed. What is there and right is
+kept, what is wrong is replaced. Type it on a login host when the hosts of jobs have no network. Proxies are taken
+from the environment (https_proxy, http_proxy, no_proxy)."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Fetch or list data sets and return the exit code."""
-    try:
-        parser = VerbParser("ezpz fetch")
-        parser.add_argument("-h", "--help", action="store_true")
-        parser.add_argument("names", nargs="*")
-        parser.add_argument("--folder")
-        parser.add_argument("--list", action="store_true")
-        wishes = parser.parse_intermixed_args(list(argv))
-        if wishes.help:
-            print(_HELP, end="")
-        elif wishes.list:
-            if wishes.names:
-                raise UsageError(
-                    f"--list shows all data sets (from the command line); expected no {wishes.names[0]!r}."
-                )
-            print("\n".join(_table(wishes.folder)))
-        else:
-            _fetch(wishes.names, wishes.folder)
-    except EzpzError as error:
-        return end_with(error)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return run_verb(make_verb_parser("fetch", _OPTIONS, _ABOUT, usage="[NAME ...] [options]"), argv, _answer)
+
+
+def _answer(options: Namespace) -> int:
+    if not options.list:
+        _fetch(options.names, options.folder)
+    elif options.names:
+        raise UsageError(f"--list shows all data sets (from the command line); expected no {options.names[0]!r}.")
+    else:
+        print("\n".join(_table(options.folder)))
     return 0
 
 
@@ -61,7 +53,7 @@ def _fetch(names: Sequence[str], folder: str | None) -> None:
 
     if not names:
         raise UsageError("nothing to fetch (from the command line); expected a NAME. `ezpz fetch --list` shows them.")
-    for name in names:  # a misspelt one is told before any is downloaded
+    for name in names:  # a misspelt one is refused before any is downloaded
         if name not in SHIPPED:
             named(name, "the command line")
     for name in names:

@@ -1,7 +1,7 @@
-"""``ezpz kill``: end a launch, and what is left of one whose launcher is gone.
+"""Run ``ezpz kill``: end a launch, and what is left of one whose launcher is gone.
 
-Who belongs to a launch is decided by the index of running launches and by EZPZ_LAUNCH_ID in a process's environment,
-never by a name.
+A process belongs to a launch by the index of running launches and by EZPZ_LAUNCH_ID in its environment, never by
+a name.
 """
 
 from __future__ import annotations
@@ -12,72 +12,76 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import SUPPRESS
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli import make_verb_parser
 from ezpz.cli.running import choose, table
-from ezpz.cli_parser import VerbParser
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import EzpzError, UsageError
 from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
 
 if TYPE_CHECKING:
-    import argparse
+    from argparse import Namespace
     from collections.abc import Iterable, Sequence
 
 __all__ = ["main"]
 
-_HELP = """\
-usage: ezpz kill [ID ...] [--all] [--hosts LIST | --job] [--now]
-
-End a launch of yours and all its processes; without ID list those that run on this host. ID is an id of that list, or its first
-characters, at least 4.
-
-  --all         all launches of that list
-  --hosts LIST  end what is left of ID on these hosts too: for a launch whose launcher is gone; the whole ID is needed
-  --job         the same on every host of the job
-  --now         SIGKILL at once; else the launcher passes SIGTERM on, and has 15 seconds
-
-Exit code 0 when nothing of it is left, 125 with the pids of what is.
-"""
+_OPTIONS = (
+    option(
+        "ids", nargs="*", metavar="ID", help="a launch of the list, by its id or the first characters of it, at least 4"
+    ),
+    option("--all", action="store_true", help="all launches of that list"),
+    option(
+        "--hosts",
+        default="",
+        metavar="LIST",
+        help="end what is left of ID on these hosts too: for a launch whose launcher is gone; the whole ID is needed",
+    ),
+    option("--job", action="store_true", help="the same on every host of the job"),
+    option(
+        "--now", action="store_true", help="SIGKILL at once; else the launcher passes SIGTERM on, and has 15 seconds"
+    ),
+    option("--here", action="store_true", help=SUPPRESS),  # how this verb calls itself on other hosts
+)
+_ABOUT = "All its processes are ended. Without ID the launches of yours that run on this host are listed."
+_EXIT_CODES = "Exit code: 0 when nothing of it is left, 125 with the pids of what is."
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 _PATIENCE = 15.0  # seconds: the launcher gives its ranks 10, and tidies up
 
 
 def main(argv: Sequence[str]) -> int:
     """List or end launches and return the exit code."""
-    try:
-        wishes = _parse(argv)
-        if wishes.help:
-            print(_HELP, end="")
-            return 0
-        if wishes.here:
-            return _end_here(wishes.ids)
-        if os.environ.pop(
-            "EZPZ_LAUNCH_ID", ""
-        ):  # typed inside a launch: it shall not end itself, nor its helpers one another
+
+    def kill(options: Namespace) -> int:
+        _check(options)
+        if options.here:
+            return _end_here(options.ids)
+        # Typed inside a launch: it shall not end itself, nor its helpers one another.
+        if os.environ.pop("EZPZ_LAUNCH_ID", ""):
             os.execv(sys.executable, [sys.executable, "-m", "ezpz", "kill", *argv])
-        return _end(wishes) if wishes.ids or wishes.all else _list()
-    except EzpzError as error:
-        return end_with(error)
+        return _end(options) if options.ids or options.all else _list()
+
+    parser = make_verb_parser("kill", _OPTIONS, _ABOUT, usage="[ID ...] [options]", epilog=_EXIT_CODES)
+    return run_verb(parser, argv, kill)
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = VerbParser("ezpz kill")
-    parser.add_argument("ids", nargs="*")
-    for name in ("--all", "--job", "--now", "--here"):  # --here is how this verb calls itself on other hosts
-        parser.add_argument(name, action="store_true")
-    parser.add_argument("--hosts", default="")
-    parser.add_argument("-h", "--help", action="store_true")
-    wishes = parser.parse_intermixed_args(list(argv))
-    if wishes.hosts and wishes.job:
+def _check(options: Namespace) -> None:
+    """Refuse options that do not fit together.
+
+    Raises:
+        UsageError: They do not.
+    """
+    if options.hosts and options.job:
         raise UsageError("--hosts and --job both name the hosts (from the command line); expected one of them.")
-    if (wishes.hosts or wishes.job) and not wishes.ids and not wishes.help:
-        option = "--job" if wishes.job else "--hosts"
+    if (options.hosts or options.job) and not options.ids:
+        name = "--job" if options.job else "--hosts"
         raise UsageError(
-            f"{option} needs the ID of a launch (from the command line), and the whole one where its launcher is gone: it "
-            "stands in run.json and in EZPZ_LAUNCH_ID of its processes."
+            f"{name} needs the ID of a launch (from the command line), and the whole one where its launcher is gone: "
+            "it "
+            "is in run.json and in EZPZ_LAUNCH_ID of its processes."
         )
-    return wishes
 
 
 def _list() -> int:
@@ -89,35 +93,36 @@ def _list() -> int:
     return 0
 
 
-def _end(wishes: argparse.Namespace) -> int:
+def _end(options: Namespace) -> int:
     """End what was named; first it is made sure that every name means something."""
     running = Index().running()
-    elsewhere = bool(wishes.hosts or wishes.job)
-    named = {str(entry["launch_id"]): entry for entry in (running if wishes.all else ())}
-    for word in wishes.ids:
+    elsewhere = bool(options.hosts or options.job)
+    named = {str(entry["launch_id"]): entry for entry in (running if options.all else ())}
+    for word in options.ids:
         entry = choose(running, word)
         if entry is None and not elsewhere and not process_tree.tagged(word, everything=True):
             raise UsageError(
-                f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of `ezpz kill`. "
+                f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of "
+                "`ezpz kill`. "
                 f"Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
             )
         named[str(entry["launch_id"]) if entry else word] = entry or {}
-    hosts = _hosts(wishes) if elsewhere else None
+    hosts = _hosts(options) if elsewhere else None
     left = {}
     for name, entry in named.items():
-        _stop(entry, 0.0 if wishes.now else _PATIENCE)
+        _stop(entry, 0.0 if options.now else _PATIENCE)
         left[name] = {os.uname().nodename: process_tree.kill_all(name, everything=True)}
     try:
         if hosts is not None:
             for name, host, pids in _on_others(list(named), hosts):
                 left[name][host] = pids
-    finally:  # what is known is told in any case
-        code = _told(left)
+    finally:  # what is known is reported in any case
+        code = _report(left)
     return code
 
 
 def _stop(entry: dict[str, Any], patience: float) -> None:
-    """End a launcher, which takes its ranks on all hosts with it; without patience, or when that is over, by SIGKILL."""
+    """End a launcher, which takes its ranks on all hosts with it: by SIGKILL without patience, or when that is over."""
     end = time.monotonic() + patience
     number = signal.SIGTERM if patience else signal.SIGKILL
     try:
@@ -132,13 +137,14 @@ def _stop(entry: dict[str, Any], patience: float) -> None:
         pass  # it ended meanwhile
 
 
-def _told(left: dict[str, dict[str, list[int]]]) -> int:
+def _report(left: dict[str, dict[str, list[int]]]) -> int:
     code = 0
     for name, hosts in left.items():
         stay = "; ".join(f"{', '.join(map(str, pids))} on {host}" for host, pids in sorted(hosts.items()) if pids)
         if stay:
             print(
-                f"ezpz: of launch {name} these processes would not go: {stay}; expected none. They wait for a file system or "
+                f"ezpz: of launch {name} these processes would not go: {stay}; expected none. They wait for a file "
+                "system or "
                 "a device that does not answer, or are another user's.",
                 file=sys.stderr,
             )
@@ -148,10 +154,10 @@ def _told(left: dict[str, dict[str, list[int]]]) -> int:
     return code
 
 
-def _hosts(wishes: argparse.Namespace) -> list[str]:
+def _hosts(options: Namespace) -> list[str]:
     """Return the options that send a launch to the hosts that were named."""
-    if wishes.hosts:
-        return ["--hosts", wishes.hosts]
+    if options.hosts:
+        return ["--hosts", options.hosts]
     from ezpz.cluster import detect
     from ezpz.cluster.scheduler import schedulers
 
@@ -173,8 +179,8 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
     done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     for text in done.stdout.splitlines():
         try:
-            told = json.loads(text)
-            yield from [(name, told["host"], pids) for name, pids in told["left"].items()]
+            answer = json.loads(text)
+            yield from [(name, answer["host"], pids) for name, pids in answer["left"].items()]
         except (ValueError, TypeError, KeyError, AttributeError):  # a line of the launcher's own
             continue
     if done.returncode:
@@ -186,7 +192,7 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
 
 
 def _end_here(ids: Sequence[str]) -> int:
-    """Kill what carries these ids, and say on stdout what would not go; 0 in any case, so that no host stops the others."""
+    """Kill what carries these ids, and print what would not go; 0 in any case, so that no host stops the others."""
     left = {name: process_tree.kill_all(name, everything=True) for name in ids}
     print(json.dumps({"host": os.uname().nodename, "left": left}), flush=True)
     return 0

@@ -1,4 +1,4 @@
-"""``ezpz report``: a run as one HTML page."""
+"""Run ``ezpz report``: write a run as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ezpz.errors import EzpzError, UsageError, end_with
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
 __all__ = ["main"]
 
+_OPTIONS = (
+    option("dir", metavar="DIR", help="the run folder, or its journal"),
+    option("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)"),
+)
 _ABOUT = """\
-Write a run's page: curves, throughput, where a step's time goes, slow ranks, start-up, configuration. One file that
-needs no network, also of a run that goes on or was killed."""
+Curves, throughput, where a step's time goes, slow ranks, start-up, configuration. One file that needs no network,
+also of a run that is still running or was killed."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Write the page, print where it is, and return the exit code."""
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+    return run_verb(make_verb_parser("report", _OPTIONS, _ABOUT, usage="DIR [options]"), argv, _report)
 
-    parser = ArgumentParser(prog="ezpz report", description=_ABOUT, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("dir", metavar="DIR", help="the run folder, or its journal")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)")
-    options = parser.parse_args(argv)
+
+def _report(options: Namespace) -> int:
     try:
         print(_write(options.dir, options.output), flush=True)
-    except EzpzError as error:
-        return end_with(error)
     except BrokenPipeError:  # the page is written; who should have read its name has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

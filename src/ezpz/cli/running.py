@@ -1,4 +1,4 @@
-"""This user's running launches on this host, as a table and by the beginning of their ids."""
+"""Show this user's running launches on this host as a table, and find one by the beginning of its id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["choose", "table"]
+__all__ = ["age", "choose", "table"]
 
 _SHORTEST = 4  # characters of an id that may stand for it
 _HEAD = ("ID", "AGE", "RANKS", "HOSTS", "COMMAND")
@@ -28,19 +28,19 @@ def choose(running: Sequence[dict[str, Any]], word: str) -> dict[str, Any] | Non
     """
     if len(word) < _SHORTEST:
         raise UsageError(
-            f"{word!r} is too short for a launch (from the command line); expected at least {_SHORTEST} characters of its id. "
-            "Run `ezpz kill` for the list."
+            f"{word!r} is too short for a launch (from the command line); expected at least {_SHORTEST} characters of "
+            "its id. Run `ezpz kill` for the list."
         )
-    found = {str(entry["launch_id"]): entry for entry in running if str(entry["launch_id"]).startswith(word)}
-    if word in found:
-        return found[word]
-    outer = [name for name in sorted(found) if not any(name.startswith(f"{other}/") for other in found)]
+    matches = {str(entry["launch_id"]): entry for entry in running if str(entry["launch_id"]).startswith(word)}
+    if word in matches:
+        return matches[word]
+    outer = [name for name in sorted(matches) if not any(name.startswith(f"{other}/") for other in matches)]
     if len(outer) > 1:
         raise UsageError(
-            f"{word!r} begins the ids of {len(outer)} launches (from the command line): {', '.join(outer)}; expected one. "
-            "Give more characters."
+            f"{word!r} begins the ids of {len(outer)} launches (from the command line): {', '.join(outer)}; "
+            "expected one. Give more characters."
         )
-    return found[outer[0]] if outer else None
+    return matches[outer[0]] if outer else None
 
 
 def table(running: Sequence[dict[str, Any]]) -> str:
@@ -56,12 +56,16 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     command = entry.get("command") or []
     text = command if isinstance(command, str) else shlex.join(map(str, command))
     hosts = entry.get("hosts") or [os.uname().nodename]
-    age = _age(time.time() - float(entry.get("started") or time.time()))
-    return str(entry["launch_id"]), age, str(entry.get("world_size", "?")), str(len(hosts)), text
+    took = age(time.time() - float(entry.get("started") or time.time()))
+    return str(entry["launch_id"]), took, str(entry.get("world_size", "?")), str(len(hosts)), text
 
 
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+def age(seconds: float) -> str:
+    """Return a span of time in one unit: ``42 s``, ``12 min``, ``3.2 h``, ``5 d``."""
+    seconds = max(0.0, seconds)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"

@@ -1,37 +1,273 @@
-"""``ezpz runs [ROOT]``: what ran, what runs, and what died of what. Only heads and tails of journals are read."""
+"""Run ``ezpz runs [ROOT]``: list what ran, what runs, and what died of what.
+
+Only heads and tails of journals are read.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from shutil import get_terminal_size
+from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from ezpz.cli.run_glance import glance
-from ezpz.errors import EzpzError, TrackError, UsageError, end_with
+from ezpz.cli import make_verb_parser
+from ezpz.cli.running import age
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import TrackError, UsageError
+from ezpz.files import read_object
 from ezpz.log import use_color
+from ezpz.track.names import main_loss, main_throughput, unit
+from ezpz.track.records import parse
+from ezpz.track.run import is_run, open_run
 from ezpz.track.terminal.screen import say
+from ezpz.track.values import encode
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator, Sequence
+
+    from ezpz.track.records import Row
+    from ezpz.track.run import Run
+
+__all__ = ["find_runs", "main"]
+
+# Folders that runs and their tools fill with thousands of files, and in which no run begins.
+_PASSED_OVER = {"plots", "logs", "profile", "checkpoints", "wandb", "node_modules", "site-packages", "__pycache__"}
+_DEEPEST = 8
+
+
+def _glances(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield a glance at every run below a folder; name on stderr those that a newer ezpz wrote."""
+    for folder in find_runs(root):
+        try:
+            yield glance(folder, root)
+        except TrackError as error:
+            print(f"ezpz runs: left out: {error}", file=sys.stderr)
+
+
+_STATES = ("running", "finished", "exited", "failed", "stopped", "died")
+_OPTIONS = (
+    option("root", nargs="?", metavar="ROOT", help="the folder to search (outputs, or else the current folder)"),
+    option("--json", action="store_true", help="print a JSON list"),
+    option("--state", choices=_STATES, metavar="STATE", help=f"only runs of this state: {', '.join(_STATES)}"),
+)
+_ABOUT = "The runs below a folder, the newest last."
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the runs below a folder, the newest last, and return the exit code."""
+    return run_verb(make_verb_parser("runs", _OPTIONS, _ABOUT, usage="[ROOT] [options]"), argv, _list_runs)
+
+
+def _list_runs(options: Namespace) -> int:
+    root = _root(options.root)
+    glances = [glance(folder, root) for folder in find_runs(root)]
+    if not glances:
+        raise UsageError(
+            f"no runs below {root} ({'from the command line' if options.root else 'the default'}); expected folders "
+            "with a metrics.jsonl, as ezpz.History leaves them. Name another folder: ezpz runs ROOT."
+        )
+    chosen = [each for each in glances if options.state in {None, each["state"]}]
+    chosen.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
+    text = json.dumps(chosen, indent=2) if options.json else render(chosen, len(glances), root).rstrip("\n")
+    say(sys.stdout, text, "backslashreplace")
+    return 0
+
+
+def _root(name: str | None) -> Path:
+    if name is None:
+        return Path("outputs") if Path("outputs").is_dir() else Path()
+    root = Path(name).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"no folder {root} (from the command line); expected one that holds runs, such as outputs.")
+    return root
+
+
+def find_runs(root: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the run folders in ``root`` and below; links, hidden folders and what cannot be read are passed over."""
+    try:
+        entries = list(os.scandir(root))
+    except OSError:
+        return
+    names = {entry.name for entry in entries}
+    if "pyvenv.cfg" in names:  # a virtual environment
+        return
+    if "metrics.jsonl" in names or ("run.json" in names and is_run(root)):
+        yield root
+    for entry in entries if depth < _DEEPEST else ():
+        hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
+        try:
+            if not hidden and entry.is_dir(follow_symlinks=False):
+                yield from find_runs(root / entry.name, depth + 1)
+        except OSError:
+            continue
+
+
+# One run: its ``run.json``, the head and the tail of its journal, and what its launcher has recorded of its end.
+
+_HEAD = 1 << 14  # bytes
+_TAIL = 1 << 15
+_LONGEST_TAIL = 1 << 22  # where a window over many ranks, or long arrays, fill the end
+_ENOUGH = 20  # rows from which a rate is worked out
+
+
+def glance(folder: Path, root: Path) -> dict[str, Any]:
+    """Return what a line of ``ezpz runs`` shows, as JSON can hold it.
+
+    Args:
+        folder: A run folder.
+        root: The folder that was searched; the run is named relative to it.
+
+    Returns:
+        ``name state cause started ended seconds attempt steps first_step last_step last_row loss metric rate rate_unit
+        folder run``; times in epoch seconds, None where something is not known.
+    """
+    run = open_run(folder)
+    rows = _tail(run.folder / "metrics.jsonl")
+    first = _head(run.folder / "metrics.jsonl")
+    last = rows[-1] if rows else first
+    metric, loss = _loss(rows)
+    rate, unit = _rate(rows)
+    started = _epoch(run.facts.get("started")) or (first["t"] if first else None)
+    ended = _epoch(run.facts.get("ended")) or (last["t"] if last and run.state != "running" else None)
+    until = ended if ended is not None else time.time()
+    return {
+        "name": run.name,
+        "state": run.state,
+        "cause": _cause(run),
+        "started": started,
+        "ended": ended,
+        "seconds": None if started is None else round(max(0.0, until - started), 3),
+        "attempt": run.facts.get("attempt") or len(run.facts.get("earlier") or []) + 1,
+        "first_step": first["step"] if first else None,
+        "last_step": last["step"] if last else None,
+        "last_row": last["t"] if last else None,
+        "metric": metric,
+        "loss": None if loss is None else encode(loss),
+        "rate": rate,
+        "rate_unit": unit,
+        "folder": str(run.folder),
+        "run": _below(folder, root),
+    }
+
+
+def _below(folder: Path, root: Path) -> str:
+    name = os.path.relpath(folder, root)
+    return root.absolute().name if name == "." else name
+
+
+def _epoch(text: object) -> float | None:
+    with suppress(TypeError, ValueError):
+        return datetime.fromisoformat(str(text)).timestamp() if text else None
+    return None
+
+
+def _head(path: Path) -> Row | None:
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_HEAD).split(b"\n")[:-1]
+    except OSError:
+        return None
+    return next(iter(_rows(lines)), None)
+
+
+def _tail(path: Path) -> list[Row]:
+    """Return the last rows of metrics; more of the file is read where its end holds fewer than a rate needs."""
+    size = _TAIL
+    while True:
+        try:
+            with path.open("rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                file.seek(max(0, length - size))
+                lines = file.read(size).split(b"\n")[:-1]  # what follows the last newline is a row in the making
+        except OSError:
+            return []
+        rows = _rows(lines if length <= size else lines[1:])
+        if len(rows) >= _ENOUGH or size >= min(length, _LONGEST_TAIL):
+            return rows
+        size *= 8
+
+
+def _rows(lines: list[bytes]) -> list[Row]:
+    rows = []
+    for line in lines:
+        # Torn lines, those of a later version, and windows over ranks are not what is looked for here.
+        if b'"k":"ranks"' in line[:120]:
+            continue
+        with suppress(ValueError, TrackError):
+            row = parse(line, "") if line else None
+            if row is not None and row["k"] == "":
+                rows.append(row)
+    return rows
+
+
+def _loss(rows: list[Row]) -> tuple[str | None, float | None]:
+    """Return the run's loss: its name and its last value."""
+    numbers = {name: value for row in rows for name, value in row["m"].items() if isinstance(value, (int, float))}
+    name = main_loss(numbers)
+    return (None, None) if name is None else (name, float(numbers[name]))
+
+
+def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
+    """Return the median rate of the last rows and its unit: what was recorded, else steps by the times of rows."""
+    known = main_throughput(dict.fromkeys(name for row in rows for name in row["m"]))
+    if known is not None:
+        name, is_time = known
+        values = [row["m"][name] for row in rows if isinstance(row["m"].get(name), (int, float))]
+        values = [value for value in values if 0 < value < float("inf")]
+        if values:
+            return (1.0 / median(values), "it/s") if is_time else (median(values), unit(name))
+    if len(rows) > 1 and rows[-1]["t"] > rows[0]["t"] and rows[-1]["step"] > rows[0]["step"]:
+        return (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["t"] - rows[0]["t"]), "it/s"
+    return None, None
+
+
+def _cause(run: Run) -> str:
+    """Return why a run ended early: as it recorded itself; where it could not, what its launch has seen from outside.
+
+    A run that was stopped knows the signal only, and its launch whose failure that was for.
+    """
+    if run.state not in {"died", "failed", "stopped"}:
+        return ""
+    launch = run.facts.get("launch")
+    name = str((launch.get("EZPZ_LAUNCH_ID") or launch.get("launch_id") or "") if isinstance(launch, dict) else "")
+    seen = _launch_cause(name) if name else ""
+    return run.cause or seen if run.state == "failed" else seen or run.cause
+
+
+def _launch_cause(name: str) -> str:
+    base = os.environ.get("XDG_STATE_HOME", "")
+    is_absolute = os.path.isabs(base)  # noqa: PTH117  # as ezpz.launch.record
+    state = Path(base) if is_absolute else Path("~/.local/state").expanduser()
+    for path in (state / "ezpz" / "launches").glob(f"*-{name.rpartition('/')[2][:8]}/run.json"):
+        launch = read_object(path)
+        if launch.get("launch_id") == name:
+            cause = launch.get("cause")
+            text = cause.get("text") if isinstance(cause, dict) else None
+            return str(text or "")
+    return ""
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
 
-_HEAD = ("STATE", "STARTED", "STEP", "LOSS", "RATE", "TOOK", "RUN")
+_TITLES = ("STATE", "STARTED", "STEP", "LOSS", "RATE", "TOOK", "RUN")
 _RIGHT = {2, 3, 4, 5}  # columns of numbers
 _COLORS = {"running": "36", "finished": "32", "failed": "31", "died": "31", "stopped": "33", "exited": "33"}
 _USUAL = 80
 
 
-def render(found: Sequence[dict[str, Any]], total: int, root: Path) -> str:
+def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     """Return the table.
 
     Args:
-        found: What to show, as `ezpz.cli.run_glance.glance` tells it.
+        glances: What to show, from `glance`.
         total: How many runs there are.
         root: Where they are.
     """
@@ -39,14 +275,14 @@ def render(found: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     color = use_color(sys.stdout)
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
-    rows = [_HEAD, *(_row(each, now) for each in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    lines = [_line(_HEAD, widths)]
-    for each, row in zip(found, rows[1:], strict=True):
+    rows = [_TITLES, *(_row(each, now) for each in glances)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES) - 1)]
+    lines = [_line(_TITLES, widths)]
+    for each, row in zip(glances, rows[1:], strict=True):
         text = _line(row, widths)
         lines.append(f"\x1b[{_COLORS.get(each['state'], '0')}m{row[0]}\x1b[0m{text[len(row[0]) :]}" if color else text)
         lines += [f"    {part}" for part in wrap(_note(each, now), width - 4, break_on_hyphens=False)]
-    shown = f"{len(found)} of {total} runs" if len(found) < total else f"{total} run{'s' * (total > 1)}"
+    shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
     return "\n".join([*lines, "", f"{shown} in {root.absolute()}"]) + "\n"
 
 
@@ -66,7 +302,7 @@ def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
         "-" if started is None else f"{age(now - started)} ago",
         "-" if each["last_step"] is None else str(each["last_step"]),
         "-" if loss is None else loss if isinstance(loss, str) else f"{loss:.4g}",
-        "-" if each["rate"] is None else f"{_count(each['rate'])}{_unit(each['rate_unit'])}",
+        "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}",
         "-" if seconds is None else age(seconds),
         name,
     )
@@ -78,7 +314,7 @@ def _note(each: dict[str, Any], now: float) -> str:
     return str(each["cause"])
 
 
-def _unit(unit: str) -> str:
+def _with_gap(unit: str) -> str:
     return unit if unit.startswith("/") else f" {unit}"
 
 
@@ -87,103 +323,3 @@ def _count(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
-
-
-def age(seconds: float) -> str:
-    """Return a span of time in one unit: ``42 s``, ``12 min``, ``3.2 h``, ``5 d``."""
-    seconds = max(0.0, seconds)
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 10 else f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
-
-
-__all__ = ["age", "find_runs", "main"]
-
-# Folders that runs and their tools fill with thousands of files, and in which no run begins.
-_PASSED_OVER = {"plots", "logs", "profile", "checkpoints", "wandb", "node_modules", "site-packages", "__pycache__"}
-_DEEPEST = 8
-
-
-def _glances(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield a glance at every run below a folder; name on stderr those that a newer ezpz wrote."""
-    for folder in find_runs(root):
-        try:
-            yield glance(folder, root)
-        except TrackError as error:
-            print(f"ezpz runs: left out: {error}", file=sys.stderr)
-
-
-_STATES = ("running", "finished", "exited", "failed", "stopped", "died")
-
-
-def main(argv: Sequence[str]) -> int:
-    """Print the runs below a folder, the newest last, and return the exit code."""
-    from argparse import ArgumentParser
-
-    parser = ArgumentParser(prog="ezpz runs", description="List the runs below a folder, the newest last.")
-    parser.add_argument("root", nargs="?", metavar="ROOT", help="default: outputs, or else the current folder")
-    parser.add_argument("--json", action="store_true", help="print a JSON list")
-    parser.add_argument("--state", choices=_STATES, help="only runs of this state")
-    options = parser.parse_args(argv)
-    try:
-        root = _root(options.root)
-        found = list(_glances(root))
-        if not found:
-            raise UsageError(
-                f"no runs below {root} ({'from the command line' if options.root else 'the default'}); expected folders "
-                "with a metrics.jsonl, as ezpz.History leaves them. Name another folder: ezpz runs ROOT."
-            )
-        shown = [each for each in found if options.state in {None, each["state"]}]
-        shown.sort(key=lambda each: (each["started"] or 0.0, each["folder"]))
-        say(
-            sys.stdout,
-            (_json(shown) if options.json else render(shown, len(found), root)).rstrip("\n"),
-            "backslashreplace",
-        )
-    except EzpzError as error:
-        return end_with(error)
-    return 0
-
-
-def _root(name: str | None) -> Path:
-    if name is None:
-        return Path("outputs") if Path("outputs").is_dir() else Path()
-    root = Path(name).expanduser()
-    if not root.is_dir():
-        raise UsageError(f"no folder {root} (from the command line); expected one that holds runs, such as outputs.")
-    return root
-
-
-def find_runs(root: Path, depth: int = 0) -> Iterator[Path]:
-    """Yield the run folders below ``root`` and ``root`` itself; links, hidden folders and what cannot be read are passed over."""
-    try:
-        entries = list(os.scandir(root))
-    except OSError:
-        return
-    names = {entry.name for entry in entries}
-    if "pyvenv.cfg" in names:  # a virtual environment
-        return
-    if "metrics.jsonl" in names or ("run.json" in names and _has_name(root)):
-        yield root
-    for entry in entries if depth < _DEEPEST else ():
-        hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
-        try:
-            if not hidden and entry.is_dir(follow_symlinks=False):
-                yield from find_runs(root / entry.name, depth + 1)
-        except OSError:
-            continue
-
-
-def _has_name(folder: Path) -> bool:
-    from ezpz.track.run import is_run
-
-    return is_run(folder)
-
-
-def _json(found: Sequence[dict[str, Any]]) -> str:
-    import json
-
-    return json.dumps(found, indent=2) + "\n"

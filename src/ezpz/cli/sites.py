@@ -1,4 +1,4 @@
-"""``ezpz sites``: the machines that ezpz knows, and every fact about one of them with its source."""
+"""Run ``ezpz sites``: show the machines that ezpz knows, and every fact about one of them with its source."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import detect, probe
 from ezpz.cluster.site import Site, load, recognise, user_file
 from ezpz.errors import EzpzError, UsageError, end_with, nearest
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator, Mapping, Sequence
 
     from ezpz.cluster.site import Variant
@@ -19,48 +22,52 @@ __all__ = ["main"]
 
 _WIDTH = 80
 _COLUMNS = ("site", "centre", "scheduler", "launcher", "devices", "as of", "confidence")
-_LAST = ("variants", "derived", "notes")  # told after the facts, each in its own way
+_LAST = ("variants", "derived", "notes")  # shown after the facts, each in its own way
 # Long values are lists without blanks: they are broken behind a comma or a colon, not inside a name.
 _BREAKS = re.compile(r"(\s+)|(?<=,)|(?<=:)(?!/)|(?<=\w/)")
 
 
+_OPTIONS = (
+    option("name", nargs="?", metavar="NAME", help="a site of the list"),
+    option("--json", action="store_true", help="print JSON"),
+    option("--sh", action="store_true", help="print your own sites as the functions that utils.sh reads"),
+)
+
+
 def main(argv: Sequence[str]) -> int:
     """Print the sites, one site, or the user's own as shell functions, and return the exit code."""
-    from argparse import ArgumentParser
+    return run_verb(make_verb_parser("sites", _OPTIONS, usage="[NAME] [options]"), argv, _print_sites)
 
-    parser = ArgumentParser(prog="ezpz sites", description="Show the machines that ezpz knows, or all facts of one.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a site of the list")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--sh", action="store_true", help="print your own sites as the functions that utils.sh reads")
-    options = parser.parse_args(argv)
+
+def _print_sites(options: Namespace) -> int:
     if options.sh and (options.name or options.json):
-        parser.error("--sh stands alone: it prints all sites of your own file")
-    try:
-        sites = load(os.environ, probe.read)
-        if options.sh:
-            print(_shell(sites))
-        elif options.name:
-            site = _named(options.name, sites)
-            print(_json(_as_dict(site)) if options.json else "\n".join(_facts(site)))
-        else:
-            return _list(sites, as_json=options.json)
-    except EzpzError as error:
-        return end_with(error)
+        raise UsageError(
+            "--sh stands alone (from the command line): it prints all sites of your own file; expected neither NAME nor "
+            "--json with it."
+        )
+    sites = load(os.environ, probe.read)
+    if options.sh:
+        print(_shell(sites))
+    elif options.name:
+        site = _named(options.name, sites)
+        print(_json(_as_dict(site)) if options.json else "\n".join(_facts(site)))
+    else:
+        return _list(sites, as_json=options.json)
     return 0
 
 
 def _list(sites: Mapping[str, Site], *, as_json: bool) -> int:
-    """Print all sites and which of them this is; a contradiction about that is said after the list."""
+    """Print all sites and which of them this is; a contradiction about that follows the list."""
     problem: EzpzError | None = None
     here, origin = "", ""
     try:
-        found = recognise(os.environ, probe.read, _job_id())
-        here, origin = found.site.name if found.site else "", found.origin
+        match = recognise(os.environ, probe.read, _job_id())
+        here, origin = match.site.name if match.site else "", match.origin
     except EzpzError as error:
         problem = error
     if as_json:
-        told = {"here": here or None, "origin": origin, "sites": [_as_dict(site) for site in sites.values()]}
-        print(_json(told))
+        answer = {"here": here or None, "origin": origin, "sites": [_as_dict(site) for site in sites.values()]}
+        print(_json(answer))
     else:
         print("\n".join(_table(sites, here)))
         if problem is None:
@@ -69,7 +76,7 @@ def _list(sites: Mapping[str, Site], *, as_json: bool) -> int:
 
 
 def _job_id() -> str:
-    """Return the present job, as far as it can be told without starting a scheduler's command."""
+    """Return the present job, as far as it is known without starting a scheduler's command."""
     try:
         return detect(os.environ, probe.read, lambda _: None).job_id
     except EzpzError:
@@ -95,21 +102,21 @@ def _devices(site: Site) -> str:
     for keys in ({"device": site.device, "devices_per_host": site.devices_per_host}, *(v.keys for v in site.variants)):
         if keys.get("devices_per_host"):
             counts.setdefault(keys.get("device", site.device), set()).add(keys["devices_per_host"])
-    told = (f"{' or '.join(map(str, sorted(numbers)))} {kind}" for kind, numbers in counts.items())
-    return ", ".join(told) or site.device
+    kinds = (f"{' or '.join(map(str, sorted(numbers)))} {kind}" for kind, numbers in counts.items())
+    return ", ".join(kinds) or site.device
 
 
 def _facts(site: Site) -> Iterator[str]:
-    """Yield all that is known of a site, at most 80 columns wide, grouped by the file that says it."""
+    """Yield all that is known of a site, at most 80 columns wide, grouped by the file that holds it."""
     yield f"{site.name}"
     for line in (f"source: {site.source or 'none given'}", f"date: {site.date or 'none given'}"):
         yield from _wrapped(line, "  ")
     yield f"  confidence: {site.confidence}"
-    told = [key for key in site.origins if key not in {*_LAST, "source", "date", "confidence"}]
-    for file in dict.fromkeys(site.origins[key] for key in told):
+    keys = [key for key in site.origins if key not in {*_LAST, "source", "date", "confidence"}]
+    for file in dict.fromkeys(site.origins[key] for key in keys):
         yield ""
         yield from _wrapped(f"from {file}:", "  ")
-        for key in told:
+        for key in keys:
             if site.origins[key] == file:
                 yield from _fact(key, getattr(site, key), site.derived)
     for variant in site.variants:
@@ -117,7 +124,7 @@ def _facts(site: Site) -> Iterator[str]:
         yield from _variant(variant)
     if site.derived:
         yield ""
-        yield "  (derived): worked out or reported by users, not said by the source"
+        yield "  (derived): worked out or reported by users, not stated by the source"
     for note in site.notes:
         yield ""
         yield from _wrapped(note, "  note: ", "        ")
@@ -179,7 +186,8 @@ def _shell(sites: Mapping[str, Site]) -> str:
     from ezpz.cluster.site_shell import block
 
     path = user_file(os.environ)
-    head = f"# The sites of {path or 'no file: HOME is unset'}, printed by `ezpz sites --sh`; utils.sh reads sites.sh beside it."
+    file = path or "no file: HOME is unset"
+    head = f"# The sites of {file}, printed by `ezpz sites --sh`; utils.sh reads sites.sh beside it."
     return f"{head}\n{block((site for site in sites.values() if site.is_users), user=True)}".rstrip("\n")
 
 

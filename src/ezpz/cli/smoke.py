@@ -1,16 +1,34 @@
-"""``ezpz test``: the smoke test under the launcher."""
+"""Run the smoke test, ``ezpz.test_dist``: as ``ezpz test``, and as older programs of this name start it.
+
+``launch python3 -m ezpz framework=pytorch backend=DDP`` trains its model under that backend: words of the form
+``key=value`` (``null`` is nothing). Keys besides those below are options of `ezpz.test_dist`: ``train_iters=20``.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.entry import main as launch
+from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["main", "main_configured"]
+
+_DEFAULTS: dict[str, Any] = {
+    "framework": "pytorch",
+    "backend": "DDP",
+    "ds_config_path": None,
+    "port": None,
+    "seed": None,
+    "use_wandb": True,
+    "wandb_project_name": None,
+    "precision": None,
+    "ngpus": None,
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,4 +37,85 @@ def main(argv: Sequence[str]) -> int:
         from ezpz.test_dist import parse_args
 
         parse_args(["--help"])
+    from ezpz.launch.entry import main as launch
+
     return launch(["--", sys.executable, "-m", "ezpz.test_dist", *argv])
+
+
+def main_configured(words: Sequence[str]) -> int:
+    """Train as the words say, and return the exit code."""
+    try:
+        return _run(_parse(words))
+    except EzpzError as error:
+        return end_with(error)
+
+
+def _run(config: dict[str, Any]) -> int:
+    import ezpz
+    from ezpz.dist.arguments import check_framework
+    from ezpz.test_dist import main as smoke
+
+    check_framework(config["framework"])
+    strategy = _strategy(config["backend"])
+    if config["ngpus"] is not None:
+        raise UsageError(
+            f"ngpus={config['ngpus']} has no effect here: the launcher decides. Use `launch --ppn {config['ngpus']} …`."
+        )
+    options = _smoke_options({key: value for key, value in config.items() if key not in _DEFAULTS})
+    for key, option in (("seed", "seed"), ("precision", "dtype"), ("ds_config_path", "ds-config")):
+        if config[key] is not None:
+            options.append(f"--{option}={config[key]}")
+    if config["use_wandb"] in {False, "false", "False"}:
+        os.environ["WANDB_MODE"] = "disabled"
+    elif config["wandb_project_name"]:
+        os.environ["WANDB_PROJECT"] = config["wandb_project_name"]
+    rank = ezpz.setup_torch(backend=config["backend"], port=config["port"])
+    if rank == 0:
+        ezpz.get_logger(__name__).info(json.dumps(config, indent=4))
+    return smoke([f"--strategy={strategy}", *options])
+
+
+def _strategy(backend: str) -> str:
+    from ezpz.dist.arguments import split_backend
+
+    _, trainer = split_backend(backend)
+    if trainer is None:
+        raise UsageError(
+            f"backend={backend} moves tensors and trains nothing (from the command line); expected DDP, FSDP or "
+            "deepspeed. "
+            f"Use backend=DDP, and TORCH_BACKEND={backend} for the collectives."
+        )
+    return trainer
+
+
+def _parse(words: Sequence[str]) -> dict[str, Any]:
+    from ezpz.test_dist import options
+
+    config = dict(_DEFAULTS)
+    known = [*_DEFAULTS, *(name.replace("-", "_") for name in options())]
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in known:
+            hint = did_you_mean(key, known).replace("?", "=…?")
+            raise UsageError(
+                f"unknown key {word!r} (from the command line); expected key=value with one of "
+                f"{', '.join(known)}.{hint}"
+            )
+        config[key] = None if value in {"null", "None", ""} else value
+    return config
+
+
+def _smoke_options(given: dict[str, Any]) -> list[str]:
+    """Return the command line of the smoke test; its switches are given as ``no_plots=true``."""
+    from ezpz.test_dist import options
+
+    takes_value, words = options(), []
+    for key, value in given.items():
+        name = key.replace("_", "-")
+        if takes_value[name]:
+            words.append(f"--{name}={value}")
+        elif str(value).lower() in {"true", "1", "yes"}:
+            words.append(f"--{name}")
+        elif str(value).lower() not in {"false", "0", "no", "none"}:
+            raise UsageError(f"{key}={value} is a switch (from the command line); expected true or false.")
+    return words

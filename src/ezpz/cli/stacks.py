@@ -1,4 +1,4 @@
-"""``ezpz stacks``: where every rank of a running launch is now."""
+"""Run ``ezpz stacks``: show where every rank of a running launch is now."""
 
 from __future__ import annotations
 
@@ -9,70 +9,63 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli import make_verb_parser
 from ezpz.cli.running import choose, table
-from ezpz.errors import EzpzError, MachineError, UsageError, end_with
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import MachineError, UsageError
 from ezpz.launch.record import Index
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_HELP = """\
-usage: ezpz stacks [ID] [-v] [--json]
-
-Ask a running launch of yours on this host where its ranks are; ID is an id of `ezpz kill`'s list, or its first characters, at
-least 4. It may be left out where only one runs.
-
-  -v, --verbose  the Python stack of every rank
-  --json         one JSON object: summary, and per rank rank, host, pid, where, frames
-"""
+_OPTIONS = (
+    option("id", nargs="?", metavar="ID", help="a launch; may be left out where only one runs"),
+    option("-v", "--verbose", action="store_true", help="the Python stack of every rank"),
+    option("--json", action="store_true", help="one JSON object: summary, and per rank rank, host, pid, where, frames"),
+)
+_ABOUT = """\
+A running launch of yours on this host is asked; ID is an id of `ezpz kill`'s list, or its first characters, at
+least 4."""
 _PATIENCE = 30.0  # seconds: ranks on all hosts are asked, and a busy one answers late
 
 
 def main(argv: Sequence[str]) -> int:
     """Print where the ranks are and return the exit code."""
-    try:
-        words = [word for word in argv if not word.startswith("-")]
-        known = {"-v", "--verbose", "--json", "-h", "--help"}
-        odd = next((word for word in argv if word.startswith("-") and word not in known), "")
-        if {"-h", "--help"} & {*argv}:
-            print(_HELP, end="")
-            return 0
-        if odd or len(words) > 1:
-            raise UsageError(
-                f"unknown argument {odd or words[1]!r} (from the command line); expected [ID] [-v] [--json]. "
-                "Run `ezpz stacks --help`."
-            )
-        answer = ask(_launch(words), _PATIENCE)
-        print(json.dumps(answer, indent=2) if "--json" in argv else _text(answer, {"-v", "--verbose"} & {*argv}))
-    except EzpzError as error:
-        return end_with(error)
+    return run_verb(make_verb_parser("stacks", _OPTIONS, _ABOUT, usage="[ID] [options]"), argv, _stacks)
+
+
+def _stacks(options: Namespace) -> int:
+    answer = ask(_launch(options.id), _PATIENCE)
+    print(json.dumps(answer, indent=2) if options.json else _text(answer, verbose=options.verbose))
     return 0
 
 
-def _launch(words: Sequence[str]) -> dict[str, Any]:
+def _launch(word: str | None) -> dict[str, Any]:
+    """Return the launch that is meant: the one with this id, or the only one."""
     running = Index().running()
     host = os.uname().nodename
     if not running:
         raise UsageError(
             f"no launch of yours runs on {host}; expected one. Run this on the host where `launch` was typed."
         )
-    if not words and len(running) > 1:
+    if word is None and len(running) > 1:
         print(table(running), file=sys.stderr)
         raise UsageError(f"{len(running)} launches of yours run on {host}; expected an ID of the list above.")
-    found = choose(running, words[0]) if words else running[0]
-    if found is None:
+    launch = running[0] if word is None else choose(running, word)
+    if launch is None:
         print(table(running), file=sys.stderr)
-        raise UsageError(f"no launch {words[0]!r} (from the command line) on {host}; expected an ID of the list above.")
-    return found
+        raise UsageError(f"no launch {word!r} (from the command line) on {host}; expected an ID of the list above.")
+    return launch
 
 
 def ask(launch: dict[str, Any], patience: float) -> dict[str, Any]:
-    """Return what a launcher says of its ranks.
+    """Return what a launcher answers about its ranks.
 
     Args:
-        launch: The launch, as the index tells of it.
+        launch: The launch, as the index holds it.
         patience: Seconds until it must have answered.
 
     Raises:
@@ -93,7 +86,8 @@ def ask(launch: dict[str, Any], patience: float) -> dict[str, Any]:
         answer = json.loads(b"".join(parts))
     except TimeoutError:
         raise MachineError(
-            f"{who} has not answered within {patience:.0f} s; expected where its ranks are. Its process may be stopped: "
+            f"{who} has not answered within {patience:.0f} s; expected where its ranks are. Its process may be "
+            "stopped: "
             f"look at `ps -o stat= -p {launch['pid']}`."
         ) from None
     except OSError as error:
@@ -109,7 +103,7 @@ def ask(launch: dict[str, Any], patience: float) -> dict[str, Any]:
     return answer
 
 
-def _text(answer: dict[str, Any], verbose: object) -> str:
+def _text(answer: dict[str, Any], *, verbose: bool) -> str:
     lines = [str(answer.get("summary", ""))]
     for rank in answer["ranks"] if verbose else ():
         lines += ["", f"rank {rank['rank']} on {rank['host']} (pid {rank['pid']}): {rank['where']}"]

@@ -1,4 +1,4 @@
-"""``ezpz where``: where am I, and who says so."""
+"""Run ``ezpz where``: show scheduler, hosts, devices and site, and where each answer came from."""
 
 from __future__ import annotations
 
@@ -11,47 +11,36 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
-from ezpz.errors import EzpzError, end_with
 from ezpz.launch import flavours
 from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
 from ezpz.launch.planning import survey
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
     from ezpz.launch.planning import Survey
 
 __all__ = ["main"]
 
-_HELP = """\
-usage: ezpz where [--json]
-
-Show scheduler, job, hosts, devices, site, Python, MPI and network of this shell, and where each answer came from.
-
-  --json    print one JSON object; docs/cluster.md describes its fields
-"""
+_OPTIONS = (option("--json", action="store_true", help="print one JSON object; docs/cluster.md describes its fields"),)
+_ABOUT = "Python, MPI and network of this shell are shown too. A source is a variable, a file or a command."
 _LABEL = 12  # columns of the names on the left
 
 
 def main(argv: Sequence[str]) -> int:
     """Print what is known about this shell and return the exit code."""
-    if set(argv) - {"--json"}:
-        wanted = {"-h", "--help"} & set(argv)
-        odd = next((word for word in argv if word != "--json"), "")
-        print(_HELP, end="", file=sys.stdout if wanted else sys.stderr)
-        if not wanted:
-            print(
-                f"ezpz: unknown argument {odd!r} (from the command line); expected --json or nothing.", file=sys.stderr
-            )
-        return 0 if wanted else 2
-    try:
-        answer = facts()
-    except EzpzError as error:
-        return end_with(error)
-    print(json.dumps(answer, indent=2) if "--json" in argv else _text(answer))
+    return run_verb(make_verb_parser("where", _OPTIONS, _ABOUT), argv, _where)
+
+
+def _where(options: Namespace) -> int:
+    answer = facts()
+    print(json.dumps(answer, indent=2) if options.json else _text(answer))
     return 0
 
 
@@ -59,10 +48,10 @@ def facts() -> dict[str, Any]:
     """Return what `ezpz where --json` prints.
 
     Raises:
-        EzpzError: A job is told of that cannot be understood.
+        EzpzError: There is a job that cannot be understood.
     """
-    found = survey(parse([], {}), more=True)
-    allocation, devices, _, (site, site_origin) = found[:4]
+    seen = survey(parse([], {}), more=True)
+    allocation, devices, _, (site, site_origin) = seen[:4]
     mpi, mpi_path, mpi_origin = _mpi()
     remote = next((host for host in allocation.hosts if not is_here(host)), "")
     route = route_to(remote)
@@ -89,32 +78,32 @@ def facts() -> dict[str, Any]:
             **dict.fromkeys(("mpi", "mpi_path"), mpi_origin),
             **dict.fromkeys(("interface", "address"), route.origin),
         },
-        "notes": list(_notes(found, route.interface)),
+        "notes": list(_notes(seen, route.interface)),
     }
 
 
-def _notes(found: Survey, interface: str) -> tuple[str, ...]:
-    site = found.site.site
+def _notes(seen: Survey, interface: str) -> tuple[str, ...]:
+    site = seen.site.site
     if not site or not site.interface or interface in site.interface:
-        return found.notes
+        return seen.notes
     return (
-        *found.notes,
+        *seen.notes,
         f"site {site.name} advises the interface {' or '.join(site.interface)}, not {interface or 'none'}",
     )
 
 
 def _mpi() -> tuple[str | None, str | None, str]:
-    """Return name and path of the ``mpiexec`` on PATH, as it says itself, and where that was learnt."""
+    """Return name and path of the ``mpiexec`` on PATH, as it names itself, and the source of that."""
     from ezpz.cluster import probe
 
     path = shutil.which("mpiexec") or shutil.which("mpirun")
     if not path:
         return None, None, "neither mpiexec nor mpirun on PATH"
-    found = identify(path, os.environ, probe.run)
-    if not found.name:
-        return None, path, f"{path} --version says no known name"
-    version = ".".join(map(str, found.version))
-    return f"{flavours.flavour(found.name).title} {version}".strip(), path, f"{path} --version"
+    kind = identify(path, os.environ, probe.run)
+    if not kind.name:
+        return None, path, f"{path} --version gives no known name"
+    version = ".".join(map(str, kind.version))
+    return f"{flavours.flavour(kind.name).title} {version}".strip(), path, f"{path} --version"
 
 
 def _text(answer: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli_parser import Parser as BaseParser
@@ -118,7 +119,27 @@ def is_first_rank() -> bool:
 
 
 class Parser(BaseParser):
-    """The command line of a trainer whose choices are options and presets."""
+    """The command line of a trainer whose choices are options and presets.
+
+    Attributes:
+        presets: Name of a preset to the values that it gives to options, by their names in the namespace.
+    """
+
+    expected = "options, which begin with --"
+    expected_option = "one of this trainer"
+
+    def __init__(self, prog: str, description: str, presets: Mapping[str, Mapping[str, object]]) -> None:
+        super().__init__(
+            prog,
+            f"{description}\n\nOptions may be spelled with _ or -: --data_dir, --data-dir.",
+            command=f"python3 -m {prog}",
+            usage="[OPTION ...]",
+            epilog=_describe_presets(presets),
+            width=120,
+            allow_abbrev=False,
+        )
+        self.usage = f"[launch] {self.usage}"
+        self.presets = presets
 
     def print_help(self, file: Any = None) -> None:
         """Print the help on rank 0, so that `launch` shows it once."""
@@ -147,6 +168,21 @@ class Parser(BaseParser):
     def _with_defaults(self, typed: Mapping[str, Any], preset: Mapping[str, object]) -> Namespace:
         defaults = {name: self.get_default(name) for name in self.dests()}
         return Namespace(**{**defaults, **preset, **typed, "typed": sorted(typed)})
+
+
+def _describe_presets(presets: Mapping[str, Mapping[str, object]]) -> str:
+    lines = [
+        line
+        for name, values in presets.items()
+        for line in wrap(
+            " ".join(f"{key}={value}" for key, value in values.items()),
+            width=120,
+            initial_indent=f"  {name:8} ",
+            subsequent_indent=" " * 11,
+            break_on_hyphens=False,
+        )
+    ]
+    return "\n".join(["presets (what is typed stands above them):", *lines]) if lines else ""
 
 
 def make_parser(
