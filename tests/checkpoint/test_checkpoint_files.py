@@ -317,6 +317,7 @@ def test_an_asynchronous_save_of_one_process_holds_its_moment(tmp_path, monkeypa
     assert bool((model.weight == 3).all())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path, clean_env, run_cli):
     env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

@@ -310,6 +310,7 @@ def env(clean_env):
     return {**clean_env, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 def test_a_real_trainer_runs_and_leaves_its_figures(run_cli, env, tmp_path):
     done = run_cli([*BENCHMARK, "--run", "test_dist", "-n", "2", "--max-iters", "3", "--outdir", "out"], env, 180)
     assert done.returncode == 0, done.stderr
@@ -374,6 +375,7 @@ def test_a_failing_trainer_is_told_and_the_next_one_runs(fake, run_cli, tmp_path
     assert "fails: failed, exit code 1" in (tmp_path / "out" / "benchmark.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_one_trainer_and_not_the_benchmark(fake, run_cli):
     line, env = fake
     done = run_cli([*line, "--run", "waits,last", "-n", "1", "--outdir", "out", "--timeout", "2"], env, 60)

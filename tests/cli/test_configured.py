@@ -10,6 +10,7 @@ from ezpz.errors import UsageError
 RUN = [sys.executable, "-m", "ezpz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["DDP", "FSDP"])
 def test_it_trains_the_smoke_model_under_that_backend(run_cli, clean_env, backend, tmp_path):
     words = ["framework=pytorch", f"backend={backend}", "train_iters=30", "no_plots=true", f"outdir={tmp_path}/out"]

@@ -111,6 +111,7 @@ def test_a_time_limit_ends_the_script_and_all_that_it_started(run_cli):
     assert "from --timeout" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_reaches_the_script_and_nothing_is_left(clean_env, tmp_path, number):
     ready = tmp_path / "ready"
@@ -125,6 +126,7 @@ def test_a_signal_reaches_the_script_and_nothing_is_left(clean_env, tmp_path, nu
     assert said.count("Traceback") == (number == signal.SIGINT)  # the script's own KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_reaches_the_script_once(clean_env):
     script = (
         "import sys, time\ntry:\n    print('ready', sys.stdin.isatty(), flush=True)\n    time.sleep(60)\n"
@@ -148,6 +150,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_script_once(clean_env):
     assert "once" in text
 
 
+@pytest.mark.slow
 def test_memory_under_fsdp_is_what_arithmetic_says(run_cli):
     ranks, layers, width = 16, 8, 1024
     line = [*SIMULATE, "-n", ranks, "--memory", "30 MB", "--json", *script("fsdp", "meta", layers, width, 4, 2)]
@@ -168,6 +171,7 @@ def test_memory_under_fsdp_is_what_arithmetic_says(run_cli):
     assert (answer["hosts"], answer["ranks_per_host"], answer["steps"], answer["notes"]) == (2, 8, 2, [])
 
 
+@pytest.mark.slow
 def test_without_sharding_it_does_not_fit_and_the_table_says_by_how_much(run_cli):
     done = run_cli([*SIMULATE, "-n", "16", "--memory", "100MB", *script("fsdp", "plain", 8, 1024, 4, 1)], timeout=120)
     assert done.returncode == 1, done.stderr
@@ -181,6 +185,7 @@ def test_without_sharding_it_does_not_fit_and_the_table_says_by_how_much(run_cli
     assert "rank 0 of 16 (2 hosts x 8), simulated:" in lines
 
 
+@pytest.mark.slow
 def test_the_last_rank_of_uneven_shards_needs_less(run_cli):
     line = [*SIMULATE, "-n", "3", "--rank", "2", "--json", *script("fsdp", "real", 2, 10, 1, 1)]
     done = run_cli(line, timeout=120)
@@ -227,6 +232,7 @@ def test_it_explains_itself(run_cli):
     assert "usage: ezpz simulate -n N" in run_cli([*SIMULATE, "-n", "4", "-h"]).stdout
 
 
+@pytest.mark.slow
 def test_collectives_end_at_once_on_any_rank(run_cli):
     done = run_cli([*SIMULATE, "-n", "4096", "--rank", "17", *script("collectives")], timeout=120)
     assert done.returncode == 0, done.stderr
@@ -234,6 +240,7 @@ def test_collectives_end_at_once_on_any_rank(run_cli):
     assert "activations and the rest" in done.stdout
 
 
+@pytest.mark.slow
 def test_four_thousand_ranks_with_tensor_parallel_step_in_little_time_and_memory(run_cli):
     line = [*SIMULATE, "-n", "4096", "--ppn", "8", "--memory", "40GB", "--json", *script("llama")]
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -253,6 +260,7 @@ def test_four_thousand_ranks_with_tensor_parallel_step_in_little_time_and_memory
     assert 'torch.device("meta")' in answer["notes"][0]
 
 
+@pytest.mark.slow
 def test_an_impossible_plan_is_the_scripts_own_error_once(run_cli, tmp_path):
     (tmp_path / "plan.py").write_text(
         "import ezpz; from torch.distributed.device_mesh import init_device_mesh\n"
@@ -264,6 +272,7 @@ def test_an_impossible_plan_is_the_scripts_own_error_once(run_cli, tmp_path):
     assert "fits" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_that_meets_by_itself_fails_at_once_instead_of_waiting(run_cli):
     meet = "import torch.distributed as d; d.init_process_group('gloo')"
     done = run_cli([*SIMULATE, "-n", "64", sys.executable, "-c", meet], timeout=60)
@@ -271,6 +280,7 @@ def test_a_script_that_meets_by_itself_fails_at_once_instead_of_waiting(run_cli)
     assert "port" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_without_its_report_is_no_yes(run_cli):
     leave = "import ezpz, os; ezpz.setup_torch(); os._exit(0)"
     done = run_cli([*SIMULATE, "-n", "64", "--memory", "1TB", sys.executable, "-c", leave], timeout=60)
@@ -278,6 +288,7 @@ def test_a_rank_that_leaves_without_its_report_is_no_yes(run_cli):
     assert "left without saying what it needed" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_nothing_is_no_yes_either(run_cli):
     become = "import ezpz; ezpz.setup_torch()"
     done = run_cli([*SIMULATE, "-n", "64", "--memory", "1TB", sys.executable, "-c", become], timeout=60)
@@ -285,6 +296,7 @@ def test_a_rank_that_does_nothing_is_no_yes_either(run_cli):
     assert "note: no tensor was seen" in done.stdout
 
 
+@pytest.mark.slow
 def test_ranks_of_a_real_launch_are_never_simulated(run_cli, clean_env):
     become = "import ezpz; ezpz.setup_torch()"
     launch = [sys.executable, "-m", "ezpz", "launch", "-n", "2", sys.executable, "-c", become]

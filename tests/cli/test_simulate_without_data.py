@@ -38,6 +38,7 @@ def answer(done):
 COUNTED = ("peak", "at_peak", "largest", "when", "steps", "before")
 
 
+@pytest.mark.slow
 def test_a_trainer_needs_the_same_with_and_without_data(simulate, tmp_path):
     train = [sys.executable, "-m", "ezpz.examples.fsdp_tp", "--preset", "debug", "--max_iters", "2", "--no_plots"]
     train += [
@@ -65,6 +66,7 @@ def test_a_trainer_needs_the_same_with_and_without_data(simulate, tmp_path):
     assert [json.loads(line)["m"]["loss"] for line in journal] == [1.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"), [("fsdp", ("real", 3, 64, 2, 2)), ("collectives", ()), ("fsdp", ("plain", 3, 64, 2, 2))]
 )
@@ -79,6 +81,7 @@ def limited(gigabytes, command):
     return ["sh", "-c", f'ulimit -v {gigabytes * 10**6} && exec "$@"', "sh", *command]
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_any_machine_fits_this_one(simulate):
     layers, width = 16, 65536  # 69 billion parameters: 275 GB, and three times that with the optimizer's state
     done = simulate("-n", "64", "--no-data", "--json", *limited(6, script("fsdp", "real", layers, width, 1, 2)))
@@ -89,6 +92,7 @@ def test_a_model_larger_than_any_machine_fits_this_one(simulate):
     assert told["peak"] > 60 * GB > 60 * told["resident"]
 
 
+@pytest.mark.slow
 def test_numbers_are_one_questions_are_answered_kindly_and_data_is_real(simulate):
     done = simulate("-n", "4", "--no-data", *script("values"))
     assert done.returncode == 0, done.stderr
@@ -98,6 +102,7 @@ def test_numbers_are_one_questions_are_answered_kindly_and_data_is_real(simulate
     assert re.fullmatch(r"values\.py:\d+; every one is 1", note[2])
 
 
+@pytest.mark.slow
 def test_a_shape_that_depends_on_values_is_one_clear_error(simulate):
     done = simulate("-n", "4", "--no-data", *script("values", "select"))
     assert done.returncode == 125
@@ -111,6 +116,7 @@ def test_no_data_wants_no_device(simulate):
     assert "TORCH_DEVICE=cuda:0 (from the environment)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_finds_no_memory_is_told_of_no_data(simulate):
     large = "import ezpz, torch; ezpz.setup_torch(); torch.ones(10**10)"
     line = limited(8, [sys.executable, "-c", large])

@@ -272,6 +272,7 @@ def test_a_reader_that_leaves_ends_it_quietly(piped, live):
     child.stdout = open(os.devnull)  # noqa: SIM115, PTH123  # for the fixture's communicate
 
 
+@pytest.mark.slow
 def test_interrupted_in_a_pipe_it_ends_with_130_and_no_traceback(piped, live):
     child = piped(live, "--interval", "30")
     child.stdout.readline()
@@ -332,6 +333,7 @@ def test_the_picture_fits_every_terminal(terminal, live, size):
     assert shown.screen().count("train: running") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_with_130_leaves_the_picture_and_no_traceback(terminal, live):
     shown = terminal(live, "--interval", "30")
     shown.wait_for("step 19")

@@ -131,6 +131,7 @@ HANGS = (
 )
 
 
+@pytest.mark.slow
 def test_hanging_schedulers_are_survived_and_leave_nothing_behind(run_cli, programs):
     env = programs(**dict.fromkeys(("squeue", "qstat", "scontrol", "flux", "nvidia-smi"), "sleep 300"))
     begin = time.monotonic()

@@ -156,6 +156,7 @@ def test_level_zero_passes_over_what_does_not_exist_in_any_order(chosen, exist):
     assert found.count == sum(index < exist for index in chosen)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30), st.integers(0, 8))
 def test_no_text_makes_more_devices_than_entries_or_than_exist(text, exist):
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):

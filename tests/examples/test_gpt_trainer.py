@@ -34,6 +34,7 @@ def launch(ranks, *words):
     return [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), *program]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     words = ["--preset", "debug", "--no_plots", "train.max_iters=80", "optimizer.lr_decay_iters=80", "--outdir", "out"]
@@ -89,6 +90,7 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     assert "step=" not in again.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "which"), [(2, ""), (4, "follows or meta or plain_torch")])
 def test_ranks_follow_one_process(ranks, which, run_cli, env, tmp_path):
@@ -114,6 +116,7 @@ def final(folder):
     return table.steps[-1], losses[len(table.steps) - 1], list(table.cells["val_loss"].values)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, env, tmp_path):
     whole = run_cli(launch(2, *TINY, "--outdir", tmp_path / "whole"), env, 100)
@@ -138,6 +141,7 @@ def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, en
     assert {row["a"] for row in read_journal(broken / "metrics.jsonl")} == {1, 2}
 
 
+@pytest.mark.slow
 def test_deepspeed_that_is_not_there_is_one_error(run_cli, env, tmp_path):
     (tmp_path / "deepspeed.py").write_text("raise ImportError('none here')")
     words = ["train.backend=ds", "model.n_layer=1", "model.n_embd=24", "train.sample_tokens=0"]

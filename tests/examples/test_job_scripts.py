@@ -217,6 +217,7 @@ def test_a_pbs_account_that_is_not_filled_in_ends_the_job_with_a_line(path, run_
     assert done.stderr == f"#PBS -A PROJECT is not filled in: name yours in examples/{path.name}\n"
 
 
+@pytest.mark.slow
 def test_timeout_sends_usr2_through_launch_to_every_rank_and_waits_on(run_cli, env):
     """The line of the PBS jobs, with a second instead of minutes."""
     rank = "trap 'echo saved' USR2; touch up; for i in {1..40}; do sleep 0.1; done; exit 7"
@@ -226,6 +227,7 @@ def test_timeout_sends_usr2_through_launch_to_every_rank_and_waits_on(run_cli, e
     assert done.returncode == 7
 
 
+@pytest.mark.slow
 def test_the_laptop_script_trains_where_it_is_called(run_cli, env, tmp_path, checkout):
     train = ["python3", "-m", "ezpz.test_dist", "--train-iters", "3", "--no-plots"]
     work = tmp_path / "work"

@@ -42,6 +42,7 @@ def start(ranks, *words):
     return line if ranks == 1 else [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), *line]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_path):
     words = ["--no_plots", "--metrics.disable_color_printing"]
@@ -70,6 +71,7 @@ def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_
     assert record["config"]["entropy"] == pytest.approx(entropy, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_inside_ranks(run_cli, env, tmp_path, ranks):
@@ -86,6 +88,7 @@ def test_inside_ranks(run_cli, env, tmp_path, ranks):
     assert len(re.findall(r"^\d+ passed", done.stdout, re.MULTILINE)) == ranks, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_and_resumed_it_ends_with_the_loss_of_an_unbroken_run(run_cli, env, tmp_path):
     words = [*SMALL.split(), "training.steps=40", "checkpoint.enable_checkpoint=true", "checkpoint.interval=4"]
@@ -123,6 +126,7 @@ def test_flavours_have_the_parameters_that_are_known(monkeypatch, tmp_path, flav
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("seq_len", "recompute", "code", "verdict"),
