@@ -420,21 +420,12 @@ def _help() -> NoReturn:
     Raises:
         SystemExit: Always, with 0.
     """
-    import argparse
+    from ezpz.cli_parser import Parser  # argparse: 10 ms
 
-    parser = argparse.ArgumentParser(
-        prog="launch",
-        usage="launch [options] [--] COMMAND [ARG ...]",
-        description="Start COMMAND once per rank, on every host and device of the job.",
-        epilog=_EPILOG,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=79),
-        add_help=False,
+    usage, description = (
+        "[options] [--] COMMAND [ARG ...]",
+        "Start COMMAND once per rank, on every host and device of the job.",
     )
-    groups: dict[str, Any] = {}
-    for names, option in OPTIONS:
-        title = option["group"]
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        groups[title].add_argument(*names, **{name: value for name, value in option.items() if name != "group"})
-    parser.print_help()
+    options = [row for row in OPTIONS if row[1].get("action") != "help"]  # the parser has its own
+    Parser("launch", description, options=options, usage=usage, epilog=_EPILOG).print_help()
     raise SystemExit(0)
