@@ -17,7 +17,7 @@ from ezpz.examples import llm, llm_parts
 from ezpz.models import LLAMA_SIZES, Llama
 from ezpz.track import read_journal
 from ezpz.train import Cost, parse, running, transformer_flops
-from ezpz.train.cost import rates
+from ezpz.train.flops import rates
 
 SOURCES = str(Path(ezpz.__file__).parents[1])
 LLAMA_8B = Path(__file__).parents[2] / "examples" / "train_configs" / "llama3_8b.toml"

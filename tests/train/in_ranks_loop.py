@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import ezpz
 import ezpz.train.stopping
 from ezpz.train import BatchIndices, Cost, Loop, load_digits
-from ezpz.train.stopping import NOTHING, SAVE, STOP, Wishes
+from ezpz.train.stopping import NOTHING, SAVE, STOP, StopRequests
 
 GLOBAL_BATCH, STEPS, LR, CLIP = 24, 10, 1e-2, 0.5
 TITAN = [
@@ -242,7 +242,7 @@ def signalled(loop, saves, number, folder, *, at, rank):
         if count[0] == at and ezpz.get_rank() == rank:
             signal.raise_signal(number)
 
-    loop._ended, loop._checkpoints = ended, saves
+    loop._ended, loop._saving = ended, loop._saving._replace(checkpoints=saves)
     try:
         with recorded(folder) as history:
             loop.run(history)
@@ -287,8 +287,8 @@ def test_ranks_are_asked_about_once_per_second_and_not_once_per_step():
     reduce = dist.all_reduce
     dist.all_reduce = lambda *args, **more: (asked.append(1), reduce(*args, **more))[1]
     try:
-        with Wishes() as wishes:
-            assert all(wishes.heard(step) == NOTHING for step in range(steps))
+        with StopRequests() as requests:
+            assert all(requests.after(step) == NOTHING for step in range(steps))
     finally:
         dist.all_reduce = reduce
     if ezpz.get_world_size() > 1:
@@ -299,17 +299,17 @@ def test_ranks_are_asked_about_once_per_second_and_not_once_per_step():
 
 def test_wishes_are_heard_in_their_order():
     heard = []
-    with Wishes() as wishes:
+    with StopRequests() as requests:
         for step in range(6):
             if step == 1:
                 signal.raise_signal(signal.SIGUSR2)
-            heard.append(wishes.heard(step))
-            wishes._due = 0  # ask at every step, however fast they are
+            heard.append(requests.after(step))
+            requests._due = 0  # ask at every step, however fast they are
         assert heard.count(SAVE) == 1
         assert set(heard) == {NOTHING, SAVE}
-        wishes.signal = None
-        wishes._came.append(STOP)
+        requests.signal = None
+        requests._came.append(STOP)
         for step in range(6, 9):
-            heard.append(wishes.heard(step))
-            wishes._due = 0
+            heard.append(requests.after(step))
+            requests._due = 0
         assert heard[6:].count(STOP) == 1

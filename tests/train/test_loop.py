@@ -213,7 +213,7 @@ def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
         clock.mark("dtf")
         rows.add(Measured(step, ("loss",), [math.nan], clock.stop(), 0.1), {})
     rows.record(wait=True)
-    assert told == ["loss=nan at step 0: the training goes on, and is lost."]
+    assert told == ["loss=nan at step 0: the training continues, and is lost."]
 
 
 def test_an_impossible_number_is_refused_before_anything_runs():

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from ezpz.cli_parser import non_negative_int as non_negative_int
     from ezpz.cli_parser import positive_float as positive_float
     from ezpz.cli_parser import positive_int as positive_int
-    from ezpz.train.cost import Cost as Cost
     from ezpz.train.data.baselines import text_baselines as text_baselines
     from ezpz.train.data.download import data_folder as data_folder
     from ezpz.train.data.download import fetch as fetch
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ezpz.train.data.tokens import Tokens as Tokens
     from ezpz.train.data.tokens import load_tokens as load_tokens
     from ezpz.train.evaluation import evaluate as evaluate
+    from ezpz.train.flops import Cost as Cost
     from ezpz.train.flops import count_flops as count_flops
     from ezpz.train.flops import mfu as mfu
     from ezpz.train.flops import parameters_for_flops as parameters_for_flops
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _HOME_OF = {
     "BatchIndices": "ezpz.train.data.feeding",
-    "Cost": "ezpz.train.cost",
+    "Cost": "ezpz.train.flops",
     "DTYPES": "ezpz.train.options",
     "ImageBatches": "ezpz.train.data.feeding",
     "Images": "ezpz.train.data.images",

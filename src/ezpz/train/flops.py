@@ -1,4 +1,4 @@
-"""How much arithmetic training takes, by formula and by count, and what part of the device's peak that is.
+"""Count the arithmetic of training, and turn it into rates: samples, tokens and FLOP/s, and the share of a device's peak.
 
 A FLOP is one multiplication or one addition; a matrix product of (m, k) and (k, n) has 2 m k n. Backward computes twice what
 forward does.
@@ -6,6 +6,7 @@ forward does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
@@ -18,7 +19,43 @@ if TYPE_CHECKING:
 
     from ezpz.dist.peaks import Peak
 
-__all__ = ["count_flops", "mfu", "parameters_for_flops", "transformer_flops"]
+__all__ = ["Cost", "count_flops", "mfu", "parameters_for_flops", "rates", "transformer_flops"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The work in one sample.
+
+    Attributes:
+        flops_per_sample: FLOPs of its forward and backward on the whole model, recomputation not counted
+            (`ezpz.train.count_flops`, `ezpz.train.transformer_flops`).
+        tokens_per_sample: Its tokens; 0 where samples have none.
+        dtype: Number format of the matrix products, which chooses the device's peak.
+    """
+
+    flops_per_sample: float
+    tokens_per_sample: int = 0
+    dtype: str = "fp32"
+
+
+def rates(sps: float, world_size: int, cost: Cost | None, peak: Peak | None) -> dict[str, float]:
+    """Return what a number of samples per second means.
+
+    ``sps`` and ``tps`` count the samples and tokens of all ranks, ``…_per_gpu`` is that by the number of ranks, whatever
+    device they have, and ``mfu`` is the share of the devices' peak FLOP/s in percent (PaLM, arXiv 2204.02311, appendix B).
+
+    Args:
+        sps: Samples per second of all data-parallel ranks together.
+        world_size: Ranks, tensor-parallel ones included: all of them have a device that counts.
+        cost: What a sample costs; without it there are no tokens and no MFU.
+        peak: FLOP/s of one device; None where it is unknown, and then there is no MFU.
+    """
+    values = {"sps": sps, "sps_per_gpu": sps / world_size}
+    if cost is not None and cost.tokens_per_sample:
+        tps = sps * cost.tokens_per_sample
+        values |= {"tps": tps, "tps_per_gpu": tps / world_size}
+    utilisation = mfu(cost.flops_per_sample * sps / world_size, peak) if cost is not None else None
+    return values if utilisation is None else {**values, "mfu": utilisation}
 
 
 def transformer_flops(parameters: int, n_layers: int, n_heads: int, head_dim: int, seq_len: int) -> float:
@@ -104,7 +141,7 @@ def mfu(flops_per_second: float, peak: Peak | float | None) -> float | None:
         peak: FLOP/s of one device in the number format used (`ezpz.peak_flops`).
 
     Returns:
-        None where the peak is unknown: no other device's stands in for it.
+        None where the peak is unknown: no other device's is taken instead.
     """
     if peak is None:
         return None

@@ -1,12 +1,12 @@
-"""The training loop: accumulation, clipping, schedules, evaluation, metrics, checkpoints, and an end that loses nothing.
+"""Train: accumulate, clip, schedule, evaluate, record metrics, save checkpoints, and end without losing anything.
 
     loop = Loop(model, optimizer, compute_loss, batches, steps=1000, batch_size=8, max_norm=1.0, schedule=schedule)
     with ezpz.History("mine") as history:
         loop.run(history)
 
-Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those of this
-rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host behind the step, and
-a row is recorded once its numbers have come, of fast steps some rows at a time.
+Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those of
+this rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host behind
+the step, and a row is recorded once its numbers have come, of fast steps some rows at a time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ezpz.log import get_logger
 from ezpz.progress import heartbeat
 from ezpz.track.values import line
 from ezpz.train.clock import make_clock
-from ezpz.train.cost import rates
-from ezpz.train.stopping import NOTHING, STOP, Wishes
+from ezpz.train.flops import rates
+from ezpz.train.stopping import NOTHING, STOP, StopRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,19 +51,285 @@ if TYPE_CHECKING:
 
     from ezpz.dist.peaks import Peak
     from ezpz.track import History
-    from ezpz.train.clock import Times
-    from ezpz.train.cost import Cost
+    from ezpz.train.clock import Clock, Times
+    from ezpz.train.flops import Cost
 
+__all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
 
-# From steps to rows of the history: one per step, or one per epoch, recorded as soon as a step's numbers have come.
-
-_MOST = 64  # steps whose numbers may be on their way; then the oldest is waited for
-# Rows of fast steps are recorded some at a time: alone, behind a step that has used the caches, each takes several times as long.
-_PAUSE = 0.02  # seconds between two times
+_MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest is waited for
+# Rows of fast steps are recorded some at a time: alone, behind a step that has used the caches, each takes several times
+# as long.
+_RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
 # Recorded and drawn, but not on the line that people read.
-_QUIET = {"dtd", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save"}
-_QUIET_OF_EPOCHS = _QUIET | {"sps", "sps_per_gpu", "tps", "tps_per_gpu", "mfu"}
+_NOT_PRINTED = {"dtd", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save"}
+_NOT_PRINTED_OF_EPOCHS = _NOT_PRINTED | {"sps", "sps_per_gpu", "tps", "tps_per_gpu", "mfu"}
+_YOUNG = 1  # generation: what has lived through a collection of new objects is left for the whole collection at the end
+
+
+@dataclass
+class Outcome:
+    """How a loop ended.
+
+    Attributes:
+        steps: Steps done, those before a resume included.
+        seconds: Wall time of this run of the loop.
+        times: ``dt``, ``dtf`` and ``dtb`` of each step of this run, in seconds.
+    """
+
+    steps: int
+    seconds: float = 0.0
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+
+class _Evaluation(NamedTuple):
+    compute: Callable[[], Mapping[str, float]] | None
+    every: int
+
+    def is_due(self, done: int, steps: int) -> bool:
+        """Tell whether to evaluate when ``done`` of all ``steps`` are done."""
+        return self.compute is not None and (done % self.every == 0 or done == steps)
+
+
+class _Saving(NamedTuple):
+    checkpoints: Any
+    every: int
+    seconds: float
+
+    def is_due(self, done: int, steps: int) -> bool:
+        """Tell whether to save when ``done`` of all ``steps`` are done, without a request."""
+        return bool(self.every) and (done % self.every == 0 or done == steps)
+
+
+class _Reporting(NamedTuple):
+    log: Callable[[str], object]
+    log_every: int
+    window: int
+    epoch_steps: int
+    row: Callable[[dict[str, Any]], dict[str, Any]] | None
+
+
+class Loop:
+    """Trains a model for a number of steps.
+
+    Args:
+        model: As `ezpz.wrap_model` returned it.
+        optimizer: Its optimizer, as `ezpz.make_optimizer` returned it.
+        compute_loss: Called with model and batch; returns this rank's mean loss, a 0-d tensor, or a pair of it and a
+            mapping of further 0-d tensors to record.
+        batches: Called with a position, returns this rank's batch: tensors, or tuples, lists and dicts of them, on
+            any device. A pure function, so that a resumed run sees what the unbroken one would have seen.
+        steps: Optimizer steps in all.
+        batch_size: Samples of this rank in one batch.
+        accumulate: Batches per step; step ``s`` takes the positions from ``s * accumulate`` on.
+        max_norm: Largest norm of the gradients; 0 leaves them as they are.
+        schedule: A scheduler of torch, stepped once per step.
+        dtype: Format of the forward pass, as given to `ezpz.wrap_model`.
+        cost: What a sample costs, for tokens per second and MFU.
+        evaluate: Returns metrics to be recorded with the step before; every rank calls it.
+        eval_every: Steps between two evaluations; 0 means only after the last step.
+        epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
+        log_every: Print every n-th step; all are recorded.
+        window: Instead, print one line per so many steps, with losses of all ranks: see `Windows`.
+        checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, and SIGTERM saves and ends.
+        save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
+        save_seconds: Time between two checkpoints, also where no number of steps is set.
+        start: Steps done already.
+        resume: A checkpoint to load from ``checkpoints`` first, such as `ezpz.checkpoint.choose` returned; it holds
+            the number of steps done.
+        sync_timing: Wait for the device after each part of each step: exact times per step, slower steps.
+        gc_every: Collect Python's garbage every n steps on all ranks at once; 0 leaves it to Python.
+        ended: Called after every step, such as a profiler's ``step``.
+        row: Called with a step's row; returns what is to be recorded instead.
+        log: Prints a line on rank 0; by default through the log.
+
+    Raises:
+        UsageError: A number is out of range, or the checkpoint is one of another model; on all ranks.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        compute_loss: Callable[[Any, Any], Any],
+        batches: Callable[[int], Any],
+        *,
+        steps: int,
+        batch_size: int,
+        accumulate: int = 1,
+        max_norm: float = 0.0,
+        schedule: Any = None,
+        dtype: str = "fp32",
+        cost: Cost | None = None,
+        evaluate: Callable[[], Mapping[str, float]] | None = None,
+        eval_every: int = 0,
+        epoch_steps: int = 0,
+        log_every: int = 1,
+        window: int = 0,
+        checkpoints: Any = None,
+        save_every: int = 0,
+        save_seconds: float = 0.0,
+        start: int = 0,
+        resume: Path | None = None,
+        sync_timing: bool = False,
+        gc_every: int = 0,
+        ended: Callable[[], object] | None = None,
+        row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        log: Callable[[str], object] | None = None,
+    ) -> None:
+        _require_at_least(0, steps=steps)
+        _require_at_least(1, batch_size=batch_size, accumulate=accumulate, log_every=log_every)
+        self._model, self._optimizer, self._schedule = model, optimizer, schedule
+        self._compute_loss, self._batches = compute_loss, batches
+        self._steps, self._accumulate = steps, accumulate
+        self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps or steps)
+        self._saving = _Saving(checkpoints, save_every if checkpoints is not None else 0, save_seconds)
+        self._reporting = _Reporting(log or get_logger("ezpz.train").info, log_every, window, epoch_steps, row)
+        self._exact_times, self._gc_every, self._ended = sync_timing, gc_every, ended
+        self._device = get_torch_device()
+        self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
+        if checkpoints is not None and self._update.scaler is not None:
+            checkpoints.include("loss scaler", self._update.scaler)
+        self._start = checkpoints.load(resume) if resume is not None else start
+        samples = batch_size * accumulate * degree(get_mesh(), "dp")
+        self._scale = Scale(samples, get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
+
+    def run(self, history: History) -> Outcome:
+        """Train to the end, or until all ranks have agreed to stop.
+
+        After a SIGTERM that was answered by a checkpoint the signal takes its course: the history completes its files and the
+        process ends by it.
+
+        Args:
+            history: Where the rows go.
+        """
+        outcome = Outcome(self._start)
+        begin = perf_counter()
+        rows = self._rows(history)
+        requests = StopRequests(self._saving.seconds)
+        with requests if self._saving.checkpoints is not None else nullcontext():
+            self._model.train()
+            try:
+                stopped = self._train(rows, history, requests, outcome)
+            finally:  # whatever ends the training, what was measured before it is recorded
+                rows.record()
+        outcome.seconds = perf_counter() - begin
+        outcome.times = rows.times
+        if stopped or requests.signal == "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)
+        return outcome
+
+    def _rows(self, history: History) -> Steps | Epochs:
+        how = self._reporting
+        if how.epoch_steps:
+            return Epochs(history, self._scale, every=how.epoch_steps, log=how.log)
+        ends = {"first": self._start, "last": self._steps - 1}
+        log = how.log if not how.window else lambda _: None
+        return Steps(history, self._scale, **ends, log_every=how.log_every, log=log, row=how.row)
+
+    def _windows(self) -> Windows | None:
+        every = self._reporting.window
+        return Windows(every, self._scale, first=self._start, last=self._steps - 1) if every else None
+
+    def _train(self, rows: Steps | Epochs, history: History, requests: StopRequests, outcome: Outcome) -> bool:
+        """Do the steps; return whether they were stopped."""
+        checkpoints, windows = self._saving.checkpoints, self._windows()
+        clock = make_clock(exact=self._exact_times)
+        with GarbageCollection(self._gc_every) as garbage:
+            for step in range(self._start, self._steps):
+                measured = self._step(step, clock)
+                outcome.steps = step + 1
+                heartbeat()
+                request = requests.after(step) if checkpoints is not None else NOTHING
+                between = self._between(step, request, rows, history)
+                paused = bool(between)
+                if windows is not None and windows.add(measured):
+                    between |= self._print_window(windows, between)
+                rows.add(measured, between)
+                if paused:  # a window's line is no pause: what it costs belongs to the time of the training
+                    clock.skip()
+                if self._ended is not None:
+                    self._ended()
+                if request == STOP:
+                    break
+                garbage.step(step + 1)
+        rows.record(wait=True)
+        if checkpoints is not None:
+            checkpoints.wait()
+        return outcome.steps < self._steps
+
+    def _step(self, step: int, clock: Clock) -> Measured:
+        sums: dict[str, Any] = {}
+        share = 1.0 / self._accumulate
+        for micro in range(self._accumulate):
+            batch = _to(self._device, self._batches(step * self._accumulate + micro))
+            clock.mark("dtd")
+            with self._update.within(last=micro == self._accumulate - 1):
+                computed = self._compute_loss(self._model, batch)
+                loss, more = computed if isinstance(computed, tuple) else (computed, {})
+                clock.mark("dtf")
+                self._update.backward(loss, share)
+                clock.mark("dtb")
+            for name, value in {"loss": loss, **more}.items():
+                part = value.detach() * share
+                sums[name] = sums[name] + part if name in sums else part
+        lr = float(self._optimizer.param_groups[0]["lr"])
+        norm = self._update.step()
+        if self._schedule is not None:
+            self._schedule.step()
+        names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
+        clock.mark("dto")
+        return Measured(step, names, values, clock.stop(), lr)
+
+    def _print_window(self, windows: Windows, evaluated: Mapping[str, float]) -> dict[str, float]:
+        """Print a window's line with what was evaluated at its end, and return what of it no row has."""
+        values = windows.close()
+        shown = {name: value for name, value in evaluated.items() if not name.startswith("dt_")}
+        self._reporting.log(line({**values, **shown}))
+        return {name: values[name] for name in ("global_avg_loss", "global_max_loss")}
+
+    def _between(self, step: int, request: int, rows: Steps | Epochs, history: History) -> dict[str, float]:
+        """Evaluate and save where it is time; return what to record of it."""
+        done = step + 1
+        values: dict[str, float] = {}
+        evaluation, saving = self._evaluation, self._saving
+        if evaluation.compute is not None and evaluation.is_due(done, self._steps) and request != STOP:
+            rows.record(wait=True)
+            begin = perf_counter()
+            values.update(evaluation.compute())
+            self._model.train()
+            values["dt_eval"] = perf_counter() - begin
+        if request != NOTHING or saving.is_due(done, self._steps):
+            rows.record(wait=True)
+            begin = perf_counter()
+            history.sync()
+            saving.checkpoints.save(done, wait=request == STOP)
+            values["dt_save"] = perf_counter() - begin
+        return values
+
+
+def _require_at_least(least: int, **numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < least:
+            raise UsageError(f"unusable {name}={value} (from Loop); expected a whole number of at least {least}.")
+
+
+def _to(device: Any, batch: Any) -> Any:
+    """Return a batch on the device; from pinned memory, where the copy can run beside the computation."""
+    if hasattr(batch, "to") and hasattr(batch, "device"):
+        if batch.device == device or (batch.device.type == device.type and device.index is None):
+            return batch
+        if device.type == "cuda" and batch.device.type == "cpu":
+            batch = batch.pin_memory()
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: _to(device, value) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_to(device, value) for value in batch)
+    return batch
+
+
+# From steps to rows of the history: one per step, or one per epoch.
 
 
 class Measured(NamedTuple):
@@ -110,7 +376,7 @@ class Scale(NamedTuple):
 
 
 def to_host(values: Mapping[str, Any]) -> tuple[Sequence[str], Any]:
-    """Return names and numbers, read at once on a CPU, and elsewhere as a copy that nobody has waited for.
+    """Return names and numbers, read at once on a CPU, and elsewhere as a copy that is still on its way.
 
     Args:
         values: Name to 0-d tensor or number; tensors of any placement are read as this rank's.
@@ -152,17 +418,17 @@ class Steps:
         self._warned = False
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
-        """Take a step, and what was found between it and the next one; now and then, record what has come."""
+        """Take a step, and what to record of the pause behind it; now and then, record what has come."""
         self._waiting.append((measured, between))
-        if perf_counter() >= self._due or len(self._waiting) > _MOST:
+        if perf_counter() >= self._due or len(self._waiting) > _MOST_WAITING:
             self.record()
-            self._due = perf_counter() + _PAUSE
+            self._due = perf_counter() + _RECORD_EVERY
 
     def record(self, *, wait: bool = False) -> None:
         """Record the rows whose numbers have come; all of them with ``wait``."""
         while self._waiting:
             measured, between = self._waiting[0]
-            if not (wait or measured.times.ready() or len(self._waiting) > _MOST):
+            if not (wait or measured.times.ready() or len(self._waiting) > _MOST_WAITING):
                 return
             self._waiting.popleft()
             self._record(measured, between)
@@ -178,17 +444,17 @@ class Steps:
             row["memory_gib"] = max_memory_allocated() / 2**30
         if self._row is not None:
             row = self._row(row)
-        self._look_at(step, row)
+        self._warn_of_loss(step, row)
         self._history.update(row, step=row.get("step", step), summarize=False)  # a trainer may count from 1
         if step % self._log_every == 0 or step == self._last or between:
-            self._log(line({name: value for name, value in row.items() if name not in _QUIET}))
+            self._log(line({name: value for name, value in row.items() if name not in _NOT_PRINTED}))
         for name, values in self.times.items():
             values.append(row[name])
 
-    def _look_at(self, step: int, row: Mapping[str, Any]) -> None:
+    def _warn_of_loss(self, step: int, row: Mapping[str, Any]) -> None:
         if not self._warned and not math.isfinite(row.get("loss", 0.0)):
             self._warned = True
-            get_logger(__name__).warning(f"loss={row['loss']} at step {step}: the training goes on, and is lost.")
+            get_logger(__name__).warning(f"loss={row['loss']} at step {step}: the training continues, and is lost.")
 
 
 class Epochs:
@@ -225,19 +491,18 @@ class Epochs:
         row = {"epoch": epoch, "dt": seconds, "train_loss": all_reduce(loss / len(steps), "mean"), **between}
         row |= {**self._scale.rates(seconds, len(steps)), "lr": last.lr, "memory_gib": max_memory_allocated() / 2**30}
         self._history.update(row, step=epoch, summarize=False)
-        self._log(line({name: value for name, value in row.items() if name not in _QUIET_OF_EPOCHS}))
-
-
-# One line per window of steps, with losses of all ranks: two reductions of one number, once per window, and no collective in between.
-#
-# step=10 global_avg_loss=6.886052 global_max_loss=8.090250 throughput(tps)=268.175160 mfu(%)=4.711792
-# end_to_end(s)=30.547199 data_loading(s)=0.007497 data_loading(%)=0.024541
-#
-# A window is the steps since the line before: the first one has one step, and each time is that of one of its steps, in seconds.
+        self._log(line({name: value for name, value in row.items() if name not in _NOT_PRINTED_OF_EPOCHS}))
 
 
 class Windows:
-    """Gathers steps until their line is due."""
+    """Gathers steps until their line is due: one per window of steps, with losses of all ranks.
+
+        step=10 global_avg_loss=6.886052 global_max_loss=8.090250 throughput(tps)=268.175160 mfu(%)=4.711792
+        end_to_end(s)=30.547199 data_loading(s)=0.007497 data_loading(%)=0.024541
+
+    That takes two reductions of one number per window, and no collective in between. A window is the steps since the
+    line before: the first one has one step, and each time is that of one of its steps, in seconds.
+    """
 
     def __init__(self, every: int, scale: Scale, *, first: int, last: int) -> None:
         """Begin the first window.
@@ -262,14 +527,14 @@ class Windows:
         """End the window; all ranks call it. It waits for the device.
 
         Returns:
-            What the line tells: the losses are the mean and the largest of all steps and ranks; the throughput is in tokens per
-            second and device; without a known peak there is no ``mfu(%)``, without tokens no throughput.
+            The numbers of the line: the losses are the mean and the largest of all steps and ranks; the throughput is in
+            tokens per second and device; without a known peak there is no ``mfu(%)``, without tokens no throughput.
         """
         steps, self._steps = self._steps, []
         losses = [measured.numbers()["loss"] for measured in steps]
         times = [measured.times.read() for measured in steps]
         seconds, data = (sum(each[part] for each in times) for part in ("dt", "dtd"))
-        told = {
+        values = {
             "step": steps[-1].step + 1,
             "global_avg_loss": all_reduce(sum(losses) / len(losses), "mean"),
             "global_max_loss": all_reduce(max(losses), "max"),
@@ -277,14 +542,9 @@ class Windows:
         rates = self._scale.rates(seconds, len(steps))
         for name, key in (("throughput(tps)", "tps_per_gpu"), ("mfu(%)", "mfu")):
             if key in rates:
-                told[name] = rates[key]
+                values[name] = rates[key]
         share = {"data_loading(%)": 100.0 * data / seconds} if seconds > 0 else {}
-        return {**told, "end_to_end(s)": seconds / len(steps), "data_loading(s)": data / len(steps), **share}
-
-
-def text(told: Mapping[str, float], more: Mapping[str, float]) -> str:
-    """Return the line of a window, and what was found by evaluating at its end."""
-    return line({**told, **{name: value for name, value in more.items() if not name.startswith("dt_")}})
+        return {**values, "end_to_end(s)": seconds / len(steps), "data_loading(s)": data / len(steps), **share}
 
 
 # From a loss to new weights: backward, scaling of float16's gradients, clipping and the optimizer's step.
@@ -364,8 +624,6 @@ class _ByEngine:
         self.scaler = None
 
     def within(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  # the engine counts by itself
-        from contextlib import nullcontext
-
         return nullcontext()
 
     def backward(self, loss: torch.Tensor, share: float) -> None:  # noqa: ARG002  # the engine divides by itself
@@ -376,22 +634,18 @@ class _ByEngine:
         return None
 
 
-# Python's garbage collection between steps instead of within them.
-#
-# It begins by itself after so many new objects, at another moment on every rank, and a rank that collects for 100 ms lets all
-# others wait in the next collective. So it is switched off, and every rank collects at the same steps.
+class GarbageCollection:
+    """A block in which Python's garbage is collected every n steps; with 0 that is left to Python.
 
-_YOUNG = 1  # generation: what has lived through a collection of new objects is left for the whole collection at the end
-
-
-class Collecting:
-    """A block in which garbage is collected every n steps; with 0 it is left to Python."""
+    It begins by itself after so many new objects, at another moment on every rank, and a rank that collects for 100 ms
+    lets all others wait in the next collective. So it is switched off, and every rank collects at the same steps.
+    """
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._was_on = False
 
-    def __enter__(self) -> Collecting:  # noqa: PYI034  # `Self` needs Python 3.11
+    def __enter__(self) -> GarbageCollection:  # noqa: PYI034  # `Self` needs Python 3.11
         self._was_on = gc.isenabled()
         if self._every:
             gc.collect()
@@ -408,250 +662,3 @@ class Collecting:
         """Collect if it is time; ``done`` is the number of steps done."""
         if self._every and done % self._every == 0:
             gc.collect(_YOUNG)
-
-
-__all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
-
-
-@dataclass
-class Outcome:
-    """How a loop ended.
-
-    Attributes:
-        steps: Steps done, those before a resume included.
-        seconds: Wall time of this run of the loop.
-        times: ``dt``, ``dtf`` and ``dtb`` of each step of this run, in seconds.
-    """
-
-    steps: int
-    seconds: float = 0.0
-    times: dict[str, list[float]] = field(default_factory=dict)
-
-
-class Loop:
-    """Trains a model for a number of steps."""
-
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Any,
-        compute_loss: Callable[[Any, Any], Any],
-        batches: Callable[[int], Any],
-        *,
-        steps: int,
-        batch_size: int,
-        accumulate: int = 1,
-        max_norm: float = 0.0,
-        schedule: Any = None,
-        dtype: str = "fp32",
-        cost: Cost | None = None,
-        evaluate: Callable[[], Mapping[str, float]] | None = None,
-        eval_every: int = 0,
-        epoch_steps: int = 0,
-        log_every: int = 1,
-        window: int = 0,
-        checkpoints: Any = None,
-        save_every: int = 0,
-        save_seconds: float = 0.0,
-        start: int = 0,
-        resume: Path | None = None,
-        sync_timing: bool = False,
-        gc_every: int = 0,
-        ended: Callable[[], object] | None = None,
-        row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        log: Callable[[str], object] | None = None,
-    ) -> None:
-        """Say what to train, and how.
-
-        Args:
-            model: As `ezpz.wrap_model` returned it.
-            optimizer: Its optimizer, as `ezpz.make_optimizer` returned it.
-            compute_loss: Called with model and batch; returns this rank's mean loss, a 0-d tensor, or a pair of it and a
-                mapping of further 0-d tensors to record.
-            batches: Called with a position, returns this rank's batch: tensors, or tuples, lists and dicts of them, on
-                any device. A pure function, so that a resumed run sees what the unbroken one would have seen.
-            steps: Optimizer steps in all.
-            batch_size: Samples of this rank in one batch.
-            accumulate: Batches per step; step ``s`` takes the positions from ``s * accumulate`` on.
-            max_norm: Largest norm of the gradients; 0 leaves them as they are.
-            schedule: A scheduler of torch, stepped once per step.
-            dtype: Format of the forward pass, as given to `ezpz.wrap_model`.
-            cost: What a sample costs, for tokens per second and MFU.
-            evaluate: Returns metrics to be recorded with the step before; every rank calls it.
-            eval_every: Steps between two evaluations; 0 means only after the last step.
-            epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
-            log_every: Print every n-th step; all are recorded.
-            window: Instead, print one line per so many steps, with losses of all ranks: see `ezpz.train.loop`.
-            checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, and SIGTERM saves and ends.
-            save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
-            save_seconds: Time between two checkpoints, also where no number of steps is set.
-            start: Steps done already.
-            resume: A checkpoint to load from ``checkpoints`` first, such as `ezpz.checkpoint.choose` found; it tells ``start``.
-            sync_timing: Wait for the device after each part of each step: exact times per step, slower steps.
-            gc_every: Collect Python's garbage every n steps on all ranks at once; 0 leaves it to Python.
-            ended: Called after every step, such as a profiler's ``step``.
-            row: Called with a step's row; returns what is to be recorded instead.
-            log: Prints a line on rank 0; by default through the log.
-
-        Raises:
-            UsageError: A number is out of range, or the checkpoint is one of another model; on all ranks.
-        """
-        for name, value, least in (
-            ("steps", steps, 0),
-            ("batch_size", batch_size, 1),
-            ("accumulate", accumulate, 1),
-            ("log_every", log_every, 1),
-        ):
-            if value < least:
-                raise UsageError(f"unusable {name}={value} (from Loop); expected a whole number of at least {least}.")
-        self._model = model
-        self._optimizer = optimizer
-        self._compute_loss = compute_loss
-        self._batches = batches
-        self._steps = steps
-        self._accumulate = accumulate
-        self._schedule = schedule
-        self._evaluate = evaluate
-        self._eval_every = eval_every or epoch_steps or steps
-        self._epoch_steps = epoch_steps
-        self._log_every = log_every
-        self._window = window
-        self._checkpoints = checkpoints
-        self._save_every = save_every if checkpoints is not None else 0
-        self._save_seconds = save_seconds
-        self._gc_every = gc_every
-        self._ended = ended
-        self._row = row
-        self._log = log or get_logger("ezpz.train").info
-        self._device = get_torch_device()
-        self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
-        if checkpoints is not None and self._update.scaler is not None:
-            checkpoints.include("loss scaler", self._update.scaler)
-        self._start = checkpoints.load(resume) if resume is not None else start
-        self._exact = sync_timing
-        samples = batch_size * accumulate * degree(get_mesh(), "dp")
-        self._scale = Scale(samples, get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
-
-    def run(self, history: History) -> Outcome:
-        """Train to the end, or until all ranks have agreed to stop.
-
-        After a SIGTERM that was answered by a checkpoint the signal goes its way: the history completes its files and the
-        process ends by it.
-
-        Args:
-            history: Where the rows go.
-        """
-        outcome = Outcome(self._start)
-        begin = perf_counter()
-        rows = self._rows(history)
-        wishes = Wishes(self._save_seconds)
-        with wishes if self._checkpoints is not None else nullcontext():
-            self._model.train()
-            try:
-                stopped = self._train(rows, history, wishes, outcome)
-            finally:  # whatever ends the training, what was measured before it is recorded
-                rows.record()
-        outcome.seconds = perf_counter() - begin
-        outcome.times = rows.times
-        if stopped or wishes.signal == "SIGTERM":
-            signal.raise_signal(signal.SIGTERM)
-        return outcome
-
-    def _rows(self, history: History) -> Steps | Epochs:
-        if self._epoch_steps:
-            return Epochs(history, self._scale, every=self._epoch_steps, log=self._log)
-        ends = {"first": self._start, "last": self._steps - 1}
-        log = self._log if not self._window else lambda _: None
-        return Steps(history, self._scale, **ends, log_every=self._log_every, log=log, row=self._row)
-
-    def _train(self, rows: Steps | Epochs, history: History, wishes: Wishes, outcome: Outcome) -> bool:
-        """Do the steps; return whether they were stopped."""
-        windows = Windows(self._window, self._scale, first=self._start, last=self._steps - 1) if self._window else None
-        clock = make_clock(exact=self._exact)
-        with Collecting(self._gc_every) as collecting:
-            for step in range(self._start, self._steps):
-                measured = self._step(step, clock)
-                outcome.steps = step + 1
-                heartbeat()
-                wish = wishes.heard(step) if self._checkpoints is not None else NOTHING
-                between = self._between(step, wish, rows, history)
-                paused = bool(between)
-                if windows is not None and windows.add(measured):
-                    between |= self._tell(windows, between)
-                rows.add(measured, between)
-                if paused:  # a window's line is no pause: what it costs belongs to the time of the training
-                    clock.skip()
-                if self._ended is not None:
-                    self._ended()
-                if wish == STOP:
-                    break
-                collecting.step(step + 1)
-        rows.record(wait=True)
-        if self._checkpoints is not None:
-            self._checkpoints.wait()
-        return outcome.steps < self._steps
-
-    def _step(self, step: int, clock: Any) -> Measured:
-        sums: dict[str, Any] = {}
-        share = 1.0 / self._accumulate
-        for micro in range(self._accumulate):
-            batch = _to(self._device, self._batches(step * self._accumulate + micro))
-            clock.mark("dtd")
-            with self._update.within(last=micro == self._accumulate - 1):
-                loss, more = _pair(self._compute_loss(self._model, batch))
-                clock.mark("dtf")
-                self._update.backward(loss, share)
-                clock.mark("dtb")
-            for name, value in {"loss": loss, **more}.items():
-                part = value.detach() * share
-                sums[name] = sums[name] + part if name in sums else part
-        lr = float(self._optimizer.param_groups[0]["lr"])
-        norm = self._update.step()
-        if self._schedule is not None:
-            self._schedule.step()
-        names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
-        clock.mark("dto")
-        return Measured(step, names, values, clock.stop(), lr)
-
-    def _tell(self, windows: Windows, found: Mapping[str, float]) -> dict[str, float]:
-        """Print a window's line, and return what of it no row has."""
-        told = windows.close()
-        self._log(text(told, found))
-        return {name: told[name] for name in ("global_avg_loss", "global_max_loss")}
-
-    def _between(self, step: int, wish: int, rows: Steps | Epochs, history: History) -> dict[str, float]:
-        """Evaluate and save where it is time; return what is to be told of it."""
-        done = step + 1
-        found: dict[str, float] = {}
-        if self._evaluate is not None and (done % self._eval_every == 0 or done == self._steps) and wish != STOP:
-            rows.record(wait=True)
-            begin = perf_counter()
-            found.update(self._evaluate())
-            self._model.train()
-            found["dt_eval"] = perf_counter() - begin
-        if wish != NOTHING or (self._save_every and (done % self._save_every == 0 or done == self._steps)):
-            rows.record(wait=True)
-            begin = perf_counter()
-            history.sync()
-            self._checkpoints.save(done, wait=wish == STOP)
-            found["dt_save"] = perf_counter() - begin
-        return found
-
-
-def _pair(told: Any) -> tuple[Any, Mapping[str, Any]]:
-    return told if isinstance(told, tuple) else (told, {})
-
-
-def _to(device: Any, batch: Any) -> Any:
-    """Return a batch on the device; from pinned memory, where the copy can run beside the computation."""
-    if hasattr(batch, "to") and hasattr(batch, "device"):
-        if batch.device == device or (batch.device.type == device.type and device.index is None):
-            return batch
-        if device.type == "cuda" and batch.device.type == "cpu":
-            batch = batch.pin_memory()
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {name: _to(device, value) for name, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_to(device, value) for value in batch)
-    return batch

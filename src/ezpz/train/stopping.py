@@ -1,12 +1,12 @@
-"""When all ranks shall save: what signals ask for, agreed between ranks without adding a collective to a step.
+"""Agree between ranks to save or to stop, as signals ask, without adding a collective to a step.
 
-    SIGUSR2    save now and go on: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
+    SIGUSR2    save now and continue: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
     SIGTERM    save and end; a second one ends at once
 
 A signal reaches ranks at different steps, and a checkpoint needs all of them at one. So every rank starts, about once per second
-of training, an all-reduce of two numbers that nobody waits for: its result is looked at when the next one is due, at the same step on
-every rank. It travels beside the training, over the CPUs' network where the group has one, and a wish is heard within two seconds,
-or two steps where these are longer. SIGUSR1 is not used: NCCL and others take it.
+of training, an all-reduce of two numbers that no rank waits for: its result is looked at when the next one is due, at the same step on
+every rank. It travels beside the training, over the CPUs' network where the group has one, and a request is answered within two
+seconds, or two steps where these are longer. SIGUSR1 is not used: NCCL and others take it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-__all__ = ["NOTHING", "SAVE", "STOP", "Wishes"]
+__all__ = ["NOTHING", "SAVE", "STOP", "StopRequests"]
 
 NOTHING, SAVE, STOP = 0, 1, 2
 
 _EVERY = 1.0  # seconds between two questions, about
-_MOST = 1000  # steps between them: a wish must not wait for long when steps become slow
-_MEANING = {name: wish for name, wish in (("SIGUSR2", SAVE), ("SIGTERM", STOP)) if hasattr(signal, name)}
+_MOST = 1000  # steps between them: a request must not wait for long when steps become slow
+_MEANING = {name: request for name, request in (("SIGUSR2", SAVE), ("SIGTERM", STOP)) if hasattr(signal, name)}
 
 
-class Wishes:
+class StopRequests:
     """What signals and the clock ask of all ranks, from entering the block to leaving it.
 
     Attributes:
@@ -39,7 +39,7 @@ class Wishes:
         """Prepare the block.
 
         Args:
-            save_seconds: Time between two wishes to save; 0 leaves that to signals.
+            save_seconds: Time between two requests to save; 0 leaves that to signals.
         """
         self.signal: str | None = None
         self._save_seconds = save_seconds
@@ -50,7 +50,7 @@ class Wishes:
         self._due = 0
         self._asked_at = (0, perf_counter())
 
-    def __enter__(self) -> Wishes:  # noqa: PYI034  # `Self` needs Python 3.11
+    def __enter__(self) -> StopRequests:  # noqa: PYI034  # `Self` needs Python 3.11
         if threading.current_thread() is threading.main_thread():  # no other can answer signals
             for name in _MEANING:
                 number = getattr(signal, name)
@@ -86,7 +86,7 @@ class Wishes:
         handle.complete = getattr(before, "complete", None)  # type: ignore[attr-defined]  # a function takes attributes
         return handle
 
-    def heard(self, step: int) -> int:
+    def after(self, step: int) -> int:
         """Return what shall be done after ``step``: `NOTHING`, `SAVE` or `STOP`; the same on every rank.
 
         Args:
@@ -95,15 +95,15 @@ class Wishes:
         import torch.distributed as dist
 
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            return self._noted(self._take())
+            return self._note(self._take())
         if step < self._due:
             return NOTHING
-        wish, interval = self._answer()
+        request, interval = self._answer()
         self._due = step + interval
-        self._noted(wish)
-        if wish != STOP:
+        self._note(request)
+        if request != STOP:
             self._ask(step)
-        return wish
+        return request
 
     def _take(self) -> int:
         came = self._came[:]
@@ -112,11 +112,11 @@ class Wishes:
             came.append(SAVE)
         return max(came, default=NOTHING)
 
-    def _noted(self, wish: int) -> int:
+    def _note(self, request: int) -> int:
         """Let the time to the next save begin anew where all ranks save now."""
-        if wish != NOTHING:
+        if request != NOTHING:
             self._saved_at = perf_counter()
-        return wish
+        return request
 
     def _ask(self, step: int) -> None:
         import torch
@@ -130,15 +130,15 @@ class Wishes:
         self._question = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True), numbers
 
     def _answer(self) -> tuple[int, int]:
-        """Return what all ranks together wish, and how many steps to let pass until they are asked again."""
+        """Return what any rank requests, and how many steps to let pass until they are asked again."""
         if self._question is None:
             return NOTHING, 1
         handle, numbers = self._question
         self._question = None
         if handle is not None:  # a simulated world gives none
             handle.wait()
-        wish, interval = numbers.tolist()
-        return wish, interval
+        request, interval = numbers.tolist()
+        return request, interval
 
 
 def _device() -> Any:
