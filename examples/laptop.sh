@@ -4,15 +4,16 @@
 #   …/examples/laptop.sh                               # the trainer named below
 #   …/examples/laptop.sh python3 train.py --lr 0.1     # or your own program
 #
-# Run it again and it goes on from the newest checkpoint: the run folder below stays the same. Ctrl-C ends it. `kill -USR2` of the
-# process `ezpz.launch` saves a checkpoint and goes on, `kill` saves one and ends: as the job scripts beside this file do.
+# Run it again and it continues from the newest checkpoint: the run folder below stays the same. Ctrl-C ends it.
+# `kill -USR2` of the process `ezpz.launch` saves a checkpoint and continues, `kill` saves one and ends: as the job
+# scripts beside this file do.
 
 set -euo pipefail
 
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
-# A Python that imports torch and ezpz: the active environment, else a virtual environment in .venv of this folder. It says what it
-# installs, how large and where; the next call finds it there.
+# A Python that imports torch and ezpz: the active environment, else a virtual environment in .venv of this folder. It
+# says what it installs, how large and where; the next call finds it there.
 # shellcheck source=/dev/null
 source "$checkout/src/ezpz/bin/utils.sh"
 ezpz_setup_env
