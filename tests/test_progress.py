@@ -1,4 +1,4 @@
-"""What ranks tell their leader: real processes against a real socket."""
+"""What ranks tell their agent: real processes against a real socket."""
 
 import os
 import subprocess
@@ -81,7 +81,7 @@ def test_the_public_name_is_the_function_in_every_order_of_imports(rank, imports
     rank(f"{imports}\nassert callable(ezpz.heartbeat) and ezpz.heartbeat() is None")
 
 
-def test_a_rank_without_a_leader_is_silent_and_fast(rank, listener):
+def test_a_rank_without_an_agent_is_silent_and_fast(rank, listener):
     for address in ("", "@nobody-listens-here", "/nowhere/socket", "@" + "x" * 300):
         took = rank(
             "import ezpz, time\nfrom ezpz.progress import stage\nstage('torch'); ezpz.heartbeat()\n"
@@ -96,9 +96,9 @@ def test_a_path_is_an_address_too(rank, tmp_path):
     import socket
 
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "leader"))
+        server.bind(str(tmp_path / "agent"))
         server.listen()
-        rank("import ezpz; ezpz.heartbeat()", EZPZ_SOCKET=str(tmp_path / "leader"))
+        rank("import ezpz; ezpz.heartbeat()", EZPZ_SOCKET=str(tmp_path / "agent"))
         connection, _ = server.accept()
         with connection, connection.makefile() as file:
             assert file.read().endswith("stage step\nbeat\n")
@@ -151,7 +151,7 @@ def test_threads_may_beat_at_once(rank, listener):
     assert sorted(lines) == sorted(["beat", "stage step", *(f"stage s{n}" for n in range(8))])
 
 
-def test_a_leader_that_goes_makes_ranks_silent_and_harms_none(rank, listener):
+def test_an_agent_that_goes_makes_ranks_silent_and_harms_none(rank, listener):
     """Also one that has made SIGPIPE deadly again."""
     listener.close()
     rank(
@@ -161,14 +161,14 @@ def test_a_leader_that_goes_makes_ranks_silent_and_harms_none(rank, listener):
         "ezpz.heartbeat()\n"
         "server.accept()[0].close(); server.close()\n"
         "for _ in range(3):\n"
-        "    if ezpz.progress._leader: ezpz.progress._next = -1.0\n"
+        "    if ezpz.progress._agent: ezpz.progress._next = -1.0\n"
         "    ezpz.heartbeat()\n"
-        "assert ezpz.progress._next == float('inf') and ezpz.progress._leader is None",
+        "assert ezpz.progress._next == float('inf') and ezpz.progress._agent is None",
         EZPZ_SOCKET="@ezt-goes-" + os.urandom(6).hex(),
     )
 
 
-def test_a_leader_that_does_not_read_holds_nobody_up(rank, listener):
+def test_an_agent_that_does_not_read_holds_nobody_up(rank, listener):
     """Beats are dropped, stages wait, and no line is cut."""
     listener.close()
     rank(
@@ -201,7 +201,7 @@ def test_a_busy_queue_of_connections_is_tried_again_later(rank, listener):
         "server = socket.socket(socket.AF_UNIX); server.bind(address); server.listen(0)\n"
         "first = socket.socket(socket.AF_UNIX); first.connect(address)\n"
         "a = time.monotonic(); ezpz.heartbeat(); took = time.monotonic() - a\n"
-        "assert 0.1 < took < 5 and p._leader is None and 20 < p._next - time.monotonic() <= 30\n"
+        "assert 0.1 < took < 5 and p._agent is None and 20 < p._next - time.monotonic() <= 30\n"
         "server.accept(); p._next = -1.0; ezpz.heartbeat()\n"
         "assert server.accept()[0].recv(99).startswith(b'rank 0 ')",
         EZPZ_SOCKET="@ezt-busy-" + os.urandom(6).hex(),

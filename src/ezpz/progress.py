@@ -1,9 +1,9 @@
-r"""What a rank tells the leader of its host: the stages of its start, and that it makes progress.
+r"""What a rank tells the agent of its host: the stages of its start, and that it makes progress.
 
 Standard library only and cheap, because `ezpz.heartbeat` may stand in an innermost loop. This file is not called
 ``heartbeat.py``: importing a submodule of that name would replace the function `ezpz.heartbeat` by the module.
 
-The leader listens on a Unix stream socket, EZPZ_SOCKET: ``@name`` is the abstract socket ``\0name`` of Linux, else a
+The agent listens on a Unix stream socket, EZPZ_SOCKET: ``@name`` is the abstract socket ``\0name`` of Linux, else a
 path. A process that is a rank of the launch keeps one connection and writes lines:
 
     rank 3 4711       who speaks: rank and pid, once and first
@@ -12,7 +12,7 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     beat              progress, at most once per second
 
 Nobody else speaks for a rank: neither a child that it forked or that multiprocessing started, such as a loader of data,
-nor a rank of another launcher inside it. When the leader has gone, all calls do nothing for good.
+nor a rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ezpz.ranks import from_environ, of_this_launch
 __all__ = ["heartbeat", "reached", "stage"]
 
 _EVERY = 1.0  # seconds between two beats
-_CONNECT = 0.2  # seconds that a rank waits for its leader, once
-_LATER = 30.0  # seconds until the next try, where the leader's queue of connections stayed full
+_CONNECT = 0.2  # seconds that a rank waits for its agent, once
+_LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
 # SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
 # PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
 # only classic ones (USR1, USR2, TERM, CONT, CHLD). macOS has none of these, and tells no stacks this way.
@@ -39,7 +39,7 @@ _DUMP_OFFSET = 11
 
 _next = -math.inf  # the moment from which on a beat is due; infinite where nobody listens
 _lock = threading.Lock()
-_leader: _Leader | None = None
+_agent: _Agent | None = None
 _told: set[str] = set()
 
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
@@ -49,14 +49,14 @@ def heartbeat() -> None:
     """Tell the launcher that this rank makes progress: ``--idle-timeout`` counts from a rank's first call on.
 
     Call it as often as you like: at most one line per second goes out, and any other call costs 0.1 µs. It never waits
-    for the leader to read, never raises, and does nothing outside ``ezpz launch``. `History.update` calls it.
+    for the agent to read, never raises, and does nothing outside ``ezpz launch``. `History.update` calls it.
     """
     if monotonic() >= _next:
         _speak("step", beat=True)
 
 
 def stage(name: str) -> None:
-    """Tell the leader, once per name, that this process has come so far.
+    """Tell the agent, once per name, that this process has come so far.
 
     Args:
         name: ``torch``, ``group`` or ``step``; one word.
@@ -66,8 +66,8 @@ def stage(name: str) -> None:
         _speak(name, beat=False)
 
 
-class _Leader:
-    """The connection to the leader of this host.
+class _Agent:
+    """The connection to the agent of this host.
 
     It is held as a number: a socket object that lives until Python ends would warn of itself with ``-X dev``, and one
     that is closed earlier would hide a program that hangs in its end.
@@ -81,7 +81,7 @@ class _Leader:
         """Send a line without waiting; what does not fit goes before the next one, unless it may be dropped.
 
         Raises:
-            OSError: The leader is gone.
+            OSError: The agent is gone.
         """
         import socket
 
@@ -90,7 +90,7 @@ class _Leader:
             self._unsent += f"{line}\n".encode()
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=self.descriptor)
         try:
-            # Without MSG_NOSIGNAL (macOS has none) a leader that is gone would kill a rank that reset SIGPIPE.
+            # Without MSG_NOSIGNAL (macOS has none) an agent that is gone would kill a rank that reset SIGPIPE.
             sent = connection.send(self._unsent, socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
             self._unsent = self._unsent[sent:]
         except BlockingIOError:
@@ -102,20 +102,20 @@ class _Leader:
 
 def _speak(name: str, *, beat: bool) -> None:
     """Send a stage that is new, and a beat; one thread at a time, and a signal handler inside it gives up."""
-    global _leader, _next
+    global _agent, _next
     if not _lock.acquire(timeout=0 if beat else 2 * _CONNECT):
         return
     try:
-        _leader = _leader or _meet()
-        if _leader is None:
+        _agent = _agent or _meet()
+        if _agent is None:
             _next = math.inf
             return
         if name not in _told:
             _told.add(name)
-            _leader.say(f"stage {name}")
+            _agent.say(f"stage {name}")
         if beat:
             _next = monotonic() + _EVERY
-            _leader.say("beat", droppable=True)
+            _agent.say("beat", droppable=True)
     except BlockingIOError:
         _next = monotonic() + _LATER
     except OSError:
@@ -124,11 +124,11 @@ def _speak(name: str, *, beat: bool) -> None:
         _lock.release()
 
 
-def _meet() -> _Leader | None:
-    """Connect to the leader and say who this is; None where there is none, or this process is not a rank of the launch.
+def _meet() -> _Agent | None:
+    """Connect to the agent and say who this is; None where there is none, or this process is not a rank of the launch.
 
     Raises:
-        OSError: The leader is gone; BlockingIOError when it is busy.
+        OSError: The agent is gone; BlockingIOError when it is busy.
     """
     address = os.environ.get("EZPZ_SOCKET", "")
     if not address or not of_this_launch(os.environ) or _is_worker():
@@ -137,12 +137,12 @@ def _meet() -> _Leader | None:
         rank = from_environ(os.environ).rank
     except EzpzError:  # `setup_torch` says what is wrong
         return None
-    leader = _Leader(_connect(address))
-    leader.say(f"rank {rank} {os.getpid()}")
+    agent = _Agent(_connect(address))
+    agent.say(f"rank {rank} {os.getpid()}")
     number = _offer_dumps()
     if number:
-        leader.say(f"dumps {number}")
-    return leader
+        agent.say(f"dumps {number}")
+    return agent
 
 
 def _is_worker() -> bool:
@@ -195,12 +195,12 @@ def _is_caught(number: int) -> bool:
 
 
 def _fall_silent() -> None:
-    global _leader, _next
+    global _agent, _next
     _next = math.inf
-    leader, _leader = _leader, None
-    if leader is not None:
+    agent, _agent = _agent, None
+    if agent is not None:
         try:
-            os.close(leader.descriptor)
+            os.close(agent.descriptor)
         except OSError:
             pass  # the program has closed all that it knew nothing of
 

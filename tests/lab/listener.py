@@ -1,4 +1,4 @@
-"""What stands for the leader of a host where only its ranks' words are tested."""
+"""What stands for the agent of a host where only its ranks' words are tested."""
 
 from __future__ import annotations
 

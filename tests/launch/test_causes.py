@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ezpz.launch.choice import Choice
+from ezpz.launch.messages import Mismatch, Up
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.run.failures import Failure, Outcome, earliest, how, last_words, log_of
@@ -75,14 +76,14 @@ def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):
     assert words.startswith(
         "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks run), n02.cluster (nothing was heard of it); expected 4 ranks"
     )
-    world.up(0, {"ranks": 2})
-    world.up(1, {"ranks": 2})
+    world.up(0, Up(ranks=2))
+    world.up(1, Up(ranks=2))
     assert world.complete
 
 
 def test_worlds_of_one_are_counted_and_their_usual_cause_is_told(world):
-    world.strangers("n01", [["1", "hydra", "…"], ["1", "hydra", "…"]])
-    world.strangers("n02", [["1", "hydra", "…"]])
+    world.strangers(Mismatch(host="n01", worlds=[("1", "hydra", "…"), ("1", "hydra", "…")]))
+    world.strangers(Mismatch(host="n02", worlds=[("1", "hydra", "…")]))
     words = world.mismatch()
     assert words.startswith(
         "3 worlds of 1 came up on n01, n02 (from hydra); expected a world of 4 on 2 hosts (from the plan). Usual cause: "
@@ -91,7 +92,7 @@ def test_worlds_of_one_are_counted_and_their_usual_cause_is_told(world):
 
 
 def test_ranks_in_the_wrong_places_keep_their_own_words(world):
-    world.strangers("n01", [["4", "hydra", "rank 1 is local rank 0 of 1"]])
+    world.strangers(Mismatch(host="n01", worlds=[("4", "hydra", "rank 1 is local rank 0 of 1")]))
     assert world.mismatch() == "on n01: rank 1 is local rank 0 of 1"
 
 

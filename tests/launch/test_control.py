@@ -1,4 +1,4 @@
-"""The line between launcher and leaders: who is let in, what crosses it, and what a lost one means."""
+"""Connections between the launcher and its agents: who is let in, what crosses them, and what a lost one means."""
 
 import json
 import socket
@@ -8,36 +8,50 @@ import time
 import pytest
 
 from ezpz.errors import LaunchError
-from ezpz.launch.host.connection import Link, connect, pair
-from ezpz.launch.run.control import Control, Event, Piece
+from ezpz.launch.host.connection import Connection, connect, pair
+from ezpz.launch.messages import (
+    Done,
+    Hello,
+    Lost,
+    Note,
+    Piece,
+    RankFailed,
+    Settings,
+    Signal,
+    Up,
+)
+from ezpz.launch.run.control import Control, Report
 from lab.process import wait_until
+
+SETTINGS = Settings(log_dir="/logs", idle=5.0, input=False, recorder="")
+FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True)
 
 
 @pytest.fixture
 def control():
-    made = Control({"log_dir": "/logs", "idle": 5.0}, ["127.0.0.1"])
+    made = Control(SETTINGS, ["127.0.0.1"])
     yield made
     made.close()
 
 
 @pytest.fixture
 def heard(control):
-    """``heard(kind, count)``: wait until so many events of a kind, or pieces, have come; all that came so far."""
-    found = []
+    """``heard(kind, count)``: wait until so many reports of a kind, or pieces, have come; all that came so far."""
+    items = []
 
     def wait(kind, count=1):
         def enough():
-            found.extend(control.read())
-            return sum(getattr(item, "kind", "piece") == kind for item in found) >= count
+            items.extend(control.read())
+            return sum(isinstance(getattr(item, "message", item), kind) for item in items) >= count
 
-        wait_until(enough, 5, kind, every=0.01)
-        return found
+        wait_until(enough, 5, kind.__name__, every=0.01)
+        return items
 
     return wait
 
 
 @pytest.fixture
-def link(control):
+def connection(control):
     made = []
     thread = threading.Thread(target=lambda: made.append(connect(control.variable, 1)))
     thread.start()
@@ -46,52 +60,52 @@ def link(control):
     return made[0]
 
 
-def test_a_leader_is_let_in_and_told_the_settings(control, link):
-    assert link.settings == {"log_dir": "/logs", "idle": 5.0}
-    assert abs(link.clock) < 1.0
+def test_an_agent_is_let_in_and_told_the_settings(control, connection):
+    assert connection.settings == SETTINGS
+    assert abs(connection.clock) < 1.0
     assert set(control.heard) == {1}
     assert control.done == set()
 
 
-def test_what_it_says_and_shows_arrives_whole(link, heard):
-    link.say("ended", rank=3, code=-9)
+def test_what_it_says_and_shows_arrives_whole(connection, heard):
+    connection.report(FAILED)
     big = bytes(range(256)) * 4000
-    link.show(3, 1, big)
-    link.show(3, 2, b"err\n")
-    link.flush()
-    said = heard("piece", 2)
-    assert Event("ended", 1, {"rank": 3, "code": -9}) in said
-    assert [item for item in said if isinstance(item, Piece)] == [Piece(3, 1, big), Piece(3, 2, b"err\n")]
+    connection.show(3, 1, big)
+    connection.show(3, 2, b"err\n")
+    connection.flush()
+    items = heard(Piece, 2)
+    assert Report(1, FAILED) in items
+    assert [item for item in items if isinstance(item, Piece)] == [Piece(3, 1, big), Piece(3, 2, b"err\n")]
 
 
-def test_orders_reach_the_hosts_that_are_meant(control, link):
-    assert control.order("signal", {0}, number=15) == set()
-    assert control.order("signal", {1}, number=15) == {1}
-    assert list(link.orders()) == [{"do": "signal", "number": 15}]
+def test_orders_reach_the_hosts_that_are_meant(control, connection):
+    assert control.order(Signal(number=15), {0}) == set()
+    assert control.order(Signal(number=15), {1}) == {1}
+    assert list(connection.orders()) == [Signal(number=15)]
 
 
-def test_a_screen_that_is_full_holds_output_back_and_no_news(control, link, heard):
+def test_a_screen_that_is_full_holds_output_back_and_no_report(control, connection, heard):
     control.pause(True)
-    link.show(0, 1, b"x\n")
-    link.say("note", text="news")
-    said = heard("note")
+    connection.show(0, 1, b"x\n")
+    connection.report(Note(text="news"))
+    items = heard(Note)
     time.sleep(0.1)
-    assert not [item for item in [*said, *control.read()] if isinstance(item, Piece)]
+    assert not [item for item in [*items, *control.read()] if isinstance(item, Piece)]
     control.pause(False)
-    assert Piece(0, 1, b"x\n") in heard("piece")
+    assert Piece(0, 1, b"x\n") in heard(Piece)
 
 
-def test_a_leader_that_goes_without_a_word_is_lost_and_one_that_is_done_is_not(link, heard, control):
-    link.control.close()
-    assert Event("lost", 1, {}) in heard("lost")
+def test_an_agent_that_goes_without_a_word_is_lost_and_one_that_is_done_is_not(connection, heard, control):
+    connection.control.close()
+    assert Report(1, Lost()) in heard(Lost)
     assert control.done == {1}
 
 
-def test_a_leader_that_is_done_is_not_lost(link, heard, control):
-    link.say("done", stuck=[])
-    link.control.close()
-    link.output.close()
-    heard("done")
+def test_an_agent_that_is_done_is_not_lost(connection, heard, control):
+    connection.report(Done(stuck=[]))
+    connection.control.close()
+    connection.output.close()
+    heard(Done)
     wait_until(lambda: not (list(control.read()) or control.open_outputs), 5, "the end of both connections", every=0.01)
     assert control.done == {1}
 
@@ -103,7 +117,14 @@ def test_a_leader_that_is_done_is_not_lost(link, heard, control):
         b'{"say": "ended", "rank": 0, "code": 1}\n',
         b"GET / HTTP/1.1\r\n\r\n",
         b"[]\n",
+        b'{"say": []}\n',
+        b'{"say": "hello", "host": "n01", "index": 0, "pid": 1, "nonce": "00", "mac": "\xc3\xa9"}\n',
+        b'{"say": "hello", "host": "n01", "index": 0, "pid": 1, "nonce": "\\ud800", "mac": "00"}\n',
+        b'{"say": "hello", "host": "n01", "index": true, "pid": 1, "nonce": "00", "mac": "00"}\n',
+        b"[" * 3900 + b"\n",
+        b'{"say": ' + b"9" * 4000 + b"}\n",
         b"\xff" * 5000,
+        b"x" * 5000,
     ],
 )
 def test_a_stranger_is_hung_up_on_and_nothing_it_says_counts(control, words):
@@ -111,11 +132,11 @@ def test_a_stranger_is_hung_up_on_and_nothing_it_says_counts(control, words):
     with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
         wait_until(lambda: not list(control.read()) and stranger.recv(4096), 5, "the challenge")
         stranger.sendall(words)
-        said = []
+        items = []
         stranger.setblocking(False)
 
         def hung_up():
-            said.extend(control.read())
+            items.extend(control.read())
             try:
                 return stranger.recv(4096) == b""
             except BlockingIOError:
@@ -124,7 +145,7 @@ def test_a_stranger_is_hung_up_on_and_nothing_it_says_counts(control, words):
                 return True
 
         wait_until(hung_up, 5, "the end of the connection", every=0.01)
-    assert said == []
+    assert items == []
     assert control.heard == {}
 
 
@@ -142,7 +163,9 @@ def test_the_secret_never_crosses_the_network(control):
                 ends.append(near)
             for near in ends:
                 crossed += near.recv(4096)
-                near.sendall(b'{"proof": "00", "settings": {}}\n')
+                near.sendall(
+                    b'{"proof": "00", "settings": {"log_dir": "", "idle": null, "input": false, "recorder": ""}}\n'
+                )
 
         thread = threading.Thread(target=listen)
         thread.start()
@@ -163,17 +186,49 @@ def test_a_launcher_that_cannot_be_reached_is_named():
         connect(f"00@{port}@127.0.0.1", 0)
 
 
-def test_a_leader_that_was_forked_off_needs_no_secret():
-    control = Control({})
+def test_an_agent_that_was_forked_off_needs_no_secret():
+    control = Control(SETTINGS)
     ours, its = pair()
     control.adopt(0, "here", *ours)
-    link = Link(*its)
-    link.say("up", ranks=2)
-    link.show(0, 1, b"x\n")
-    said = []
-    wait_until(lambda: said.extend(control.read()) or len(said) == 2, 5, "both", every=0.01)
-    assert Piece(0, 1, b"x\n") in said
-    assert Event("up", 0, {"ranks": 2}) in said
-    link.control.close()
-    wait_until(lambda: said.extend(control.read()) or said[-1] == Event("lost", 0, {}), 5, "lost", every=0.01)
+    connection = Connection(*its, SETTINGS)
+    connection.report(Up(ranks=2))
+    connection.show(0, 1, b"x\n")
+    items = []
+    wait_until(lambda: items.extend(control.read()) or len(items) == 2, 5, "both", every=0.01)
+    assert Piece(0, 1, b"x\n") in items
+    assert Report(0, Up(ranks=2)) in items
+    connection.control.close()
+    wait_until(lambda: items.extend(control.read()) or items[-1] == Report(0, Lost()), 5, "lost", every=0.01)
     control.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"say": []}',
+        b'{"say": "no such kind"}',
+        b'{"say": "up"}',
+        b'{"say": "up", "ranks": "2"}',
+        b'{"say": "done", "stuck": [1, "two"]}',
+        b'{"say": "mismatch", "host": "n01", "worlds": [["1", "openmpi"]]}',
+        b'{"say": "up", "ranks": 1' + b"0" * 400 + b"}",
+        b"[" * 100_000,
+    ],
+)
+def test_an_agent_that_sends_what_is_no_report_is_lost_and_the_launch_lives_on(connection, heard, line):
+    connection.report(Note(text="before"))
+    connection.control.sendall(line + b"\n")
+    items = heard(Lost)
+    assert [item.message for item in items if isinstance(item, Report) and not isinstance(item.message, Hello)] == [
+        Note(text="before"),
+        Lost(),
+    ]
+
+
+@pytest.mark.parametrize("data", [b"a b c\n", b"0 3 1\nx", b"0 1 -1\n", b"0 1\n", b"0 1 99999999999\n", b"0" * 4096])
+def test_output_that_is_none_loses_the_host(connection, heard, control, data):
+    connection.show(0, 1, b"x\n")
+    connection.output.sendall(data)
+    items = heard(Lost)
+    assert Piece(0, 1, b"x\n") in items
+    assert not control.open_outputs

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 import ezpz
 from ezpz.errors import UsageError
 from ezpz.launch import record
+from ezpz.launch.messages import Stages as StagesReport
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.run.world import Stages
 from ezpz.redact import redact_argv
 from lab import process
 
@@ -177,15 +179,20 @@ def test_secrets_of_a_command_are_not_kept(words, shown):
     assert redact_argv(words.split()) == shown.split()
 
 
+def reached(stage, times):
+    low, median, high = min(times), statistics.median(times), max(times)
+    return StagesReport(stage=stage, count=len(times), low=low, median=median, high=high)
+
+
 hosts = st.lists(st.lists(st.floats(0, 1e4), min_size=1, max_size=8), min_size=1, max_size=8)
 
 
 @given(hosts)
 def test_stages_are_summed_over_hosts(times):
-    stages = record.Stages()
+    stages = Stages()
     for index, ranks in enumerate(times):
-        stages.add(f"n{index}", "torch", 1, 0.0, 0.0, 0.0)  # what a host said before no longer counts
-        stages.add(f"n{index}", "torch", len(ranks), min(ranks), statistics.median(ranks), max(ranks))
+        stages.add(f"n{index}", reached("torch", [0.0]), 0.0)  # its earlier report counts no more
+        stages.add(f"n{index}", reached("torch", ranks), 0.0)
     every = sorted(value for ranks in times for value in ranks)
     told = stages.summary()["torch"]
     assert list(stages.summary()) == ["torch"]
@@ -198,10 +205,10 @@ def test_stages_are_summed_over_hosts(times):
 
 
 def test_stages_come_in_order_and_hold_no_more_than_a_line_per_host():
-    stages = record.Stages()
+    stages = Stages()
     for stage in ("step", "shim", "odd", "torch"):
         for index in random.Random(1).sample(range(1000), 1000):  # an order, no secret
-            stages.add(f"n{index}", stage, 8, 1.0, 2.0, 3.0 + (index == 7))
+            stages.add(f"n{index}", reached(stage, [1.0, *[2.0] * 6, 3.0 + (index == 7)]), 0.0)
     assert list(stages.summary()) == ["shim", "torch", "step"]
     expected = {"ranks": 8000, "min": 1.0, "median": 2.0, "max": 4.0, "slowest_host": "n7"}
     assert stages.summary()["torch"] == expected

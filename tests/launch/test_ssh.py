@@ -1,4 +1,4 @@
-"""`launch` over hosts that have no MPI and no scheduler: one leader per host, started by a stand-in for ssh."""
+"""`launch` over hosts that have no MPI and no scheduler: one agent per host, started by a stand-in for ssh."""
 
 import hashlib
 import json
@@ -73,7 +73,7 @@ def test_rank_0_reads_all_of_the_input_and_no_other_rank_waits_for_any(site):
     assert site.launch("cat").stdout == ""
 
 
-def test_a_leader_on_this_host_needs_no_ssh(site):
+def test_an_agent_on_this_host_needs_no_ssh(site):
     client = site.client(f'[[ " $* " == *" n01 "* ]] && "{site.hosts.rsh}" "$@"')
     done = site.launch(*SHOW, hosts="head:1\nn01:1\n", EZPZ_SSH=client)
     assert done.returncode == 0, done.stderr
@@ -134,7 +134,7 @@ def test_the_plain_words_and_the_line_of_a_host():
     )
     told = [sys.executable, "-m", "ezpz.launch", "--flavour", "ssh", "-n", "3", "--hostfile", "/tmp/my hosts"]
     assert words(FLAVOUR.command(order)) == [*told, "--launcher-args=-o ConnectTimeout=30", "--"]
-    leader = [sys.executable, "-I", "-S", AGENT]
+    agent = [sys.executable, "-I", "-S", AGENT]
     options = [
         "-o",
         "ConnectTimeout=30",
@@ -148,8 +148,8 @@ def test_the_plain_words_and_the_line_of_a_host():
         "/tmp/log",
     ]
     line = FLAVOUR.agent_line(order, 0, "/tmp/log")
-    assert line == ["ssh", "-p", "2 2", *options, "n01", f"exec {shlex.join([*leader, '0'])}"]
-    assert FLAVOUR.agent_line(order, 1) == [*leader, "1"]
+    assert line == ["ssh", "-p", "2 2", *options, "n01", f"exec {shlex.join([*agent, '0'])}"]
+    assert FLAVOUR.agent_line(order, 1) == [*agent, "1"]
     assert "-E" not in FLAVOUR.agent_line(replace(order, environ={"EZPZ_SSH": "rsh"}), 0, "/tmp/log")
 
 

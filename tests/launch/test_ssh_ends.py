@@ -1,4 +1,4 @@
-"""How ranks that ssh started end, whatever goes first: a rank, the launcher, a leader, ssh, a host."""
+"""How ranks that ssh started end, whatever goes first: a rank, the launcher, an agent, ssh, a host."""
 
 import os
 import shutil
@@ -88,7 +88,7 @@ def test_what_ranks_leave_behind_goes_with_them(site, survivors):
 
 
 @pytest.mark.parametrize("victim", ["start_agent.py", "client"])
-def test_a_killed_leader_or_ssh_loses_its_host_and_ends_all(site, survivors, victim):
+def test_a_killed_agent_or_ssh_loses_its_host_and_ends_all(site, survivors, victim):
     run = site.start("bash", "-c", f"{READY} sleep 600")
     lines = {pid: line for pid, line in survivors().items() if victim in line and "shim.py" not in line}
     if victim == "start_agent.py":  # the ssh of the stand-in shows the same line
@@ -115,7 +115,7 @@ def test_an_unknown_host_is_named_and_the_others_are_stopped(site, survivors):
     done = site.launch("sleep", "600", hosts="n01:2\nn09:1\n")
     assert done.returncode == 125
     assert (
-        "ezpz: cannot start ranks on n09: client of a folder ended with 255; expected a leader that reports. Try `"
+        "ezpz: cannot start ranks on n09: client of a folder ended with 255; expected an agent that reports. Try `"
         in done.stderr
     )
     assert "Could not resolve hostname n09" in done.stderr
@@ -156,7 +156,7 @@ def test_hosts_that_never_report_are_told_in_time(site, survivors):
     lab.wait_until(lambda: not survivors(), 3, "the end of what was started")
 
 
-def test_a_leader_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env, tmp_path):
+def test_an_agent_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env, tmp_path):
     cpus = sorted(os.sched_getaffinity(0))[:2]
     plan = {"EZPZ_PLACEMENT": "1,2", "EZPZ_CPUS": ":".join(map(str, [cpus[0], cpus[-1]])), "MASTER_ADDR": "127.0.0.1"}
     program = "import os, time; print(os.environ['RANK'], *os.sched_getaffinity(0), flush=True); time.sleep(1);"

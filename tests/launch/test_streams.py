@@ -1,4 +1,4 @@
-"""What a rank's output becomes on its way through its leader: whole lines, held tracebacks, stacks kept apart, a log."""
+"""What a rank's output becomes on its way through its agent: whole lines, held tracebacks, stacks kept apart, a log."""
 
 import os
 import signal
@@ -301,8 +301,8 @@ def test_nothing_is_lost_or_turned_round_whatever_the_cuts(pieces, failed):
     assert rank.due() is None
 
 
-def test_a_leader_imports_it_in_little_time(clean_env, tmp_path):
-    src = Path(output.__file__).parents[2]
+def test_an_agent_imports_it_in_little_time(clean_env, tmp_path):
+    src = Path(output.__file__).parents[3]
     code = f"import sys; sys.path.insert(0, {str(src)!r}); import re, os; before = set(sys.modules); import ezpz.launch.host.output; "
     code += "print(*(set(sys.modules) - before))"
     loaded = subprocess.run(

@@ -41,7 +41,7 @@ def killed(number, seed, grounds, names):
     dice = random.Random(f"{seed} {number}")
     name = names[number % len(names)]
     lasts = dice.uniform(0.3, 1.5)
-    kind = dice.choices(("rank", "launcher", "mpiexec", "leader", "shim"), (76, 9, 6, 6, 3))[0]
+    kind = dice.choices(("rank", "launcher", "mpiexec", "agent", "shim"), (76, 9, 6, 6, 3))[0]
     if (kind == "mpiexec" and name not in {*MPI, "srun", "torchrun"}) or (kind == "shim" and name in {"local", "ssh"}):
         kind = "rank"
     number_of = signal.Signals[f"SIG{dice.choice(SIGNALS)}"]
@@ -120,8 +120,8 @@ def _hit(run, kind, number, rank):
             pid = known(run.folder)[rank][0]
         elif kind == "launcher":
             pid = run.pid if run.process.poll() is None else 0
-        elif kind == "leader":
-            pid = run.leader()
+        elif kind == "agent":
+            pid = run.agent()
         else:
             pid = run.shim(rank) if kind == "shim" else run.mpiexec()
     except AssertionError:
@@ -146,12 +146,12 @@ def healthy(number, seed, grounds, names):
     """One launch in which nothing is wrong, though it may look so; it must end with 0."""
     dice = random.Random(f"{seed} healthy {number}")
     name = names[number % len(names)]
-    what = dice.choice((*STALLS, "beats", "beats and silence", "stopped launcher", "stopped leader"))
+    what = dice.choice((*STALLS, "beats", "beats and silence", "stopped launcher", "stopped agent"))
     options = dice.choice(((), ("--idle-timeout", "2")))
     if what == "beats":  # slower than they could be, faster than the limit
-        options, command = ("--idle-timeout", "4"), beats("time.sleep(0.9); leader.sendall(b'beat\\n')", seconds=4)
+        options, command = ("--idle-timeout", "4"), beats("time.sleep(0.9); agent.sendall(b'beat\\n')", seconds=4)
     elif what == "beats and silence":  # a rank that ended is not idle
-        step = "leader.sendall(b'beat\\n'); rank == '1' and sys.exit(0)"
+        step = "agent.sendall(b'beat\\n'); rank == '1' and sys.exit(0)"
         options, command = ("--idle-timeout", "2"), beats(step, seconds=4)
     else:
         slow = STALLS.get(what, "sleep 4")
@@ -175,9 +175,9 @@ def healthy(number, seed, grounds, names):
 
 
 def _pause(run, what):
-    """A machine that swaps: the launcher, or a leader, stands still for some seconds."""
+    """A machine that swaps: the launcher, or an agent, stands still for some seconds."""
     with contextlib.suppress(AssertionError, ProcessLookupError):
-        pid = run.pid if what == "stopped launcher" else run.leader()
+        pid = run.pid if what == "stopped launcher" else run.agent()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(2.5)
         os.kill(pid, signal.SIGCONT)

@@ -62,24 +62,24 @@ def interrupt_twice(run):
     os.kill(run.pid, INT)
 
 
-def kill_leader(run):
-    """The leader of the host of rank 2."""
+def kill_agent(run):
+    """The agent of the host of rank 2."""
     _, host = run.up()[2]
-    victim = run.leader(host)
+    victim = run.agent(host)
     time.sleep(0.5)  # one that has not introduced itself cannot be lost
     run.mark()
     os.kill(victim, KILL)
 
 
 def kill_all_of_ours(run):
-    """Launcher, leaders and shims at one blow: nobody is left who could tidy up."""
+    """Launcher, agents and shims at one blow: nobody is left who could tidy up."""
     run.up()
     victims = [run.pid]
-    for comm in ("ezpz-leader", "ezpz-shim"):
+    for comm in ("ezpz-agent", "ezpz-shim"):
         try:
             victims += run.named(comm)
         except AssertionError:
-            if comm == "ezpz-leader":
+            if comm == "ezpz-agent":
                 raise
     run.mark()
     process.kill_all(victims)
@@ -182,9 +182,9 @@ KILLED = (
     ),
     Case(
         number="B",
-        name="SIGKILL to a leader",
+        name="SIGKILL to an agent",
         ranks=f"trap '' TERM HUP INT; setsid sleep 600 & up; {LOOP}",
-        meanwhile=kill_leader,
+        meanwhile=kill_agent,
         code=125,
         cause=r"^ezpz: host \S+ is lost: ",
         grace=FAILURE_GRACE,
@@ -205,7 +205,7 @@ KILLED = (
     ),
     Case(
         number="D",
-        name="SIGKILL to launcher, leaders and shims at one blow",
+        name="SIGKILL to launcher, agents and shims at one blow",
         ranks=f"trap '' TERM HUP INT; up; {LOOP}",
         meanwhile=kill_all_of_ours,
         code=-9,

@@ -50,9 +50,9 @@ BEATS = """
 import os, socket, sys, time
 {up}
 name = os.environ["EZPZ_SOCKET"]
-leader = socket.socket(socket.AF_UNIX)
-leader.connect("\\0" + name[1:] if name[0] == "@" else name)
-leader.sendall(f"rank {rank} {pid}\\nbeat\\n".encode())
+agent = socket.socket(socket.AF_UNIX)
+agent.connect("\\0" + name[1:] if name[0] == "@" else name)
+agent.sendall(f"rank {rank} {pid}\\nbeat\\n".encode())
 end = time.monotonic() + {seconds}
 while time.monotonic() < end and not os.path.exists(folder + "/go"):
     {step}
@@ -98,7 +98,7 @@ LIMITS = (
     Case(
         number="18",
         name="heartbeats and no output under --idle-timeout",
-        ranks=beats("leader.sendall(b'beat\\n')", seconds=3.5),
+        ranks=beats("agent.sendall(b'beat\\n')", seconds=3.5),
         options=("--idle-timeout", "1"),
         meanwhile=up_only,
         code=0,

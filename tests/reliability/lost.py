@@ -1,4 +1,4 @@
-"""Hosts that vanish, networks that split, leaders and connections that go, and worlds that come up wrong."""
+"""Hosts that vanish, networks that split, agents and connections that go, and worlds that come up wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_SLURM = "one Slurm serves all tests; a split network does the same to it"
 NO_WRAPPER = {
     "local": "no launcher between that could start fewer",
     "torchrun": "its agent is the only launcher: it starts what it is told",
-    "ssh": "no launcher between: each leader starts the ranks of the plan",
+    "ssh": "no launcher between: each agent starts the ranks of the plan",
 }
 
 
@@ -35,15 +35,15 @@ def split(run):
     run.stage.hosts["n02"].split()
     try:
         process.wait_until(lambda: run.process.poll() is not None, 5 + SILENCE + FAILURE_GRACE, "the prompt")
-        # The cut-off leader hears nothing of all this, and must end its ranks by itself.
+        # The cut-off agent hears nothing of all this, and must end its ranks by itself.
         process.wait_until(lambda: not run.left(), SILENCE, f"the end of what ran on n02: {run.left()}")
     finally:
         run.stage.hosts["n02"].heal()
 
 
-def leader_of_n02(run):
+def agent_of_n02(run):
     run.up()
-    victim = run.leader("n02")
+    victim = run.agent("n02")
     run.mark()
     os.kill(victim, KILL)
 
@@ -143,9 +143,9 @@ LOST = (
     ),
     Case(
         number="G",
-        name="the leader of another host is killed",
+        name="the agent of another host is killed",
         ranks=HELD,
-        meanwhile=leader_of_n02,
+        meanwhile=agent_of_n02,
         code=125,
         cause=r"^ezpz: host n02 is lost: ",
         grace=FAILURE_GRACE,

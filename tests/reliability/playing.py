@@ -34,8 +34,8 @@ NO_LAUNCHER = {
     "ssh": "no launcher between: one ssh per host, see the cases over hosts",
 }
 NO_SHIM = {
-    "local": "no shim: the leader is the parent of the ranks",
-    "ssh": "no shim: the leader is the parent of the ranks",
+    "local": "no shim: the agent is the parent of the ranks",
+    "ssh": "no shim: the agent is the parent of the ranks",
 }
 NO_HOSTS = dict.fromkeys(HERE_ALONE, "one host only")
 NO_MPI = dict.fromkeys(("local", "srun", "torchrun", "ssh"), "no MPI there")

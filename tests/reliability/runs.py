@@ -62,8 +62,8 @@ class Run:
 
         return process.wait_until(found, 3, f"a process called {comm} on {host or 'this host'}", every=0.05)
 
-    def leader(self, host=""):
-        return self.named("ezpz-leader", host)[0]
+    def agent(self, host=""):
+        return self.named("ezpz-agent", host)[0]
 
     def shim(self, rank):
         """The shim in front of a rank: its parent, by that name."""
@@ -73,8 +73,8 @@ class Run:
         return parent
 
     def mpiexec(self):
-        """The foreign launcher that ours started: its child that is no leader."""
-        found = [pid for pid in self.left() if parent_of(pid) == self.pid and fact(pid, "comm") != "ezpz-leader"]
+        """The foreign launcher that ours started: its child that is no agent."""
+        found = [pid for pid in self.left() if parent_of(pid) == self.pid and fact(pid, "comm") != "ezpz-agent"]
         if not found:
             raise AssertionError(f"the launcher has no child of its own: {self.left()}")
         return min(found)

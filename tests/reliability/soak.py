@@ -32,7 +32,7 @@ COLUMNS = (
     "flavour",
     "a rank killed",
     "launcher killed",
-    "mpiexec, leader or shim killed",
+    "mpiexec, agent or shim killed",
     "wrong codes",
     "survivors",
     "slowest prompt",
@@ -137,7 +137,7 @@ def table(outcomes, seed, seconds):
         calm = [each for each in mine if each.victim.startswith("healthy")]
         refused = sum(each.victim.startswith("none") for each in mine)
         kinds = Counter(each.victim.split()[0] for each in violent)
-        others = kinds["mpiexec"] + kinds["leader"] + kinds["shim"]
+        others = kinds["mpiexec"] + kinds["agent"] + kinds["shim"]
         slowest = max((each.took for each in violent), default=0.0)
         wrong = sum(bool(each.wrong) and not each.left for each in violent)
         left = sum(each.left for each in mine)

@@ -30,7 +30,7 @@ def is_supervised(environ: Mapping[str, str]) -> bool:
     """Tell whether `ezpz launch` or torchrun's agent looks after this rank, and ends it when another one fails."""
     from ezpz.ranks import of_this_launch
 
-    by_us = of_this_launch(environ) and "EZPZ_SOCKET" in environ  # a line that was pasted by hand has no leader
+    by_us = of_this_launch(environ) and "EZPZ_SOCKET" in environ  # a line that was pasted by hand has no agent
     return by_us or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 

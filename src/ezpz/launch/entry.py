@@ -16,6 +16,7 @@ from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
 from ezpz.launch import record
 from ezpz.launch.contract import cores
+from ezpz.launch.messages import Settings
 from ezpz.launch.options import LaunchOptions, parse
 from ezpz.launch.planning import PlanBuilder, survey
 from ezpz.launch.run.control import Control
@@ -150,7 +151,7 @@ def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control]
     must_know = not allocation.job_id or any(map(is_here, allocation.hosts))
     for attempt in range(_MOST_STARTS):
         with builder.choose_rendezvous(must_know=must_know) as rendezvous:
-            control = Control(builder.agent_settings, builder.control_addresses())
+            control = Control(Settings(**builder.agent_settings), builder.control_addresses())
             plan = builder.build(rendezvous, control.variable)
             if not attempt:
                 _announce(plan)

@@ -19,7 +19,8 @@ from ezpz.launch.host import connection, process_tree
 from ezpz.launch.host.connection import pair
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
-from ezpz.launch.host.start_agent import lead_local
+from ezpz.launch.host.start_agent import run_local
+from ezpz.launch.messages import Settings
 from ezpz.launch.run.child import Child
 from ezpz.launch.run.failures import Failure, log_of
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
@@ -143,11 +144,11 @@ class _Remote(Supervisor):
         if child.host in self.control.done:
             return
         if child.host in self.control.heard:
-            self.timers.setdefault("launcher", time.monotonic() + _LAST_WORD)
+            self.loop.after("launcher", _LAST_WORD, self.judge_launcher)
             return
         host = self.plan.placement.hosts[child.host]
         said = f"{self._words(child.host)} ended with {child.code}{self._said(child.host)}"
-        trial = f"expected a leader that reports. Try `{self._trial(child.host)}`"
+        trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
         self.fail(Failure(f"cannot start ranks on {host}:", f"{said}; {trial}", _REFUSED, time.time(), host=host))
 
     def judge_launcher(self) -> None:
@@ -280,7 +281,7 @@ class Start:
     def fill(self, run: Supervisor) -> None:
         """Give the run the folder of its records and the address where it can be asked."""
         run.launch, run.folder, run.began = self.plan.launch_id, self.folder, self.began
-        run.hangs.socket = asking_address(self.plan.launch_id)
+        run.address = asking_address(self.plan.launch_id)
 
     def _local(self) -> tuple[Outcome, Supervisor]:
         """Start the ranks ourselves, through an agent that is forked off; a single rank keeps the terminal."""
@@ -294,7 +295,7 @@ class Start:
             for end in its:
                 end.close()
             self.control.adopt(0, os.uname().nodename, *ours)
-            run.children.add(Child(pid, "the leader of this host", 0))
+            run.children.add(Child(pid, "the agent of this host", 0))
             self.enter()
             return run.wait(), run
 
@@ -303,8 +304,8 @@ class Start:
         plan = self.plan
         for end in ours:
             end.close()
-        settings = dict(plan.agent_settings)
-        return lead_local(its, plan.launch_id, plan.command, ranks, settings, terminal=plan.keeps_terminal)
+        settings = Settings(**plan.agent_settings)
+        return run_local(its, plan.launch_id, plan.command, ranks, settings, terminal=plan.keeps_terminal)
 
     def _foreign(self) -> tuple[Outcome, Supervisor]:
         """Start ``mpiexec`` or ``srun``, whose shims bring up an agent per host."""
@@ -332,7 +333,7 @@ def _completed(begun: dict[str, Any], run: Supervisor) -> dict[str, Any]:
             host=one.host,
             pid=one.pid,
             code=one.status,
-            log=log_of(one, run.control.settings["log_dir"], run.folder) or None,
+            log=log_of(one, run.control.settings.log_dir, run.folder) or None,
             words=one.words or None,
         )
         for one in ([outcome.cause] if outcome.cause else [])

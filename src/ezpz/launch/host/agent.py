@@ -1,60 +1,65 @@
-r"""The one process per host that speaks with the launcher: it hears shims and ranks, reads what they write, and kills them.
+"""Run the one process per host that speaks with the launcher: it hears shims and ranks, reads what they write, and kills them.
 
 It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the launcher itself (local), or run as
-``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims. When
-the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that was killed.
-
-It says, besides ``hello`` (`ezpz.launch.host.connection`):
-
-    up        all ranks of the host run              partial    only some of them do, ``have`` so many
-    mismatch  ``worlds``: who came up instead        port       MASTER_PORT is taken here
-    ended     a rank ended badly: ``rank pid code at words shown log why``
-    finished  a rank ended with 0 (the first one)    done       all is over here; ``stuck``: pids that no signal ends
-    stages    ``stage count low median high``        idle       ``rank`` shows no progress for ``seconds``
-    stacks    ``ranks``: what each of them is doing  note, refused    ``text``
+``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims.
+When the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that was killed.
+What it reports, and what it is ordered to do, are the tables of `ezpz.launch.messages`.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import time
 
 from ezpz.errors import shell_code
+from ezpz.launch import messages
 from ezpz.launch.host import process_tree
-from ezpz.launch.host.connection import Link, Nobody, is_own, receive
+from ezpz.launch.host.connection import Connection, is_own, receive
 from ezpz.launch.host.progress import Progress
-from ezpz.launch.host.rank_process import Member
+from ezpz.launch.host.rank_process import RankProcess
+from ezpz.launch.loop import Loop, SignalPipe
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from typing import Any
+
+    from ezpz.launch.host.connection import NoConnection
+    from ezpz.launch.messages import Message
+
+__all__ = ["Agent"]
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+_FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
+_PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
+_MISMATCH = 0.3  # seconds for the other ranks of a wrong world
+_RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
-# What shims and ranks of one host say to their leader, on the Unix socket where they meet.
+class LocalConnections:
+    """The connections of one host's shims and ranks, on the Unix socket where they meet.
 
-
-class Shims:
-    """The connections of one host's shims and ranks; the lines of a shim are those of `ezpz.launch.host.shim`.
-
-    Attributes:
-        servants: What mpiexec has started on this host to start shims.
-        strangers: World, family and words of the ranks that are none of the plan.
+    Args:
+        loop: Where they are watched.
+        heard: Takes each message, with its connection and the open files that came with it.
+        hung_up: Takes a connection that has ended.
     """
 
-    def __init__(self, leader: Leader) -> None:
-        self.strangers: list[list[str]] = []
-        self.servants: set[int] = set()
-        self._leader = leader
-        self._unread: dict[socket.socket, bytes] = {}
+    def __init__(
+        self,
+        loop: Loop,
+        heard: Callable[[socket.socket, Message, tuple[int, ...]], None],
+        hung_up: Callable[[socket.socket], None],
+    ) -> None:
+        self._loop, self._heard, self._hung_up = loop, heard, hung_up
+        self._inboxes: dict[socket.socket, messages.Inbox] = {}
 
     def listen(self, listener: socket.socket) -> None:
         """Let shims and ranks in."""
         listener.setblocking(False)
-        self._leader.watch(listener, self._accept)
+        self._loop.read(listener, self._accept)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -65,380 +70,354 @@ class Shims:
             connection.close()
             return
         connection.setblocking(False)
-        self._unread[connection] = b""
-        self._leader.watch(connection, self._hear)
+        self._inboxes[connection] = messages.Inbox(messages.FROM_RANKS)
+        self._loop.read(connection, self._read)
 
-    def _hear(self, connection: socket.socket) -> None:
-        """Read what a shim or a rank says."""
+    def _read(self, connection: socket.socket) -> None:
         try:
-            data, fds = receive(connection)
+            data, files = receive(connection)
         except BlockingIOError:
             return
         except OSError:
-            data, fds = b"", []
-        *lines, self._unread[connection] = (self._unread[connection] + data).split(b"\n")
-        for line in lines:
-            word, _, rest = line.decode(errors="replace").partition(" ")
-            if word == "shim":
-                self._shim_came(connection, rest.split(), tuple(fds))
-            elif self._leader.progress.heard(connection, word, rest):
-                continue
-            else:
-                member = next((member for member in self._leader.members.values() if member.shim is connection), None)
-                self._shim_said(member, word, rest)
+            data, files = b"", []
+        try:
+            for message in self._inboxes[connection].feed(data):
+                self._heard(connection, message, tuple(files))
+        except messages.MalformedMessage:
+            data = b""
         if not data:
+            self._loop.forget(connection)
+            connection.close()
+            del self._inboxes[connection]
             self._hung_up(connection)
 
-    def _shim_came(self, connection: socket.socket, words: list[str], pipes: tuple[int, ...]) -> None:
-        rank, world, _, _, _, family, pid, when = words
-        # A second rank 0 is none of the plan's, and will say so.
-        known = int(rank) < 0 or int(rank) in self._leader.members
-        member = Member(
-            -len(self._leader.members) - 1 if known else int(rank),
-            pipes=pipes,
-            log_dir=self._leader.settings.get("log_dir", ""),
-        )
-        member.world, member.family = world, family
-        member.shim, member.shim_pid = connection, int(pid)
-        member.reach("shim", float(when))
-        self.servants |= {process_tree.servant_of(int(pid))} - {0}
-        self._leader.add(member)
 
-    def _shim_said(self, member: Member | None, word: str, rest: str) -> None:
-        if member is None:
-            return
-        if word == "up":
-            member.pid = int(rest)
-            for late in self._leader.late_signals:
-                member.signal(late, group=True)
-        elif word == "passed":
-            member.passed.add(int(rest))
-        elif word == "ended":
-            passed = -int(rest) in member.passed
-            member.end(int(rest), "its launcher sent it that signal" if passed else "")
-        elif word == "cannot":
-            from ezpz.launch.host.rank_start import cannot_run
+class RankPipes:
+    """The pipes of one host's ranks, read as fast as the launcher takes what they write."""
 
-            number, _, program = rest.partition(" ")
-            member.end(cannot_run(int(number)), f"cannot run {program}: {os.strerror(int(number))}")
-        elif word == "port":
-            self._leader.link.say("port")
-        elif word == "note":
-            self._leader.link.say("note", text=rest)
-        elif word == "mismatch":
-            self.strangers.append([member.world, member.family, rest])
-            self._leader.stranger_came()
+    def __init__(self, loop: Loop, ranks: dict[int, RankProcess], connection: Connection | NoConnection) -> None:
+        self._loop, self._ranks, self._connection = loop, ranks, connection
 
-    def _hung_up(self, connection: socket.socket) -> None:
-        self._leader.selector.unregister(connection)
-        connection.close()
-        del self._unread[connection]
-        self._leader.progress.hung_up(connection)
-        for member in self._leader.members.values():
-            if member.shim is connection:
-                member.shim = None
-                member.end(-signal.SIGKILL, f"its shim (pid {member.shim_pid}) was killed")
-
-
-# What the ranks of one host write: read from their pipes as fast as the launcher takes it.
-
-
-class Pipes:
-    """The pipes of one host's ranks, in the selector of its leader."""
-
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
-
-    def add(self, member: Member) -> None:
+    def add(self, rank: RankProcess) -> None:
         """Read what a rank writes."""
-        for fd in member.pipes:
-            self._watch(member, fd)
+        for fd in rank.pipes:
+            self._watch(rank, fd)
 
-    def close(self, member: Member) -> None:
+    def close(self, rank: RankProcess) -> None:
         """Read no more of a rank that has ended: a grandchild may hold its pipes for ever."""
-        keys = self._leader.selector.get_map()
-        for fd in list(member.pipes):
-            if fd in keys:
-                self._leader.selector.unregister(fd)
-            member.close(fd)
+        for fd in list(rank.pipes):
+            self._loop.forget(fd)
+            rank.close(fd)
 
     def keep_pace(self) -> None:
         """Read only while the launcher takes more; else the pipes fill, and the ranks wait."""
-        link, selector = self._leader.link, self._leader.selector
-        keys = selector.get_map()
-        for member in self._leader.members.values():
-            for fd in member.pipes:
-                if link.full and fd in keys and member.alive:
-                    selector.unregister(fd)
-                elif not link.full and fd not in keys:
-                    self._watch(member, fd)
-        if link.output is not None:
-            if link.waiting and link.output not in keys:
-                selector.register(link.output, selectors.EVENT_WRITE, lambda _: link.push())
-            elif not link.waiting and link.output in keys:
-                selector.unregister(link.output)
+        connection = self._connection
+        for rank in self._ranks.values():
+            for fd in rank.pipes:
+                if not connection.full:
+                    self._watch(rank, fd)
+                elif rank.alive:
+                    self._loop.forget(fd)
+        if isinstance(connection, Connection):
+            if connection.waiting:
+                self._loop.write(connection.output, lambda _: connection.push())
+            else:
+                self._loop.forget(connection.output)
 
     def show(self) -> None:
         """Pass on all that may be shown now."""
-        now, link = time.monotonic(), self._leader.link
-        for member in self._leader.members.values():
-            if member.output and not member.told:
-                for stream, data in member.output.take(now):
-                    link.show(member.rank, stream, data)
-                if member.output.problem and not member.log_ended:
-                    member.log_ended = True
-                    link.say("note", text=f"rank {member.rank}: {member.output.problem}")
-        link.push()
+        now = time.monotonic()
+        for rank in self._ranks.values():
+            if rank.output and not rank.reported:
+                for stream, data in rank.output.take(now):
+                    self._connection.show(rank.rank, stream, data)
+                if rank.output.problem and not rank.log_ended:
+                    rank.log_ended = True
+                    self._connection.report(messages.Note(text=f"rank {rank.rank}: {rank.output.problem}"))
+        self._connection.push()
 
-    def _watch(self, member: Member, fd: int) -> None:
-        self._leader.watch(fd, lambda fd: self._read(member, fd))
+    def _watch(self, rank: RankProcess, fd: int) -> None:
+        self._loop.read(fd, lambda fd: self._read(rank, fd))
 
-    def _read(self, member: Member, fd: int) -> None:
-        if not member.read(fd):
-            self._leader.selector.unregister(fd)
-
-
-__all__ = ["Leader"]
-
-_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
-_PARTIAL = 2.0  # seconds after which the launcher is told that not all ranks have come
-_MISMATCH = 0.3  # seconds for the other ranks of a wrong world
-_RELEASE = 30.0  # seconds for the launcher to say how shims shall end
+    def _read(self, rank: RankProcess, fd: int) -> None:
+        if not rank.read(fd):
+            self._loop.forget(fd)
+            rank.close(fd)
 
 
-class Leader:
+class Agent:
     """The ranks of one host.
 
     Args:
-        link: The line to the launcher.
+        connection: To the launcher.
         launch: Id of the launch.
         expected: How many ranks this host shall have.
-        settings: ``log_dir`` and ``idle`` of the launch.
         own_session: Whether the ranks that it starts itself leave its session.
+
+    Attributes:
+        ranks: The rank processes; those that are none of the plan below zero.
     """
 
     def __init__(
-        self, link: Link | Nobody, launch: str, expected: int, settings: dict[str, Any], *, own_session: bool = True
+        self, connection: Connection | NoConnection, launch: str, expected: int, *, own_session: bool = True
     ) -> None:
-        self.link = link
+        self.connection = connection
         self.launch = launch
         self.expected = expected
-        self.settings = settings
-        self.members: dict[int, Member] = {}
-        self.selector = selectors.DefaultSelector()
-        self.progress = Progress(self)
-        self.shims = Shims(self)
-        self.pipes = Pipes(self)
         self.own_session = own_session
-        self.late_signals: list[int] = []  # for ranks that have not come up
-        self._timers: dict[str, float] = {}
+        self.ranks: dict[int, RankProcess] = {}
+        self._loop = Loop()
+        self._progress = Progress(self.ranks, connection.settings, connection.clock)
+        self._local = LocalConnections(self._loop, self._hear, self._hung_up)
+        self._pipes = RankPipes(self._loop, self.ranks, connection)
+        self._late_signals: list[int] = []  # for ranks that have not come up
+        self._strangers: list[
+            tuple[str, str, str]
+        ] = []  # world, family and words of the ranks that are none of the plan
+        self._servants: set[int] = set()  # what mpiexec has started on this host to start shims
         self._partial: list[int] = []
         self._over = False
         self._up = False
         self._finished = False
-        if isinstance(link, Link):
-            self.watch(link.control, self._obey)
+        if isinstance(connection, Connection):
+            self._loop.read(connection.control, lambda _: self._obey())
 
     def stand_guard(self, *, obeys_signals: bool) -> None:
-        """Adopt orphans, and be told of the end of children; other signals count only where this is a host's own process."""
-        read, write = os.pipe()
-        for end in (read, write):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (*_OURS, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, (lambda *_: None) if obeys_signals and number in _OURS else signal.SIG_IGN)
+        """Adopt orphans, and notice the end of children; other signals count only where this is a host's own process."""
+        heard = (signal.SIGCHLD, *(_ENDING if obeys_signals else ()))
+        signals = SignalPipe(heard, (*_FOR_RANKS, *(() if obeys_signals else _ENDING)))
+        signals.__enter__()
         process_tree.adopt()
-        self.watch(read, self._signalled)
+        self._loop.read(signals, lambda _: self._signalled(signals.take()))
 
-    def stranger_came(self) -> None:
-        """Tell the launcher of a wrong world, as soon as its other ranks on this host have come."""
-        self._timers.setdefault("mismatch", time.monotonic() + _MISMATCH)
+    def listen(self, listener: socket.socket) -> None:
+        """Let shims and ranks in."""
+        self._local.listen(listener)
 
-    def add(self, member: Member) -> None:
+    def add(self, rank: RankProcess) -> None:
         """Take charge of a rank."""
-        self.members[member.rank] = member
-        self.pipes.add(member)
-        self._timers.setdefault("partial", time.monotonic() + _PARTIAL)
+        self.ranks[rank.rank] = rank
+        self._pipes.add(rank)
+        self._loop.after("partial", _PARTIAL, self._report_partial)
 
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         while not self._over:
-            self.pipes.keep_pace()
-            due = self._due()
-            for key, _ in self.selector.select(None if due is None else min(3600.0, max(0.0, due - time.monotonic()))):
-                if key.fd in self.selector.get_map():  # not closed by what was just done
-                    key.data(key.fileobj)
-            self.pipes.show()
+            self._pipes.keep_pace()
+            now = self._loop.turn(*self._dues())
+            self._pipes.show()
             self._settle()
-            self._overdue(time.monotonic())
-        code = next((member.code for member in self._by_end() if member.code), 0)
+            for message in self._progress.tick(now, self.expected):
+                self.connection.report(message)
+        code = next((rank.code for rank in self._by_end() if rank.code), 0)
         return shell_code(code)
 
-    def _signalled(self, fd: int) -> None:
-        numbers = os.read(fd, 4096)
+    # Messages of shims and ranks.
+
+    def _hear(self, connection: socket.socket, message: Message, files: tuple[int, ...]) -> None:
+        if isinstance(message, messages.ShimStarted):
+            self._shim_started(connection, message, files)
+        elif self._progress.hear(connection, message):
+            return
+        else:
+            rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
+            if rank:
+                self._hear_shim(rank, message)
+
+    def _shim_started(self, connection: socket.socket, shim: messages.ShimStarted, pipes: tuple[int, ...]) -> None:
+        # A second rank 0 is none of the plan's, and will say so.
+        known = shim.rank < 0 or shim.rank in self.ranks
+        number = -len(self.ranks) - 1 if known else shim.rank
+        rank = RankProcess(number, pipes=pipes, log_dir=self.connection.settings.log_dir)
+        rank.world, rank.family = shim.world, shim.family
+        rank.shim, rank.shim_pid = connection, shim.pid
+        rank.reach("shim", shim.time)
+        self._servants |= {process_tree.servant_of(shim.pid)} - {0}
+        self.add(rank)
+
+    def _hear_shim(self, rank: RankProcess, message: Message) -> None:
+        if isinstance(message, messages.RankStarted):
+            rank.pid = message.pid
+            for late in self._late_signals:
+                rank.signal(late, group=True)
+        elif isinstance(message, messages.SignalPassed):
+            rank.passed.add(message.number)
+        elif isinstance(message, messages.RankEnded):
+            passed = -message.code in rank.passed
+            rank.end(message.code, "its launcher sent it that signal" if passed else "")
+        elif isinstance(message, messages.CannotRun):
+            from ezpz.launch.host.rank_start import cannot_run
+
+            why = f"cannot run {message.program}: {os.strerror(message.number)}"
+            rank.end(cannot_run(message.number), why)
+        elif isinstance(message, messages.PortTaken | messages.Note):
+            self.connection.report(message)
+        elif isinstance(message, messages.WrongWorld):
+            self._strangers.append((str(rank.world), rank.family, message.text))
+            self._loop.after("mismatch", _MISMATCH, self._report_mismatch)
+
+    def _hung_up(self, connection: socket.socket) -> None:
+        self._progress.hung_up(connection)
+        for rank in self.ranks.values():
+            if rank.shim is connection:
+                rank.shim = None
+                rank.end(-signal.SIGKILL, f"its shim (pid {rank.shim_pid}) was killed")
+
+    # Signals, and orders of the launcher.
+
+    def _signalled(self, numbers: bytes) -> None:
         for pid, status in process_tree.reap():
-            member = next(
-                (member for member in self.members.values() if member.pid == pid and not member.shim_pid), None
-            )
-            if member:
+            rank = next((rank for rank in self.ranks.values() if rank.pid == pid and not rank.shim_pid), None)
+            if rank:
                 code = os.waitstatus_to_exitcode(status)
                 if self.own_session:
                     _kill(-pid)  # what it left behind
-                member.end(code)
-        if set(numbers) & set(_OURS):  # sshd has gone, or somebody means this leader
-            self.link.say("refused", text=f"its leader received {signal.Signals(min(set(numbers) & set(_OURS))).name}")
+                rank.end(code)
+        ending = set(numbers) & set(_ENDING)
+        if ending:  # sshd has gone, or somebody means this agent
+            text = f"its host agent received {signal.Signals(min(ending)).name}"
+            self.connection.report(messages.Refused(text=text))
             self._kill()
 
-    def _obey(self, _: object) -> None:
-        for order in self.link.orders():
-            what = order["do"]
-            if what == "signal":
-                number = int(order["number"])
+    def _obey(self) -> None:
+        assert isinstance(self.connection, Connection)
+        for order in self.connection.orders():
+            if isinstance(order, messages.Signal):
                 if not self._up:
-                    self.late_signals.append(number)
-                for member in self._alive():
-                    member.signal(number, group=self.own_session)
-            elif what == "stacks":
-                self.progress.collect(fatal=bool(order["fatal"]), number=order["id"])
-            elif what == "kill":
+                    self._late_signals.append(order.number)
+                for rank in self._alive():
+                    rank.signal(order.number, group=self.own_session)
+            elif isinstance(order, messages.TakeStacks):
+                self._progress.take_stacks(order)
+            elif isinstance(order, messages.Kill):
                 self._kill()
-            elif what == "release":
-                self._release("true" if order.get("codes") else "")
-            elif what == "lost":
-                self.selector.unregister(self.link.control)  # type: ignore[arg-type]  # Nobody has no orders
+            elif isinstance(order, messages.Release):
+                self._release(codes=order.codes)
+            elif isinstance(order, messages.Lost):
+                self._loop.forget(self.connection.control)
                 self._kill()
                 process_tree.kill_all(self.launch, everything=True)
-                for servant in self.shims.servants:
+                for servant in self._servants:
                     _kill(servant)
                 self._over = True
 
+    # Who has come up, who has ended, and whether all is over.
+
     def _settle(self) -> None:
         """Report who came up and who has ended, and see whether all is over."""
-        came = [member for member in self.members.values() if member.rank >= 0 and (member.pid or not member.alive)]
+        came = [rank for rank in self.ranks.values() if rank.rank >= 0 and (rank.pid or not rank.alive)]
         if not self._up and len(came) >= self.expected:
             self._up = True
-            self._timers.pop("partial", None)
-            self.link.say("up", ranks=len(came))
-        for member in self._by_end():
-            if member.drained and not member.told:
-                self._report(member)
-        if self.progress.busy:
+            self._loop.cancel("partial")
+            self.connection.report(messages.Up(ranks=len(came)))
+        for rank in self._by_end():
+            if rank.drained and not rank.reported:
+                self._report_end(rank)
+        if self._progress.busy:
             return
-        if self.members and len(self.members) >= self.expected and all(member.told for member in self.members.values()):
+        if self.ranks and len(self.ranks) >= self.expected and all(rank.reported for rank in self.ranks.values()):
             self._finish()
 
-    def _report(self, member: Member) -> None:
-        member.told = True
-        self.pipes.close(member)
-        failed = bool(member.code)
-        output = member.output
+    def _report_partial(self) -> None:
+        if self._up:
+            return
+        have = sorted(rank.rank for rank in self.ranks.values() if rank.pid)
+        if have != self._partial:
+            self.connection.report(messages.Partial(have=len(have)))
+        self._partial = have
+        self._loop.after("partial", _PARTIAL, self._report_partial)
+
+    def _report_mismatch(self) -> None:
+        """Tell the launcher of a wrong world, now that its other ranks on this host have come."""
+        self.connection.report(messages.Mismatch(host=os.uname().nodename, worlds=self._strangers))
+
+    def _report_end(self, rank: RankProcess) -> None:
+        rank.reported = True
+        self._pipes.close(rank)
+        failed = bool(rank.code)
+        output = rank.output
         if output:
             for stream, data in output.end(failed, time.monotonic()):
-                self.link.show(member.rank, stream, data)
+                self.connection.show(rank.rank, stream, data)
         if not failed:
             if not self._finished:
-                self.link.say("finished", rank=member.rank)
+                self.connection.report(messages.Finished(rank=rank.rank))
             self._finished = True
             return
-        if member.by_us:
+        if rank.by_us:
             return
-        self.link.say(
-            "ended",
-            rank=member.rank,
-            pid=member.pid,
-            code=member.code,
-            at=member.ended_at + self.link.clock,
-            why=member.why,
+        end = messages.RankFailed(
+            rank=rank.rank,
+            pid=rank.pid,
+            code=rank.code or 0,
+            at=rank.ended_at + self.connection.clock,
+            why=rank.why,
             words=output.words if output else "",
             shown=output.words_shown if output else True,
         )
-        if isinstance(self.link, Nobody) and "kill" not in self._timers:
+        self.connection.report(end)
+        if not isinstance(self.connection, Connection) and not self._loop.waits_for("kill"):
             for other in self._alive():
                 other.by_us = True
                 other.signal(signal.SIGTERM, group=self.own_session)
-            self._timers["kill"] = time.monotonic() + _FAILURE_GRACE
+            self._loop.after("kill", _FAILURE_GRACE, self._kill)
 
     def _finish(self) -> None:
-        """Say that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts.
+        """Report that all is over here; shims whose rank failed wait until the launcher has stopped the other hosts.
 
-        Nothing is left to say when shims end: Slurm may kill this process then.
+        Nothing is left to report when shims end: Slurm may kill this process then.
         """
-        if "release" in self._timers:
+        if self._loop.waits_for("release"):
             return
-        # What a killed shim had adopted is nobody's now.
-        lost = any(member.shim_pid and not member.shim for member in self.members.values())
+        # What a killed shim had adopted has no parent that waits for it.
+        lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
-        self.progress.report(final=True)
-        self.progress.clear()
-        self.link.flush()
-        self.link.say("done", stuck=stuck)
-        if isinstance(self.link, Nobody):
-            self._release("true")
-        elif any(member.shim and member.code for member in self.members.values()):
-            self._timers["release"] = time.monotonic() + _RELEASE
+        for message in self._progress.stages(self.expected, final=True):
+            self.connection.report(message)
+        self._progress.clear()
+        self.connection.flush()
+        self.connection.report(messages.Done(stuck=stuck))
+        if not isinstance(self.connection, Connection):
+            self._release(codes=True)
+        elif any(rank.shim and rank.code for rank in self.ranks.values()):
+            self._loop.after("release", _RELEASE, lambda: self._release(codes=True))
         else:
-            self._release("")
+            self._release(codes=False)
 
-    def _release(self, how: str) -> None:
+    def _release(self, *, codes: bool) -> None:
         """Let the shims end, all together: Hydra (MPICH 5.0.2) uses a whole core from the end of its first process on."""
-        for member in self.members.values():
-            member.order(f"release {'' if member.by_us else how}")
+        for rank in self.ranks.values():
+            rank.order(messages.Release(codes=codes and not rank.by_us))
         self._over = True
 
     def _kill(self) -> None:
         """Kill all that was started here: orphans of whatever session become children of their shim, or of this process."""
-        for member in self._alive():
-            member.signal(signal.SIGKILL, group=self.own_session)
-        shims = {member.shim_pid for member in self.members.values() if member.shim}
+        for rank in self._alive():
+            rank.signal(signal.SIGKILL, group=self.own_session)
+        shims = {rank.shim_pid for rank in self.ranks.values() if rank.shim}
         stuck = process_tree.kill_all(self.launch, spare=shims, below=shims)
-        for member in self._alive():
-            member.by_us = True
-            member.end(-signal.SIGKILL)
-        self.expected = min(self.expected, len(self.members))
+        for rank in self._alive():
+            rank.by_us = True
+            rank.end(-signal.SIGKILL)
+        self.expected = min(self.expected, len(self.ranks))
         if stuck:
-            self.link.say(
-                "note", text=f"processes {', '.join(map(str, stuck))} on {os.uname().nodename} do not end of SIGKILL"
-            )
-        if not self.members:
+            text = f"processes {', '.join(map(str, stuck))} on {os.uname().nodename} do not end of SIGKILL"
+            self.connection.report(messages.Note(text=text))
+        if not self.ranks:
             self._finish()
 
-    def _due(self) -> float | None:
-        dues = [*self._timers.values(), *filter(None, [self.progress.due()])]
-        for member in self.members.values():
-            if not member.told:
-                dues += filter(None, [member.drain_by, member.output.due() if member.output else None])
-        return min(dues, default=None)
+    def _dues(self) -> list[float | None]:
+        dues = [self._progress.due()]
+        for rank in self.ranks.values():
+            if not rank.reported:
+                dues += [rank.drain_by, rank.output.due() if rank.output else None]
+        return dues
 
-    def _overdue(self, now: float) -> None:
-        for name in [name for name, due in self._timers.items() if now >= due]:
-            del self._timers[name]
-            if name == "partial" and not self._up:
-                have = sorted(member.rank for member in self.members.values() if member.pid)
-                if have != self._partial:
-                    self.link.say("partial", have=len(have))
-                self._partial = have
-                self._timers["partial"] = now + _PARTIAL
-            elif name == "mismatch":
-                self.link.say("mismatch", host=os.uname().nodename, worlds=self.shims.strangers)
-            elif name == "kill":
-                self._kill()
-            elif name == "release":
-                self._release("true")
-        self.progress.tick(now)
+    def _alive(self) -> list[RankProcess]:
+        return [rank for rank in self.ranks.values() if rank.alive]
 
-    def watch(self, file: Any, action: Callable[[Any], None]) -> None:
-        """Do something whenever a file can be read."""
-        self.selector.register(file, selectors.EVENT_READ, action)
-
-    def _alive(self) -> list[Member]:
-        return [member for member in self.members.values() if member.alive]
-
-    def _by_end(self) -> list[Member]:
-        return sorted(
-            (member for member in self.members.values() if not member.alive), key=lambda member: member.ended_at
-        )
+    def _by_end(self) -> list[RankProcess]:
+        return sorted((rank for rank in self.ranks.values() if not rank.alive), key=lambda rank: rank.ended_at)
 
 
 def _kill(pid: int) -> None:

@@ -1,42 +1,52 @@
-r"""The leader's line to the launcher: what it says goes out at once, what its ranks wrote as fast as the launcher takes it.
+r"""Connect the processes of a launch: shims and ranks with the agent of their host, and the agent with the launcher.
 
-Two connections, so that a screen that is full never delays the news of a failure. Lines of JSON on the first one:
-
-    launcher  {"nonce": "8f…", "time": 1795287600.1}              the challenge; its clock, by which all times are told
-    leader    {"say": "hello", "host": "n01", "index": 0, "pid": 7, "nonce": "51…", "mac": "…"}
-    launcher  {"proof": "…", "settings": {"log_dir": "", "idle": null}}    it knows the secret too: now it is obeyed
-    leader    {"say": "up", …} {"say": "ended", …} …  {"say": "done", …}        ezpz.launch.host.agent
-    launcher  {"do": "signal", "number": 15} {"do": "kill"} {"do": "stacks", …} {"do": "release"}
-
-and on the second, after the same hello with ``"say": "output"``, pieces of output: ``3 1 12\n`` (rank, stream, bytes) and the bytes.
-The secret itself never crosses the network: each side shows that it can sign the other's nonce (HMAC, RFC 2104, SHA-256).
+An agent has two connections to the launcher, so that a screen that is full never delays the report of a failure: one for messages
+(`ezpz.launch.messages`) in both directions, which begins with a challenge, an introduction and a welcome, and one for output, which
+begins in the same way. Each side shows that it can sign the other's nonce (HMAC, RFC 2104, SHA-256); the secret itself never
+crosses the network.
 """
 
 from __future__ import annotations
 
 import _socket
 import errno
-import json
 import os
-import socket
 import sys
 import time
 
 from ezpz.errors import LaunchError
+from ezpz.launch import messages
+from ezpz.launch.messages import CHALLENGES, INTRODUCTIONS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
-    from typing import Any
 
+    from ezpz.launch.messages import Direction, Message
 
-# Where the shims and ranks of one host meet their leader: a Unix socket that only this user's processes are let in to.
+__all__ = [
+    "Connection",
+    "NoConnection",
+    "address",
+    "claim",
+    "connect",
+    "is_own",
+    "keep_alive",
+    "pair",
+    "reach",
+    "receive",
+    "send",
+    "sign",
+]
+
+# Shims and ranks meet the agent of their host at a Unix socket that lets in this user's processes alone.
 #
 # EZPZ_SOCKET=@ezpz-5f3a…      an abstract socket (unix(7)): no file, no limit by TMPDIR, gone with its process
 # EZPZ_SOCKET=/tmp/ezpz-501/5f3a….sock      where there are none (macOS)
 #
-# Whoever binds the name first becomes the leader, so that no rank has to be told who leads. `_socket` is `socket` without the
-# enums that would cost every shim 5 ms and 1 MB.
+# The first shim that binds the name starts the agent, so that no rank needs to know which one that is. `_socket` is `socket` without
+# the enums that would cost every shim 5 ms and 1 MB.
 
 _BACKLOG = 4096
 _SO_PEERCRED = 17  # asm-generic/socket.h: struct ucred {pid, uid, gid}
@@ -50,52 +60,56 @@ def address(run_id: str, folder: str) -> str:
 
 def claim(where: str) -> _socket.socket | None:
     """Return a listening socket, or None when another process of this host was first."""
-    found = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
-        found.bind(_name(where))
+        listener.bind(_name(where))
     except OSError as error:
-        found.close()
+        listener.close()
         if error.errno != errno.EADDRINUSE:
             raise
         return None
-    found.listen(_BACKLOG)
-    return found
+    listener.listen(_BACKLOG)
+    return listener
 
 
 def reach(where: str, patience: float = 10.0) -> _socket.socket:
-    """Return a connection to the leader.
+    """Return a connection to the agent.
 
     Raises:
-        OSError: Nobody of this user listens there within ``patience`` seconds.
+        OSError: No process of this user listens there within ``patience`` seconds.
     """
     end = time.monotonic() + patience
     while True:
-        found = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            found.connect(_name(where))
+            connection.connect(_name(where))
         except OSError:
-            found.close()
+            connection.close()
             if time.monotonic() > end:
                 raise
             time.sleep(_RETRY)
             continue
-        if not is_own(found):
-            found.close()
+        if not is_own(connection):
+            connection.close()
             raise PermissionError(errno.EPERM, "another user listens there")
-        return found
+        return connection
 
 
 def is_own(connection: _socket.socket) -> bool:
     """Tell whether the other side belongs to this user; where the kernel does not tell, the folder of the socket has."""
     if sys.platform != "linux":
         return True
-    told = connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERCRED, 12)
-    return int.from_bytes(told[4:8], sys.byteorder) == os.getuid()
+    return credentials(connection)[1] == os.getuid()
 
 
-def send(connection: _socket.socket, line: str, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one line, and open files with it."""
-    data = line.encode() + b"\n"
+def credentials(connection: _socket.socket) -> tuple[int, int]:
+    """Return process and user on the other side of a Unix socket (Linux)."""
+    packed = connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERCRED, 12)
+    return int.from_bytes(packed[:4], sys.byteorder), int.from_bytes(packed[4:8], sys.byteorder)
+
+
+def send(connection: _socket.socket, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
+    """Send the line of a message, and open files with it."""
     if descriptors:
         packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors)
         sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
@@ -105,8 +119,10 @@ def send(connection: _socket.socket, line: str, descriptors: tuple[int, ...] = (
 
 def receive(connection: _socket.socket) -> tuple[bytes, list[int]]:
     """Return what has arrived, empty at the end, and the open files that came with it."""
-    data, told, _, _ = connection.recvmsg(65536, _socket.CMSG_SPACE(4 * 8))
-    packed = b"".join(value for level, kind, value in told if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS))
+    data, extra, _, _ = connection.recvmsg(65536, _socket.CMSG_SPACE(4 * 8))
+    packed = b"".join(
+        value for level, kind, value in extra if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+    )
     fds = [int.from_bytes(packed[start : start + 4], sys.byteorder) for start in range(0, len(packed) // 4 * 4, 4)]
     for fd in fds:
         os.set_inheritable(fd, False)
@@ -117,7 +133,7 @@ def _name(where: str) -> str:
     return "\0" + where[1:] if where.startswith("@") else where
 
 
-__all__ = ["Link", "Nobody", "claim", "connect", "lines", "pair", "reach", "send", "sign", "watch"]
+# The connections of an agent to the launcher.
 
 _CONNECT = 10.0  # seconds for one address of the launcher
 _MOST_QUEUED = 256 * 1024  # bytes of output that wait here; then the ranks' pipes fill, and they wait
@@ -127,54 +143,44 @@ _SILENCE, _PROBE_EVERY, _PROBES = 10, 5, 3
 
 
 def sign(secret: str, nonce: str, purpose: str) -> str:
-    """Return the proof that somebody knows the secret."""
+    """Return the proof of knowing the secret."""
     import hmac
 
     return hmac.new(secret.encode(), f"{nonce} {purpose}".encode(), "sha256").hexdigest()
 
 
-def watch(connection: socket.socket) -> None:
+def keep_alive(connection: socket.socket) -> None:
     """Let the kernel end a connection whose other side has fallen silent; nothing is sent by us meanwhile."""
+    import socket
+
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = {
+    options = {
         "TCP_NODELAY": 1,
         "TCP_KEEPIDLE": _SILENCE,
         "TCP_KEEPALIVE": _SILENCE,  # macOS's name for the same
         "TCP_KEEPINTVL": _PROBE_EVERY,
         "TCP_KEEPCNT": _PROBES,
-        "TCP_USER_TIMEOUT": 1000 * (_SILENCE + _PROBE_EVERY * _PROBES),  # the same for bytes that nobody acknowledges
+        "TCP_USER_TIMEOUT": 1000 * (_SILENCE + _PROBE_EVERY * _PROBES),  # the same for bytes that are not acknowledged
     }
-    for name, value in wanted.items():
+    for name, value in options.items():
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def lines(data: bytes) -> tuple[list[dict[str, Any]], bytes]:
-    """Return the whole lines of JSON in ``data``, and what is left.
-
-    Raises:
-        ValueError: A line is no object in JSON.
-    """
-    *whole, rest = data.split(b"\n")
-    found = [json.loads(line) for line in whole if line]
-    if not all(isinstance(item, dict) for item in found):
-        raise ValueError("not an object")
-    return found, rest
-
-
-class Link:
-    """Both connections of a leader.
+class Connection:
+    """Both connections of an agent to the launcher.
 
     Attributes:
         clock: What to add to this host's clock to get the launcher's, in seconds.
-        settings: What the launcher wants of every leader.
+        settings: What the launcher wants of every agent.
     """
 
-    def __init__(self, control: socket.socket, output: socket.socket, clock: float = 0.0, settings: Any = None) -> None:
-        self.control, self.output, self.clock = control, output, clock
-        self.settings: dict[str, Any] = settings or {}
+    def __init__(
+        self, control: socket.socket, output: socket.socket, settings: messages.Settings, clock: float = 0.0
+    ) -> None:
+        self.control, self.output, self.settings, self.clock = control, output, settings, clock
         self._queue = bytearray()
-        self._unread = b""
+        self._inbox = messages.Inbox(ORDERS)
         self.output.setblocking(False)
 
     @property
@@ -187,17 +193,16 @@ class Link:
         """Whether output is queued here."""
         return bool(self._queue)
 
-    def say(self, kind: str, **told: object) -> None:
-        """Tell the launcher; when it has gone, reading tells that."""
+    def report(self, message: Message) -> None:
+        """Send a report to the launcher; that it has gone shows when orders are read."""
         try:
-            self.control.sendall(json.dumps({"say": kind, **told}).encode() + b"\n")
+            self.control.sendall(REPORTS.encode(message))
         except OSError:
             pass
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""
-        self._queue += b"%d %d %d\n" % (rank, stream, len(data))
-        self._queue += data
+        self._queue += Piece(rank, stream, data).encode()
         self.push()
 
     def push(self) -> None:
@@ -207,11 +212,13 @@ class Link:
                 del self._queue[: self.output.send(self._queue[: 1 << 16])]
         except BlockingIOError:
             pass
-        except OSError:  # the launcher has gone: the control connection tells it
+        except OSError:  # the launcher has gone, which shows on the control connection
             self._queue.clear()
 
     def flush(self) -> None:
         """Write all that is left, however long the screen takes; a connection that is dead ends by itself."""
+        import socket
+
         self.output.settimeout(None)
         try:
             self.output.sendall(self._queue)
@@ -219,36 +226,38 @@ class Link:
         except OSError:
             pass
 
-    def orders(self) -> Iterator[dict[str, Any]]:
-        """Yield what the launcher wants; ``{"do": "lost"}`` when it has gone."""
+    def orders(self) -> Iterator[Message]:
+        """Yield the launcher's orders; `Lost` when it has gone, or sends what is no order."""
         try:
             data = self.control.recv(65536)
-            found, self._unread = lines(self._unread + data)
-        except (OSError, ValueError):
-            data, found = b"", []
-        yield from found
+            yield from self._inbox.feed(data)
+        except (OSError, MalformedMessage):
+            data = b""
         if not data:
-            yield {"do": "lost"}
+            yield messages.Lost()
 
 
-class Nobody:
-    """The line of a leader whose launcher cannot be reached, or that was pasted by hand: output goes where its own would."""
+class NoConnection:
+    """In place of a connection, where the launcher cannot be reached or a line was pasted by hand: all is written here."""
 
     clock = 0.0
     full = waiting = False
-    control = output = None
+    settings = messages.Settings(log_dir="", idle=None, input=False, recorder="")
 
-    def say(self, kind: str, **told: object) -> None:
-        """Say what a person should know."""
-        if kind == "ended":
+    def report(self, message: Message) -> None:
+        """Write what a person should know."""
+        if isinstance(message, messages.RankFailed):
             from ezpz.launch.run.failures import how
 
-            rank, pid, code = (int(str(told[name])) for name in ("rank", "pid", "code"))
-            self.show(rank, 2, f"ezpz: rank {rank} on host {os.uname().nodename} (pid {pid}) {how(code)}\n".encode())
-            if told.get("words") and not told.get("shown"):
-                self.show(rank, 2, f"{told['words']}\n".encode())
-        if kind in {"note", "mismatch", "refused"}:
-            self.show(-1, 2, f"ezpz: {told.get('text')}\n".encode())
+            end = f"rank {message.rank} on host {os.uname().nodename} (pid {message.pid}) {how(message.code)}"
+            self.show(message.rank, 2, f"ezpz: {end}\n".encode())
+            if message.words and not message.shown:
+                self.show(message.rank, 2, f"{message.words}\n".encode())
+        elif isinstance(message, messages.Note | messages.Refused):
+            self.show(-1, 2, f"ezpz: {message.text}\n".encode(errors="surrogateescape"))
+        elif isinstance(message, messages.Mismatch):
+            for _, _, text in message.worlds:
+                self.show(-1, 2, f"ezpz: {text}\n".encode(errors="surrogateescape"))
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Write what a rank wrote."""
@@ -257,7 +266,7 @@ class Nobody:
             while data:
                 data = data[os.write(stream, data) :]
         except OSError:
-            pass  # nobody reads it any more
+            pass  # no reader is left
 
     def push(self) -> None:
         """Do nothing: nothing is queued."""
@@ -265,69 +274,71 @@ class Nobody:
     def flush(self) -> None:
         """Do nothing: nothing is queued."""
 
-    def orders(self) -> Iterator[dict[str, Any]]:
-        """Yield nothing."""
-        yield from ()
-
 
 def pair() -> tuple[tuple[socket.socket, socket.socket], tuple[socket.socket, socket.socket]]:
-    """Return the launcher's and the leader's ends of both connections, where the launcher starts its leader by fork."""
+    """Return the launcher's and the agent's ends of both connections, where the launcher starts its agent by fork."""
+    import socket
+
     control, output = socket.socketpair(), socket.socketpair()
     return (control[0], output[0]), (control[1], output[1])
 
 
-def connect(variable: str, index: int) -> Link:
+def connect(variable: str, index: int) -> Connection:
     """Reach the launcher.
 
     Args:
         variable: ``EZPZ_CONTROL``: secret@port@address,address.
-        index: Which host of the plan this is.
+        index: Which host of the plan this is, -1 where that is not known.
 
     Raises:
         LaunchError: It cannot be reached, or is another.
     """
+    import socket
+
     secret, port, addresses = variable.split("@")
     reasons = []
     for address in addresses.split(","):
         try:
             ends = [socket.create_connection((address, int(port)), timeout=_CONNECT) for _ in range(2)]
             settings, clock = _introduce(ends, secret, index)
-        except (OSError, ValueError, KeyError) as error:  # KeyError: what answers is no launcher
+        except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
             reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
             continue
-        return Link(ends[0], ends[1], clock, settings)
+        return Connection(ends[0], ends[1], settings, clock)
     raise LaunchError(
         f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way back. Does a "
         "firewall stand between them? Start `launch` on one of the hosts."
     )
 
 
-def _introduce(ends: list[socket.socket], secret: str, index: int) -> tuple[dict[str, Any], float]:
-    """Prove on both connections, at the same time, that this is a leader; return the launcher's settings and clock."""
+def _introduce(ends: list[socket.socket], secret: str, index: int) -> tuple[messages.Settings, float]:
+    """Prove on both connections, at the same time, that this is an agent; return the launcher's settings and clock."""
     nonces = [os.urandom(16).hex() for _ in ends]
     clock = 0.0
-    for end, kind, nonce in zip(ends, ("hello", "output"), nonces, strict=True):
-        challenge = _answer(end)
-        clock = float(challenge["time"]) - time.time()
-        told = {"say": kind, "host": os.uname().nodename, "index": index, "pid": os.getpid(), "nonce": nonce}
-        told["mac"] = sign(secret, challenge["nonce"], f"{kind} {index}")
-        end.sendall(json.dumps(told).encode() + b"\n")
-    answers = [_answer(end) for end in ends]
-    for end, nonce, answer in zip(ends, nonces, answers, strict=True):
-        if answer["proof"] != sign(secret, nonce, f"launcher {index}"):
+    for end, kind, nonce in zip(ends, (messages.Hello, messages.OutputHello), nonces, strict=True):
+        challenge = _read(end, CHALLENGES)
+        assert isinstance(challenge, messages.Challenge)
+        clock = challenge.time - time.time()
+        mac = sign(secret, challenge.nonce, f"{kind.kind} {index}")
+        hello = kind(host=os.uname().nodename, index=index, pid=os.getpid(), nonce=nonce, mac=mac)
+        end.sendall(INTRODUCTIONS.encode(hello))
+    welcomes = [_read(end, WELCOMES) for end in ends]
+    for end, nonce, welcome in zip(ends, nonces, welcomes, strict=True):
+        if not isinstance(welcome, messages.Welcome) or welcome.proof != sign(secret, nonce, f"launcher {index}"):
             raise ValueError("another program answers")
         end.settimeout(None)
-        watch(end)
-    return answers[0]["settings"], clock
+        keep_alive(end)
+    assert isinstance(welcomes[0], messages.Welcome)
+    return welcomes[0].settings, clock
 
 
-def _answer(connection: socket.socket) -> dict[str, Any]:
-    """Return one line, read byte by byte: what follows is for somebody else."""
-    line = b""
-    while not line.endswith(b"\n"):
+def _read(connection: socket.socket, direction: Direction) -> Message:
+    """Return one message, read byte by byte: what follows is for another reader."""
+    inbox = messages.Inbox(direction)
+    while True:
         byte = connection.recv(1)
-        if not byte or len(line) > 4096:
+        if not byte:
             raise ValueError("it hung up")
-        line += byte
-    found, _ = lines(line)
-    return found[0]
+        message = inbox.first(byte)
+        if message:
+            return message

@@ -1,8 +1,8 @@
-r"""What one rank writes, on its way from the pipes of its host's leader to the launcher.
+r"""What one rank writes, on its way from the pipes of its host's agent to the launcher.
 
 Ranks write in whatever pieces they like; several write at once; the last words of a rank that fails matter most and scroll away
 first. So pieces are cut behind whole lines, a traceback waits for the end of its rank, and all bytes go into the rank's log.
-Nothing here reads, waits or knows the time: a leader feeds what it has read and takes what may be shown.
+Nothing here reads, waits or knows the time: an agent feeds what it has read and takes what may be shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-TYPE_CHECKING = False  # `typing` costs 5 ms in every leader; type checkers know this spelling
+TYPE_CHECKING = False  # `typing` costs 5 ms in every agent; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-r"""What the launcher sends through ssh to the leader of a host: the command, its folder, and the whole environment of the ranks.
+r"""Pack what the launcher sends through ssh to the agent of a host: the command, its folder, and the environment of the ranks.
 
 Command lines are limited and shells differ, so it comes as the first bytes of stdin, and what follows is rank 0's input:
 
@@ -24,11 +24,11 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Parcel", "pack", "to_bytes", "unpack"]
+__all__ = ["Payload", "pack", "to_bytes", "unpack"]
 
 
-class Parcel(namedtuple("Parcel", "command folder environ")):  # noqa: PYI024  # typing.NamedTuple needs typing
-    """What a leader is to run, where, and with which variables."""
+class Payload(namedtuple("Payload", "command folder environ")):  # noqa: PYI024  # typing.NamedTuple needs typing
+    """What an agent is to run, where, and with which variables."""
 
     __slots__ = ()
 
@@ -39,13 +39,13 @@ class Parcel(namedtuple("Parcel", "command folder environ")):  # noqa: PYI024  #
 
 
 def pack(command: Sequence[str], environ: Mapping[str, str]) -> bytes:
-    """Return the parcel for every leader: what to run, where, and the whole environment of the ranks."""
-    parcel = {
+    """Return the payload for every agent: what to run, where, and the whole environment of the ranks."""
+    payload = {
         "command": [_text(word) for word in command],
         "folder": _text(_folder(environ)),
         "environ": {_text(name): _text(value) for name, value in environ.items()},
     }
-    text = json.dumps(parcel)  # ASCII, so that characters are bytes
+    text = json.dumps(payload)  # ASCII, so that characters are bytes
     return f"{len(text)} {text}".encode("ascii")
 
 
@@ -55,29 +55,29 @@ def _text(word: str) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return the bytes that a text of a parcel stands for."""
+    """Return the bytes that a text of a payload stands for."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _folder(environ: Mapping[str, str]) -> str:
     """Return the working folder by the name that the user knows: an automounter may not know the real one elsewhere."""
-    told = environ.get("PWD", "")
+    folder = environ.get("PWD", "")
     try:
-        if os.path.isabs(told) and os.path.samefile(told, "."):
-            return told
+        if os.path.isabs(folder) and os.path.samefile(folder, "."):
+            return folder
     except OSError:
         pass  # PWD names nothing any more
     try:
         return os.getcwd()
     except OSError as error:
         raise LaunchError(
-            f"cannot tell the working folder ({told or 'no PWD'}): {error.strerror}; expected one that other hosts know. It was removed: "
+            f"cannot tell the working folder ({folder or 'no PWD'}): {error.strerror}; expected one that other hosts know. It was removed: "
             "`cd` to another."
         ) from None
 
 
-def unpack(source: int) -> Parcel:
-    """Read a parcel from a descriptor and not one byte more.
+def unpack(source: int) -> Payload:
+    """Read a payload from a descriptor and not one byte more.
 
     Raises:
         LaunchError: Something else came, or not all of it.
@@ -87,7 +87,7 @@ def unpack(source: int) -> Parcel:
         byte = os.read(source, 1)
         if not (byte.isdigit() or (byte == b" " and length)):
             raise LaunchError(
-                f"no parcel for {os.uname().nodename} came through ssh: found {length + byte!r} (from stdin); expected its length. "
+                f"no payload for {os.uname().nodename} came through ssh: found {length + byte!r} (from stdin); expected its length. "
                 f"Does a start-up file of the shell there read stdin? Try `echo x | ssh {os.uname().nodename} cat`."
             )
         length += byte
@@ -97,10 +97,10 @@ def unpack(source: int) -> Parcel:
         left -= len(parts[-1])
         if not parts[-1]:
             raise LaunchError(
-                f"the parcel for {os.uname().nodename} is cut: {left} of {int(length)} bytes are missing (from stdin); expected all. "
+                f"the payload for {os.uname().nodename} is cut: {left} of {int(length)} bytes are missing (from stdin); expected all. "
                 "The connection broke: start again."
             )
-    return Parcel(**json.loads(b"".join(parts)))
+    return Payload(**json.loads(b"".join(parts)))
 
 
 if __name__ == "__main__":

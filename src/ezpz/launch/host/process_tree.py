@@ -4,7 +4,7 @@ Two answers together, because each alone has a hole: the tree below this process
 session they went to), and the environment at each process's start, in which every process of a launch carries
 
     EZPZ_LAUNCH_ID=5f3a90c2       of a rank, and all that it starts; `5f3a90c2/81bd…` of a launch inside one of its ranks
-    EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, leaders; their end tells nothing of a rank
+    EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, agents; their end tells nothing of a rank
 
 A process that leaves the tree and wipes its environment as well is not found. Linux tells all of it in /proc
 (proc(5): stat, environ, ns); without /proc, on macOS, only direct children that ended are seen, by `reap`.

@@ -1,23 +1,26 @@
-"""How far the ranks of one host are, as their leader learns it: stages of the start, heartbeats, and what a hanging rank does.
+"""Follow how far the ranks of one host are: the stages of their start, their heartbeats, and what a hanging rank does.
 
 A program that never imports ezpz is watched from outside: whether a Python runs in its process tree, whether libtorch is mapped in
-it. One that does (`ezpz.setup_torch`, `ezpz.heartbeat`) tells the exact times, on a connection of its own.
+it. One that does (`ezpz.setup_torch`, `ezpz.heartbeat`) reports the exact times itself, on a connection of its own.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+
+from ezpz.launch import messages
+from ezpz.launch.host.connection import credentials
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
-    from typing import Any
 
-    from ezpz.launch.host.agent import Leader
-    from ezpz.launch.host.rank_process import Member
+    from ezpz.launch.host.rank_process import RankProcess
     from ezpz.launch.host.stacks import Frame
+    from ezpz.launch.messages import Message, Settings
 
 __all__ = ["Progress"]
 
@@ -27,46 +30,50 @@ _ORDER = ("shim", "interpreter", "torch", "group", "step")
 
 
 class Progress:
-    """Stages, heartbeats and stacks of one host's ranks."""
+    """Stages, heartbeats and stacks of one host's ranks. It sends nothing itself: what is to be reported is returned.
 
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
-        self._speakers: dict[socket.socket, Member] = {}
-        self._told: dict[str, int] = {}  # stage to the number of ranks that the launcher knows of
+    Args:
+        ranks: The rank processes of the host; others come and go in it.
+        settings: What the launcher wants of every agent.
+        clock: What to add to this host's clock to get the launcher's, in seconds.
+    """
+
+    def __init__(self, ranks: dict[int, RankProcess], settings: Settings, clock: float) -> None:
+        self._ranks, self._settings, self._clock = ranks, settings, clock
+        self._speakers: dict[socket.socket, RankProcess] = {}
+        self._reported: dict[str, int] = {}  # stage to the number of ranks that the launcher knows of
         self._began = time.monotonic()
         self._pause = _FIRST_LOOK
         self._look_at: float | None = self._began + self._pause
         self._idle: set[int] = set()
         self._dump_by: float | None = None
-        self._dumping: list[Member] = []
-        self._found: dict[int, dict[str, Any]] = {}
-        self._asked: object = None
+        self._dumping: list[RankProcess] = []
+        self._stacks: dict[int, messages.RankStack] = {}
+        self._asked = 0
 
-    def heard(self, connection: socket.socket, word: str, rest: str) -> bool:
-        """Take a line that a rank itself said; tell whether it was one."""
-        if word == "rank":
-            rank = rest.split(maxsplit=1)[0]
-            member = self._leader.members.get(int(rank)) if rank.isdigit() else None
-            if member:
-                self._speakers[connection] = member
+    def hear(self, connection: socket.socket, message: Message) -> bool:
+        """Take a message that a rank itself has sent; tell whether it was one."""
+        if isinstance(message, messages.RankSpeaks):
+            if message.rank in self._ranks:
+                self._speakers[connection] = self._ranks[message.rank]
             return True
-        member = self._speakers.get(connection)
-        if member is None:
+        rank = self._speakers.get(connection)
+        if rank is None:
             return False
-        if word == "stage":
-            member.reach(rest, time.time())
-        elif word == "beat":
-            member.beat = time.monotonic()
-            self._idle.discard(member.rank)
-        elif word == "dumps" and rest.split(maxsplit=1)[0].isdigit():
-            member.dumps[_pid_of(connection) or member.pid] = int(rest.split(maxsplit=1)[0])
+        if isinstance(message, messages.StageReached):
+            rank.reach(message.stage, time.time())
+        elif isinstance(message, messages.Beat):
+            rank.beat = time.monotonic()
+            self._idle.discard(rank.rank)
+        elif isinstance(message, messages.DumpsAt):
+            rank.dumps[_pid_of(connection) or rank.pid] = message.number
         return True
 
     def hung_up(self, connection: socket.socket) -> None:
         """Forget a rank's connection."""
-        member = self._speakers.pop(connection, None)
-        if member:
-            member.dumps.clear()
+        rank = self._speakers.pop(connection, None)
+        if rank:
+            rank.dumps.clear()
 
     @property
     def busy(self) -> bool:
@@ -78,117 +85,118 @@ class Progress:
         dues = [self._look_at, self._dump_by, self._next_idle()]
         return min((due for due in dues if due is not None), default=None)
 
-    def tick(self, now: float) -> None:
-        """Do what is due."""
+    def tick(self, now: float, expected: int) -> list[Message]:
+        """Do what is due, and return the reports that come of it."""
+        reports: list[Message] = []
         if self._look_at is not None and now >= self._look_at:
             self._look(now)
-        limit = self._leader.settings.get("idle")
+            reports += self.stages(expected)
+        limit = self._settings.idle
         if limit:
-            for member in self._beating():
-                if member.beat is not None and now - member.beat >= limit:
-                    self._idle.add(member.rank)
-                    self._leader.link.say("idle", rank=member.rank, pid=member.pid, seconds=now - member.beat)
+            for rank in self._beating():
+                if rank.beat is not None and now - rank.beat >= limit:
+                    self._idle.add(rank.rank)
+                    reports.append(messages.Idle(rank=rank.rank, pid=rank.pid, seconds=now - rank.beat))
         if self._dump_by is not None and now >= self._dump_by:
-            self._tell_stacks()
+            reports.append(self._stacks_taken())
+        return reports
 
-    def report(self, *, final: bool = False) -> None:
-        """Tell the launcher of stages that all ranks of this host have reached, or that some have when all is over."""
-        members = [member for member in self._leader.members.values() if member.rank >= 0]
+    def stages(self, expected: int, *, final: bool = False) -> list[Message]:
+        """Return reports of stages that all ranks of this host have reached, or that some have when all is over."""
+        reports: list[Message] = []
+        ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
         for stage in _ORDER:
-            times = sorted(member.stages[stage] for member in members if stage in member.stages)
-            known = self._told.get(stage, 0)
-            if times and len(times) > known and (final or len(times) >= self._leader.expected):
-                self._told[stage] = len(times)
-                clock = self._leader.link.clock
-                low, median, high = (times[index] + clock for index in (0, len(times) // 2, -1))
-                self._leader.link.say("stages", stage=stage, count=len(times), low=low, median=median, high=high)
+            times = sorted(rank.stages[stage] for rank in ranks if stage in rank.stages)
+            known = self._reported.get(stage, 0)
+            if times and len(times) > known and (final or len(times) >= expected):
+                self._reported[stage] = len(times)
+                low, median, high = (times[index] + self._clock for index in (0, len(times) // 2, -1))
+                reports.append(messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high))
+        return reports
 
-    def collect(self, *, fatal: bool, number: object) -> None:
+    def take_stacks(self, order: messages.TakeStacks) -> None:
         """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm."""
         from ezpz.launch.host import stacks
 
-        self._asked, self._found, self._dumping = number, {}, []
-        asks = {
-            member.rank: self._how(member) for member in self._leader.members.values() if member.alive and member.pid
-        }
+        self._asked, self._stacks, self._dumping = order.id, {}, []
+        asks = {rank.rank: self._how(rank) for rank in self._ranks.values() if rank.alive and rank.pid}
         spied = _spy([pid for pid, number in asks.values() if pid and not number])
-        for rank, (pid, signal_number) in asks.items():
-            member = self._leader.members[rank]
+        for number, (pid, signal_number) in asks.items():
+            rank = self._ranks[number]
             frames = spied.get(pid)
             if frames:
-                self._note(member, [list(frame) for frame in frames], "")
-            elif member.output and (signal_number or (fatal and pid)):
-                member.output.expect_dump()
-                self._dumping.append(member)
+                self._note(rank, frames, "")
+            elif rank.output and (signal_number or (order.fatal and pid)):
+                rank.output.expect_dump()
+                self._dumping.append(rank)
                 _send(pid, signal_number or signal.SIGABRT)
                 if not signal_number:
-                    member.by_us = True
+                    rank.by_us = True
             else:
-                self._note(member, [], stacks.kernel_state(pid or member.pid))
+                self._note(rank, [], stacks.kernel_state(pid or rank.pid))
         self._dump_by = time.monotonic() + (_DUMP if self._dumping else 0.0)
 
     def clear(self) -> None:
         """Take away what the flight recorder needed."""
-        if self._leader.settings.get("recorder"):
+        if self._settings.recorder:
             from ezpz.launch.host import rank_start
 
-            rank_start.clear(self._leader.settings["recorder"])
+            rank_start.clear(self._settings.recorder)
 
-    def _how(self, member: Member) -> tuple[int, int]:
-        """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it has not told one."""
+    @staticmethod
+    def _how(rank: RankProcess) -> tuple[int, int]:
+        """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it named none."""
         from ezpz.launch.host import stacks
 
-        pythons = stacks.pythons(member.pid)
-        asked = next(((pid, member.dumps[pid]) for pid in pythons if pid in member.dumps), None)
+        pythons = stacks.pythons(rank.pid)
+        asked = next(((pid, rank.dumps[pid]) for pid in pythons if pid in rank.dumps), None)
         if asked or not pythons:
             return asked or (0, 0)
         # The first one may only wait for the program, as `accelerate launch` does.
         return next((pid for pid in pythons if stacks.maps_torch(pid)), pythons[0]), 0
 
-    def _note(self, member: Member, frames: list[list[Any]], where: str) -> None:
-        self._found[member.rank] = {"rank": member.rank, "pid": member.pid, "frames": frames, "where": where}
+    def _note(self, rank: RankProcess, frames: list[Frame], where: str) -> None:
+        rows = [(frame.function, frame.file, frame.line) for frame in frames]
+        self._stacks[rank.rank] = messages.RankStack(rank=rank.rank, pid=rank.pid, frames=rows, where=where)
 
-    def _tell_stacks(self) -> None:
+    def _stacks_taken(self) -> Message:
         from ezpz.launch.host import stacks
 
         self._dump_by = None
-        for member in self._dumping:
-            frames = stacks.parse_dump(member.output.dump()) if member.output else []
-            self._note(member, [list(frame) for frame in frames], "" if frames else stacks.kernel_state(member.pid))
+        for rank in self._dumping:
+            frames = stacks.parse_dump(rank.output.dump()) if rank.output else []
+            self._note(rank, frames, "" if frames else stacks.kernel_state(rank.pid))
         dumps: list[str] = []
-        folder = self._leader.settings.get("recorder")
-        if folder:
+        if self._settings.recorder:
             from ezpz.launch.host import rank_start
 
-            dumps = rank_start.ask(folder, list(self._found))
-        told = {"host": os.uname().nodename, "ranks": list(self._found.values()), "dumps": dumps}
-        self._leader.link.say("stacks", id=self._asked, **told)
+            dumps = rank_start.ask(self._settings.recorder, list(self._stacks))
+        host, ranks = os.uname().nodename, list(self._stacks.values())
+        return messages.StacksTaken(id=self._asked, host=host, ranks=ranks, dumps=dumps)
 
     def _look(self, now: float) -> None:
         from ezpz.launch.host import stacks
 
-        waiting = [member for member in self._leader.members.values() if member.alive and "torch" not in member.stages]
-        for member in waiting:
-            stage = stacks.stage_of(member.pid) if member.pid else ""
+        waiting = [rank for rank in self._ranks.values() if rank.alive and "torch" not in rank.stages]
+        for rank in waiting:
+            stage = stacks.stage_of(rank.pid) if rank.pid else ""
             if stage:
-                member.reach("interpreter", time.time())
+                rank.reach("interpreter", time.time())
             if stage == "torch":
-                member.reach("torch", time.time())
-        self.report()
+                rank.reach("torch", time.time())
         self._pause = min(_SLOWEST, self._pause * _SLOWER)
         self._look_at = now + self._pause if now - self._began < _LAST_LOOK else None
 
-    def _beating(self) -> list[Member]:
-        members = self._leader.members.values()
+    def _beating(self) -> list[RankProcess]:
         return [
-            member for member in members if member.alive and member.beat is not None and member.rank not in self._idle
+            rank
+            for rank in self._ranks.values()
+            if rank.alive and rank.beat is not None and rank.rank not in self._idle
         ]
 
     def _next_idle(self) -> float | None:
-        limit = self._leader.settings.get("idle")
-        return min(
-            (member.beat + limit for member in self._beating() if limit and member.beat is not None), default=None
-        )
+        limit = self._settings.idle
+        return min((rank.beat + limit for rank in self._beating() if limit and rank.beat is not None), default=None)
 
 
 def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
@@ -197,28 +205,22 @@ def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:
 
     from ezpz.launch.host import stacks
 
-    found: dict[int, list[Frame] | None] = {}
+    seen: dict[int, list[Frame] | None] = {}
 
     def look(pid: int) -> None:
-        found[pid] = stacks.py_spy(pid)
+        seen[pid] = stacks.py_spy(pid)
 
     threads = [threading.Thread(target=look, args=(pid,)) for pid in pids]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return seen
 
 
 def _pid_of(connection: socket.socket) -> int:
     """Return the process on the other side; 0 where the kernel does not tell."""
-    import socket as sockets
-    import sys
-
-    if not hasattr(sockets, "SO_PEERCRED"):
-        return 0
-    told = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, 12)
-    return int.from_bytes(told[:4], sys.byteorder)
+    return credentials(connection)[0] if sys.platform == "linux" else 0
 
 
 def _send(pid: int, number: int) -> None:

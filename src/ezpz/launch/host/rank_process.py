@@ -1,4 +1,4 @@
-"""One rank as the leader of its host sees it: its process, its shim if there is one, what it writes, how far it came."""
+"""Keep what an agent knows of one rank: its process, its shim if there is one, its output, and the stages it has reached."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from ezpz.launch import messages
 from ezpz.launch.host import connection
 from ezpz.launch.host.output import RankOutput
 
@@ -13,13 +14,15 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["Member"]
+    from ezpz.launch.messages import Message
+
+__all__ = ["RankProcess"]
 
 _READ = 1 << 16
 _DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
 
 
-class Member:
+class RankProcess:
     """A rank of this host.
 
     Attributes:
@@ -35,12 +38,12 @@ class Member:
         beat: When it last showed progress, by the monotonic clock; None before it ever did.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
-        told: Whether the launcher knows of its end.
+        reported: Whether the launcher knows of its end.
         passed: Signals that it got from elsewhere.
         log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
-        world: World size that its shim was told, and
-        family: by which launcher's variables.
+        world: World size that its shim found, and
+        family: in which launcher's variables.
     """
 
     def __init__(self, rank: int, *, pid: int = 0, pipes: tuple[int, ...] = (), log_dir: str = "") -> None:
@@ -56,8 +59,8 @@ class Member:
         self.beat: float | None = None
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}
-        self.told = self.by_us = self.log_ended = False
-        self.world = self.family = ""
+        self.reported = self.by_us = self.log_ended = False
+        self.world, self.family = 0, ""
         self.passed: set[int] = set()
         self._drain_by = 0.0
         for fd in pipes:
@@ -90,7 +93,7 @@ class Member:
             self._drain_by = time.monotonic() + _DRAIN
 
     def read(self, fd: int) -> bool:
-        """Take what one of its pipes holds, and tell whether the pipe is still open."""
+        """Take what one of its pipes holds, and tell whether more may come."""
         try:
             data = os.read(fd, _READ)
         except BlockingIOError:
@@ -98,8 +101,6 @@ class Member:
         stream = self.pipes[fd]
         if self.output:
             self.output.feed(stream, data, time.monotonic())
-        if not data:
-            self.close(fd)
         return bool(data)
 
     def close(self, fd: int) -> None:
@@ -107,11 +108,11 @@ class Member:
         del self.pipes[fd]
         os.close(fd)
 
-    def order(self, line: str) -> None:
-        """Tell its shim something."""
+    def order(self, message: Message) -> None:
+        """Send its shim an order."""
         if self.shim:
             try:
-                connection.send(self.shim, line)
+                connection.send(self.shim, messages.TO_SHIMS.encode(message))
             except OSError:
                 pass  # its end is noticed by reading
 
@@ -120,7 +121,7 @@ class Member:
         if self.shim and not self.pid and number != signal.SIGKILL:
             return  # it gets what it missed when it runs
         if self.shim:
-            self.order("kill" if number == signal.SIGKILL else f"signal {number}")
+            self.order(messages.Kill() if number == signal.SIGKILL else messages.Signal(number=int(number)))
         elif self.pid and self.alive and not self.shim_pid:
             # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
             alone = not group or number in {signal.SIGUSR1, signal.SIGUSR2}

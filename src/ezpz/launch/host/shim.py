@@ -1,21 +1,11 @@
-"""What stands in front of a rank under a foreign launcher: it says who the rank is, and how the rank ended.
+"""Start one rank under a foreign launcher, and tell the agent of its host how it ended.
 
 Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
 imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan, runs
-the command as its child and passes signals on. All it knows it tells the leader of its host (`ezpz.launch.host.agent`), which the
-first shim of a host forks off, and which from then on reads what the rank writes. Lines on that socket:
-
-    shim RANK WORLD LOCAL LOCAL_WORLD HOST_INDEX FAMILY PID SECONDS    SECONDS since 1970; with the rank's stdout and stderr
-    up PID              the rank runs
-    passed SIGNAL       somebody, often mpiexec, has sent it to the shim, and the rank gets it
-    ended CODE          minus the signal for a signal; the shim then waits to be released
-    cannot ERRNO NAME   the program cannot be run
-    mismatch TEXT       this is not the world that was planned
-    port                MASTER_PORT is taken on this host
-    note TEXT           for the user
-
-and back: ``signal N``, ``kill``, ``release`` (end with 0: the launcher knows the rest), ``release true`` (with the rank's code).
-Without EZPZ_CONTROL, in a line pasted from ``--dry-run``, there is no leader, and the shim ends as its rank does.
+the command as its child and passes signals on. The first shim of a host forks off the agent (`ezpz.launch.host.agent`), which from
+then on reads what the ranks write. What shims and agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of
+`ezpz.launch.messages`; a shim whose rank has ended waits to be released, with the rank's code or with 0 where the launcher knows the
+rest. Without EZPZ_CONTROL, in a line pasted from ``--dry-run``, there is no agent, and the shim ends as its rank does.
 """
 
 from __future__ import annotations
@@ -29,6 +19,7 @@ import time
 sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError, shell_code
+from ezpz.launch import messages
 from ezpz.launch.contract import rank_variables, threads, unquoted
 from ezpz.launch.host.connection import claim, reach, send
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
@@ -39,34 +30,36 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     import _socket
 
-_TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the leader's, counts once
+    from ezpz.launch.messages import Message
+
+_TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
 _ALONE = 125
 
 
-def who(environ: dict[str, str]) -> tuple[Ranks, int]:
+def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
     """Return who this rank is and the number of hosts, checked against the plan.
 
     Raises:
         EzpzError: The world that came up is not the one that was asked for.
     """
-    told = from_environ(environ)
+    ranks = from_environ(environ)
     counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
-    if told.world_size != sum(counts):
+    if ranks.world_size != sum(counts):
         raise LaunchError(
-            f"rank {told.rank} of {told.world_size} came up (from {told.family}); expected a world of {sum(counts)} (from "
+            f"rank {ranks.rank} of {ranks.world_size} came up (from {ranks.family}); expected a world of {sum(counts)} (from "
             "the plan). The launcher started separate worlds: check that mpiexec and the job belong together."
         )
     first = 0
     for index, count in enumerate(counts):  # noqa: B007  # both are used behind the loop
-        if told.rank < first + count:
+        if ranks.rank < first + count:
             break
         first += count
-    if (told.local_rank, told.local_world_size) != (told.rank - first, count):
+    if (ranks.local_rank, ranks.local_world_size) != (ranks.rank - first, count):
         raise LaunchError(
-            f"rank {told.rank} is local rank {told.local_rank} of {told.local_world_size} (from {told.family}); expected "
-            f"{told.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's options."
+            f"rank {ranks.rank} is local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}); expected "
+            f"{ranks.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's options."
         )
-    return told.at_host(index), len(counts)
+    return ranks.at_host(index), len(counts)
 
 
 def main(command: list[str]) -> int:
@@ -77,7 +70,7 @@ def main(command: list[str]) -> int:
     die_with_parent()
     environ = dict(os.environ)
     try:
-        ranks, hosts = who(environ)
+        ranks, hosts = checked_ranks(environ)
     except EzpzError as error:
         return _refuse(environ, error)
     if ranks.family != "contract":  # torchrun's agent has said it all, and holds the store itself
@@ -87,29 +80,29 @@ def main(command: list[str]) -> int:
     cpus, note = bind(environ.pop("EZPZ_CPUS", ""), ranks.local_rank, ranks.local_world_size)
     shim = _Shim(ranks, environ)
     if note:
-        shim.tell(f"note rank {ranks.rank} {note}")
+        shim.tell(messages.Note(text=f"rank {ranks.rank} {note}"))
     if hosts > 1:
         environ.update(name_interface(environ))
         if ranks.rank == 0 and not hold_port(int(environ["MASTER_PORT"])):
-            shim.tell("port")
+            shim.tell(messages.PortTaken())
             return shim.linger(_ALONE)
     return shim.run(command, environ, cpus)
 
 
 def _refuse(environ: dict[str, str], error: EzpzError) -> int:
     """Tell that this is no rank of the plan; nothing is run."""
-    told = Ranks(-1, 0, 0, 0, None, "alone")
+    ranks = Ranks(-1, 0, 0, 0, None, "alone")
     try:
-        told = from_environ(environ).at_host(None)  # what it says of hosts is not the plan's
+        ranks = from_environ(environ).at_host(None)  # what it says of hosts is not the plan's
     except EzpzError:
         pass  # contradictions are what `error` says
-    shim = _Shim(told, environ)
-    shim.tell(f"mismatch {error}")
+    shim = _Shim(ranks, environ)
+    shim.tell(messages.WrongWorld(text=str(error)))
     return shim.linger(error.exit_code)
 
 
-def _become_leader(listener: _socket.socket, control: str, launch: str, placement: str, index: int | None) -> int:
-    """Leave all that ties this process to the rank and its ``mpiexec``, and lead the host."""
+def _become_agent(listener: _socket.socket, control: str, launch: str, placement: str, index: int | None) -> int:
+    """Leave all that ties this process to the rank and its ``mpiexec``, and run the agent of this host."""
     if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
         return 0
     os.setsid()
@@ -124,21 +117,21 @@ def _become_leader(listener: _socket.socket, control: str, launch: str, placemen
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     import socket
 
-    from ezpz.launch.host.start_agent import lead_for_shims
+    from ezpz.launch.host.start_agent import run_for_shims
 
-    return lead_for_shims(socket.socket(fileno=kept), control, launch, placement, index)
+    return run_for_shims(socket.socket(fileno=kept), control, launch, placement, index)
 
 
 class _Shim:
-    """One rank, and the connection to the leader of its host if there is one."""
+    """One rank, and the connection to the agent of its host if there is one."""
 
     def __init__(self, ranks: Ranks, environ: dict[str, str]) -> None:
         self._ranks = ranks
-        self._leader: _socket.socket | None = None
+        self._agent: _socket.socket | None = None
         self._pid = 0
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
-        self._unread = b""
-        self._released: str | None = None
+        self._inbox = messages.Inbox(messages.TO_SHIMS)
+        self._released: bool | None = None  # with the code of the rank, or with 0
         self._output: tuple[int, int] | None = None
         self._wakeup, wakes = os.pipe()
         for end in (self._wakeup, wakes):
@@ -163,31 +156,41 @@ class _Shim:
             if listener:
                 pid = os.fork()
                 if not pid:
-                    be(lambda: _become_leader(listener, control, launch, environ["EZPZ_PLACEMENT"], index))
+                    be(lambda: _become_agent(listener, control, launch, environ["EZPZ_PLACEMENT"], index))
                 os.waitpid(pid, 0)
                 listener.close()
-            self._leader = reach(where)
+            self._agent = reach(where)
         except OSError as error:
             raise LaunchError(
-                f"cannot reach the leader of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; expected the first "
+                f"cannot reach the agent of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; expected the first "
                 "rank of this host to listen there. Start again; if it stays so, try `--flavour ssh`."
             ) from None
         reads, self._output = pipes()
-        ranks, host = self._ranks, -1 if index is None else index
-        line = f"shim {ranks.rank} {ranks.world_size} {ranks.local_rank} {ranks.local_world_size} {host} {ranks.family} {os.getpid()}"
-        send(self._leader, f"{line} {time.time()}", reads)
+        ranks = self._ranks
+        started = messages.ShimStarted(
+            rank=ranks.rank,
+            world=ranks.world_size,
+            local_rank=ranks.local_rank,
+            local_world=ranks.local_world_size,
+            host=-1 if index is None else index,
+            family=ranks.family,
+            pid=os.getpid(),
+            time=time.time(),
+        )
+        send(self._agent, messages.FROM_RANKS.encode(started), reads)
         for fd in reads:
             os.close(fd)
 
-    def tell(self, line: str) -> None:
-        """Tell the leader, or the user when there is none."""
-        if self._leader is None:
-            kind, _, text = line.partition(" ")
-            if kind in {"note", "mismatch"}:
-                sys.stderr.write(f"ezpz: {'note: ' * (kind == 'note')}{text}\n")
+    def tell(self, message: Message) -> None:
+        """Send the agent a message; without an agent, write what the user should know."""
+        if self._agent is None:
+            if isinstance(message, messages.Note):
+                sys.stderr.write(f"ezpz: note: {message.text}\n")
+            elif isinstance(message, messages.WrongWorld):
+                sys.stderr.write(f"ezpz: {message.text}\n")
             return
         try:
-            send(self._leader, " ".join(line.split("\n")))
+            send(self._agent, messages.FROM_RANKS.encode(message))
         except OSError:
             pass  # its end is noticed by reading
 
@@ -201,14 +204,14 @@ class _Shim:
         self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus)
         if problem:
             code = cannot_run(problem)
-            if self._leader is None:
+            if self._agent is None:
                 sys.stderr.write(f"ezpz: cannot run {command[0]}: {os.strerror(problem)}\n")
-            self.tell(f"cannot {problem} {command[0]}")
+            self.tell(messages.CannotRun(number=problem, program=command[0]))
             return self.linger(code)
-        self.tell(f"up {self._pid}")
+        self.tell(messages.RankStarted(pid=self._pid))
         code = self._wait()
         self._clear()
-        self.tell(f"ended {code}")
+        self.tell(messages.RankEnded(code=code))
         return self.linger(shell_code(code))
 
     def _wait(self) -> int:
@@ -230,16 +233,16 @@ class _Shim:
         kill_tree(os.getpid())
 
     def linger(self, code: int) -> int:
-        """Wait until the leader has told the launcher: an mpiexec would judge the end of this process by rules of its own."""
-        while self._leader is not None and self._released is None:
+        """Wait until the agent has reported to the launcher: an mpiexec would judge the end of this process by rules of its own."""
+        while self._agent is not None and self._released is None:
             self._attend()
-        return code if self._released in {None, "true"} else 0
+        return 0 if self._released is False else code
 
     def _attend(self) -> None:
-        """Wait for a signal or the leader, and do what they say."""
-        readers: list[int | _socket.socket] = [self._wakeup, *([self._leader] if self._leader else [])]
+        """Wait for a signal or an order, and do it."""
+        readers: list[int | _socket.socket] = [self._wakeup, *([self._agent] if self._agent else [])]
         ready, _, _ = select.select(readers, [], [])
-        if self._leader in ready:
+        if self._agent in ready:
             self._obey()
         if self._wakeup in ready:
             for number in os.read(self._wakeup, 4096):
@@ -247,33 +250,34 @@ class _Shim:
                     self._forward(number, "itself")
 
     def _obey(self) -> None:
-        assert self._leader is not None
+        assert self._agent is not None
         try:
-            data = self._leader.recv(4096)
+            data = self._agent.recv(4096)
         except OSError:
             data = b""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            word, _, value = line.decode().partition(" ")
-            if word == "signal":
-                self._forward(int(value), "leader")
-            elif word == "kill":
-                kill_tree(os.getpid())
-            elif word == "release":
-                self._released = value
-        if not data:  # it was killed: the host is lost to the launcher, and nothing of it may go on
-            self._leader = None
+        try:
+            for order in self._inbox.feed(data):
+                if isinstance(order, messages.Signal):
+                    self._forward(order.number, "agent")
+                elif isinstance(order, messages.Kill):
+                    kill_tree(os.getpid())
+                elif isinstance(order, messages.Release):
+                    self._released = order.codes
+        except messages.MalformedMessage:
+            data = b""
+        if not data:  # it was killed: the host is lost to the launcher, and nothing of it may stay
+            self._agent = None
             kill_tree(os.getpid())
 
     def _forward(self, number: int, way: str) -> None:
         """Pass a signal on once: a scheduler may send one to this process and to the launcher."""
-        other = "leader" if way == "itself" else "itself"
+        other = "agent" if way == "itself" else "itself"
         now = time.monotonic()
         if now - self._heard.pop((number, other), -_TWICE) < _TWICE:
             return
         self._heard[number, way] = now
         if way == "itself":
-            self.tell(f"passed {number}")
+            self.tell(messages.SignalPassed(number=number))
         self._send(number)
 
     def _send(self, number: int) -> None:

@@ -1,9 +1,8 @@
-"""A process of the launcher's own: the leader of this host, the ``mpiexec`` in front of all ranks, or one host's ``ssh``."""
+"""Keep the processes that the launcher starts itself: this host's agent, the ``mpiexec`` in front of all ranks, or an ``ssh`` per host."""
 
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import time
@@ -14,9 +13,10 @@ from ezpz.launch.host.start_agent import UNSUPERVISED
 from ezpz.launch.run.failures import Failure, how
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from ezpz.launch.run.supervisor import Supervisor
+    from ezpz.launch.loop import Loop
+    from ezpz.launch.run.world import World
 
 
 __all__ = ["Child", "Children"]
@@ -32,7 +32,7 @@ class Child:
         name: What the user knows it by.
         host: Index of the one host that it serves, or -1.
         code: How it ended, minus the signal for a signal; None while it runs.
-        by_us: Whether we have ended it: its code tells nothing then.
+        by_us: Whether we have ended it: its code means nothing then.
         pipes: Descriptor to stream (1 or 2) of what it writes; empty when it writes where the launcher does.
     """
 
@@ -98,11 +98,8 @@ class Child:
                 pass  # it is gone already
 
 
-# The launcher's own processes: the leader of this host, ``mpiexec``, or an ``ssh`` per host.
-
-
 _LAST_OUTPUT = 0.5  # seconds for what mpiexec has not passed on when it ended; a grandchild may hold its pipe for ever
-_KEPT = 8192  # bytes of what mpiexec says when the cause is known
+_KEPT = 8192  # bytes of what mpiexec writes when the cause is known
 _REFUSED = 125
 _OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim: MPICH's, Open MPI's, Intel MPI's
 
@@ -110,17 +107,22 @@ _OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim
 class Children:
     """All processes that a run has started itself.
 
+    Args:
+        loop: Where their pipes are watched.
+        is_mpi: Whether they are an MPI's own launcher.
+        written: Takes stream and bytes of what they write.
+
     Attributes:
         all: The processes, also those that have ended.
-        unsupervised: Whether a host has said that its leader cannot reach the launcher: then mpiexec passes its output on.
-        afterwards: What mpiexec said when a rank had failed: for run.json, because its guesses at the cause are none.
+        unsupervised: Whether a host has written that its agent cannot reach the launcher: then mpiexec passes its output on.
+        afterwards: What mpiexec wrote when a rank had failed: for run.json, because its guesses at the cause are none.
     """
 
-    def __init__(self, run: Supervisor) -> None:
+    def __init__(self, loop: Loop, is_mpi: bool, written: Callable[[int, bytes], None]) -> None:
         self.all: list[Child] = []
         self.unsupervised = False
         self.afterwards = b""
-        self._run = run
+        self._loop, self._is_mpi, self._written = loop, is_mpi, written
         self._read_until = 0.0
 
     @property
@@ -142,7 +144,7 @@ class Children:
     @property
     def aborted(self) -> bool:
         """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called MPI_Abort."""
-        if not self._run.plan.is_mpi:
+        if not self._is_mpi:
             return False  # torchrun's agent and srun end with codes of their own when somebody kills a shim
         return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
 
@@ -150,7 +152,7 @@ class Children:
         """Take charge of a process."""
         self.all.append(child)
         for fd in child.pipes:
-            self._run.selector.register(fd, selectors.EVENT_READ, lambda fd: self._pass_on(child, fd))
+            self._loop.read(fd, lambda fd: self._read(child, fd))
 
     def kill(self, number: int, *, group: bool = False) -> None:
         """Send a signal to each that runs, with ``group`` also to what it started in its session."""
@@ -174,38 +176,35 @@ class Children:
                     ended.append(child)
         if ended:
             self._read_until = time.monotonic() + _LAST_OUTPUT
-            self._run.timers["pipes"] = self._read_until
+            self._loop.at("pipes", self._read_until, lambda: None)  # to look at `drained` again
         return ended
 
-    def failure(self) -> Failure:
+    def failure(self, world: World) -> Failure:
         """Return what is wrong when one has ended before its time."""
         child = next((child for child in self.all if child.code), self.all[0])
-        who = f"{child.name} (pid {child.pid})"
-        if self.aborted and not self._run.world.empty:
-            words = (
-                f"killed the ranks and exited with code {child.code}: has one called MPI_Abort? Its own words are above"
-            )
-            return Failure(who, words, child.code or 0, time.time(), pid=child.pid, status=child.code)
-        world = self._run.world
-        if child.code and child.code < 0:
-            words = f"{how(child.code).removesuffix(' (out of memory?)')}, and the ranks with it"
-            return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
-        came = "no rank reported that it came up" if world.empty else world.absent()
-        words = f"{how(child.code or 0)}, and {came}; its own words are above"
-        return Failure(who, words, _REFUSED, time.time(), pid=child.pid, status=child.code)
+        code = child.code or 0
+        if self.aborted and not world.empty:
+            words = f"killed the ranks and exited with code {code}: has one called MPI_Abort? Its own words are above"
+        elif code < 0:
+            words = f"{how(code).removesuffix(' (out of memory?)')}, and the ranks with it"
+        else:
+            came = "no rank reported that it came up" if world.empty else world.absent()
+            words = f"{how(code)}, and {came}; its own words are above"
+        exit_code = code if self.aborted and not world.empty else _REFUSED
+        return Failure(
+            f"{child.name} (pid {child.pid})", words, exit_code, time.time(), pid=child.pid, status=child.code
+        )
 
-    def _pass_on(self, child: Child, fd: int) -> None:
-        """Show what mpiexec itself, or a rank whose leader cannot reach us, has written."""
+    def keep(self, data: bytes) -> None:
+        """Keep what is not shown for run.json."""
+        self.afterwards += data[: _KEPT - len(self.afterwards)]
+
+    def _read(self, child: Child, fd: int) -> None:
+        """Take what mpiexec itself, or a rank whose agent cannot reach us, has written."""
         stream = child.pipes[fd]
         data = child.read(fd)
         if data == b"":
-            self._run.selector.unregister(fd)
+            self._loop.forget(fd)
         if data:
             self.unsupervised |= UNSUPERVISED.encode() in data
-            if self.unsupervised:
-                self._run.timers.pop("start", None)
-            cause = self._run.outcome.cause
-            if cause and cause.rank is not None and not self.unsupervised:
-                self.afterwards += data[: _KEPT - len(self.afterwards)]
-            else:
-                self._run.screen.show(None, stream, data, time.monotonic())
+            self._written(stream, data)

@@ -1,6 +1,6 @@
-"""The launcher's end of the lines to its leaders: it lets in who knows the secret, reads what they say, and gives orders.
+"""Connect the launcher with its host agents: let in those that know the secret, read their reports, and send them orders.
 
-The protocol is that of `ezpz.launch.host.connection`. A leader that has gone without saying ``done`` is lost, and its host with it.
+An agent that has gone without reporting `Done` is lost, and its host with it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,45 @@ import os
 import selectors
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import namedtuple
 
-from ezpz.launch.host.connection import lines, sign, watch
+from ezpz.launch.host.connection import keep_alive, sign
+from ezpz.launch.messages import (
+    CHALLENGES,
+    INTRODUCTIONS,
+    ORDERS,
+    REPORTS,
+    WELCOMES,
+    Challenge,
+    Done,
+    Hello,
+    Inbox,
+    Lost,
+    MalformedMessage,
+    Piece,
+    Welcome,
+)
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Control", "Event", "Piece"]
+    from ezpz.launch.messages import Message, Settings
 
-_LONGEST = 1 << 20  # bytes of a line; a leader's longest holds the stacks of its ranks
-_LONGEST_HELLO = 4096
+__all__ = ["Control", "Report"]
+
 _STRANGER = 15.0  # seconds for a connection to show that it knows the secret
 _READ = 1 << 18
 
 
-class Event(NamedTuple):
-    """What a leader said: ``kind`` is its ``say``, ``host`` the index of its host, or ``lost`` when it has gone; ``told`` holds the rest."""
+class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.NamedTuple needs typing
+    """What the agent of the host with this index reports: `Hello` when it has come, `Lost` when it has gone."""
 
-    kind: str
-    host: int
-    told: dict[str, Any]
+    __slots__ = ()
 
-
-class Piece(NamedTuple):
-    """What a rank wrote on stream 1 or 2."""
-
-    rank: int
-    stream: int
-    data: bytes
+    if TYPE_CHECKING:
+        host: int
+        message: Message
 
 
 class _Peer:
@@ -47,29 +57,29 @@ class _Peer:
         self.connection = connection
         self.nonce = os.urandom(16).hex()
         self.came = time.monotonic()
-        self.unread = b""
+        self.inbox = Inbox(INTRODUCTIONS)
         self.kind = ""  # until it has shown that it knows the secret
         self.index = -1
 
 
 class Control:
-    """All leaders of a launch; a selector can watch it by `fileno`.
+    """All agents of a launch; a selector can watch it by `fileno`.
 
     Attributes:
-        heard: Hosts whose leader has come, by index.
-        done: Hosts whose leader has said that all is over there, or is lost.
-        settings: What every leader is told when it comes.
+        heard: Hosts whose agent has come, by index.
+        done: Hosts whose agent has reported that all is over there, or is lost.
+        settings: What every agent gets to know when it comes.
     """
 
-    def __init__(self, settings: dict[str, Any], addresses: list[str] | None = None) -> None:
-        """Listen for leaders on ``addresses``; without, they are handed over by `adopt`."""
+    def __init__(self, settings: Settings, addresses: list[str] | None = None) -> None:
+        """Listen for agents on ``addresses``; without, they are handed over by `adopt`."""
         self.heard: dict[int, str] = {}
         self.done: set[int] = set()
         self.settings = settings
         self._secret = os.urandom(16).hex()
         self._addresses = addresses or []
         self._selector = selectors.DefaultSelector()
-        self._leaders: dict[int, list[_Peer]] = {}
+        self._agents: dict[int, list[_Peer]] = {}
         self._outputs: dict[socket.socket, _Peer] = {}
         self._strangers: set[_Peer] = set()
         self._paused = False
@@ -91,26 +101,31 @@ class Control:
         """Whether output may still come."""
         return bool(self._outputs)
 
+    @property
+    def all_done(self) -> bool:
+        """Whether all is over on every host whose agent has come."""
+        return set(self.heard) <= self.done
+
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when somebody speaks: a selector can be selected on."""
+        """Return the descriptor that becomes readable when an agent sends something: a selector can be selected on."""
         return self._selector.fileno()
 
     @staticmethod
     def get_ready() -> None:
-        """Import what the first leader needs, in the time that the ranks take to start."""
+        """Import what the first agent needs, in the time that the ranks take to start."""
         import hmac  # noqa: F401  # for `sign`
-        import json  # noqa: F401  # for `order` and run.json
+        import json  # noqa: F401  # for the messages and run.json
 
     def adopt(self, index: int, host: str, control: socket.socket, output: socket.socket) -> None:
-        """Take the connections of a leader that was started by fork: it needs to prove nothing."""
+        """Take the connections of an agent that was started by fork: it needs to prove nothing."""
         for kind, connection in (("hello", control), ("output", output)):
             connection.setblocking(False)
             peer = _Peer(connection)
             self._selector.register(connection, selectors.EVENT_READ, peer)
             self._admit(peer, kind, index, host)
 
-    def read(self) -> Iterator[Event | Piece]:
-        """Yield what has been said since the last call; does not block."""
+    def read(self) -> Iterator[Report | Piece]:
+        """Yield what has come since the last call; does not block."""
         for key, _ in self._selector.select(0):
             if key.data is None:
                 self._accept()
@@ -121,7 +136,7 @@ class Control:
             self._close(peer)
 
     def pause(self, full: bool) -> None:
-        """Stop reading output while the screen is full; news are read on."""
+        """Stop reading output while the screen is full; reports are read all the same."""
         if full == self._paused:
             return
         self._paused = full
@@ -131,22 +146,20 @@ class Control:
             else:
                 self._selector.register(connection, selectors.EVENT_READ, peer)
 
-    def order(self, do: str, hosts: set[int] | None = None, **more: object) -> set[int]:
-        """Tell the leaders of some hosts, or of all, to do something; return those that were told."""
-        import json
-
-        line = json.dumps({"do": do, **more}).encode() + b"\n"
-        told = set()
-        for index, peers in self._leaders.items():
+    def order(self, order: Message, hosts: set[int] | None = None) -> set[int]:
+        """Send an order to the agents of some hosts, or of all; return the hosts that it was sent to."""
+        line = ORDERS.encode(order)
+        reached = set()
+        for index, peers in self._agents.items():
             if hosts is not None and index not in hosts:
                 continue
             for peer in peers:
                 try:
                     peer.connection.sendall(line)
-                    told.add(index)
+                    reached.add(index)
                 except OSError:
-                    pass  # the end of the connection is told by read()
-        return told
+                    pass  # read() sees the end of the connection
+        return reached
 
     def close(self) -> None:
         """Stop listening, and hang up."""
@@ -168,105 +181,94 @@ class Control:
             connection, _ = self._listener.accept()
         except OSError:  # it went away again
             return
-        import json
-
         connection.setblocking(False)
         peer = _Peer(connection)
         self._strangers.add(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
         try:
-            connection.send(json.dumps({"nonce": peer.nonce, "time": time.time()}).encode() + b"\n")
+            connection.send(CHALLENGES.encode(Challenge(nonce=peer.nonce, time=time.time())))
         except OSError:
             self._close(peer)
 
-    def _read(self, peer: _Peer) -> Iterator[Event | Piece]:
+    def _read(self, peer: _Peer) -> Iterator[Report | Piece]:
         try:
             data = peer.connection.recv(_READ)
         except BlockingIOError:
             return
         except OSError:  # reset, or silent for too long
             data = b""
-        peer.unread += data
-        if peer.kind == "output":
-            yield from self._pieces(peer)
-        else:
-            yield from self._events(peer)
+        try:
+            if not peer.kind:
+                yield from self._greet(peer, data)
+            elif peer.kind == "output":
+                yield from peer.inbox.pieces(data)
+            else:
+                yield from self._reports(peer, data)
+        except MalformedMessage:  # nothing more of this peer can be understood
+            data = b""
+            if peer.kind == "output":
+                self._hang_up(peer.index)
         if not data and peer.connection.fileno() >= 0:
             self._close(peer)
             if peer.kind == "hello" and peer.index not in self.done:
                 self.done.add(peer.index)
-                yield Event("lost", peer.index, {})
+                yield Report(peer.index, Lost())
 
-    def _events(self, peer: _Peer) -> Iterator[Event]:
-        try:
-            found, peer.unread = lines(peer.unread)
-        except ValueError:
-            self._close(peer)
-            return
-        for told in found:
-            if not peer.kind:
-                if (
-                    self._greet(peer, told) != "hello"
-                ):  # a stranger, or the other connection, on which no more JSON comes
-                    return
-                yield Event("hello", peer.index, told)
-                continue
-            kind = told.pop("say", "")
-            if kind == "done":
-                self.done.add(peer.index)
-            yield Event(kind, peer.index, told)
-        if len(peer.unread) > (_LONGEST if peer.kind else _LONGEST_HELLO):
-            self._close(peer)
-
-    def _greet(self, peer: _Peer, told: dict[str, Any]) -> str:
-        """Let a leader in when its answer to the challenge is right, and return what the connection is for."""
+    def _greet(self, peer: _Peer, data: bytes) -> Iterator[Report | Piece]:
+        """Let an agent in when its answer to the challenge is right; what follows its introduction is read as well."""
         import hmac
-        import json
 
-        kind, index = told.get("say"), told.get("index")
-        wanted = sign(self._secret, peer.nonce, f"{kind} {index}")
-        right = kind in {"hello", "output"} and isinstance(index, int)
-        if not right or not hmac.compare_digest(wanted, str(told.get("mac"))):
-            self._close(peer)
-            return ""
-        self._admit(peer, str(kind), int(str(index)), str(told.get("host")))
-        watch(peer.connection)
-        proof = {"proof": sign(self._secret, str(told.get("nonce")), f"launcher {index}"), "settings": self.settings}
+        hello = peer.inbox.first(data)
+        if hello is None:
+            return
+        assert isinstance(hello, Hello)
+        expected = sign(self._secret, peer.nonce, f"{hello.kind} {hello.index}")
+        if not hmac.compare_digest(expected, hello.mac):
+            raise MalformedMessage("a stranger")
+        self._admit(peer, hello.kind, hello.index, hello.host)
+        keep_alive(peer.connection)
+        proof = sign(self._secret, hello.nonce, f"launcher {hello.index}")
         try:
-            peer.connection.send(json.dumps(proof).encode() + b"\n")
+            peer.connection.send(WELCOMES.encode(Welcome(proof=proof, settings=self.settings)))
         except OSError:
-            pass  # its end is told by read()
-        return str(kind)
+            pass  # read() sees its end
+        if peer.kind == "output":
+            yield from peer.inbox.pieces(b"")
+        else:
+            yield Report(peer.index, hello)
+            yield from self._reports(peer, b"")
+
+    def _reports(self, peer: _Peer, data: bytes) -> Iterator[Report]:
+        for message in peer.inbox.feed(data):
+            if isinstance(message, Done):
+                self.done.add(peer.index)
+            yield Report(peer.index, message)
+
+    def _hang_up(self, index: int) -> None:
+        """End the conversation with a host; it is lost, and kills its ranks."""
+        for peer in self._agents.get(index, []):
+            try:
+                peer.connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it has hung up itself
 
     def _admit(self, peer: _Peer, kind: str, index: int, host: str) -> None:
         self._strangers.discard(peer)
         peer.kind, peer.index = kind, index
+        peer.inbox.direction = REPORTS
         if kind == "output":
             self._outputs[peer.connection] = peer
             if self._paused:
                 self._selector.unregister(peer.connection)
         else:
-            self._leaders.setdefault(index, []).append(peer)
+            self._agents.setdefault(index, []).append(peer)
             self.heard[index] = host
-
-    def _pieces(self, peer: _Peer) -> Iterator[Piece]:
-        data, start = peer.unread, 0
-        while True:
-            end = data.find(b"\n", start)
-            if end < 0:
-                break
-            rank, stream, size = map(int, data[start:end].split())
-            if len(data) < end + 1 + size:
-                break
-            yield Piece(rank, stream, data[end + 1 : end + 1 + size])
-            start = end + 1 + size
-        peer.unread = data[start:]
 
     def _close(self, peer: _Peer) -> None:
         if peer.connection in self._selector.get_map():
             self._selector.unregister(peer.connection)
         self._strangers.discard(peer)
         self._outputs.pop(peer.connection, None)
-        if peer in self._leaders.get(peer.index, []):
-            self._leaders[peer.index].remove(peer)
+        if peer in self._agents.get(peer.index, []):
+            self._agents[peer.index].remove(peer)
         peer.connection.close()

@@ -1,15 +1,19 @@
-"""Why a run ended: which failure came first, the line that says it, and the exit code that it gives."""
+"""Find the failure that ended a run among all that were reported, with the line that says it and its exit code."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.errors import shell_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ezpz.launch.messages import RankFailed
 
 __all__ = [
     "PASSED_ON",
@@ -18,14 +22,17 @@ __all__ = [
     "Limits",
     "Outcome",
     "earliest",
+    "host_lost",
     "how",
     "last_words",
     "log_of",
+    "rank_failed",
 ]
 
 # How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died.
 SHIM_KILLED, PASSED_ON = "its shim", "its launcher"
 
+_REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
 _SHOWN = 3  # failures besides the cause that are named one by one
 
@@ -61,13 +68,38 @@ class Failure(NamedTuple):
 
     @property
     def is_consequence(self) -> bool:
-        """Whether another program did it to the rank, because of something else that will be told."""
+        """Whether another program did it to the rank, because of something else that will be reported."""
         return self.why.startswith((SHIM_KILLED, PASSED_ON))
 
     @property
     def text(self) -> str:
         """The failure as one line."""
         return f"{self.who} {self.how}"
+
+
+def rank_failed(host: str, report: RankFailed) -> Failure:
+    """Return the failure that an agent reports of one of its ranks."""
+    words = report.why if report.why.startswith("cannot") else how(report.code)
+    if report.why.startswith((SHIM_KILLED, PASSED_ON)):
+        words += f": {report.why}"
+    return Failure(
+        f"rank {report.rank} on host {host}" + (f" (pid {report.pid})" if report.pid else ""),
+        words,
+        shell_code(report.code),
+        report.at,
+        rank=report.rank,
+        host=host,
+        pid=report.pid,
+        status=report.code,
+        words=report.words,
+        shown=report.shown,
+        why=report.why,
+    )
+
+
+def host_lost(host: str, reason: str = "its connection ended, or answered no more") -> Failure:
+    """Return the failure of a host whose agent has gone, or gives up."""
+    return Failure(f"host {host}", f"is lost: {reason}", _REFUSED, time.time(), host=host)
 
 
 def how(status: int) -> str:
@@ -100,7 +132,7 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
 
     Args:
         outcome: How the run ended.
-        since: Bytes of output that were shown after the cause was told.
+        since: Bytes of output that were shown after the cause.
     """
     cause = outcome.cause
     if cause is None:

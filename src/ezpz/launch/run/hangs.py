@@ -1,28 +1,28 @@
-"""Runs that do not end: what every rank is doing, asked of all hosts and told in one line before anything is killed.
+"""Put together what every rank of a run is doing, for a run that is ended because it hangs and for ``ezpz stacks``.
 
-``ezpz stacks`` asks the same of a launch that goes on, through a Unix socket of the launcher's (`ezpz.launch.record` knows it): it
-sends a line ``stacks`` and gets one object in JSON.
+``ezpz stacks`` asks through a Unix socket of the launcher's (`ezpz.launch.record` knows it): it sends a line ``stacks`` and gets one
+object in JSON.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import selectors
 import socket
-import time
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
 from ezpz.launch.host.connection import claim, is_own
-from ezpz.launch.run.failures import Failure
+from ezpz.launch.messages import TakeStacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ezpz.launch.host.stacks import Frame
-    from ezpz.launch.run.supervisor import Supervisor
+    from ezpz.launch.loop import Loop
+    from ezpz.launch.messages import StacksTaken
 
+__all__ = ["Askers", "Inquiry", "Place", "locate", "summarise"]
 
 # Where the ranks are, in one line: the stacks of all of them, put together by what the user's own code called.
 
@@ -39,7 +39,7 @@ _PACKAGE = re.compile(r".*/(?:(?:site|dist)-packages|(?:python|pypy)3[.\d]*t?)/(
 _DATA_LOADER = "/torch/utils/data/dataloader.py"
 # Functions that stand around the one that the user called; names with an underscore in front are passed over as well.
 _AROUND = {"compile_wrapper", "decorate_context", "decorator", "inner", "profile_hook_step", "wrapped", "wrapper"}
-_NAMED = 8  # ranks of a group that are named; of a larger one the number tells
+_NAMED = 8  # ranks of a group that are named; a larger one is counted
 _PLACES = 8
 _HOSTS = 3
 
@@ -70,25 +70,25 @@ def locate(frames: list[Frame]) -> Place:
     return Place(_called(inside) or frame.function, frame.file, frame.line)
 
 
-def summarise(found: Iterable[tuple[int, str, Place | str]]) -> str:
-    """Return one line that tells where all ranks are, the place of most ranks first.
+def summarise(places: Iterable[tuple[int, str, Place | str]]) -> str:
+    """Return one line that says where all ranks are, the place of most ranks first.
 
     Args:
-        found: Rank, host, and its place or what the kernel says of it.
+        places: Rank, host, and its place or what the kernel says of it.
 
     Returns:
         For example ``15 ranks in all_reduce (train.py:88), rank 7 on n02 in DataLoader (data.py:31)``.
     """
     groups: dict[Place | str, list[tuple[int, str]]] = {}
-    for rank, host, place in sorted(found, key=lambda each: each[0]):
+    for rank, host, place in sorted(places, key=lambda each: each[0]):
         groups.setdefault(place, []).append((rank, host))
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     most = len(ordered[0][1]) if ordered else 0
     clear = len(ordered) < 2 or most > len(ordered[1][1])
     parts = []
-    for place, members in ordered[:_PLACES]:
-        counted = len(members) > _NAMED or (clear and len(members) == most > 1)
-        parts.append(f"{f'{len(members)} ranks' if counted else _named(members)} {_words(place)}")
+    for place, ranks in ordered[:_PLACES]:
+        counted = len(ranks) > _NAMED or (clear and len(ranks) == most > 1)
+        parts.append(f"{f'{len(ranks)} ranks' if counted else _named(ranks)} {_words(place)}")
     rest = len(ordered) - len(parts)
     more = f" and {rest} more place{'s' * (rest > 1)}" if rest else ""
     return ", ".join(parts) + more
@@ -98,18 +98,18 @@ def _words(place: Place | str) -> str:
     return place if isinstance(place, str) else f"in {place.what} ({os.path.basename(place.file)}:{place.line})"
 
 
-def _named(members: list[tuple[int, str]]) -> str:
+def _named(ranks: list[tuple[int, str]]) -> str:
     """Return ``rank 7 on n02`` or ``ranks 4-6,9 on n01,n02``."""
     spans: list[list[int]] = []
-    for rank, _ in members:
+    for rank, _ in ranks:
         if spans and rank == spans[-1][1] + 1:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    ranks = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-    hosts = list(dict.fromkeys(host for _, host in members))
+    numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    hosts = list(dict.fromkeys(host for _, host in ranks))
     where = ",".join(hosts) if len(hosts) <= _HOSTS else f"{len(hosts)} hosts"
-    return f"rank{'s' * (len(members) > 1)} {ranks} on {where}"
+    return f"rank{'s' * (len(ranks) > 1)} {numbers} on {where}"
 
 
 def _users(frames: list[Frame]) -> int:
@@ -140,119 +140,99 @@ def _imported(inside: list[Frame]) -> str:
     return f"import {package[1]}" if package else "import"
 
 
-__all__ = ["Hangs", "Place", "locate", "summarise"]
-
-_ANSWERS = 12.0  # seconds for all hosts to tell what their ranks are doing
-_TIME_LIMIT = 124
-
-
-class Hangs:
-    """The stacks of a run's ranks, for its own end or for whoever asks.
+class Inquiry:
+    """One question to all hosts after another: what is every rank doing? Nothing is sent or waited for here.
 
     Attributes:
-        first_to_leave: The first rank that ended with 0.
-        socket: Address at which `ezpz stacks` asks.
+        reason: Why the run ends with the answer; empty where it does not.
+        waiting: Hosts that have not answered.
+        dumps: Files of torch's flight recorder.
     """
 
-    def __init__(self, run: Supervisor) -> None:
-        self.first_to_leave: int | None = None
-        self.socket = ""
-        self._run = run
-        self._reason = ""
+    def __init__(self) -> None:
+        self.reason = ""
+        self.waiting: set[int] = set()
+        self.dumps: list[str] = []
         self._number = 0
-        self._found: list[dict[str, Any]] = []
-        self._dumps: list[str] = []
-        self._waiting: set[int] = set()
-        self._askers: list[socket.socket] = []
-        self._listener: socket.socket | None = None
+        self._ranks: list[dict[str, Any]] = []
 
-    @property
-    def pending(self) -> bool:
-        """Whether the run is to end of a time limit, and has not been told to yet."""
-        return bool(self._reason)
+    def begin(self, *, fatal: bool) -> TakeStacks:
+        """Return the order that asks anew; answers to earlier ones count no more."""
+        self._number += 1
+        self._ranks, self.dumps = [], []
+        return TakeStacks(fatal=fatal, id=self._number)
 
-    def listen(self) -> None:
-        """Let `ezpz stacks` ask; without a socket the run goes on unasked."""
-        listener = claim(self.socket) if self.socket else None
-        if listener:
-            self._listener = socket.socket(fileno=listener.detach())
-            self._listener.setblocking(False)
-            self._run.selector.register(self._listener, selectors.EVENT_READ, self._asked)
+    def answered(self, index: int, host: str, answer: StacksTaken) -> bool:
+        """Take one host's answer; tell whether it was the last."""
+        if answer.id != self._number:
+            return False
+        for rank in answer.ranks:
+            frames = [list(frame) for frame in rank.frames]
+            self._ranks.append(
+                {"rank": rank.rank, "pid": rank.pid, "frames": frames, "where": rank.where, "host": host}
+            )
+        self.dumps += answer.dumps
+        self.waiting.discard(index)
+        return not self.waiting
 
-    def close(self) -> None:
-        """Hang up."""
-        for connection in (*self._askers, *([self._listener] if self._listener else [])):
-            connection.close()
+    def result(self, hosts: dict[int, str]) -> dict[str, Any]:
+        """Return a line that says where all ranks are, and each of them.
 
-    def idle(self, host: str, told: dict[str, Any]) -> None:
-        """A rank shows no progress."""
-        limit = f"{self._run.limits.idle:g} s (--idle-timeout)"
-        self.begin(f"rank {told['rank']} on host {host} (pid {told['pid']}) has shown no progress for {limit}")
-
-    def left_behind(self) -> None:
-        """One rank ended long ago, and others still run."""
-        limit = f"{self._run.limits.leave:g} s (--exit-timeout)"
-        self.begin(f"rank {self.first_to_leave} ended with 0, and others still run {limit} later")
-
-    def begin(self, reason: str) -> None:
-        """A time limit is over: ask what all ranks are doing, and then stop them."""
-        if self._run.stopping or self._reason:
-            return
-        self._reason = reason
-        self._run.say(f"{reason}; asking every rank what it is doing")
-        self._ask(fatal=True)
-
-    def answered(self, index: int, told: dict[str, Any]) -> None:
-        """Take one host's answer."""
-        if told["id"] != self._number:
-            return
-        host = self._run.control.heard.get(index, told["host"])
-        self._found += [{**rank, "host": host} for rank in told["ranks"]]
-        self._dumps += told["dumps"]
-        self._waiting.discard(index)
-        if not self._waiting:
-            self.conclude()
-
-    def conclude(self) -> None:
-        """Tell what was found, and stop the run when it has taken too long."""
-        run = self._run
-        run.timers.pop("stacks", None)
-        if not self._reason and not self._askers:
-            return
-        summary = self._summary()
-        told = {"summary": summary, "ranks": sorted(self._found, key=lambda rank: int(rank["rank"]))}
-        self._answer(told)
-        if self._reason:
-            run.outcome.hang = {**told, "summary": f"{self._reason}: {summary}", "recorder": sorted(self._dumps)}
-            if self._dumps:
-                run.note(f"torch's last collectives of {len(self._dumps)} ranks: {os.path.dirname(self._dumps[0])}")
-            run.outcome.stopped = True
-            run.blame(Failure(f"{self._reason}:", summary, _TIME_LIMIT, time.time()))
-            self._reason = ""
-
-    def _summary(self) -> str:
+        Args:
+            hosts: The names of the hosts, by index.
+        """
         from ezpz.launch.host.stacks import Frame
 
         places = []
-        for rank in self._found:
+        for rank in self._ranks:
             place = locate([Frame(*frame) for frame in rank["frames"]]) if rank["frames"] else rank["where"]
-            rank["where"] = (
-                place if isinstance(place, str) else f"{place.what} ({os.path.basename(place.file)}:{place.line})"
-            )
+            if not isinstance(place, str):
+                rank["where"] = f"{place.what} ({os.path.basename(place.file)}:{place.line})"
             places.append((rank["rank"], rank["host"], place))
-        silent = [self._run.control.heard[index] for index in sorted(self._waiting)]
+        silent = [hosts[index] for index in sorted(self.waiting)]
         more = f"; {', '.join(silent[:3])} did not answer" if silent else ""
-        return (summarise(places) or "no rank told what it is doing") + more
+        summary = (summarise(places) or "no rank reported what it is doing") + more
+        return {"summary": summary, "ranks": sorted(self._ranks, key=lambda rank: int(rank["rank"]))}
 
-    def _ask(self, *, fatal: bool) -> None:
-        run = self._run
-        self._number += 1
-        self._found, self._dumps = [], []
-        running = set(run.control.heard) - run.control.done
-        self._waiting = run.control.order("stacks", running, fatal=fatal, id=self._number)
-        run.timers["stacks"] = time.monotonic() + (_ANSWERS if self._waiting else 0.0)
 
-    def _asked(self, listener: socket.socket) -> None:
+class Askers:
+    """The connections of ``ezpz stacks``."""
+
+    def __init__(self) -> None:
+        self._connections: list[socket.socket] = []
+        self._listener: socket.socket | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._connections)
+
+    def listen(self, address: str, loop: Loop, asked: Callable[[], None]) -> None:
+        """Let ``ezpz stacks`` ask; without a socket the run continues unasked."""
+        listener = claim(address) if address else None
+        if listener:
+            self._listener = socket.socket(fileno=listener.detach())
+            self._listener.setblocking(False)
+            loop.read(self._listener, lambda listener: self._accept(listener, asked))
+
+    def answer(self, result: dict[str, Any]) -> None:
+        """Send all that have asked the result, and hang up."""
+        import json
+
+        for connection in self._connections:
+            try:
+                connection.settimeout(1.0)
+                connection.recv(64)  # the line `stacks`: closed with that unread, the answer would be lost
+                connection.sendall(json.dumps(result).encode() + b"\n")
+            except OSError:
+                pass  # the asker has gone
+            connection.close()
+        self._connections = []
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in (*self._connections, *([self._listener] if self._listener else [])):
+            connection.close()
+
+    def _accept(self, listener: socket.socket, asked: Callable[[], None]) -> None:
         try:
             connection, _ = listener.accept()
         except OSError:  # it went away again
@@ -260,19 +240,5 @@ class Hangs:
         if not is_own(connection):
             connection.close()
             return
-        self._askers.append(connection)
-        if not self._waiting:
-            self._ask(fatal=False)
-
-    def _answer(self, told: dict[str, Any]) -> None:
-        import json
-
-        for connection in self._askers:
-            try:
-                connection.settimeout(1.0)
-                connection.recv(64)  # the line `stacks`: closed with that unread, the answer would be lost
-                connection.sendall(json.dumps(told).encode() + b"\n")
-            except OSError:
-                pass  # whoever asked has gone
-            connection.close()
-        self._askers = []
+        self._connections.append(connection)
+        asked()

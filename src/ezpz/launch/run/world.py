@@ -1,10 +1,12 @@
-"""Whether the world that came up is the one that was asked for, and words for the ways in which it is not."""
+"""Compare the world of ranks that came up with the one that was planned, and describe the ways in which they differ."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from ezpz.launch.messages import Mismatch, Up
+    from ezpz.launch.messages import Stages as StagesReport
     from ezpz.launch.plan import LaunchPlan
 
 
@@ -26,19 +28,17 @@ class Stages:
     def __init__(self) -> None:
         self._hosts: dict[str, dict[str, _Times]] = {}
 
-    def add(self, host: str, stage: str, count: int, low: float, median: float, high: float) -> None:  # noqa: PLR0917  # the words of one line, in its order
-        """Note what a host says of its ranks; what it said of the same stage before no longer counts.
+    def add(self, host: str, report: StagesReport, began: float) -> None:
+        """Note what a host reports of its ranks; its earlier report of the same stage counts no more.
 
         Args:
             host: The host.
-            stage: One of `STAGES`; others are dropped.
-            count: Ranks of the host that have reached it.
-            low: When the first of them did.
-            median: When half of them had.
-            high: When the last of them did.
+            report: One of `STAGES`, with the times at which the first, half and the last of its ranks reached it; others are dropped.
+            began: When the launch began.
         """
-        if stage in STAGES and count > 0:
-            self._hosts.setdefault(stage, {})[host] = _Times(count, low, median, high)
+        if report.stage in STAGES and report.count > 0:
+            low, median, high = (moment - began for moment in (report.low, report.median, report.high))
+            self._hosts.setdefault(report.stage, {})[host] = _Times(report.count, low, median, high)
 
     def reached(self, stage: str) -> int:
         """Return how many ranks have reached a stage."""
@@ -71,14 +71,14 @@ def _median(ordered: list[tuple[float, int]], ranks: int) -> float:
             return (value + ordered[index + 1][0]) / 2
         if 2 * passed > ranks:
             return value
-    raise ValueError("no host has said anything")
+    raise ValueError("no host has reported anything")
 
 
 __all__ = ["Stages", "World"]
 
 _NAMED = 3  # hosts that are named one by one
 
-# What usually causes a world of singletons, by the family of variables that told the ranks who they are.
+# What usually causes a world of singletons, by the family of variables that the ranks took their numbers from.
 _CAUSES = {
     "alone": "it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the ranks' variables",
     "hydra": "{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not belong together",
@@ -98,7 +98,7 @@ class World:
         self._up: dict[int, int] = {}
         self._partly: dict[int, int] = {}
         self._names: dict[int, str] = {}
-        self._strangers: list[tuple[str, list[str]]] = []
+        self._strangers: list[tuple[str, tuple[str, str, str]]] = []
 
     @property
     def complete(self) -> bool:
@@ -115,20 +115,20 @@ class World:
         return self._hosts[index] if 0 <= index < len(self._hosts) else self._names.get(index, "?")
 
     def came(self, index: int, name: str) -> None:
-        """Note a host whose leader has come."""
+        """Note a host whose agent has come."""
         self._names[index] = name
 
-    def up(self, index: int, told: dict[str, Any]) -> None:
+    def up(self, index: int, report: Up) -> None:
         """Note a host all of whose ranks run."""
-        self._up[index] = told["ranks"]
+        self._up[index] = report.ranks
 
     def partly(self, index: int, have: int) -> None:
         """Note a host on which only some ranks run."""
         self._partly[index] = have
 
-    def strangers(self, name: str, worlds: list[list[str]]) -> None:
+    def strangers(self, report: Mismatch) -> None:
         """Note ranks that are none of the plan."""
-        self._strangers += [(name, world) for world in worlds]
+        self._strangers += [(report.host, world) for world in report.worlds]
 
     def misplaced(self, index: int, name: str) -> str:
         """Return what is wrong with the host that came as number ``index``; empty when nothing is.
@@ -180,4 +180,4 @@ class World:
     def _stage(self, index: int) -> str:
         if index in self._partly:
             return f"{self._partly[index]} of {self._counts[index]} ranks run"
-        return "its leader came, but no rank" if index in self._names else "nothing was heard of it"
+        return "its host agent came, but no rank" if index in self._names else "nothing was heard of it"
