@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -107,7 +108,7 @@ DAMAGES = {
     damage_shorter: r"__0_0.distcp has 100 bytes instead of \d+",
     damage_missing: "__0_0.distcp: No such file or directory",
     damage_json: "checkpoint.json is no JSON",
-    damage_schema: "another schema than 1; it was written by ezpz 9.9",
+    damage_schema: rf"the schema of checkpoint.json is 7, written by ezpz 9.9; this ezpz {re.escape(ezpz.__version__)} reads schema 1: use the",
     damage_entries: "other entries than schema 1",
     damage_foreign: "no checkpoint.json|it holds .metadata",
 }

@@ -1,4 +1,4 @@
-"""``checkpoint.json``: what a checkpoint holds, and by which it is told from a folder that only looks like one.
+"""Read and write ``checkpoint.json``, which describes a checkpoint and makes its folder one.
 
     {"schema": 1, "step": 100, "number": 7, "saved": "2026-11-20T16:20:01+01:00", "world_size": 4,
      "mesh": {"dp_shard": 2, "tp": 2}, "torch": "2.13.0", "ezpz": "0.1.0",
@@ -15,6 +15,8 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from ezpz import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,26 +82,29 @@ def read_manifest(folder: Path) -> Manifest:
         Unusable: It is no checkpoint, or one of another schema.
     """
     try:
-        said = json.loads((folder / NAME).read_bytes())
+        entries = json.loads((folder / NAME).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise Unusable(f"it has no {NAME}") from None
     except OSError as error:
         raise Unusable(f"{NAME} cannot be read: {error.strerror}") from None
     except ValueError:
         raise Unusable(f"{NAME} is no JSON") from None
-    if not isinstance(said, dict) or "schema" not in said:
-        raise Unusable(f"{NAME} is not of ezpz: it tells no schema")
-    if said.pop("schema") != SCHEMA:
-        version = said.get("ezpz", "an unknown version")
-        raise Unusable(f"{NAME} has another schema than {SCHEMA}; it was written by ezpz {version}")
-    lacking = [name for name, kind in _KINDS.items() if not isinstance(said.get(name), kind)]
+    if not isinstance(entries, dict) or "schema" not in entries:
+        raise Unusable(f"{NAME} is not of ezpz: it names no schema")
+    schema = entries.pop("schema")
+    if schema != SCHEMA:
+        raise Unusable(
+            f"the schema of {NAME} is {schema}, written by ezpz {entries.get('ezpz', 'of an unknown version')}; this ezpz "
+            f"{__version__} reads schema {SCHEMA}: use the ezpz that wrote it, or a newer one"
+        )
+    lacking = [name for name, kind in _KINDS.items() if not isinstance(entries.get(name), kind)]
     try:
-        found = Manifest(**said)
+        manifest = Manifest(**entries)
     except TypeError:
         raise Unusable(f"{NAME} has other entries than schema {SCHEMA}") from None
     if lacking:
         raise Unusable(f"{NAME} has no usable {lacking[0]!r}")
-    return found
+    return manifest
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
