@@ -1,4 +1,4 @@
-"""Who this process is, as its launcher told it: one checked tuple from one launcher family.
+"""Read the rank of this process from what its launcher has set: one checked tuple from one launcher family.
 
 Standard library only, and no module that is slow to import: the shim in front of every rank reads this file.
 
@@ -24,9 +24,19 @@ from ezpz.errors import RankError
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["CONTRACT", "LAUNCHERS_OWN", "Ranks", "expand_counts", "from_environ", "of_this_launch"]
+__all__ = [
+    "CONTRACT",
+    "FAMILIES",
+    "LAUNCHERS_OWN",
+    "Family",
+    "Ranks",
+    "expand_counts",
+    "family_of",
+    "from_environ",
+    "of_this_launch",
+]
 
 # What torchrun sets for every worker (torch 2.13, torch.distributed.run), in the order in which it is shown.
 CONTRACT = (
@@ -90,21 +100,8 @@ class Ranks(tuple):  # type: ignore[type-arg]  # of int and str; generic tuples 
 
 ALONE = Ranks(0, 1, 0, 1, 0, "alone")
 
-_FAMILIES = (
-    (
-        "openmpi",
-        (
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ),
-    ),
-    ("hydra", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
-)
-
-_STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
-
+_OPENMPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _PALS = (
     "PALS_RANKID",
     "PALS_SIZE",
@@ -115,9 +112,7 @@ _PALS = (
     "PMI_LOCAL_SIZE",
 )
 _FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
-
-# The names by which launchers tell a rank: what an outer one says of its own ranks is not true of those started inside.
-LAUNCHERS_OWN = frozenset(name for names in (*(names for _, names in _FAMILIES), _PALS, _FLUX, _STEP) for name in names)
+_STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 
 
 def from_environ(environ: Mapping[str, str]) -> Ranks:
@@ -132,7 +127,7 @@ def from_environ(environ: Mapping[str, str]) -> Ranks:
     Raises:
         RankError: A family is incomplete or out of range, or two families contradict each other.
     """
-    outer = _mpi(environ) or _pals(environ) or _flux(environ) or _slurm(environ)
+    outer = next(filter(None, (family.read(environ) for family in FAMILIES)), None)
     if "RANK" not in environ:
         return outer or ALONE
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -167,11 +162,12 @@ def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
     return _checked("contract", environ, names, int(group) if group.isdigit() else None)
 
 
-def _mpi(environ: Mapping[str, str]) -> Ranks | None:
-    for family, names in _FAMILIES:
-        if names[0] in environ and names[2] in environ:
-            return _checked(family, environ, names, None)
-    return None
+def _openmpi(environ: Mapping[str, str]) -> Ranks | None:
+    return _checked("openmpi", environ, _OPENMPI, None) if _OPENMPI[0] in environ and _OPENMPI[2] in environ else None
+
+
+def _hydra(environ: Mapping[str, str]) -> Ranks | None:
+    return _checked("hydra", environ, _HYDRA, None) if _HYDRA[0] in environ and _HYDRA[2] in environ else None
 
 
 def _pals(environ: Mapping[str, str]) -> Ranks | None:
@@ -279,3 +275,50 @@ def expand_counts(text: str) -> Iterator[int]:
             raise RankError(f"cannot read {text!r}: {item!r} is not a count; expected for example 2(x3),1.")
         for _ in range(int(times)):
             yield int(count)
+
+
+class Family:
+    """How one kind of launcher tells its ranks who they are.
+
+    Attributes:
+        name: As `Ranks.family` has it.
+        variables: What it sets for each rank, the rank itself first.
+        start_variable: Names one start of ranks: no other start in the same job has its value.
+        is_mpi: Whether it starts ranks of an MPI, which finds them all.
+        careless_starter: The program that starts the ranks of a host (/proc/PID/comm) where it lets them run when one has failed;
+            empty where the launcher ends them.
+        read: Returns the rank of an environment, or None where this launcher has not set it.
+    """
+
+    __slots__ = ("careless_starter", "is_mpi", "name", "read", "start_variable", "variables")
+
+    def __init__(
+        self,
+        name: str,
+        variables: tuple[str, ...],
+        start_variable: str,
+        read: Callable[[Mapping[str, str]], Ranks | None],
+        *,
+        is_mpi: bool = False,
+        careless_starter: str = "",
+    ) -> None:
+        self.name, self.variables, self.start_variable, self.read = name, variables, start_variable, read
+        self.is_mpi, self.careless_starter = is_mpi, careless_starter
+
+
+# Innermost first. This is the one table of what launchers set for ranks; that of the schedulers is `ezpz.cluster`.
+FAMILIES = (
+    Family("openmpi", _OPENMPI, "PMIX_NAMESPACE", _openmpi, is_mpi=True),
+    Family("hydra", _HYDRA, "I_MPI_HYDRA_UUID", _hydra, is_mpi=True, careless_starter="hydra_pmi_proxy"),
+    Family("pals", _PALS, "PALS_APID", _pals, is_mpi=True),
+    Family("flux", _FLUX, "FLUX_JOB_ID", _flux),
+    Family("slurm", _STEP, "SLURM_STEP_ID", _slurm, careless_starter="slurmstepd"),
+)
+
+# The names by which launchers tell a rank: those of an outer launcher's ranks are not true of those started inside.
+LAUNCHERS_OWN = frozenset(name for family in FAMILIES for name in family.variables)
+
+
+def family_of(ranks: Ranks) -> Family | None:
+    """Return the launcher family that a rank was read from; None for the contract, MPI itself and no launcher at all."""
+    return next((family for family in FAMILIES if family.name == ranks.family), None)

@@ -112,14 +112,14 @@ def test_the_same_holds_under_a_bare_mpiexec(mpi):
 def test_an_mpi4py_that_no_mpi_started_is_a_warning(mpi, capsys, flavour):
     """Libraries import mpi4py unasked."""
     mpi("0/1")
-    check_mpi(rank(0, 8), planned(0, 8, flavour))
+    check_mpi(rank(0, 8), planned(0, 8, flavour, EZPZ_NO_MPI="1"))
     assert f"no MPI started these ranks ({flavour})" in capsys.readouterr().out
 
 
 def test_ranks_in_another_order_are_refused_under_every_launcher(mpi):
     mpi("5/8")
     with pytest.raises(RankError, match=r"mpi4py says rank 5 of 8, .* \(this is rank 3 from RANK, WORLD_SIZE\)"):
-        check_mpi(rank(3, 8), planned(3, 8, "local"))
+        check_mpi(rank(3, 8), planned(3, 8, "local", EZPZ_NO_MPI="1"))
 
 
 IN_TORCH = """\

@@ -1,6 +1,6 @@
-"""The private file through which rank 0 tells its port to the other ranks of the same host.
+"""Publish the port of rank 0 to the other ranks of the same host, in a private file.
 
-Needed when nobody set ``MASTER_*``: a bare ``mpiexec -n 3 python3 script.py``. The file is
+Needed where ``MASTER_*`` is not set: a bare ``mpiexec -n 3 python3 script.py``. The file is
 ``$TMPDIR/ezpz-<uid>/meeting-<key>``, readable by its owner alone, and holds ``<port> <pid of rank 0>``.
 """
 
@@ -12,9 +12,11 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ezpz.cluster.scheduler import schedulers
 from ezpz.dist.siblings import starter
 from ezpz.errors import MachineError, RendezvousError
 from ezpz.files import private_folder, write_whole
+from ezpz.ranks import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "key"]
 
-_JOB_NAMES = ("SLURM_JOB_ID", "PBS_JOBID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "PALS_APID")
-
 
 def key(environ: Mapping[str, str]) -> str:
-    """Return a name that the ranks of this job share and no other job has.
+    """Return a name that is common to the ranks of this start and to no others.
 
-    It is made of the job's own names and of the nearest process above that is no rank itself: ranks may be wrapped in
+    It is made of the names of job and start and of the nearest process above that is no rank itself: ranks may be wrapped in
     shells of their own, so the parent alone is not common to them.
     """
-    names = " ".join(f"{name}={environ[name]}" for name in _JOB_NAMES if name in environ)
+    jobs = (name for one in schedulers() for name in one.job_variables)
+    starts = (family.start_variable for family in FAMILIES)
+    names = " ".join(f"{name}={environ[name]}" for name in dict.fromkeys((*jobs, *starts)) if name in environ)
     pid, start = starter()
     return f"{zlib.crc32(f'{names} {pid}@{start}'.encode()):08x}"
 

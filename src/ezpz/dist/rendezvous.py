@@ -21,9 +21,11 @@ import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.cluster.scheduler import schedulers
 from ezpz.dist import local_rendezvous
 from ezpz.dist.siblings import Siblings, is_supervised
 from ezpz.errors import RendezvousError, UsageError
+from ezpz.ranks import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +38,6 @@ __all__ = ["Met", "meet"]
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _FIRST_PORT, _PORTS = 20_000, 12_000
-_STEP_NAMES = ("SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "FLUX_JOB_ID")
 
 
 # Stores stay open as long as the process: rank 0 would otherwise take one away under ranks that meet for a second time.
@@ -190,8 +191,10 @@ def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Addr
 
 
 def _job(environ: Mapping[str, str]) -> str:
-    job = environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or environ.get("FLUX_JOB_ID") or "no-job"
-    step = next((f"{name}={environ[name]}" for name in _STEP_NAMES if name in environ), "no-step")
+    """Return a text that is the same for all ranks of one start, and for those of no other start."""
+    job = next(filter(None, (one.job_id(environ) for one in schedulers())), "no-job")
+    names = (family.start_variable for family in FAMILIES)
+    step = next((f"{name}={environ[name]}" for name in names if name in environ), "no-step")
     return f"{job}/{step}"
 
 

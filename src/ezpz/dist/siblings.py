@@ -1,7 +1,7 @@
-"""Whether ranks of this host have ended before they could meet the others, where nobody else would notice.
+"""Notice that ranks of this host have ended before they could meet the others, where no launcher would.
 
-A Hydra (MPICH, Intel MPI) and srun let the other ranks run when one has ended with an error, so that they would wait for it
-until time is up. But they start all ranks of a host as children of one process: when it has fewer, a rank is gone. Linux tells:
+Hydra (MPICH, Intel MPI) and srun let the other ranks run when one has ended with an error, so that they would wait for it
+until time is up. But they start all ranks of a host as children of one process: when it has fewer, a rank is gone. Linux lists them:
 
     /proc/4711/task/4711/children     4712 4713 4715                      (proc(5): children of one thread)
 """
@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ezpz import proc
+from ezpz.ranks import FAMILIES, family_of, of_this_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,16 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Siblings", "is_supervised", "starter"]
 
-# Launchers that leave the others alone, with the process (/proc/<pid>/comm) that starts the ranks of a host; torchrun, Open MPI,
-# PALS and flux end them. In a container a rank's starter may be another one, with one child for each rank.
-_CARELESS = {"hydra": "hydra_pmi_proxy", "slurm": "slurmstepd"}
-_RANK_NAMES = (b"\0PMI_RANK=", b"\0OMPI_COMM_WORLD_RANK=", b"\0SLURM_PROCID=")
+# What only the environment of a rank has.
+_RANK_NAMES = tuple(f"\0{family.variables[0]}=".encode() for family in FAMILIES)
 
 
 def is_supervised(environ: Mapping[str, str]) -> bool:
     """Tell whether `ezpz launch` or torchrun's agent looks after this rank, and ends it when another one fails."""
-    from ezpz.ranks import of_this_launch
-
     by_us = of_this_launch(environ) and "EZPZ_SOCKET" in environ  # a line that was pasted by hand has no agent
     return by_us or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
@@ -56,12 +53,14 @@ class Siblings:
 
     def __init__(self, ranks: Ranks, environ: Mapping[str, str]) -> None:
         self._expected = ranks.local_world_size
-        careless = "" if is_supervised(environ) else _CARELESS.get(ranks.family, "")
-        pid = starter()[0] if careless else 0
-        self._starter = pid if careless and proc.name(pid) == careless else 0
+        family = None if is_supervised(environ) else family_of(ranks)
+        expected = family.careless_starter if family else ""
+        pid = starter()[0] if expected else 0
+        # In a container a rank's starter may be another program, with one child for each rank.
+        self._starter = pid if expected and proc.name(pid) == expected else 0
 
     def missing(self) -> int:
-        """Return how many ranks of this host have ended; 0 where that cannot be told."""
+        """Return how many ranks of this host have ended; 0 where that is unknown."""
         if not self._starter:
             return 0
         living = sum(proc.start_time(pid) != "" for pid in proc.children(self._starter) or ())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import RankError
 from ezpz.log import get_logger
-from ezpz.ranks import expand_counts, of_this_launch
+from ezpz.ranks import expand_counts, family_of, of_this_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ezpz.ranks import Ranks
 
 __all__ = ["check_group", "check_mpi", "check_plan"]
-
-_MPI_FAMILIES = ("openmpi", "hydra", "pals")
-_NO_MPI = ("local", "ssh", "torchrun")  # flavours whose ranks are no MPI's
 
 
 def check_plan(ranks: Ranks, environ: Mapping[str, str]) -> None:
@@ -84,7 +81,7 @@ def check_mpi(ranks: Ranks, environ: Mapping[str, str]) -> None:
         else f"the launcher says rank {ranks.rank} of {ranks.world_size}"
     )
     said = f"mpi4py says rank {rank} of {size}, {planned}"
-    if size == 1 and (flavour in _NO_MPI or (not flavour and ranks.family not in _MPI_FAMILIES)):
+    if size == 1 and not _by_mpi(ranks, environ):
         get_logger(__name__).warning(
             f"{said}: no MPI started these ranks ({flavour or ranks.family}), so that each is alone in COMM_WORLD; "
             "do not use mpi4py's answers here, or start with an mpiexec."
@@ -100,6 +97,14 @@ def check_mpi(ranks: Ranks, environ: Mapping[str, str]) -> None:
         f"{said} (this is rank {ranks.rank} from {_source(ranks)}); expected the same. Ranks were started by two launchers, or "
         "in another order: leave RANK and WORLD_SIZE to one of them."
     )
+
+
+def _by_mpi(ranks: Ranks, environ: Mapping[str, str]) -> bool:
+    """Tell whether an MPI started these ranks: the launch around them says so, else the family of their variables."""
+    if of_this_launch(environ) and "EZPZ_FLAVOUR" in environ:
+        return "EZPZ_NO_MPI" not in environ
+    family = family_of(ranks)
+    return family is not None and family.is_mpi
 
 
 def _source(ranks: Ranks) -> str:

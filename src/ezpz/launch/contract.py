@@ -8,6 +8,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_SOCKET=@ezpz-5f3a…  where the agent of this host listens for shims and ranks (`ezpz.launch.host.connection`)
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
+    EZPZ_NO_MPI=1            no MPI started these ranks: one that is started in them finds each alone
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
     EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.host.rank_start`)
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
@@ -47,6 +48,7 @@ OURS = (
     "EZPZ_HOSTS",
     "EZPZ_LAUNCH_CMD",
     "EZPZ_FLAVOUR",
+    "EZPZ_NO_MPI",
     "EZPZ_OVERSUBSCRIBE",
     "EZPZ_RUN_ID",
     "EZPZ_RECORDER",
@@ -56,11 +58,14 @@ OURS = (
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the user's environment without what an outer launcher left in it.
 
-    PBS sets ``OMP_NUM_THREADS`` to the CPUs of the whole host (``NCPUS``): no user asked for that many in one rank.
+    A scheduler may set ``OMP_NUM_THREADS`` to the CPUs of the whole host, which is meant for no rank.
     """
+    from ezpz.cluster.scheduler import schedulers  # shims, which need no scheduler, do not call this
+
     kept = {name: value for name, value in environ.items() if name not in CONTRACT and name not in OURS}
-    if "PBS_JOBID" in environ and environ.get("OMP_NUM_THREADS") == environ.get("NCPUS"):
-        kept.pop("OMP_NUM_THREADS", None)
+    whole_host = [environ.get(one.threads_variable) for one in schedulers() if one.is_marked(environ)]
+    if kept.get("OMP_NUM_THREADS", "") in filter(None, whole_host):
+        del kept["OMP_NUM_THREADS"]
     return kept
 
 

@@ -186,6 +186,8 @@ class LaunchPlan:
             **self.more,
             **self.communication.settings,
         }
+        if self.flavour is None or not self.flavour.gives_mpi:
+            variables["EZPZ_NO_MPI"] = Setting("1", "no MPI starts these ranks")
         if "PYTHONFAULTHANDLER" not in self.environ:
             variables["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
         if self.flavour:

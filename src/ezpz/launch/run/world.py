@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ezpz.cluster.scheduler import scheduler
+from ezpz.ranks import FAMILIES
+
 if TYPE_CHECKING:
     from ezpz.launch.messages import Mismatch, Up
     from ezpz.launch.messages import Stages as StagesReport
@@ -77,14 +80,6 @@ def _median(ordered: list[tuple[float, int]], ranks: int) -> float:
 __all__ = ["Stages", "World"]
 
 _NAMED = 3  # hosts that are named one by one
-
-# What usually causes a world of singletons, by the family of variables that the ranks took their numbers from.
-_CAUSES = {
-    "alone": "it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the ranks' variables",
-    "hydra": "{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not belong together",
-    "openmpi": "{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not belong together",
-    "slurm": "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as SLURM_NTASKS says so",
-}
 
 
 class World:
@@ -169,7 +164,7 @@ class World:
         world, family, words = self._strangers[0][1]
         if world in {"0", str(planned)}:  # contradictions, and ranks in other places than planned
             return f"on {where}: {words}"
-        cause = _CAUSES.get(family, "{program} and the job do not belong together").format(program=self._program)
+        cause = _usual_cause(family, self._program)
         count, several = len(self._strangers), len(self._hosts) > 1
         came = f"{count} world{'s'[: count > 1]} of 1" if world == "1" else f"a world of {world}"
         return (
@@ -181,3 +176,18 @@ class World:
         if index in self._partly:
             return f"{self._partly[index]} of {self._counts[index]} ranks run"
         return "its host agent came, but no rank" if index in self._names else "nothing was heard of it"
+
+
+def _usual_cause(family: str, program: str) -> str:
+    """Return what usually causes a world of singletons, by the launcher family of the ranks' variables."""
+    if family == "alone":
+        return (
+            f"it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the ranks' "
+            "variables"
+        )
+    if any(known.is_mpi for known in FAMILIES if known.name == family):
+        return (
+            f"{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not "
+            "belong together"
+        )
+    return scheduler(family).singletons_cause or f"{program} and the job do not belong together"
