@@ -4,6 +4,7 @@
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
 # ranks under every launcher; what a run leaves when its job's time is over
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
+# make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
 # an --index-url of CPU builds where no CUDA is wanted.
@@ -54,6 +55,10 @@ soak:
 	@tests/lab/setup venv mpi
 	@$(BIN)/python tests/reliability/soak.py --killed $(N) --healthy $(HEALTHY) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(SEED),--seed $(SEED)) $(ARGS) --table docs/reliability.md
+
+names:
+	@tests/lab/setup venv
+	@$(BIN)/python tests/lab/public_names.py
 
 sites:
 	@tests/lab/setup venv

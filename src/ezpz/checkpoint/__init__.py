@@ -5,8 +5,11 @@ Nothing here loads torch until a checkpoint is written or read.
 
 from __future__ import annotations
 
+from ezpz._lazy import attach
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    # names: begin (`make names`)
     from ezpz.checkpoint.checkpoints import Checkpoints as Checkpoints
     from ezpz.checkpoint.finding import Found as Found
     from ezpz.checkpoint.finding import describe as describe
@@ -15,39 +18,14 @@ if TYPE_CHECKING:
     from ezpz.checkpoint.hugging_face import import_hugging_face as import_hugging_face
     from ezpz.checkpoint.resuming import Choice as Choice
     from ezpz.checkpoint.resuming import choose as choose
+    # names: end
 
-_HOME_OF = {
-    "Checkpoints": "checkpoints",
-    "Choice": "resuming",
-    "Found": "finding",
-    "choose": "resuming",
-    "describe": "finding",
-    "export_hugging_face": "hugging_face",
-    "find_latest": "finding",
-    "import_hugging_face": "hugging_face",
-}
-
-__all__ = [
-    "Checkpoints",
-    "Choice",
-    "Found",
-    "choose",
-    "describe",
-    "export_hugging_face",
-    "find_latest",
-    "import_hugging_face",
-]
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'ezpz.checkpoint' has no attribute {name!r}")
-    value: object = getattr(import_module(f"ezpz.checkpoint.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "checkpoints": "Checkpoints",
+        "finding": "Found describe find_latest",
+        "hugging_face": "export_hugging_face import_hugging_face",
+        "resuming": "Choice choose",
+    },
+)

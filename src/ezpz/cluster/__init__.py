@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from ezpz._lazy import attach
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ezpz.cluster.allocation import Allocation as Allocation
     from ezpz.cluster.allocation import Read, Run
+if TYPE_CHECKING:
+    # names: begin (`make names`)
+    from ezpz.cluster.allocation import Allocation as Allocation
     from ezpz.cluster.devices import Devices as Devices
     from ezpz.cluster.devices import count_devices as count_devices
     from ezpz.cluster.hostlist import expand as expand
     from ezpz.cluster.site import Site as Site
     from ezpz.cluster.site import recognise as recognise
+    # names: end
 
-__all__ = ["Allocation", "Devices", "Site", "count_devices", "detect", "expand", "recognise"]
-
-_HOME_OF = {
-    "Allocation": "allocation",
-    "Devices": "devices",
-    "Site": "site",
-    "count_devices": "devices",
-    "expand": "hostlist",
-    "recognise": "site",
-}
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "allocation": "Allocation",
+        "devices": "Devices count_devices",
+        "hostlist": "expand",
+        "site": "Site recognise",
+    },
+    own="detect",
+)
 
 # Detection order: Flux is started inside other schedulers' jobs and hides them; the others tell their own nesting.
 SCHEDULERS = ("flux", "slurm", "pbs")
@@ -55,11 +60,3 @@ def detect(
     environ = os.environ if environ is None else environ
     read, run = read or probe.read, run or probe.run
     return by_variables(environ, read, run, more=more) or by_host(environ, read, run) or this_host(environ, read)
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'ezpz.cluster' has no attribute {name!r}")
-    return getattr(import_module(f"ezpz.cluster.{_HOME_OF[name]}"), name)

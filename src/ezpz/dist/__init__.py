@@ -1,12 +1,30 @@
-"""Who am I? Rank, device, backend, mesh, wrapping, collectives: what a user's script imports.
+"""Set up a rank: device, backend, process group, mesh, wrapping, collectives. A user's script imports these.
 
 Nothing here loads torch until a function needs it.
 """
 
 from __future__ import annotations
 
+from ezpz._lazy import attach
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    # names: begin (`make names`)
+    from ezpz.compat import check as check
+    from ezpz.compat import get_max_memory_allocated as get_max_memory_allocated
+    from ezpz.compat import get_max_memory_reserved as get_max_memory_reserved
+    from ezpz.compat import get_timestamp as get_timestamp
+    from ezpz.compat import init_deepspeed as init_deepspeed
+    from ezpz.compat import setup as setup
+    from ezpz.compat import setup_tensorflow as setup_tensorflow
+    from ezpz.compat import setup_torch_DDP as setup_torch_DDP
+    from ezpz.compat import setup_torch_distributed as setup_torch_distributed
+    from ezpz.compat import setup_wandb as setup_wandb
+    from ezpz.compat import summarize_dict as summarize_dict
+    from ezpz.compat import verify_wandb as verify_wandb
+    from ezpz.compat import wrap_with_ddp as wrap_with_ddp
+    from ezpz.compat import wrap_with_fsdp as wrap_with_fsdp
+    from ezpz.compat import wrap_with_fsdp2 as wrap_with_fsdp2
     from ezpz.dist.accelerator import device_name as device_name
     from ezpz.dist.accelerator import empty_cache as empty_cache
     from ezpz.dist.accelerator import get_device_properties as get_device_properties
@@ -25,6 +43,7 @@ if TYPE_CHECKING:
     from ezpz.dist.collectives import broadcast as broadcast
     from ezpz.dist.collectives import gather_objects as gather_objects
     from ezpz.dist.debugger import breakpoint as breakpoint  # noqa: A004  # the name that users know
+    from ezpz.dist.deepspeed import load_ds_config as load_ds_config
     from ezpz.dist.device import get_torch_device as get_torch_device
     from ezpz.dist.device_type import get_torch_device_type as get_torch_device_type
     from ezpz.dist.ending import cleanup as cleanup
@@ -45,20 +64,6 @@ if TYPE_CHECKING:
     from ezpz.dist.job import get_world_size_in_use as get_world_size_in_use
     from ezpz.dist.job import get_world_size_total as get_world_size_total
     from ezpz.dist.job import query_environment as query_environment
-    from ezpz.dist.legacy import check as check
-    from ezpz.dist.legacy import get_max_memory_allocated as get_max_memory_allocated
-    from ezpz.dist.legacy import get_max_memory_reserved as get_max_memory_reserved
-    from ezpz.dist.legacy import get_timestamp as get_timestamp
-    from ezpz.dist.legacy import init_deepspeed as init_deepspeed
-    from ezpz.dist.legacy import load_ds_config as load_ds_config
-    from ezpz.dist.legacy import setup as setup
-    from ezpz.dist.legacy import setup_tensorflow as setup_tensorflow
-    from ezpz.dist.legacy import setup_torch_DDP as setup_torch_DDP
-    from ezpz.dist.legacy import setup_torch_distributed as setup_torch_distributed
-    from ezpz.dist.legacy import summarize_dict as summarize_dict
-    from ezpz.dist.legacy import wrap_with_ddp as wrap_with_ddp
-    from ezpz.dist.legacy import wrap_with_fsdp as wrap_with_fsdp
-    from ezpz.dist.legacy import wrap_with_fsdp2 as wrap_with_fsdp2
     from ezpz.dist.mesh import axis as axis
     from ezpz.dist.mesh import coordinate as coordinate
     from ezpz.dist.mesh import degree as degree
@@ -94,102 +99,52 @@ if TYPE_CHECKING:
     from ezpz.dist.weighting import scale_loss as scale_loss
     from ezpz.dist.wrap import wrap_model as wrap_model
     from ezpz.log import get_logger as get_logger
+    # names: end
 
-_NAMES = {
-    "startup": ("setup_torch",),
-    "sharding": ("make_optimizer",),
-    "accelerator": (
-        "device_name",
-        "empty_cache",
-        "get_device_properties",
-        "is_bf16_supported",
-        "make_event",
-        "max_memory_allocated",
-        "memory_allocated",
-        "reset_peak_memory",
-        "synchronize",
-        "total_memory",
-    ),
-    "backend": ("get_torch_backend",),
-    "clip": ("clip_grad_norm_",),
-    "collectives": ("all_ranks_agree", "all_reduce", "barrier", "broadcast", "gather_objects"),
-    "debugger": ("breakpoint",),
-    "device": ("get_torch_device",),
-    "device_type": ("get_torch_device_type",),
-    "ending": ("cleanup",),
-    "info": ("get_dist_info", "log_dict_as_bulleted_list", "print_dist_setup"),
-    "job": (
-        "get_cpus_per_node",
-        "get_gpus_per_node",
-        "get_hostname",
-        "get_local_rank",
-        "get_machine",
-        "get_node_index",
-        "get_nodes_from_hostfile",
-        "get_num_nodes",
-        "get_rank",
-        "get_scheduler",
-        "get_world_size",
-        "get_world_size_in_use",
-        "get_world_size_total",
-        "query_environment",
-    ),
-    "legacy": (
-        "check",
-        "get_max_memory_allocated",
-        "get_max_memory_reserved",
-        "get_timestamp",
-        "init_deepspeed",
-        "load_ds_config",
-        "setup",
-        "setup_tensorflow",
-        "setup_torch_DDP",
-        "setup_torch_distributed",
-        "summarize_dict",
-        "wrap_with_ddp",
-        "wrap_with_fsdp",
-        "wrap_with_fsdp2",
-    ),
-    "mesh": ("axis", "coordinate", "degree", "fsdp_mesh", "get_mesh", "init_mesh"),
-    "meta_init": ("materialize",),
-    "parallel_groups": (
-        "get_context_parallel_group",
-        "get_context_parallel_rank",
-        "get_context_parallel_world_size",
-        "get_data_parallel_group",
-        "get_data_parallel_rank",
-        "get_data_parallel_world_size",
-        "get_pipeline_parallel_group",
-        "get_pipeline_parallel_rank",
-        "get_pipeline_parallel_world_size",
-        "get_tensor_parallel_group",
-        "get_tensor_parallel_rank",
-        "get_tensor_parallel_world_size",
-    ),
-    "peaks": ("peak_flops",),
-    "seeds": ("data_seed", "seed_dropout", "seed_everything"),
-    "tensor_parallel": ("check_divisible", "llama_plan", "loss_parallel"),
-    "timeouts": ("set_timeout",),
-    "timing": ("timeit", "timeitlogit"),
-    "weighting": ("accumulating", "scale_loss"),
-    "wrap": ("wrap_model",),
-}
-_OTHERS = {"log": ("get_logger",), "track": ("setup_wandb", "verify_wandb")}  # names that older code takes from here
-_HOME_OF = {
-    **{name: f"dist.{home}" for home, names in _NAMES.items() for name in names},
-    **{name: home for home, names in _OTHERS.items() for name in names},
-}
-
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'ezpz.dist' has no attribute {name!r}")
-    return getattr(import_module(f"ezpz.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "accelerator": (
+            "device_name empty_cache get_device_properties is_bf16_supported make_event "
+            "max_memory_allocated memory_allocated reset_peak_memory synchronize total_memory"
+        ),
+        "backend": "get_torch_backend",
+        "clip": "clip_grad_norm_",
+        "collectives": "all_ranks_agree all_reduce barrier broadcast gather_objects",
+        "debugger": "breakpoint",
+        "deepspeed": "load_ds_config",
+        "device": "get_torch_device",
+        "device_type": "get_torch_device_type",
+        "ending": "cleanup",
+        "ezpz.compat": (
+            "check get_max_memory_allocated get_max_memory_reserved get_timestamp init_deepspeed setup setup_tensorflow "
+            "setup_torch_DDP setup_torch_distributed setup_wandb summarize_dict verify_wandb wrap_with_ddp "
+            "wrap_with_fsdp wrap_with_fsdp2"
+        ),
+        "ezpz.log": "get_logger",
+        "info": "get_dist_info log_dict_as_bulleted_list print_dist_setup",
+        "job": (
+            "get_cpus_per_node get_gpus_per_node get_hostname get_local_rank get_machine get_node_index "
+            "get_nodes_from_hostfile get_num_nodes get_rank get_scheduler get_world_size "
+            "get_world_size_in_use get_world_size_total query_environment"
+        ),
+        "mesh": "axis coordinate degree fsdp_mesh get_mesh init_mesh",
+        "meta_init": "materialize",
+        "parallel_groups": (
+            "get_context_parallel_group get_context_parallel_rank "
+            "get_context_parallel_world_size get_data_parallel_group get_data_parallel_rank "
+            "get_data_parallel_world_size get_pipeline_parallel_group "
+            "get_pipeline_parallel_rank get_pipeline_parallel_world_size "
+            "get_tensor_parallel_group get_tensor_parallel_rank get_tensor_parallel_world_size"
+        ),
+        "peaks": "peak_flops",
+        "seeds": "data_seed seed_dropout seed_everything",
+        "sharding": "make_optimizer",
+        "startup": "setup_torch",
+        "tensor_parallel": "check_divisible llama_plan loss_parallel",
+        "timeouts": "set_timeout",
+        "timing": "timeit timeitlogit",
+        "weighting": "accumulating scale_loss",
+        "wrap": "wrap_model",
+    },
+)

@@ -1,12 +1,15 @@
-"""DeepSpeed as a strategy: an installed one, with a configuration that is given or generated.
+"""Wrap a model with DeepSpeed, where it is installed, with a configuration that is given or generated.
 
-Its engine trains by itself: ``engine(batch)``, ``engine.backward(loss)``, ``engine.step()``, and clips, accumulates and scales the loss as its
-configuration says (https://www.deepspeed.ai/docs/config-json). It adopts the process group that `setup_torch` has made.
+Its engine trains by itself: ``engine(batch)``, ``engine.backward(loss)``, ``engine.step()``, and clips, accumulates and
+scales the loss as its configuration says (https://www.deepspeed.ai/docs/config-json). It adopts the process group that `setup_torch` has made.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import MachineError, UsageError
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["make_config", "wrap"]
+__all__ = ["load_ds_config", "make_config", "wrap"]
 
 _PRECISION = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}  # our names to DeepSpeed's sections
 
@@ -47,12 +50,12 @@ def wrap(
     """
     import torch.distributed as dist
 
-    from ezpz.dist.legacy import load_ds_config
     from ezpz.dist.precision import resolve_dtype
 
     if not dist.is_initialized():
         raise UsageError(
-            "strategy='deepspeed' needs a process group, and there is none; expected setup_torch() before it. Call ezpz.setup_torch() first."
+            "strategy='deepspeed' needs a process group, and there is none; expected setup_torch() before it. "
+            "Call ezpz.setup_torch() first."
         )
     library = _library()
     if config is None:
@@ -77,8 +80,8 @@ def wrap(
     # DeepSpeed reports what a device or its own build cannot do by many kinds of error, asserts among them.
     except (AssertionError, ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         raise MachineError(
-            f"DeepSpeed {library.__version__} cannot train this model here: {type(error).__name__}: {error} (from deepspeed.initialize). "
-            "Change its configuration, or use strategy='zero1' or 'fsdp'."
+            f"DeepSpeed {library.__version__} cannot train this model here: {type(error).__name__}: {error} "
+            "(from deepspeed.initialize). Change its configuration, or use strategy='zero1' or 'fsdp'."
         ) from error
     return engine
 
@@ -122,6 +125,33 @@ def make_config(
         # torch's own: DeepSpeed's fused one is compiled at run time, which compute hosts often cannot.
         config["optimizer"] = {"type": "AdamW", "params": {"lr": lr, "torch_adam": True}}
     return config
+
+
+def load_ds_config(fpath: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return a DeepSpeed configuration from a file of JSON, or of YAML where PyYAML is installed.
+
+    Raises:
+        UsageError: The file cannot be read or holds no mapping.
+    """
+    path = Path(fpath)
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = _from_yaml(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
+    except (OSError, ImportError, ValueError) as error:
+        raise UsageError(
+            f"no DeepSpeed configuration from {path} (from load_ds_config): {error}; expected JSON."
+        ) from None
+    if not isinstance(value, dict):
+        raise UsageError(f"no DeepSpeed configuration from {path} (from load_ds_config): no mapping; expected one.")
+    return value
+
+
+def _from_yaml(text: str) -> object:
+    yaml = import_module("yaml")
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def _library() -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from ezpz._lazy import attach
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    # names: begin (`make names`)
     from ezpz.models.attention import ATTENTIONS as ATTENTIONS
     from ezpz.models.attention import check_attention as check_attention
     from ezpz.models.cnn import CNN as CNN
@@ -17,43 +20,18 @@ if TYPE_CHECKING:
     from ezpz.models.mlp import MLP as MLP
     from ezpz.models.vit import VisionTransformer as VisionTransformer
     from ezpz.models.vit import ViTConfig as ViTConfig
+    # names: end
 
-_HOME_OF = {
-    "ATTENTIONS": "attention",
-    "CNN": "cnn",
-    "GPT": "gpt",
-    "GPTConfig": "gpt",
-    "LLAMA_SIZES": "llama_config",
-    "Llama": "llama",
-    "LlamaConfig": "llama_config",
-    "MLP": "mlp",
-    "ViTConfig": "vit",
-    "VisionTransformer": "vit",
-    "check_attention": "attention",
-    "ffn_width": "llama_config",
-    "llama_layout": "llama_for_hugging_face",
-}
-
-__all__ = [
-    "ATTENTIONS",
-    "CNN",
-    "GPT",
-    "LLAMA_SIZES",
-    "MLP",
-    "GPTConfig",
-    "Llama",
-    "LlamaConfig",
-    "ViTConfig",
-    "VisionTransformer",
-    "check_attention",
-    "ffn_width",
-    "llama_layout",
-]
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'ezpz.models' has no attribute {name!r}")
-    return getattr(import_module(f"ezpz.models.{_HOME_OF[name]}"), name)
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "attention": "ATTENTIONS check_attention",
+        "cnn": "CNN",
+        "gpt": "GPT GPTConfig",
+        "llama": "Llama",
+        "llama_config": "LLAMA_SIZES LlamaConfig ffn_width",
+        "llama_for_hugging_face": "llama_layout",
+        "mlp": "MLP",
+        "vit": "ViTConfig VisionTransformer",
+    },
+)

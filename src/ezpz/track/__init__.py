@@ -6,9 +6,11 @@ first used (PEP 562); importing this package loads neither torch, numpy nor any 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from ezpz._lazy import attach
 
+TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    # names: begin (`make names`)
     from ezpz.track.distribution import Histogram as Histogram
     from ezpz.track.distribution import histogram as histogram
     from ezpz.track.history import History as History
@@ -20,33 +22,18 @@ if TYPE_CHECKING:
     from ezpz.track.trackers import Tracker as Tracker
     from ezpz.track.wandb import setup_wandb as setup_wandb
     from ezpz.track.wandb import verify_wandb as verify_wandb
+    # names: end
 
-_HOME_OF = {
-    "Histogram": "distribution",
-    "History": "history",
-    "Profile": "profiles.profiling",
-    "Tracker": "trackers",
-    "add_profile_option": "profiles.profile_spec",
-    "histogram": "distribution",
-    "open_run": "run",
-    "profile": "profiles.profiling",
-    "read_journal": "records",
-    "setup_wandb": "wandb",
-    "verify_wandb": "wandb",
-}
-
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'ezpz.track' has no attribute {name!r}")
-    value: object = getattr(import_module(f"ezpz.track.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "distribution": "Histogram histogram",
+        "history": "History",
+        "profiles.profile_spec": "add_profile_option",
+        "profiles.profiling": "Profile profile",
+        "records": "read_journal",
+        "run": "open_run",
+        "trackers": "Tracker",
+        "wandb": "setup_wandb verify_wandb",
+    },
+)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from ezpz._lazy import attach
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    # names: begin (`make names`)
     from ezpz.cli_parser import non_negative_float as non_negative_float
     from ezpz.cli_parser import non_negative_int as non_negative_int
     from ezpz.cli_parser import positive_float as positive_float
@@ -50,62 +53,27 @@ if TYPE_CHECKING:
     from ezpz.train.settings import make_settings_parser as make_settings_parser
     from ezpz.train.settings import setting as setting
     from ezpz.train.summary import summarize as summarize
+    # names: end
 
-_HOME_OF = {
-    "BatchIndices": "ezpz.train.data.feeding",
-    "Cost": "ezpz.train.flops",
-    "DTYPES": "ezpz.train.options",
-    "ImageBatches": "ezpz.train.data.feeding",
-    "Images": "ezpz.train.data.images",
-    "Loop": "ezpz.train.loop",
-    "Outcome": "ezpz.train.loop",
-    "Parser": "ezpz.train.options",
-    "SyntheticImages": "ezpz.train.data.synthetic",
-    "TokenBatches": "ezpz.train.data.feeding",
-    "Tokenizer": "ezpz.train.data.tokenizers",
-    "Tokens": "ezpz.train.data.tokens",
-    "as_dict": "ezpz.train.settings",
-    "as_toml": "ezpz.train.settings",
-    "checkpoint_options": "ezpz.train.running",
-    "count_flops": "ezpz.train.flops",
-    "data_folder": "ezpz.train.data.download",
-    "evaluate": "ezpz.train.evaluation",
-    "fetch": "ezpz.train.data.download",
-    "finish_run": "ezpz.train.running",
-    "load_digits": "ezpz.train.data.images",
-    "load_images": "ezpz.train.data.images",
-    "load_tokenizer": "ezpz.train.data.tokenizers",
-    "load_tokens": "ezpz.train.data.tokens",
-    "log_setup": "ezpz.train.running",
-    "loop_options": "ezpz.train.running",
-    "make_parser": "ezpz.train.options",
-    "make_schedule": "ezpz.train.schedule",
-    "make_settings_parser": "ezpz.train.settings",
-    "mfu": "ezpz.train.flops",
-    "non_negative_float": "ezpz.cli_parser",
-    "non_negative_int": "ezpz.cli_parser",
-    "parameters_for_flops": "ezpz.train.flops",
-    "parse": "ezpz.train.options",
-    "positive_float": "ezpz.cli_parser",
-    "positive_int": "ezpz.cli_parser",
-    "print_timing": "ezpz.train.running",
-    "rank_batch_size": "ezpz.train.options",
-    "run_main": "ezpz.train.running",
-    "sample_tokens": "ezpz.train.sampling",
-    "schedule_options": "ezpz.train.running",
-    "setting": "ezpz.train.settings",
-    "shard_indices": "ezpz.train.data.feeding",
-    "summarize": "ezpz.train.summary",
-    "text_baselines": "ezpz.train.data.baselines",
-    "transformer_flops": "ezpz.train.flops",
-}
-
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605  # a list at run time; editors read the block above
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'ezpz.train' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "data.baselines": "text_baselines",
+        "data.download": "data_folder fetch",
+        "data.feeding": "BatchIndices ImageBatches TokenBatches shard_indices",
+        "data.images": "Images load_digits load_images",
+        "data.synthetic": "SyntheticImages",
+        "data.tokenizers": "Tokenizer load_tokenizer",
+        "data.tokens": "Tokens load_tokens",
+        "evaluation": "evaluate",
+        "ezpz.cli_parser": "non_negative_float non_negative_int positive_float positive_int",
+        "flops": "Cost count_flops mfu parameters_for_flops transformer_flops",
+        "loop": "Loop Outcome",
+        "options": "DTYPES Parser make_parser parse rank_batch_size",
+        "running": ("checkpoint_options finish_run log_setup loop_options print_timing run_main schedule_options"),
+        "sampling": "sample_tokens",
+        "schedule": "make_schedule",
+        "settings": "as_dict as_toml make_settings_parser setting",
+        "summary": "summarize",
+    },
+)

@@ -7,7 +7,6 @@ import types
 import pytest
 
 import ezpz
-from ezpz.dist import legacy
 from ezpz.errors import MachineError, UsageError
 
 
@@ -25,7 +24,7 @@ from ezpz.errors import MachineError, UsageError
     ],
 )
 def test_a_backend_says_what_moves_tensors_or_what_trains(backend, expected):
-    assert legacy.split_backend(backend) == expected
+    assert arguments.split_backend(backend) == expected
 
 
 @pytest.mark.parametrize(
@@ -33,21 +32,21 @@ def test_a_backend_says_what_moves_tensors_or_what_trains(backend, expected):
 )
 def test_any_other_backend_is_refused(backend, what):
     with pytest.raises(UsageError, match=what):
-        legacy.split_backend(backend)
+        arguments.split_backend(backend)
 
 
 def test_a_port_may_be_text():
-    assert [legacy.whole_port(port) for port in ("5432", 5432, None, "")] == [5432, 5432, None, None]
+    assert [arguments.whole_port(port) for port in ("5432", 5432, None, "")] == [5432, 5432, None, None]
     for port in ("any", "-1", 0, 65536):
         with pytest.raises(UsageError, match=f"unusable port {port!r}"):
-            legacy.whole_port(port)
+            arguments.whole_port(port)
 
 
 @pytest.fixture
 def given(monkeypatch):
     """The keywords that `setup_torch` gets."""
     got = []
-    monkeypatch.setattr(ezpz.dist, "setup_torch", lambda **keywords: got.append(keywords) or 3, raising=False)
+    monkeypatch.setattr("ezpz.dist.startup.setup_torch", lambda **keywords: got.append(keywords) or 3)
     return got
 
 

@@ -1,46 +1,38 @@
-"""Names of older code, each working on today's functions; new code does not need them.
+"""Offer the names that older code uses, each working on today's functions; new code does not need them.
 
     rank = ezpz.setup(framework="pytorch", backend="DDP", seed=7)     wordplay, ngpt
     rank = ezpz.setup_torch("deepspeed", port="5432")                 Megatron-DeepSpeed: what `split_backend` is for
 
-`ezpz.dist.arguments` reads what ``backend`` means. tests/dist/test_public_names.py lists who uses which name.
+`ezpz` and `ezpz.dist` hand them out. `ezpz.dist.arguments` reads what ``backend`` means. tests/dist/test_public_names.py lists who uses which name.
 """
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ezpz._lazy import attach
 from ezpz.dist.arguments import check_framework, split_backend, whole_port
-from ezpz.errors import MachineError, UsageError
+from ezpz.errors import MachineError
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
-__all__ = [
-    "check",
-    "check_framework",
-    "get_max_memory_allocated",
-    "get_max_memory_reserved",
-    "get_timestamp",
-    "init_deepspeed",
-    "load_ds_config",
-    "setup",
-    "setup_tensorflow",
-    "setup_torch_DDP",
-    "setup_torch_distributed",
-    "split_backend",
-    "summarize_dict",
-    "whole_port",
-    "wrap_with_ddp",
-    "wrap_with_fsdp",
-    "wrap_with_fsdp2",
-]
+    # names: begin (`make names`)
+    from ezpz.track import setup_wandb as setup_wandb  # noqa: PLC0414  # offered here, too
+    from ezpz.track import verify_wandb as verify_wandb  # noqa: PLC0414  # offered here, too
+    # names: end
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {"ezpz.track": "setup_wandb verify_wandb"},
+    own=(
+        "check get_max_memory_allocated get_max_memory_reserved get_timestamp init_deepspeed setup setup_tensorflow "
+        "setup_torch_DDP setup_torch_distributed summarize_dict wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2"
+    ),
+)
 
 
 def setup(  # noqa: PLR0917  # in the order of older code
@@ -139,33 +131,6 @@ def init_deepspeed(**more: Any) -> None:
     deepspeed.init_distributed(**more)
 
 
-def load_ds_config(fpath: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a DeepSpeed configuration from a file of JSON, or of YAML where PyYAML is installed.
-
-    Raises:
-        UsageError: The file cannot be read or holds no mapping.
-    """
-    path = Path(fpath)
-    try:
-        text = path.read_text(encoding="utf-8")
-        value = _from_yaml(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
-    except (OSError, ImportError, ValueError) as error:
-        raise UsageError(
-            f"no DeepSpeed configuration from {path} (from load_ds_config): {error}; expected JSON."
-        ) from None
-    if not isinstance(value, dict):
-        raise UsageError(f"no DeepSpeed configuration from {path} (from load_ds_config): no mapping; expected one.")
-    return value
-
-
-def _from_yaml(text: str) -> object:
-    yaml = import_module("yaml")
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-
-
 def wrap_with_ddp(model: Any, **more: Any) -> Any:
     """Return ``wrap_model(model, "ddp", …)``."""
     return _wrap(model, "ddp", more)
@@ -218,7 +183,7 @@ def _shown(value: object, precision: int) -> str:
 
 
 def _setup_torch(backend: str, port: str | int | None, **more: Any) -> int:
-    from ezpz.dist import setup_torch
+    from ezpz.dist.startup import setup_torch
 
     collective, _ = split_backend(backend)
     return setup_torch(backend=collective, port=whole_port(port), **more)
