@@ -7,6 +7,7 @@ import types
 import pytest
 
 import ezpz
+from ezpz.dist import arguments
 from ezpz.errors import MachineError, UsageError
 
 
