@@ -42,33 +42,48 @@ def start(ranks, *words):
     return line if ranks == 1 else [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), *line]
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.timeout(300)
 def test_without_a_file_it_learns_the_language_to_its_entropy(run_cli, env, tmp_path):
-    words = ["--no_plots", "--metrics.disable_color_printing"]
+    lines = train_two_ranks(run_cli, env, tmp_path, steps=100, tokens=32 * 64)
+    loss, entropy = float(lines[-1][7]), float(lines[-1][8])
+    assert entropy - 0.01 <= loss <= entropy + 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_without_a_file_it_learns_and_its_lines_are_those_of_its_rows(run_cli, env, tmp_path):
+    words = ["training.steps=20", "training.seq_len=32", "training.warmup_steps=2", "training.eval_samples=64"]
+    lines = train_two_ranks(run_cli, env, tmp_path, *words, steps=20, tokens=32 * 32)
+    loss, entropy = float(lines[-1][7]), float(lines[-1][8])
+    assert entropy - 0.01 <= loss <= math.log(32) - 0.3
+
+
+def train_two_ranks(run_cli, env, folder, *words, steps, tokens):
+    """Train the debug preset on two ranks, check each printed line against the journal, and return the lines."""
+    words = ["--no_plots", "--metrics.disable_color_printing", *words]
     done = run_cli(start(2, *words), {**env, "FORCE_COLOR": "1"}, 280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b[" not in done.stdout
     assert "Traceback" not in done.stderr
     lines = LINE.findall(done.stdout)
-    assert [int(line[0]) for line in lines] == [1, *range(10, 101, 10)]
+    assert [int(line[0]) for line in lines] == [1, *range(10, steps + 1, 10)]
     assert float(lines[0][1]) == pytest.approx(math.log(32), abs=0.15)
     assert all(float(line[1]) <= float(line[2]) for line in lines)
     assert not any(line[7] for line in lines[:-1])
-    loss, entropy = float(lines[-1][7]), float(lines[-1][8])
-    assert entropy - 0.01 <= loss <= entropy + 0.05
-    (folder,) = (tmp_path / "outputs" / "llm").glob("*")
-    rows = [row["m"] for row in read_journal(folder / "metrics.jsonl")]
-    windows = [(0, 1), (1, 10), *((first, first + 10) for first in range(10, 100, 10))]
+    (run,) = (folder / "outputs" / "llm").glob("*")
+    rows = [row["m"] for row in read_journal(run / "metrics.jsonl")]
+    windows = [(0, 1), (1, 10), *((first, first + 10) for first in range(10, steps, 10))]
     for line, (first, end) in zip(lines, windows, strict=True):
         seconds = [row["dt"] for row in rows[first:end]]
         assert float(line[4]) == pytest.approx(sum(seconds) / len(seconds), rel=1e-4)
-        assert float(line[3]) == pytest.approx(32 * 64 * len(seconds) / sum(seconds), rel=1e-4)  # tokens of one device
+        assert float(line[3]) == pytest.approx(tokens * len(seconds) / sum(seconds), rel=1e-4)  # of one device
         assert float(line[6]) == pytest.approx(100 * float(line[5]) / float(line[4]), rel=1e-3)
-    record = json.loads((folder / "run.json").read_text())
+    record = json.loads((run / "run.json").read_text())
     assert record["state"] == "finished"
     assert record["config"]["model"]["flavor"] == "debug"
-    assert record["config"]["entropy"] == pytest.approx(entropy, abs=1e-4)
+    assert record["config"]["entropy"] == pytest.approx(float(lines[-1][8]), abs=1e-4)
+    return lines
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ import dataclasses
 import math
 import sys
 import time
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -167,8 +168,15 @@ def test_it_learns_one_batch_by_heart(tied):
     assert (model.output.weight is model.tok_embeddings.weight) == tied
 
 
-def test_it_compiles_as_one_graph():
-    model, tokens = Llama(DEBUG), tokens_of(DEBUG)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(replace(DEBUG, n_layers=1), marks=pytest.mark.slow, id="one block"),
+        pytest.param(DEBUG, marks=pytest.mark.learn, id="debug"),
+    ],
+)
+def test_it_compiles_as_one_graph(config):
+    model, tokens = Llama(config), tokens_of(config, batch=2, length=8)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.allclose(compiled(tokens), model(tokens), atol=1e-5)
     torch.compiler.reset()

@@ -59,8 +59,8 @@ def load(path: Path, contents: Contents, together: Together) -> int:
         storage.read(loading.tensors, path, metadata, together)
     except storage.StorageError as error:
         raise EzpzError(
-            f"cannot load {path}: {error}; expected files as they were written. The model may be changed in part: start again "
-            "from another checkpoint."
+            f"cannot load {path}: {error}; expected files as they were written. The model may be changed in part: "
+            "start again from another checkpoint."
         ) from error
     contents.apply(loading, layout)
     _tell(path, manifest, layout)
@@ -96,8 +96,8 @@ def _refusal(path: Path, problem: str) -> UsageError | None:
     if not problem:
         return None
     return UsageError(
-        f"cannot load {path}: {problem}; expected a complete checkpoint of this model. `--resume auto` takes the newest, "
-        "`--resume none` starts afresh."
+        f"cannot load {path}: {problem}; expected a complete checkpoint of this model. `--resume auto` takes the "
+        "newest, `--resume none` starts afresh."
     )
 
 
@@ -118,8 +118,8 @@ def _tell(path: Path, manifest: Manifest, layout: Layout) -> None:
         )
     )
     logger.info(
-        f"saved by {before}, loaded by {now}: each rank goes on with the random numbers of the first rank that had its data-parallel "
-        "place; places that there were not draw new ones, derived from rank 0's"
+        f"saved by {before}, loaded by {now}: each rank goes on with the random numbers of the first rank that had its "
+        "data-parallel place; places that there were not draw new ones, derived from rank 0's"
     )
 
 
@@ -252,8 +252,8 @@ def _seal(saving: Saving) -> EzpzError | None:
 
 def _failed(where: Path, why: str) -> EzpzError:
     return EzpzError(
-        f"cannot save {where}: {why}; expected a folder with space that all ranks can write. Earlier checkpoints are as they were; "
-        "free space, or choose another folder with `--outdir`."
+        f"cannot save {where}: {why}; expected a folder with space that all ranks can write. Earlier checkpoints are "
+        "as they were; free space, or choose another folder with `--outdir`."
     )
 
 
@@ -347,8 +347,9 @@ class Checkpoints:
             The checkpoint's folder; after an asynchronous save it appears later.
 
         Raises:
-            EzpzError: It cannot be written: no space, a folder that cannot be written; on all ranks. Earlier checkpoints are as
-                they were. If an earlier asynchronous save failed, that is one line in the log and no error here.
+            EzpzError: It cannot be written: no space, a folder that cannot be written; on all ranks. Earlier
+                checkpoints are as they were. If an earlier asynchronous save failed, that is one line in the log and no
+                error here.
             UsageError: An object's state holds what cannot be loaded again.
         """
         if self._together.is_simulated:
@@ -380,22 +381,25 @@ class Checkpoints:
     def load(self, path: Path | str) -> int:
         """Load model, optimizer, schedule, objects and random numbers; collective.
 
-        Any number of ranks, mesh and strategy may load what others have saved. Everything is compared before anything is changed.
+        Any number of ranks, mesh and strategy may load what others have saved. Everything is compared before anything
+        is changed.
 
         Args:
-            path: A checkpoint, such as `find_latest` and `choose` return. Without an optimizer of one's own only weights are
-                taken from it, and likewise for the schedule and other objects.
+            path: A checkpoint, such as `find_latest` and `choose` return. Without an optimizer of one's own only
+                weights are taken from it, and likewise for the schedule and other objects.
 
         Returns:
             The number of steps done.
 
         Raises:
-            UsageError: The path is no complete checkpoint, or one of another model, optimizer or schedule; on all ranks.
+            UsageError: The path is no complete checkpoint, or one of another model, optimizer or schedule; on all
+                ranks.
             EzpzError: A file that looked complete cannot be read. The model may be changed in part then.
         """
         if self._together.is_simulated:
             raise UsageError(
-                f"cannot load {path}: the world is a simulated one; expected real ranks. Leave `--resume` out of a simulation."
+                f"cannot load {path}: the world is a simulated one; expected real ranks. Leave `--resume` out of a "
+                "simulation."
             )
         self._finish()
         self._report()
@@ -448,7 +452,8 @@ def _look_around(folder: Path | str | None, keep: int) -> tuple[Path | None, Pat
             None,
             None,
             (
-                f"cannot save in {base}: {problem} (from Checkpoints); expected a folder that can be written. Choose another with `--outdir`."
+                f"cannot save in {base}: {problem} (from Checkpoints); expected a folder that can be written. Choose "
+                "another with `--outdir`."
             ),
         )
     there = complete_in(base)

@@ -1,4 +1,5 @@
-"""What a checkpoint holds of a run: model, optimizer, schedule, further objects and random numbers, on the way out and back.
+"""What a checkpoint holds of a run: model, optimizer, schedule, further objects and random numbers, on the way out and
+back.
 
 model/<name>                             as the plain model calls it, whatever wraps it
 optimizer/{state,packed}/<name>/<key>    `ezpz.checkpoint.optimizers`
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from ezpz.checkpoint.together import Together
 
 
-# The state of all generators of random numbers of one rank: torch's on CPU and device, Python's, and numpy's if it is loaded.
+# The state of all generators of random numbers of one rank: torch's on CPU and device, Python's, and numpy's if it is
+# loaded.
 
 
 def capture(device_type: str) -> dict[str, Any]:
@@ -63,9 +65,11 @@ def restore(state: dict[str, Any], device_type: str) -> None:
 
 
 def derive(state: dict[str, Any], who: object, device_type: str) -> None:
-    """Seed every generator with a function of a saved state and of who asks: equal for equal questions, unrelated otherwise.
+    """Seed every generator with a function of a saved state and of who asks: equal for equal questions, unrelated
+    otherwise.
 
-    The seed is the first 8 bytes of BLAKE2b over "ezpz <who>" and the saved state of torch's CPU generator; numpy takes 4 of them.
+    The seed is the first 8 bytes of BLAKE2b over "ezpz <who>" and the saved state of torch's CPU generator; numpy takes
+    4 of them.
     """
     digest = blake2b(f"ezpz {who}".encode() + state["torch"].numpy().tobytes(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")

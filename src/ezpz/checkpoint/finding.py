@@ -38,8 +38,8 @@ def folder_of(folder: Path | str) -> Path:
 def find_latest(folder: Path | str) -> Path | None:
     """Return the newest complete checkpoint of a run folder or of a folder of checkpoints; None if there is none.
 
-    The newest is the one that was saved last, which after going back to an earlier step is not the one of the highest. What is
-    incomplete, cut or foreign is passed over with a line in the log.
+    The newest is the one that was saved last, which after going back to an earlier step is not the one of the highest.
+    What is incomplete, cut or foreign is passed over with a line in the log.
     """
     for path, manifest in reversed(_candidates(folder)):
         try:

@@ -1,4 +1,5 @@
-"""The files of checkpoints, as rank 0 handles them: begun in a hidden folder, named when complete, removed when too many.
+"""The files of checkpoints, as rank 0 handles them: begun in a hidden folder, named when complete, removed when too
+many.
 
     checkpoints/.step-00000200.5f3c1a.tmp/    being written, or left behind by a process that was killed
     checkpoints/step-00000100/                complete

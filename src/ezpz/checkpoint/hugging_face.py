@@ -5,8 +5,8 @@
     llama-8b/model-00001-of-00004.safetensors …         as many as fit into `shard_bytes` each, and
     llama-8b/model.safetensors.index.json               which weight is where
 
-One whole tensor at a time is in memory: gathered from all ranks and written by rank 0, or read by rank 0 and sent to all. Names and
-order of rows come from a layout, such as `ezpz.models.llama_layout` makes.
+One whole tensor at a time is in memory: gathered from all ranks and written by rank 0, or read by rank 0 and sent to
+all. Names and order of rows come from a layout, such as `ezpz.models.llama_layout` makes.
 """
 
 from __future__ import annotations
@@ -75,12 +75,13 @@ def refuse_model(state: Mapping[str, Any], layout: Layout) -> UsageError | None:
     if lacking or more:
         what = f"it has no {lacking[0]}" if lacking else f"the layout has no place for its {more[0]}"
         return UsageError(
-            f"the model is another one than the layout's: {what} (from the model's weights); expected those of its configuration. "
-            "Make the layout from `model.config`."
+            f"the model is another one than the layout's: {what} (from the model's weights); expected those of its "
+            "configuration. Make the layout from `model.config`."
         )
     if empty:
         return UsageError(
-            f"{empty[0]} has no memory (from torch.device('meta')); expected weights. Call `ezpz.wrap_model` or `ezpz.materialize` first."
+            f"{empty[0]} has no memory (from torch.device('meta')); expected weights. Call `ezpz.wrap_model` or "
+            "`ezpz.materialize` first."
         )
     return None
 
@@ -108,8 +109,8 @@ def plan_import(folder: Path, shapes: Mapping[str, tuple[int, ...]], layout: Lay
         problem = "it is a file" if folder.exists() else "there is no such folder"
     if problem:
         problem = (
-            f"cannot import {folder}: {problem}; expected a folder with {files.ALONE} or {files.INDEX}, of a model of the same sizes. "
-            "Models of the hub come by `hf download NAME --local-dir FOLDER`."
+            f"cannot import {folder}: {problem}; expected a folder with {files.ALONE} or {files.INDEX}, of a model of "
+            "the same sizes. Models of the hub come by `hf download NAME --local-dir FOLDER`."
         )
     return ImportPlan(wanted, remark, problem)
 
@@ -226,8 +227,8 @@ def export_hugging_face(
         The folder, as rank 0 calls it.
 
     Raises:
-        UsageError: There is something in the folder already, the format is unknown, or the model is of another kind than the
-            layout; on all ranks.
+        UsageError: There is something in the folder already, the format is unknown, or the model is of another kind
+            than the layout; on all ranks.
         EzpzError: It cannot be written; on all ranks. Nothing is left behind.
     """
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
@@ -261,13 +262,14 @@ def import_hugging_face(model: nn.Module, folder: Path | str, layout: Layout) ->
     """Fill the model's weights; collective. Everything is compared before anything is changed.
 
     Args:
-        model: Plain, or as `ezpz.wrap_model` returned it; it has memory already. Weights are converted to its number formats.
+        model: Plain, or as `ezpz.wrap_model` returned it; it has memory already. Weights are converted to its number
+            formats.
         folder: Rank 0's counts; only its host must see it.
         layout: As for `export_hugging_face`.
 
     Raises:
-        UsageError: There are no such weights, or they are those of another model: names, shapes, a larger vocabulary, other heads or
-            rotary positions; on all ranks.
+        UsageError: There are no such weights, or they are those of another model: names, shapes, a larger vocabulary,
+            other heads or rotary positions; on all ranks.
         EzpzError: A file that looked whole cannot be read; on all ranks. The model is changed in part then.
     """
     from torch.distributed.checkpoint.state_dict import get_model_state_dict

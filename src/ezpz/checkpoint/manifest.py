@@ -94,8 +94,8 @@ def read_manifest(folder: Path) -> Manifest:
     schema = entries.pop("schema")
     if schema != SCHEMA:
         raise Unusable(
-            f"the schema of {NAME} is {schema}, written by ezpz {entries.get('ezpz', 'of an unknown version')}; this ezpz "
-            f"{__version__} reads schema {SCHEMA}: use the ezpz that wrote it, or a newer one"
+            f"the schema of {NAME} is {schema}, written by ezpz {entries.get('ezpz', 'of an unknown version')}; this "
+            f"ezpz {__version__} reads schema {SCHEMA}: use the ezpz that wrote it, or a newer one"
         )
     lacking = [name for name, kind in _KINDS.items() if not isinstance(entries.get(name), kind)]
     try:

@@ -1,10 +1,12 @@
-"""The state of an optimizer by the names of parameters, so that another number of ranks, and another strategy, can take it up.
+"""The state of an optimizer by the names of parameters, so that another number of ranks, and another strategy, can take
+it up.
 
-Under ZeRO-1 every rank has the state of its own share. It is saved and loaded under the same names as anybody's: each rank writes
-what it has, and reads what its share is in the world that loads. So ``consolidate_state_dict`` is not needed.
+Under ZeRO-1 every rank has the state of its own share. It is saved and loaded under the same names as anybody's: each
+rank writes what it has, and reads what its share is in the world that loads. So ``consolidate_state_dict`` is not
+needed.
 
-An optimizer that has done no step has no state yet. That is kept so: torch would make one by a step of zeros, after which Adam's
-step counter and with it the training is another.
+An optimizer that has done no step has no state yet. That is kept so: torch would make one by a step of zeros, after
+which Adam's step counter and with it the training is another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Plain values as tensors of bytes, so that a checkpoint consists of tensors alone.
 
-torch.distributed.checkpoint would pickle a value that is no tensor, and unpickle it without looking. Here ``torch.load`` with
-``weights_only=True`` reads it, which makes tensors, numbers, texts and containers of them, and nothing that could run.
+torch.distributed.checkpoint would pickle a value that is no tensor, and unpickle it without looking. Here
+``torch.load`` with ``weights_only=True`` reads it, which makes tensors, numbers, texts and containers of them, and
+nothing that could run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def pack(value: object, what: str) -> torch.Tensor:
             reason = " ".join(str(error).split())[:200]
     if reason:
         raise UsageError(
-            f"cannot save {what}: {reason} (from its state_dict()); expected whole tensors, numbers, texts and containers of them."
+            f"cannot save {what}: {reason} (from its state_dict()); expected whole tensors, numbers, texts and "
+            "containers of them."
         )
     return torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
 

@@ -27,8 +27,9 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -
     """Decide where a run begins. Collective after `ezpz.setup_torch`: rank 0 looks, and all ranks get its answer.
 
     Args:
-        wish: "none": a fresh run. "auto": the newest complete checkpoint of ``outdir``, or, where none is given, of the runs
-            ``<root>/<name>/*``; a fresh run if there is none. Otherwise a run folder or a checkpoint, which must be there.
+        wish: "none": a fresh run. "auto": the newest complete checkpoint of ``outdir``, or, where none is given, of the
+            runs ``<root>/<name>/*``; a fresh run if there is none. Otherwise a run folder or a checkpoint, which must
+            be there.
         name: Name of the run.
         outdir: The run's folder as the user gave it; None for ``<root>/<name>/<time>``.
         root: Folder of all runs.

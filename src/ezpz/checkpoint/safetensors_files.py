@@ -7,8 +7,8 @@
 
     model.safetensors.index.json    {"metadata":{"total_size":16060522496},"weight_map":{"lm_head.weight":"model-00004-of-00004.safetensors"}}
 
-Source: the format's description in github.com/huggingface/safetensors, README.md. The library itself wants all tensors of a file in
-memory at once, twice where they must be reordered.
+Source: the format's description in github.com/huggingface/safetensors, README.md. The library itself wants all tensors
+of a file in memory at once, twice where they must be reordered.
 """
 
 from __future__ import annotations

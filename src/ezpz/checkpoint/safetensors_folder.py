@@ -53,8 +53,8 @@ class FolderWriter:
             action(*args)
         except OSError as error:
             self._error = EzpzError(
-                f"cannot export {self._folder}: {error.strerror or error}; expected a folder with space that can be written. Name "
-                "another one, or free space."
+                f"cannot export {self._folder}: {error.strerror or error}; expected a folder with space that can be "
+                "written. Name another one, or free space."
             )
 
     def _begin(self) -> None:

@@ -4,7 +4,8 @@
     __0_0.distcp     what rank 0 wrote, one tensor behind the other, each as ``torch.save`` writes it
 
 The tensors are read with ``weights_only=True``. The pickle may name only the classes that torch puts there (torch 2.13,
-torch/distributed/checkpoint/metadata.py and filesystem.py): a file that names anything else is refused before it can run.
+torch/distributed/checkpoint/metadata.py and filesystem.py): a file that names anything else is refused before it can
+run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def write(tensors: Mapping[str, Any], folder: Path, together: Together, *, ahead
         tensors: Nested dictionaries of tensors; what several ranks hold whole is written by one of them.
         folder: Exists; rank 0 has made it.
         together: The ranks.
-        ahead: Whether to copy from the device while writing; not from a thread, where it would take another device than this rank's.
+        ahead: Whether to copy from the device while writing; not from a thread, where it would take another device than
+            this rank's.
 
     Raises:
         StorageError: A rank could not write, or does not see the folder.

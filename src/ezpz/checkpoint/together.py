@@ -46,7 +46,8 @@ class Together:
         self.is_simulated = self.is_distributed and dist.get_backend() == "fake"
         if self.is_distributed and not dist.is_gloo_available():
             raise MachineError(
-                "checkpoints need gloo for messages between CPUs, which this torch was built without; expected a torch with it."
+                "checkpoints need gloo for messages between CPUs, which this torch was built without; expected a torch "
+                "with it."
             )
         if self.size > 1 and not self.is_simulated:
             with new_groups(split=False):

@@ -4,8 +4,8 @@
     launch -n 2 python3 -m ezpz.examples.fsdp --preset debug         # digits that ezpz ships: needs no network
     launch python3 -m ezpz.examples.fsdp --strategy ddp --dataset cifar10 --epochs 20
 
-One line and one row per epoch: train_loss is the mean over its steps and ranks; test_loss and test_acc (percent) are over every
-test image once, whatever the number of ranks.
+One line and one row per epoch: train_loss is the mean over its steps and ranks; test_loss and test_acc (percent) are
+over every test image once, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def steps_per_epoch(data: train.Images, samples: int) -> int:
     there = len(data.train[1])
     if samples > there:
         raise UsageError(
-            f"one step takes {samples} samples (--batch_size x --accumulate x ranks), and {data.name} has {there} to train with; "
-            f"expected at most {there}. Type a smaller --batch_size."
+            f"one step takes {samples} samples (--batch_size x --accumulate x ranks), and {data.name} has {there} to "
+            f"train with; expected at most {there}. Type a smaller --batch_size."
         )
     return there // samples
 

@@ -4,8 +4,8 @@
     launch -n 4 python3 -m ezpz.examples.fsdp_tp --preset debug --tp 2       # two CPU cores, about a minute
     launch python3 -m ezpz.examples.fsdp_tp --preset 8b --tp 8 --activation_checkpoint full
 
-The default data is a made-up language of known entropy: on held-out text no model can have a lower loss, and a good one comes near
-to it. Random tokens (--dataset random) time a machine, and can only be memorized.
+The default data is a made-up language of known entropy: on held-out text no model can have a lower loss, and a good one
+comes near to it. Random tokens (--dataset random) time a machine, and can only be memorized.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def configure(args: Namespace) -> LlamaConfig:
     ezpz.check_divisible(args.tp, **cut, **({} if args.no_sequence_parallel else {"seq_len": args.seq_len}))
     if args.strategy not in {"fsdp", "hsdp"} and args.tp > 1:
         raise UsageError(
-            f"--strategy {args.strategy} does not go with --tp {args.tp} (from the command line); expected fsdp. Leave it out."
+            f"--strategy {args.strategy} does not go with --tp {args.tp} (from the command line); expected fsdp. Leave "
+            "it out."
         )
     return config
 

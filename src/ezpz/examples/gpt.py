@@ -4,8 +4,8 @@
     launch -n 2 python3 -m ezpz.examples.gpt --preset debug              # two CPU cores, about a minute
     python3 -m ezpz.examples.gpt prepare data=shakespeare data.root_path=data
 
-Beside the loss stand the baselines of the data: what counting single characters, pairs and triples needs per character. A model that
-is above the bigrams has not looked at the character before.
+Beside the loss stand the baselines of the data: what counting single characters, pairs and triples needs per character.
+A model that is above the bigrams has not looked at the character before.
 """
 
 from __future__ import annotations

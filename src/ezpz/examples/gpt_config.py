@@ -1,7 +1,7 @@
 """The settings of the character GPT: the sections and keys of wordplay's configuration, and a few more.
 
-What wordplay's trainer prints at its start (https://github.com/saforem2/wordplay), shortened; its command lines say ``train.backend=DDP``,
-and ``model=NAME``, ``train=NAME``, ``optimizer=NAME`` choose one of its files:
+What wordplay's trainer prints at its start (https://github.com/saforem2/wordplay), shortened; its command lines say
+``train.backend=DDP``, and ``model=NAME``, ``train=NAME``, ``optimizer=NAME`` choose one of its files:
 
     "train": {"backend": "DDP", "eval_interval": 100, "max_iters": 1000, "dtype": "bf16", …},
     "model": {"n_layer": 12, "n_head": 12, "n_embd": 768, "batch_size": 64, "block_size": 1024, …},
@@ -146,7 +146,8 @@ def _preset(sizes: tuple[int, int, int, int, int], **more: object) -> dict[str, 
     }
 
 
-# The values of wordplay's files of the same names, but for debug. Parameters are those with a vocabulary of 65, without positions.
+# The values of wordplay's files of the same names, but for debug. Parameters are those with a vocabulary of 65, without
+# positions.
 _GPT_2 = {
     "train__max_iters": 10_000,
     "train__warmup_iters": 2000,
@@ -189,7 +190,8 @@ def options() -> train.Parser:
     groups = {section: _choice(section) for section in ("train", "model", "optimizer")}
     return train.make_settings_parser(
         "ezpz.examples.gpt",
-        "Train a GPT on the characters of a text, and let it write. The word `prepare` in front writes the data as files, and ends.",
+        "Train a GPT on the characters of a text, and let it write. The word `prepare` in front writes the data as "
+        "files, and ends.",
         GptConfig,
         files=("--config",),
         groups={**groups, "data": lambda name: {"data.dataset": _DATA.get(name, name)}},
@@ -223,18 +225,20 @@ def configure(args: Namespace) -> GPTConfig:
         resumes or config.train.save_interval or config.train.always_save_checkpoint
     ):
         raise UsageError(
-            "train.backend=deepspeed neither saves nor resumes: its optimizer's state is in a form of its own (from the configuration); "
-            "expected no --resume, train.init_from=resume, train.save_interval or train.always_save_checkpoint. Use train.backend=FSDP."
+            "train.backend=deepspeed neither saves nor resumes: its optimizer's state is in a form of its own (from "
+            "the configuration); expected no --resume, train.init_from=resume, train.save_interval or "
+            "train.always_save_checkpoint. Use train.backend=FSDP."
         )
     if how.min_lr > how.learning_rate:
         raise UsageError(
-            f"optimizer.min_lr={how.min_lr} is above optimizer.learning_rate={how.learning_rate} (from the configuration); expected "
-            f"at most that. Write optimizer.min_lr={how.learning_rate / 10:g}."
+            f"optimizer.min_lr={how.min_lr} is above optimizer.learning_rate={how.learning_rate} (from the "
+            f"configuration); expected at most that. Write optimizer.min_lr={how.learning_rate / 10:g}."
         )
     if how.decay_lr and warmup >= how.lr_decay_iters:
         raise UsageError(
-            f"train.warmup_iters={warmup} is not below optimizer.lr_decay_iters={how.lr_decay_iters} (from the configuration); expected "
-            f"0 to {how.lr_decay_iters - 1}. Warm up for less, or let the rate fall for longer."
+            f"train.warmup_iters={warmup} is not below optimizer.lr_decay_iters={how.lr_decay_iters} (from the "
+            f"configuration); expected 0 to {how.lr_decay_iters - 1}. Warm up for less, or let the rate fall for "
+            "longer."
         )
     names = ("n_layer", "n_head", "n_embd", "block_size", "dropout", "bias", "activation")
     return GPTConfig(config.model.vocab_size or 1, **{name: getattr(config.model, name) for name in names})

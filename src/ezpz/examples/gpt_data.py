@@ -30,7 +30,8 @@ _TO_PREPARE = {"openwebtext", "yelp_review_full"}  # by nanoGPT's and wordplay's
 
 
 def load(args: Namespace) -> train.Tokens:
-    """Return the characters to train with: prepared files where there are some, else the text itself; all ranks must call.
+    """Return the characters to train with: prepared files where there are some, else the text itself; all ranks must
+    call.
 
     Raises:
         UsageError: There is no such data, it cannot be used, or it has more characters than ``model.vocab_size``.
@@ -46,8 +47,9 @@ def load(args: Namespace) -> train.Tokens:
         return replace(tokens, name=name, symbols=characters)
     if name in _TO_PREPARE:
         raise UsageError(
-            f"no data for {name}: {folder / 'train.bin'} is not there (from data.dataset); expected train.bin and val.bin. Write them "
-            f"with the prepare.py of nanoGPT or wordplay, name their folder's parent data.root_path=…, or type data=shakespeare."
+            f"no data for {name}: {folder / 'train.bin'} is not there (from data.dataset); expected train.bin and "
+            "val.bin. Write them with the prepare.py of nanoGPT or wordplay, name their folder's parent "
+            "data.root_path=…, or type data=shakespeare."
         )
     wanted = "shakespeare" if name in _SHIPPED else name
     return train.load_tokens(wanted, folder=folder.parent, seed=args.config.train.seed, vocabulary=vocabulary)
@@ -90,8 +92,8 @@ def prepare(args: Namespace) -> None:
             draft.replace(folder / file)
     except OSError as error:
         raise UsageError(
-            f"cannot write {folder}: {error.strerror} (from data.root_path or --data_dir); expected a folder that may be written. "
-            "Name another one: data.root_path=DIR."
+            f"cannot write {folder}: {error.strerror} (from data.root_path or --data_dir); expected a folder that may "
+            "be written. Name another one: data.root_path=DIR."
         ) from error
     print(f"written: {', '.join(str(folder / file) for file in reversed(parts))}")
 
@@ -102,7 +104,8 @@ def encode(text: str, tokens: train.Tokens, *, origin: str) -> list[int]:
     Args:
         text: The prompt.
         tokens: The data.
-        origin: Where the prompt came from. Of the default one what the text has not is left out; of any other it is an error.
+        origin: Where the prompt came from. Of the default one what the text has not is left out; of any other it is an
+            error.
 
     Raises:
         UsageError: A prompt that somebody chose has characters that the text has not.
@@ -114,8 +117,8 @@ def encode(text: str, tokens: train.Tokens, *, origin: str) -> list[int]:
     strange = "".join(dict.fromkeys(character for character in text if character not in places))
     if strange and origin != "default":
         raise UsageError(
-            f"train.prompt={text!r} has characters that the text has not: {strange!r} (from {origin}); expected some of "
-            f"{tokens.symbols!r}. Write the prompt without them."
+            f"train.prompt={text!r} has characters that the text has not: {strange!r} (from {origin}); expected some "
+            f"of {tokens.symbols!r}. Write the prompt without them."
         )
     if strange:
         logger.info(f"the prompt goes without {strange!r}, which the text has not")
@@ -153,7 +156,10 @@ def _look(folder: Path) -> tuple[bool, str | None, str]:
         told = f"characters are {characters!r}"
     return (
         *(False, None),
-        f"cannot use {file}: {told} (from the file); expected what `prepare` writes. Delete {folder}, or prepare it again.",
+        (
+            f"cannot use {file}: {told} (from the file); expected what `prepare` writes. Delete {folder}, or prepare it "
+            "again."
+        ),
     )
 
 

@@ -32,7 +32,8 @@ class Evaluation:
             compute_loss: What the loop trains with.
 
         Raises:
-            UsageError: The prompt has characters that the text has not, or a part of the data is shorter than a sequence.
+            UsageError: The prompt has characters that the text has not, or a part of the data is shorter than a
+                sequence.
         """
         self._config, self._tokens, self._compute_loss = args.config, tokens, compute_loss
         how, size = args.config.train, args.config.model
@@ -53,7 +54,8 @@ class Evaluation:
         told = ", ".join(f"{name} {seen:.3f}/{val:.3f}" for name, (seen, val) in found.items())
         least = "" if self._tokens.entropy is None else f", entropy {self._tokens.entropy:.3f}"
         logger.info(
-            f"baselines of the data, nats per token of train/val: guessing {math.log(self._tokens.vocabulary):.3f}, {told}{least}"
+            f"baselines of the data, nats per token of train/val: guessing {math.log(self._tokens.vocabulary):.3f}, "
+            f"{told}{least}"
         )
 
     def __call__(self, model: Any, done: int) -> dict[str, float]:

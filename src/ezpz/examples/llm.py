@@ -4,8 +4,8 @@
     launch python3 -m ezpz.examples.llm --job.config_file llama3_8b.toml --training.seq_len=2048 --outdir runs/8b
     ezpz simulate -n 8 --memory 40GB --no-data python3 -m ezpz.examples.llm --config llama3_8b.toml    # does it fit?
 
-Sections and keys are those of torchtitan's files (`ezpz.examples.llm_config`); anything in them can be said on the command line,
-which counts more than the file. docs/llm.md explains the lines that it prints.
+Sections and keys are those of torchtitan's files (`ezpz.examples.llm_config`); anything in them can be said on the
+command line, which counts more than the file. docs/llm.md explains the lines that it prints.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def announce(config: LlmConfig, mesh: Any, warm: int, begin: Path | None) -> Non
     training = config.training
     samples = training.batch_size * training.accumulate * ezpz.degree(mesh, "dp")
     logger.info(
-        f"Training starts at {'step 1' if begin is None else begin.name}, with local batch size {training.batch_size}, global batch size {samples}, sequence length "
-        f"{training.seq_len}, total steps {training.steps} (warmup {warm})"
+        f"Training starts at {'step 1' if begin is None else begin.name}, with local batch size {training.batch_size}, "
+        f"global batch size {samples}, sequence length {training.seq_len}, total steps {training.steps} (warmup {warm})"
     )
 
 

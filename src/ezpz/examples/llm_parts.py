@@ -71,8 +71,8 @@ def sizes(config: LlmConfig, tokens: train.Tokens) -> LlamaConfig:
     wished, found = config.model.vocab_size, tokens.vocabulary
     if wished and wished < found:
         raise UsageError(
-            f"--model.vocab_size {wished} is too small: {tokens.name} has {found} different tokens (from its tokenizer or data); "
-            f"expected at least {found}. Leave it out."
+            f"--model.vocab_size {wished} is too small: {tokens.name} has {found} different tokens (from its tokenizer "
+            f"or data); expected at least {found}. Leave it out."
         )
     flavor = LLAMA_SIZES[config.model.flavor.lower()]
     model = replace(flavor, vocab_size=wished or found, max_seq_len=config.training.seq_len)
@@ -91,14 +91,15 @@ def strategy(config: LlmConfig, mesh: Any) -> str:
     if copies > 1 and shards == 1 and config.training.tensor_parallel_degree > 1:
         raise UsageError(
             f"training.data_parallel_shard_degree is 1 with {copies} copies and tensor_parallel_degree "
-            f"{config.training.tensor_parallel_degree} (from the configuration); expected shards beside tensor parallelism. "
-            "Use data_parallel_replicate_degree=1 and data_parallel_shard_degree=-1."
+            f"{config.training.tensor_parallel_degree} (from the configuration); expected shards beside tensor "
+            "parallelism. Use data_parallel_replicate_degree=1 and data_parallel_shard_degree=-1."
         )
     return "fsdp" if copies == 1 else "hsdp" if shards > 1 else "ddp"
 
 
 def warmup(args: Namespace) -> int:
-    """Return the steps of the warm-up; one that the file has for a longer run gives way to the steps that were asked for.
+    """Return the steps of the warm-up; one that the file has for a longer run gives way to the steps that were asked
+    for.
 
     Raises:
         UsageError: The warm-up was typed, and is as long as the run.
@@ -108,8 +109,8 @@ def warmup(args: Namespace) -> int:
         return int(wished)
     if args.origins["training.warmup_steps"] == "the command line":
         raise UsageError(
-            f"--training.warmup_steps {wished} does not fit training.steps={steps} (from {args.origins['training.steps']}); "
-            f"expected 0 to {steps - 1}. Train longer, or warm up for less."
+            f"--training.warmup_steps {wished} does not fit training.steps={steps} (from "
+            f"{args.origins['training.steps']}); expected 0 to {steps - 1}. Train longer, or warm up for less."
         )
     logger.info(
         f"warmup_steps={steps // 10} instead of {wished} ({args.origins['training.warmup_steps']}): {steps} steps"

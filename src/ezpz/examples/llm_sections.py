@@ -1,7 +1,9 @@
-"""The sections and keys of `ezpz.examples.llm`: those of the configuration files that people have, and a few of its own.
+"""The sections and keys of `ezpz.examples.llm`: those of the configuration files that people have, and a few of its
+own.
 
-Names and meanings are those of torchtitan's files (https://github.com/pytorch/torchtitan, before v0.2) and of programs that grew
-from it. What is known there and not supported here has ``only``: the file is understood, and a value that asks for it is refused.
+Names and meanings are those of torchtitan's files (https://github.com/pytorch/torchtitan, before v0.2) and of programs
+that grew from it. What is known there and not supported here has ``only``: the file is understood, and a value that
+asks for it is refused.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     launch -n 2 python3 -m ezpz.examples.vit --preset debug          # two CPU cores, under a minute
     launch python3 -m ezpz.examples.vit --attn flash --batch_size 128 --max_iters 50
 
-The default images are made up, and can be learned: each class has a pattern that is shifted and covered by noise. Accuracy is the part
-of this rank's batch that is right; val_loss and val_accuracy are over images that no step has seen.
+The default images are made up, and can be learned: each class has a pattern that is shifted and covered by noise.
+Accuracy is the part of this rank's batch that is right; val_loss and val_accuracy are over images that no step has
+seen.
 """
 
 from __future__ import annotations

@@ -71,8 +71,9 @@ def check_attention(name: str, device: torch.device | str, dtype: torch.dtype | 
         return
     able = [each for each in ATTENTIONS if _can(each, device, number_format, head_dim)]
     raise UsageError(
-        f"attention={name!r} cannot run on {device} in {str(number_format).removeprefix('torch.')} with heads of {head_dim} "
-        f"(torch {torch.__version__} tried it); expected one that can: {', '.join(able)}. Use 'sdpa' to let torch choose."
+        f"attention={name!r} cannot run on {device} in {str(number_format).removeprefix('torch.')} with heads of "
+        f"{head_dim} (torch {torch.__version__} tried it); expected one that can: {', '.join(able)}. Use 'sdpa' to let "
+        "torch choose."
     )
 
 

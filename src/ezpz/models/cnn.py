@@ -21,8 +21,8 @@ __all__ = ["CNN"]
 class CNN(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     """Images to logits; take the loss with ``cross_entropy``.
 
-    Has 1,199,882 parameters for images of 28 x 28 (MNIST), and 151,306 for 8 x 8 (the shipped digits) with ``padding=1``.
-    Weights start as torch's own layers draw them. ``eval()`` turns the dropout off.
+    Has 1,199,882 parameters for images of 28 x 28 (MNIST), and 151,306 for 8 x 8 (the shipped digits) with
+    ``padding=1``. Weights start as torch's own layers draw them. ``eval()`` turns the dropout off.
 
     Args:
         image_size: Height and width in pixels.

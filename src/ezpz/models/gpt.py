@@ -1,9 +1,12 @@
-"""A GPT-2-style language model: layer norms, learned positions, fused queries, keys and values, output tied to the embedding.
+"""A GPT-2-style language model: layer norms, learned positions, fused queries, keys and values, output tied to the
+embedding.
 
-    tokens (B, T) → embeddings + positions (B, T, n_embd) → blocks of attention and MLP → norm → logits (B, T, vocabulary)
+    tokens (B, T) → embeddings + positions (B, T, n_embd) → blocks of attention and MLP → norm → logits (B, T,
+    vocabulary)
 
-The architecture is that of Radford et al. 2019, "Language Models are Unsupervised Multitask Learners". Names of modules are those of
-OpenAI's released weights as Hugging Face's ``GPT2LMHeadModel`` spells them (linear weights here are ``(out, in)``, there ``(in, out)``).
+The architecture is that of Radford et al. 2019, "Language Models are Unsupervised Multitask Learners". Names of modules
+are those of OpenAI's released weights as Hugging Face's ``GPT2LMHeadModel`` spells them (linear weights here are
+``(out, in)``, there ``(in, out)``).
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class GPTConfig:
         n_head: Heads of attention, a divisor of n_embd.
         n_embd: Width of the model in features.
         block_size: Longest sequence, the number of learned positions.
-        dropout: Part of the features that is zeroed after the embeddings, in the attention, and at the end of each branch.
+        dropout: Part of the features that is zeroed after the embeddings, in the attention, and at the end of each
+            branch.
         bias: Let linear layers and norms have biases, as GPT-2 does.
         activation: Of the MLP: gelu, relu or silu.
 
@@ -155,7 +159,8 @@ class GPT(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Draw the weights: normal with deviation 0.02, but ``0.02 / sqrt(2 * n_layer)`` where a branch ends in the sum over layers.
+        """Draw the weights: normal with deviation 0.02, but ``0.02 / sqrt(2 * n_layer)`` where a branch ends in the sum
+        over layers.
 
         Biases are 0, norms 1. So does GPT-2, whose first loss is therefore near ``ln(vocab_size)``.
         """
@@ -183,8 +188,8 @@ class GPT(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         length, longest = tokens.shape[1], self.config.block_size
         if length > longest:
             raise UsageError(
-                f"a sequence of {length} tokens is longer than block_size={longest} (from GPTConfig); expected at most {longest}. "
-                f"Cut the sequence, or make the model with block_size={length}."
+                f"a sequence of {length} tokens is longer than block_size={longest} (from GPTConfig); expected at most "
+                f"{longest}. Cut the sequence, or make the model with block_size={length}."
             )
         places = torch.arange(length, device=tokens.device)
         x = self.transformer.drop(self.transformer.wte(tokens) + self.transformer.wpe(places))

@@ -2,9 +2,10 @@
 
     tokens (B, T) → embeddings (B, T, dim) → layers of attention and feed-forward → norm → logits (B, T, vocabulary)
 
-Names of modules and the order of the rotary pairs are those of Meta's released weights (github.com/meta-llama/llama3); the
-architecture is described in arXiv:2302.13971 and, with grouped queries, in arXiv:2407.21783. `ezpz.llama_plan` cuts it for tensor
-parallelism: attention finds its heads from the width that it is given, because a rank may hold a part of them.
+Names of modules and the order of the rotary pairs are those of Meta's released weights (github.com/meta-llama/llama3);
+the architecture is described in arXiv:2302.13971 and, with grouped queries, in arXiv:2407.21783. `ezpz.llama_plan` cuts
+it for tensor parallelism: attention finds its heads from the width that it is given, because a rank may hold a part of
+them.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     def init_weights(self) -> None:
         """Draw the weights; norms are 1.
 
-        Normal with deviation 0.02, but ``0.02 / sqrt(2 * n_layers)`` where a branch ends in the sum over layers (wo, w2: GPT-2's
-        rule), and ``0.25 / sqrt(dim)`` for an output of its own, so that the first loss is near ``ln(vocab_size)`` at any width.
+        Normal with deviation 0.02, but ``0.02 / sqrt(2 * n_layers)`` where a branch ends in the sum over layers (wo,
+        w2: GPT-2's rule), and ``0.25 / sqrt(dim)`` for an output of its own, so that the first loss is near
+            ``ln(vocab_size)`` at any width.
         """
         ends = 0.02 * (2 * self.config.n_layers) ** -0.5
         nn.init.normal_(self.tok_embeddings.weight, std=0.02)
@@ -133,14 +135,15 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         length, longest = tokens.shape[1], self.config.max_seq_len
         if length > longest:
             raise UsageError(
-                f"a sequence of {length} tokens is longer than max_seq_len={longest} (from LlamaConfig); expected at most "
-                f"{longest}. Cut the sequence, or make the model with max_seq_len={length}."
+                f"a sequence of {length} tokens is longer than max_seq_len={longest} (from LlamaConfig); expected at "
+                f"most {longest}. Cut the sequence, or make the model with max_seq_len={length}."
             )
         x, rope = self.tok_embeddings(tokens), self.rope[:, :length]
         for layer in self.layers:
             x = layer(x, rope)
         logits: torch.Tensor = self.output(self.norm(x))
-        # A plan may make them a view of a DTensor, and FSDP warns of roots that return views; this shares memory but is none.
+        # A plan may make them a view of a DTensor, and FSDP warns of roots that return views; this shares memory but is
+        # none.
         same: torch.Tensor = torch.ops.aten._unsafe_view(logits, logits.shape)  # noqa: SLF001  # torch has no public name
         return same
 

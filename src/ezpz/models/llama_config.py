@@ -51,14 +51,15 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         if self.dim % (2 * self.n_heads):  # rotary positions turn pairs of features
             raise UsageError(
-                f"dim={self.dim} is no multiple of {2 * self.n_heads}, twice n_heads={self.n_heads} (from LlamaConfig); expected "
-                f"heads of an even width. Use dim={-(-self.dim // (2 * self.n_heads)) * 2 * self.n_heads}."
+                f"dim={self.dim} is no multiple of {2 * self.n_heads}, twice n_heads={self.n_heads} (from "
+                "LlamaConfig); expected heads of an even width. Use "
+                f"dim={-(-self.dim // (2 * self.n_heads)) * 2 * self.n_heads}."
             )
         if self.n_heads % self.n_kv_heads:
             legal = [str(heads) for heads in range(1, self.n_heads + 1) if self.n_heads % heads == 0]
             raise UsageError(
-                f"n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads} (from LlamaConfig); expected one of "
-                f"{', '.join(legal)}. Use n_kv_heads={self.n_heads} for attention without groups."
+                f"n_kv_heads={self.n_kv_heads} does not divide n_heads={self.n_heads} (from LlamaConfig); expected one "
+                f"of {', '.join(legal)}. Use n_kv_heads={self.n_heads} for attention without groups."
             )
 
     @property
@@ -71,8 +72,8 @@ def _llama_3(dim: int, n_layers: int, n_heads: int, ffn_dim: int, *, tied: bool 
     return LlamaConfig(128256, dim, n_layers, n_heads, 8, ffn_dim, 1e-5, 500000.0, 8192, tied)
 
 
-# With their numbers of parameters. "debugmodel" is torchtitan's, with a vocabulary of bytes. 1b and 3b have the shapes of
-# Llama-3.2, without the stretched positions of its long contexts; the largest those of Llama-3 and Llama-3.1.
+# With their numbers of parameters. "debugmodel" is torchtitan's, with a vocabulary of bytes. 1b and 3b have the shapes
+# of Llama-3.2, without the stretched positions of its long contexts; the largest those of Llama-3 and Llama-3.1.
 LLAMA_SIZES: dict[str, LlamaConfig] = {
     "debug": LlamaConfig(256, 64, 2, 4, 2, ffn_width(64, 16), max_seq_len=512),  # 125,248
     "debugmodel": LlamaConfig(258, 256, 8, 16, 16, ffn_width(256, 256), 1e-5, 500000.0),  # 6,952,192

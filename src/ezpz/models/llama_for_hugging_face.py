@@ -4,9 +4,9 @@
     layers.0.attention.wq.weight        model.layers.0.self_attn.q_proj.weight            rows in another order, wk alike
     output.weight                       lm_head.weight                                    left out where it is the embedding
 
-Rotary positions turn pairs of features: neighbours here, as in Meta's weights; feature i and i + head_dim / 2 of a head there. So the
-rows of wq and wk that make a head's even features come first there, then those of the odd ones. Source: github.com/huggingface/
-transformers, models/llama/{modeling_llama,configuration_llama}.py; names as of version 4 and 5.
+Rotary positions turn pairs of features: neighbours here, as in Meta's weights; feature i and i + head_dim / 2 of a head
+there. So the rows of wq and wk that make a head's even features come first there, then those of the odd ones. Source:
+github.com/huggingface/ transformers, models/llama/{modeling_llama,configuration_llama}.py; names as of version 4 and 5.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _INSIDE = {
     "ffn_norm": "post_attention_layernorm",
 }
 _TURNED = (".attention.wq.weight", ".attention.wk.weight")
-# What changes the numbers that a model computes though shapes need not show it, and what is meant where it is not written.
+# What changes the numbers that a model computes though shapes need not show it, and what is meant where it is not
+# written.
 _MEANT = {
     "model_type": "llama",
     "num_attention_heads": 32,

@@ -1,6 +1,8 @@
-"""A vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), without class token: the mean over patches is classified.
+"""A vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), without class token: the mean over patches is
+classified.
 
-    image (B, 3, 224, 224) → patches (B, 196, 1024) + learned positions → 24 blocks → mean over patches → norm → head (B, 1000)
+    image (B, 3, 224, 224) → patches (B, 196, 1024) + learned positions → 24 blocks → mean over patches → norm → head
+    (B, 1000)
 
 The defaults are ViT-L/16 with 304,250,856 parameters; the projection to queries, keys and values has no bias.
 """
@@ -53,8 +55,9 @@ class ViTConfig:
         if self.patch_size < 1 or self.image_size < self.patch_size or self.image_size % self.patch_size:
             legal = [size for size in range(1, self.image_size + 1) if self.image_size % size == 0]
             raise UsageError(
-                f"images of {self.image_size} pixels cannot be cut into patches of {self.patch_size} (from ViTConfig); expected "
-                f"a divisor of image_size. Use patch_size={min(legal, key=lambda size: abs(size - self.patch_size))}."
+                f"images of {self.image_size} pixels cannot be cut into patches of {self.patch_size} (from ViTConfig); "
+                "expected a divisor of image_size. Use "
+                f"patch_size={min(legal, key=lambda size: abs(size - self.patch_size))}."
             )
 
     @property

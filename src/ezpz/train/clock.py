@@ -2,10 +2,10 @@
 
     dtd data    dtf forward    dtb backward    dto clipping and optimizer    dt the whole step: their sum
 
-On a CPU the host's clock tells at once. An accelerator works through a queue, and the host is far ahead of it: there events
-are put into the queue between the parts, and read when the device has passed them, some steps later. One step ends where the
-next begins, so that the times of all steps add up to the time of the run; what lies between two steps on purpose, such as
-an evaluation, is left out by `Clock.skip`.
+On a CPU the host's clock tells at once. An accelerator works through a queue, and the host is far ahead of it: there
+events are put into the queue between the parts, and read when the device has passed them, some steps later. One step
+ends where the next begins, so that the times of all steps add up to the time of the run; what lies between two steps on
+purpose, such as an evaluation, is left out by `Clock.skip`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class HostClock:
     """Reads the host's clock.
 
     Args:
-        wait: Called before: returns when the device has done what it was given. None on a CPU, which has nothing to wait for.
+        wait: Called before: returns when the device has done what it was given. None on a CPU, which has nothing to
+            wait for.
     """
 
     def __init__(self, wait: Callable[[], None] | None = None) -> None:

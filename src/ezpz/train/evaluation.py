@@ -15,16 +15,17 @@ __all__ = ["evaluate"]
 def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], Any]) -> dict[str, float]:
     """Return means over the samples of all ranks; every rank must call it.
 
-    Each sample counts once, however many a rank has, so that the result does not depend on the number of ranks. A rank with
-    fewer batches than others computes one of them again without counting it, because a sharded model needs all ranks in
-    every forward pass. The sums of all ranks are added once, at the end.
+    Each sample counts once, however many a rank has, so that the result does not depend on the number of ranks. A rank
+    with fewer batches than others computes one of them again without counting it, because a sharded model needs all
+    ranks in every forward pass. The sums of all ranks are added once, at the end.
 
     Args:
         model: Set to ``eval()`` meanwhile, and back.
-        batches: This rank's, perhaps none: tensors, or tuples, lists or dicts of them, whose first dimension counts samples. All
-            are held at once; where that is too much, let them be indices, and ``compute`` take the samples.
-        compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor, or a
-            pair of it and a mapping of further means.
+        batches: This rank's, perhaps none: tensors, or tuples, lists or dicts of them, whose first dimension counts
+            samples. All are held at once; where that is too much, let them be indices, and ``compute`` take the
+            samples.
+        compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor, or
+            a pair of it and a mapping of further means.
 
     Returns:
         ``loss`` and the further means; empty if no rank has a sample.

@@ -1,7 +1,8 @@
-"""Count the arithmetic of training, and turn it into rates: samples, tokens and FLOP/s, and the share of a device's peak.
+"""Count the arithmetic of training, and turn it into rates: samples, tokens and FLOP/s, and the share of a device's
+peak.
 
-A FLOP is one multiplication or one addition; a matrix product of (m, k) and (k, n) has 2 m k n. Backward computes twice what
-forward does.
+A FLOP is one multiplication or one addition; a matrix product of (m, k) and (k, n) has 2 m k n. Backward computes twice
+what forward does.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Cost:
 def rates(sps: float, world_size: int, cost: Cost | None, peak: Peak | None) -> dict[str, float]:
     """Return what a number of samples per second means.
 
-    ``sps`` and ``tps`` count the samples and tokens of all ranks, ``…_per_gpu`` is that by the number of ranks, whatever
-    device they have, and ``mfu`` is the share of the devices' peak FLOP/s in percent (PaLM, arXiv 2204.02311, appendix B).
+    ``sps`` and ``tps`` count the samples and tokens of all ranks, ``…_per_gpu`` is that by the number of ranks,
+    whatever device they have, and ``mfu`` is the share of the devices' peak FLOP/s in percent (PaLM, arXiv 2204.02311,
+    appendix B).
 
     Args:
         sps: Samples per second of all data-parallel ranks together.
@@ -61,9 +63,9 @@ def rates(sps: float, world_size: int, cost: Cost | None, peak: Peak | None) -> 
 def transformer_flops(parameters: int, n_layers: int, n_heads: int, head_dim: int, seq_len: int) -> float:
     """Return FLOPs per token of forward and backward: ``6 N + 12 L H Q T``.
 
-    From PaLM (arXiv:2204.02311, appendix B): every weight is in one multiplication and one addition per token, three times; the
-    second term is ``Q K^T`` and the product with V. Attention counts as if nothing were masked, and what activation checkpointing
-    computes again does not count.
+    From PaLM (arXiv:2204.02311, appendix B): every weight is in one multiplication and one addition per token, three
+    times; the second term is ``Q K^T`` and the product with V. Attention counts as if nothing were masked, and what
+    activation checkpointing computes again does not count.
 
     Args:
         parameters: N; see `parameters_for_flops` for which to count.
@@ -78,8 +80,8 @@ def transformer_flops(parameters: int, n_layers: int, n_heads: int, head_dim: in
 def parameters_for_flops(model: nn.Module) -> int:
     """Return the number of parameters without embeddings, for they are looked up, not multiplied.
 
-    So counts torchtitan. nanoGPT leaves out positions but keeps the token embedding, because GPT-2's is the output's weight
-    too: such a tied weight counts here as well, once.
+    So counts torchtitan. nanoGPT leaves out positions but keeps the token embedding, because GPT-2's is the output's
+    weight too: such a tied weight counts here as well, once.
 
     Args:
         model: Wrapped or not; what is cut over ranks counts whole.
@@ -99,8 +101,8 @@ def parameters_for_flops(model: nn.Module) -> int:
 def count_flops(model: nn.Module, *inputs: Any, loss: Callable[[Any], torch.Tensor] | None = None) -> float:
     """Return the FLOPs of one forward and backward, counted by torch while the model runs on the meta device.
 
-    Takes no memory, whatever the sizes, and changes neither model, gradients nor random numbers. Matrix products, convolutions
-    and attention count, elementwise work does not.
+    Takes no memory, whatever the sizes, and changes neither model, gradients nor random numbers. Matrix products,
+    convolutions and attention count, elementwise work does not.
 
     Args:
         model: Before `wrap_model`, on any device.
@@ -116,8 +118,8 @@ def count_flops(model: nn.Module, *inputs: Any, loss: Callable[[Any], torch.Tens
 
     if any(hasattr(each, "placements") for each in model.parameters()) or hasattr(model, "no_sync"):
         raise UsageError(
-            f"{type(model).__name__} is wrapped for several ranks already (from count_flops); expected the plain model. Count "
-            "before wrap_model."
+            f"{type(model).__name__} is wrapped for several ranks already (from count_flops); expected the plain "
+            "model. Count before wrap_model."
         )
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     weights = {name: _without_memory(tensor).requires_grad_(tensor.requires_grad) for name, tensor in tensors.items()}
@@ -137,7 +139,8 @@ def mfu(flops_per_second: float, peak: Peak | float | None) -> float | None:
     """Return the model FLOPs utilisation in percent: what the model's own arithmetic takes of the device's peak.
 
     Args:
-        flops_per_second: FLOPs of the model (`transformer_flops`, `count_flops`) that one device did in a second of wall time.
+        flops_per_second: FLOPs of the model (`transformer_flops`, `count_flops`) that one device did in a second of
+            wall time.
         peak: FLOP/s of one device in the number format used (`ezpz.peak_flops`).
 
     Returns:

@@ -4,9 +4,9 @@
     with ezpz.History("mine") as history:
         loop.run(history)
 
-Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those of
-this rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host behind
-the step, and a row is recorded once its numbers have come, of fast steps some rows at a time.
+Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those
+of this rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host
+behind the step, and a row is recorded once its numbers have come, of fast steps some rows at a time.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 __all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
 
 _MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest is waited for
-# Rows of fast steps are recorded some at a time: alone, behind a step that has used the caches, each takes several times
-# as long.
+# Rows of fast steps are recorded some at a time: alone, behind a step that has used the caches, each takes several
+# times as long.
 _RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
 # Recorded and drawn, but not on the line that people read.
@@ -197,8 +197,8 @@ class Loop:
     def run(self, history: History) -> Outcome:
         """Train to the end, or until all ranks have agreed to stop.
 
-        After a SIGTERM that was answered by a checkpoint the signal takes its course: the history completes its files and the
-        process ends by it.
+        After a SIGTERM that was answered by a checkpoint the signal takes its course: the history completes its files
+        and the process ends by it.
 
         Args:
             history: Where the rows go.
@@ -338,7 +338,8 @@ class Measured(NamedTuple):
     Attributes:
         step: Its number, from 0.
         names: What ``values`` are.
-        values: One number each: a list, or a tensor that is being copied to the host and has come when ``times`` are ready.
+        values: One number each: a list, or a tensor that is being copied to the host and has come when ``times`` are
+            ready.
         times: The times of its parts.
         lr: Learning rate of the first group.
     """
@@ -527,8 +528,8 @@ class Windows:
         """End the window; all ranks call it. It waits for the device.
 
         Returns:
-            The numbers of the line: the losses are the mean and the largest of all steps and ranks; the throughput is in
-            tokens per second and device; without a known peak there is no ``mfu(%)``, without tokens no throughput.
+            The numbers of the line: the losses are the mean and the largest of all steps and ranks; the throughput is
+            in tokens per second and device; without a known peak there is no ``mfu(%)``, without tokens no throughput.
         """
         steps, self._steps = self._steps, []
         losses = [measured.numbers()["loss"] for measured in steps]

@@ -356,6 +356,7 @@ def rank_batch_size(args: Namespace, data_parallel: int) -> int:
         raise UsageError(f"{shown} is no multiple of {ways}; expected for example {' or '.join(map(str, near))}.")
     if "batch_size" in args.typed and args.batch_size * parts != whole:
         raise UsageError(
-            f"{shown} is not --batch_size {args.batch_size} x {ways}; expected {args.batch_size * parts}. Leave one out."
+            f"{shown} is not --batch_size {args.batch_size} x {ways}; expected {args.batch_size * parts}. Leave one "
+            "out."
         )
     return int(whole // parts)

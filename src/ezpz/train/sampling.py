@@ -26,11 +26,13 @@ def sample_tokens(
 ) -> list[int]:
     """Return tokens that a model puts behind a prompt; every rank must call it, and all get the same.
 
-    Each token is drawn on the CPU from a generator of its own, so that the random numbers of the training stay where they are.
-    Dropout is off meanwhile. Nothing is kept from one token to the next: every one costs a forward pass over the context.
+    Each token is drawn on the CPU from a generator of its own, so that the random numbers of the training stay where
+    they are. Dropout is off meanwhile. Nothing is kept from one token to the next: every one costs a forward pass over
+    the context.
 
     Args:
-        model: As `ezpz.wrap_model` returned it; from tokens ``(1, length)`` of int64 to logits ``(1, length, vocabulary)``.
+        model: As `ezpz.wrap_model` returned it; from tokens ``(1, length)`` of int64 to logits ``(1, length,
+            vocabulary)``.
         prompt: At least one token, the same on all ranks.
         count: How many tokens to draw.
         context: The most tokens that the model can look at; of longer texts it sees the end.

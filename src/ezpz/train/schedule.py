@@ -23,8 +23,8 @@ _SHAPES: dict[str, Callable[[float], float]] = {
 def make_schedule(optimizer: Any, kind: str, *, steps: int, warmup: int = 0, min_ratio: float = 0.0) -> Any:
     """Return a ``LambdaLR`` to be stepped once per step.
 
-    With s steps done, the rate is ``(s + 1) / warmup`` of the optimizer's own in the first ``warmup`` steps, so that no step
-    is lost at a rate of 0. Then it falls as ``kind`` says, and would reach ``min_ratio`` at ``s = steps``.
+    With s steps done, the rate is ``(s + 1) / warmup`` of the optimizer's own in the first ``warmup`` steps, so that no
+    step is lost at a rate of 0. Then it falls as ``kind`` says, and would reach ``min_ratio`` at ``s = steps``.
 
     Args:
         optimizer: Its present rates are the highest.

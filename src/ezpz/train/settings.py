@@ -113,10 +113,11 @@ def _lines(text: str, toml: Any) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def _statements(text: str, toml: Any) -> Iterator[tuple[int, str, Any]]:
-    """Yield the line on which each statement begins, its text, and what it says by itself; None when the text ends before it.
+    """Yield the line on which each statement begins, its text, and what it says by itself; None when the text ends
+    before it.
 
-    The parser keeps no lines. But a statement is whole when it parses by itself, so that the parser tells where each begins and
-    what it names, whatever quotes, dots or line breaks are in it.
+    The parser keeps no lines. But a statement is whole when it parses by itself, so that the parser tells where each
+    begins and what it names, whatever quotes, dots or line breaks are in it.
     """
     statement, began = "", 0
     for number, line in enumerate(text.split("\n"), start=1):
@@ -523,7 +524,8 @@ def _build(plan: Plan, values: Mapping[str, object]) -> Any:
     return plan.kind(**{section: kinds[section](**members) for section, members in sections.items()})
 
 
-# Which words of a command line are settings: ``--training.seq_len 128``, ``training.seq-len=128``, ``--training.compile``.
+# Which words of a command line are settings: ``--training.seq_len 128``, ``training.seq-len=128``,
+# ``--training.compile``.
 
 COMMAND_LINE = "the command line"
 
@@ -652,7 +654,8 @@ def setting(
     check: Callable[[Any], str] | None = None,
     in_files: bool = True,
 ) -> Any:
-    """Return a field of a section: a frozen dataclass whose fields are bool, int, float, str, tuple[str, ...] or one | None.
+    """Return a field of a section: a frozen dataclass whose fields are bool, int, float, str, tuple[str, ...] or one |
+    None.
 
     Args:
         default: The value where nobody gives another.
@@ -724,16 +727,19 @@ def make_settings_parser(
     """Return a parser whose `parse` gives ``config`` and ``origins`` too, beside the options of every run.
 
     These are ``--preset`` (where there are presets), ``--data_dir --resume --name --outdir --no_plots --sync_timing
-    --peak_flops --profile``. ``config`` is a ``kind``; ``origins`` says of each ``section.key`` where its value came from:
-    "default", "preset debug", "llama3_8b.toml, line 37", "data=shakespeare, the command line", "the command line".
+    --peak_flops --profile``. ``config`` is a ``kind``; ``origins`` says of each ``section.key`` where its value came
+    from: "default", "preset debug", "llama3_8b.toml, line 37", "data=shakespeare, the command line", "the command
+    line".
 
     Args:
         prog: The module that is run.
         description: What the trainer shows.
         kind: A frozen dataclass of sections, each a frozen dataclass of `setting`.
-        files: Options that name a TOML file. Where one is also a key, as ``--job.config_file``, the key gets the file's name.
-        groups: Name of a group -> what a choice in it sets: ``data=shakespeare`` calls ``groups["data"]("shakespeare")``,
-            and typed keys stand above what it returns, ``{"data.dataset": "shakespeare"}``.
+        files: Options that name a TOML file. Where one is also a key, as ``--job.config_file``, the key gets the file's
+            name.
+        groups: Name of a group -> what a choice in it sets: ``data=shakespeare`` calls
+            ``groups["data"]("shakespeare")``, and typed keys stand above what it returns, ``{"data.dataset":
+            "shakespeare"}``.
         aliases: Other names of keys -> the key, or "not " and the key for one that means the opposite.
         presets: Name of a preset -> values by ``section.key``.
         fallback: The preset where neither a preset nor a file is named.

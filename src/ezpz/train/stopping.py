@@ -3,10 +3,11 @@
     SIGUSR2    save now and continue: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
     SIGTERM    save and end; a second one ends at once
 
-A signal reaches ranks at different steps, and a checkpoint needs all of them at one. So every rank starts, about once per second
-of training, an all-reduce of two numbers that no rank waits for: its result is looked at when the next one is due, at the same step on
-every rank. It travels beside the training, over the CPUs' network where the group has one, and a request is answered within two
-seconds, or two steps where these are longer. SIGUSR1 is not used: NCCL and others take it.
+A signal reaches ranks at different steps, and a checkpoint needs all of them at one. So every rank starts, about once
+per second of training, an all-reduce of two numbers that no rank waits for: its result is looked at when the next one
+is due, at the same step on every rank. It travels beside the training, over the CPUs' network where the group has one,
+and a request is answered within two seconds, or two steps where these are longer. SIGUSR1 is not used: NCCL and others
+take it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class StopRequests:
             self.signal = name
             self._came.append(_MEANING[name])
 
-        # Where another rank has failed nothing can be saved any more: `ezpz.dist.failure_watch` goes by this, and ends the process.
+        # Where another rank has failed nothing can be saved any more: `ezpz.dist.failure_watch` goes by this, and ends
+        # the process.
         handle.complete = getattr(before, "complete", None)  # type: ignore[attr-defined]  # a function takes attributes
         return handle
 

@@ -26,8 +26,8 @@ class _Line(NamedTuple):
 def summarize(model: Any, *, depth: int = 3) -> str:
     """Return a tree of a model's layers with the number of their parameters; nothing is computed, so meta tensors do.
 
-    Neighbours that are built alike are shown once. A weight that several layers share counts once, in the first of them;
-    sharded weights count whole.
+    Neighbours that are built alike are shown once. A weight that several layers share counts once, in the first of
+    them; sharded weights count whole.
 
     Args:
         model: A ``torch.nn.Module``.

@@ -18,8 +18,8 @@ _MOST = 20_000_000  # tokens of a part that are counted
 def text_baselines(tokens: Tokens) -> dict[str, tuple[float, float]]:
     """Return what n-grams, counted in the training part, need per token of each part.
 
-    The chance of a token after the n - 1 before it is (its count + 0.01) / (their count + 0.01 V): the sum over all tokens is 1,
-    so that these are true losses. Of parts above 20 million tokens the first 20 million are counted.
+    The chance of a token after the n - 1 before it is (its count + 0.01) / (their count + 0.01 V): the sum over all
+    tokens is 1, so that these are true losses. Of parts above 20 million tokens the first 20 million are counted.
 
     Returns:
         ``{"unigram": (train, test), "bigram": …, "trigram": …}``: cross-entropies in nats.

@@ -1,9 +1,11 @@
-"""C4, the cleaned crawl of the web that language models are tried on: from files, else from Hugging Face, else another text, aloud.
+"""C4, the cleaned crawl of the web that language models are tried on: from files, else from Hugging Face, else another
+text, aloud.
 
     c4         the first 100,000 documents of allenai/c4, configuration en, split train: about 220 MB of text
     c4_test    the first 2,000
 
-They are streamed: the whole set has 305 GB. Files are those of the same source, c4-train.00000-of-01024.json.gz and the like.
+They are streamed: the whole set has 305 GB. Files are those of the same source, c4-train.00000-of-01024.json.gz and the
+like.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ def documents_of_lines(path: Path) -> Documents:
     files = sorted(each for each in path.glob("*") if each.name.endswith(_ENDINGS)) if path.is_dir() else [path]
     if not files:
         raise UsageError(
-            f'{path} holds no file of documents (from the name of the data); expected JSON lines with a "text" in *.jsonl, '
+            f'{path} holds no file of documents (from the name of the data); expected JSON lines with a "text" in '
+            "*.jsonl, "
             "*.json or either with .gz. Name the folder that holds them."
         )
     size = _size_of(files)
@@ -147,8 +148,8 @@ def _read_text(path: Path) -> Iterator[str | None]:
         raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{path} is no UTF-8 text: byte {error.object[error.start]:#04x} (from the file); expected UTF-8. Convert it with iconv, "
-            f"or take its bytes as they are, without a tokenizer: bytes:{path}."
+            f"{path} is no UTF-8 text: byte {error.object[error.start]:#04x} (from the file); expected UTF-8. Convert "
+            f"it with iconv, or take its bytes as they are, without a tokenizer: bytes:{path}."
         ) from error
     yield None
 

@@ -72,8 +72,8 @@ class Patience:
 
 # The data sets that can be fetched, and those that ezpz ships.
 #
-# A sum of MNIST and CIFAR-10 is the one that several independent programs demand; the sums of Fashion-MNIST belong to the
-# files whose MD5 its authors publish (8d4fb7e6…, 25c81989…, bef4ecab…, bb300cfd…).
+# A sum of MNIST and CIFAR-10 is the one that several independent programs demand; the sums of Fashion-MNIST belong to
+# the files whose MD5 its authors publish (8d4fb7e6…, 25c81989…, bef4ecab…, bb300cfd…).
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def data_folder(folder: str | os.PathLike[str] | None = None, environ: Mapping[s
     if environ.get("HOME"):
         return Path(environ["HOME"], ".cache", "ezpz", "data")
     raise UsageError(
-        "no folder for data: EZPZ_DATA, XDG_CACHE_HOME and HOME are unset (from the environment); expected one of them. "
-        "Type `export EZPZ_DATA=/a/folder`."
+        "no folder for data: EZPZ_DATA, XDG_CACHE_HOME and HOME are unset (from the environment); expected one of "
+        "them. Type `export EZPZ_DATA=/a/folder`."
     )
 
 
@@ -256,8 +256,8 @@ def _check_file(path: Path, remote: Remote, dataset: DataSet, root: Path) -> Non
     what = f"sha256 {digest or file_sha256(path)}, {size} bytes"
     again = f"ezpz fetch {dataset.name}" + ("" if _is_default(root) else f" --folder {root}")
     raise UsageError(
-        f"corrupt or cut data: {path} has {what} (from the file); expected sha256 {remote.sha256}, {remote.size} bytes. "
-        f"Delete it, or type `{again}`."
+        f"corrupt or cut data: {path} has {what} (from the file); expected sha256 {remote.sha256}, {remote.size} "
+        f"bytes. Delete it, or type `{again}`."
     )
 
 
@@ -295,8 +295,8 @@ def _is_there(path: Path) -> bool:
         return path.is_file()
     except OSError as error:
         raise UsageError(
-            f"cannot look into {path.parent}: {error.strerror} (from the folder for data); expected a folder that you may read. "
-            "Type `export EZPZ_DATA=/another/folder`."
+            f"cannot look into {path.parent}: {error.strerror} (from the folder for data); expected a folder that you "
+            "may read. Type `export EZPZ_DATA=/another/folder`."
         ) from error
 
 
@@ -430,11 +430,12 @@ def wait_for_lock(path: Path, *, until: float = float("inf"), stale: float = 30.
     Args:
         path: The file.
         until: The moment, of `time.monotonic`, at which not to wait any longer.
-        stale: Seconds without a touch after which a holder is taken for dead; one of this host that is dead is not waited for.
+        stale: Seconds without a touch after which a holder is taken for dead; one of this host that is dead is not
+            waited for.
 
     Returns:
-        The lock, which ``with`` gives back, and ""; or None and the host and id of the process that had it, after that has
-        given it back, well or badly, or time is up.
+        The lock, which ``with`` gives back, and ""; or None and the host and id of the process that had it, after that
+        has given it back, well or badly, or time is up.
 
     Raises:
         OSError: The folder cannot be written.
@@ -465,9 +466,10 @@ def wait_for_lock(path: Path, *, until: float = float("inf"), stale: float = 30.
 
 # From a mirror to a file.
 #
-# A name that cannot be resolved blocks for as long as the resolver likes, and a host with many addresses is tried address by
-# address; no time limit of a socket bounds that. So a thread opens the connection, and is left alone when it takes too long.
-# pooch on requests cannot be bounded so, unpacks a .gz that a mirror labels as encoded, and trusts its own certificates only.
+# A name that cannot be resolved blocks for as long as the resolver likes, and a host with many addresses is tried
+# address by address; no time limit of a socket bounds that. So a thread opens the connection, and is left alone when it
+# takes too long. pooch on requests cannot be bounded so, unpacks a .gz that a mirror labels as encoded, and trusts its
+# own certificates only.
 
 
 class _MirrorError(Exception):

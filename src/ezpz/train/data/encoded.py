@@ -2,7 +2,8 @@
 
     <data folder>/encoded/<sum of texts and tokenizer>.u2     little-endian, 2 bytes per id; .i4: 4 bytes, above 65,536 words
 
-The file gets its name when it is complete. Ranks of other hosts find it where the folder is shared, and later runs anywhere.
+The file gets its name when it is complete. Ranks of other hosts find it where the folder is shared, and later runs
+anywhere.
 """
 
 from __future__ import annotations
@@ -122,12 +123,13 @@ def _prepare(job: _Job, folder: str | os.PathLike[str] | None) -> _Ready:
                     _write(job, file)
             elif not file.exists():
                 raise MachineError(
-                    f"process {other} was encoding {job.name} into {file} and did not finish; expected the file. Start again."
+                    f"process {other} was encoding {job.name} into {file} and did not finish; expected the file. Start "
+                    "again."
                 )
     except OSError as error:
         raise UsageError(
-            f"cannot write the tokens of {job.name}: {error.strerror or error} (from the data folder); expected a folder with room "
-            "that you may write to. Type `export EZPZ_DATA=/another/folder`."
+            f"cannot write the tokens of {job.name}: {error.strerror or error} (from the data folder); expected a "
+            "folder with room that you may write to. Type `export EZPZ_DATA=/another/folder`."
         ) from error
     return _Ready(file, job.documents.origin)
 
@@ -145,8 +147,9 @@ def _write(job: _Job, file: Path) -> None:
                 stream.write(np.array(_ids(piece, job.tokenizer), _format(job.tokenizer)).tobytes())
                 if time.monotonic() > job.until:
                     raise MachineError(
-                        f"encoding {job.name} takes more than {_PATIENCE:.0f} s, and the other ranks wait (from its size); expected "
-                        "it done ahead. Load it once in one process: `ezpz.train.load_tokens(…, tokenizer=…)`, the same folder."
+                        f"encoding {job.name} takes more than {_PATIENCE:.0f} s, and the other ranks wait (from its "
+                        "size); expected it done ahead. Load it once in one process: `ezpz.train.load_tokens(…, "
+                        "tokenizer=…)`, the same folder."
                     )
             stream.flush()
             os.fsync(stream.fileno())
@@ -170,5 +173,6 @@ def _map(name: str, ready: _Ready, mine: _Ready | None, tokenizer: Tokenizer) ->
         )  # "c": torch warns about what it may not write to; nothing is written
     except (OSError, ValueError) as error:  # ValueError: it is empty
         raise UsageError(
-            f"cannot read the tokens of {name} from {file}: {error}; expected a file that was written before. Delete it."
+            f"cannot read the tokens of {name} from {file}: {error}; expected a file that was written before. Delete "
+            "it."
         ) from error

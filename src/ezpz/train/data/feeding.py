@@ -120,8 +120,8 @@ class _Batches:
     def once(self, batch_size: int | None = None) -> Iterator[Batch]:
         """Yield this rank's part of all samples, each once, in order: for evaluation.
 
-        All ranks yield equally often, because a sharded model waits for all ranks in every batch: where one has no samples
-        left, its last batch is empty. Weigh by the number of samples, not by the number of batches.
+        All ranks yield equally often, because a sharded model waits for all ranks in every batch: where one has no
+        samples left, its last batch is empty. Weigh by the number of samples, not by the number of batches.
         """
         size = batch_size or self._batch_size
         longest = -(-self._samples // self._world_size)
@@ -170,8 +170,8 @@ class ImageBatches(_Batches):
         """
         if x.dim() not in {3, 4} or len(x) != len(y):
             raise UsageError(
-                f"unusable images {tuple(x.shape)} with labels {tuple(y.shape)} (from ImageBatches); expected (N, C, H, W) or "
-                "(N, H, W), and N labels."
+                f"unusable images {tuple(x.shape)} with labels {tuple(y.shape)} (from ImageBatches); expected (N, C, "
+                "H, W) or (N, H, W), and N labels."
             )
         super().__init__(len(x), batch_size, rank, world_size, seed)
         self._x, self._y = (x[:, None] if x.dim() == 3 else x).to(device), y.to(device)
@@ -188,10 +188,11 @@ class ImageBatches(_Batches):
 
 
 class TokenBatches(_Batches):
-    """Batches of sequences: ``batches(position)`` gives tokens ``(batch_size, seq_len)`` int64, and those one place later.
+    """Batches of sequences: ``batches(position)`` gives tokens ``(batch_size, seq_len)`` int64, and those one place
+    later.
 
-    The stream is cut into sequences that follow each other, so that an epoch predicts every token once (but for a rest at the end that is
-    shorter than a sequence).
+    The stream is cut into sequences that follow each other, so that an epoch predicts every token once (but for a rest
+    at the end that is shorter than a sequence).
     """
 
     def __init__(
@@ -214,7 +215,8 @@ class TokenBatches(_Batches):
             rank: By default this rank's data-parallel coordinate.
             world_size: By default the data-parallel degree.
             seed: Of the order, the same on all ranks.
-            device: Where the stream is kept and batches are cut; by default where it is. Not for files larger than the device.
+            device: Where the stream is kept and batches are cut; by default where it is. Not for files larger than the
+                device.
 
         Raises:
             UsageError: The stream is shorter than one sequence and a token, or a size is not positive.
@@ -260,6 +262,7 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return coordinate(mesh, "dp"), degree(mesh, "dp")
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise UsageError(
-            f"unusable rank={rank} of world_size={world_size} (from the batches); expected both, the rank below the world size."
+            f"unusable rank={rank} of world_size={world_size} (from the batches); expected both, the rank below the "
+            "world size."
         )
     return rank, world_size

@@ -39,15 +39,16 @@ def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
     Args:
         name: ``NAME``, ``NAME:SPLIT`` or ``NAME@CONFIGURATION:SPLIT``; the split is train by default.
         folder: Where `datasets` keeps its files; its own cache by default.
-        may_download: False needs HF_HUB_OFFLINE=1, because `datasets` can be told in no other way: it asks the hub even for what it has.
+        may_download: False needs HF_HUB_OFFLINE=1, because `datasets` can be told in no other way: it asks the hub even
+            for what it has.
 
     Raises:
         UsageError: `datasets` is not installed, does not know the name, finds no text, or may not be offline.
     """
     if not may_download and not is_offline():
         raise UsageError(
-            f"hf:{name} would use the network (from the package datasets), and downloading is off; expected HF_HUB_OFFLINE=1. "
-            "Type `export HF_HUB_OFFLINE=1`."
+            f"hf:{name} would use the network (from the package datasets), and downloading is off; expected "
+            "HF_HUB_OFFLINE=1. Type `export HF_HUB_OFFLINE=1`."
         )
     try:
         datasets: Any = import_module("datasets")
@@ -64,8 +65,8 @@ def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
         found: Any = datasets.load_dataset(path, configuration or None, split=split, cache_dir=cache)
     except (OSError, ValueError, RuntimeError) as error:  # what its versions raise: all kinds, with texts of many lines
         raise UsageError(
-            f"cannot load hf:{name}: {first_line(error)} (from datasets); expected NAME[@CONFIGURATION][:SPLIT]. Where hosts have no "
-            "network, load it once on a host that has, with the same HF_HOME."
+            f"cannot load hf:{name}: {first_line(error)} (from datasets); expected NAME[@CONFIGURATION][:SPLIT]. Where "
+            "hosts have no network, load it once on a host that has, with the same HF_HOME."
         ) from error
     column = _text_column(found, name)
 

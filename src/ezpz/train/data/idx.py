@@ -57,6 +57,6 @@ def read_idx(path: Path, dimensions: int) -> Any:
 def _unusable(path: Path, problem: str, dimensions: int) -> UsageError:
     magic = _UNSIGNED_BYTE << 8 | dimensions
     return UsageError(
-        f"cannot read {path}: {problem} (from the file); expected idx data that begins with {magic} and has all its values. "
-        "Delete the file and fetch it again."
+        f"cannot read {path}: {problem} (from the file); expected idx data that begins with {magic} and has all its "
+        "values. Delete the file and fetch it again."
     )

@@ -84,8 +84,8 @@ def load_images(
 ) -> Images:
     """Return a data set of images on the CPU, the same on all ranks; all ranks must call.
 
-    Looked for in ``folder``, then in the data folder (docs/data.md); else downloaded by one rank per host; else made, with one line
-    of warning.
+    Looked for in ``folder``, then in the data folder (docs/data.md); else downloaded by one rank per host; else made,
+    with one line of warning.
 
     Args:
         name: ``mnist``, ``fashion_mnist``, ``cifar10``, ``digits`` (shipped) or ``synthetic`` (made).

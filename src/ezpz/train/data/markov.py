@@ -1,8 +1,10 @@
-"""A language whose entropy is known: no model can predict it better, so that a loss below tells of a leak, and one far above of no learning.
+"""A language whose entropy is known: no model can predict it better, so that a loss below tells of a leak, and one far
+above of no learning.
 
-The next symbol depends on the present one alone. Each symbol has up to 32 successors, always itself and its neighbour among
-them, so that every symbol is reached from every other. The chances of the successors come from the seed; one number per
-symbol sharpens them until its own entropy is 0.43 of what equal chances would have: 1.4903 nats for 32 symbols.
+The next symbol depends on the present one alone. Each symbol has up to 32 successors, always itself and its neighbour
+among them, so that every symbol is reached from every other. The chances of the successors come from the seed; one
+number per symbol sharpens them until its own entropy is 0.43 of what equal chances would have: 1.4903 nats for 32
+symbols.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def source_named(
     """
     if path is not None and name not in C4:
         raise UsageError(
-            f"path {path} does not go with the data set {name} (from load_tokens); expected {' or '.join(C4)}. Documents of your "
-            f"own are called jsonl:{path}."
+            f"path {path} does not go with the data set {name} (from load_tokens); expected {' or '.join(C4)}. "
+            f"Documents of your own are called jsonl:{path}."
         )
     kind, colon, rest = name.partition(":")
     kind = kind if colon else ""

@@ -1,8 +1,9 @@
-"""Images that are made, one by one from their index, and that a network can learn: a smooth pattern per class, moved and noisy.
+"""Images that are made, one by one from their index, and that a network can learn: a smooth pattern per class, moved
+and noisy.
 
-A pattern is a sum of the waves that fit into the image up to three times, so that moving it by whole pixels is moving two small
-tables of sines; nothing of the size of an image is stored per class. Noise comes from one long strip of normal numbers: an image
-takes the piece that begins at its own place.
+A pattern is a sum of the waves that fit into the image up to three times, so that moving it by whole pixels is moving
+two small tables of sines; nothing of the size of an image is stored per class. Noise comes from one long strip of
+normal numbers: an image takes the piece that begins at its own place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _WAVES = 3
 _NOISE = 0.6  # of a pattern's standard deviation
 _GREY, _CONTRAST = 0.5, 0.16
 _STRIP = 1 << 20
-# splitmix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014. Written as signed numbers.
+# splitmix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014. Written as signed
+# numbers.
 _GAMMA, _MIX_1, _MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 
@@ -55,8 +57,8 @@ class SyntheticImages:
 
         if min(count, classes, size, channels) < 1:
             raise UsageError(
-                f"unusable sizes: {count} images of {channels} x {size} x {size} in {classes} classes (from SyntheticImages); "
-                "expected at least 1 of each."
+                f"unusable sizes: {count} images of {channels} x {size} x {size} in {classes} classes (from "
+                "SyntheticImages); expected at least 1 of each."
             )
         self._count, self._classes, self._size, self._channels, self._seed = count, classes, size, channels, seed
         self._device = torch.device(device or "cpu")
@@ -83,7 +85,8 @@ class SyntheticImages:
             indices: Which, ``(n,)`` int64 from 0 to ``len(self) - 1``.
 
         Returns:
-            Images, ``(n, channels, size, size)`` float32 from 0 to 1; labels, ``(n,)`` int64. Of an image nothing depends on the others.
+            Images, ``(n, channels, size, size)`` float32 from 0 to 1; labels, ``(n,)`` int64. Of an image nothing
+            depends on the others.
         """
         import torch
 

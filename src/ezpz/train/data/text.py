@@ -78,8 +78,8 @@ def read_text(path: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{path} is no UTF-8 text: byte {data[error.start]:#04x} at offset {error.start} (from the file); expected UTF-8. "
-            f"Convert it with iconv, or take its bytes as they are: bytes:{path}."
+            f"{path} is no UTF-8 text: byte {data[error.start]:#04x} at offset {error.start} (from the file); expected "
+            f"UTF-8. Convert it with iconv, or take its bytes as they are: bytes:{path}."
         ) from error
 
 
@@ -99,8 +99,8 @@ def characters(text: str) -> tuple[Any, str]:
 def read_token_file(path: Path, vocabulary: int | None) -> tuple[Any, int]:
     """Map a stream of tokens, little-endian unsigned 16-bit numbers without a head, into memory.
 
-    A file of any length costs no memory. Up to 1 GiB every id is compared with the vocabulary; of a longer file, as much,
-    spread over its length.
+    A file of any length costs no memory. Up to 1 GiB every id is compared with the vocabulary; of a longer file, as
+    much, spread over its length.
 
     Args:
         path: The file.
@@ -132,7 +132,7 @@ def read_token_file(path: Path, vocabulary: int | None) -> tuple[Any, int]:
     largest = max(int(stream[start : start + scanned].max()) for start in starts)
     if vocabulary is not None and largest >= vocabulary:
         raise UsageError(
-            f"{path} holds token {largest} (from the file), too large for a vocabulary of {vocabulary}; expected at least "
-            f"{largest + 1}. Name that vocabulary, or the file that belongs to yours."
+            f"{path} holds token {largest} (from the file), too large for a vocabulary of {vocabulary}; expected at "
+            f"least {largest + 1}. Name that vocabulary, or the file that belongs to yours."
         )
     return stream, vocabulary or (largest + 1 if size <= _SCANNED else 1 << 16)

@@ -109,8 +109,9 @@ def _some_only(dataset: DataSet, reason: str) -> MachineError:
     from ezpz.dist import get_hostname
 
     return MachineError(
-        f"{dataset.name} is at hand on some hosts only, and not on {get_hostname()}: {reason} Expected all hosts or none. "
-        f"Put it into a folder that all hosts see: `ezpz fetch {dataset.name} --folder /shared/folder`, EZPZ_DATA=/shared/folder."
+        f"{dataset.name} is at hand on some hosts only, and not on {get_hostname()}: {reason} Expected all hosts or "
+        f"none. Put it into a folder that all hosts see: `ezpz fetch {dataset.name} --folder /shared/folder`, "
+        "EZPZ_DATA=/shared/folder."
     )
 
 

@@ -5,8 +5,8 @@
     tokenizer.model                    IQ== 0                                                      (library `tiktoken`)
                                        Ig== 1           base64 of a token's bytes, and its id
 
-The second kind is Llama-3's: its split pattern and the names of its 256 special tokens, which follow the others, are those of
-github.com/meta-llama/llama3, llama/tokenizer.py.
+The second kind is Llama-3's: its split pattern and the names of its 256 special tokens, which follow the others, are
+those of github.com/meta-llama/llama3, llama/tokenizer.py.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def load_tokenizer(path: str | os.PathLike[str] = "") -> Tokenizer:
     """Return a tokenizer; where ranks have met, all must call, and get the same one or the same error.
 
     Args:
-        path: ``""`` or ``"bytes"``: the 256 bytes, bos 256 and eos 257. A ``.json`` file of the library `tokenizers`, Llama-3's
-            ``tokenizer.model``, or a folder with either, the former first (also with ``original/tokenizer.model``).
+        path: ``""`` or ``"bytes"``: the 256 bytes, bos 256 and eos 257. A ``.json`` file of the library `tokenizers`,
+            Llama-3's ``tokenizer.model``, or a folder with either, the former first (also with
+            ``original/tokenizer.model``).
 
     Raises:
         UsageError: There is no such file, it is no tokenizer, or the library for it is not installed.
@@ -214,12 +215,12 @@ def _parse_ranks(path: Path, data: bytes) -> dict[bytes, int]:
         except (Base64Error, ValueError) as error:
             hint = " It looks like one of sentencepiece." if b"<unk>" in data[:64] else ""
             raise UsageError(
-                f"{path} is no tokenizer that is known here: line {number} is no base64 text with a number (from the file); "
-                f"{_EXPECTED}{hint}"
+                f"{path} is no tokenizer that is known here: line {number} is no base64 text with a number (from the "
+                f"file); {_EXPECTED}{hint}"
             ) from error
     if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([byte]) not in ranks for byte in range(256)):
         raise UsageError(
-            f"{path} is no whole tokenizer: {len(ranks)} tokens that are not all bytes and numbers from 0 on (from the file); "
-            f"{_EXPECTED} If it was cut, fetch it again."
+            f"{path} is no whole tokenizer: {len(ranks)} tokens that are not all bytes and numbers from 0 on (from the "
+            f"file); {_EXPECTED} If it was cut, fetch it again."
         )
     return ranks

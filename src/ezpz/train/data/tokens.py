@@ -71,25 +71,26 @@ def load_tokens(
     """Return a data set of tokens on the CPU, the same on all ranks; all ranks must call.
 
     Args:
-        name: ``markov`` (known entropy), ``random`` (to measure speed; cannot be learned), ``shakespeare`` (shipped), ``FILE`` (UTF-8,
-            by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part is ``val.bin`` beside it),
-            ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts), ``jsonl:PATH`` (documents: lines of JSON with a "text"), ``c4`` or
-            ``c4_test`` (documents of the web). Of one stream the first 90 % train and the rest test.
-        folder: Where a relative FILE is looked for, after the current folder; where `datasets` keeps its files. Where long texts are kept
-            once they are encoded; the data folder (`$EZPZ_DATA`) by default.
+        name: ``markov`` (known entropy), ``random`` (to measure speed; cannot be learned), ``shakespeare`` (shipped),
+            ``FILE`` (UTF-8, by characters), ``bytes:FILE``, ``tokens:FILE.bin`` (uint16; of ``train.bin`` the test part
+            is ``val.bin`` beside it), ``hf:NAME[@CONFIGURATION][:SPLIT]`` (bytes of its texts), ``jsonl:PATH``
+            (documents: lines of JSON with a "text"), ``c4`` or ``c4_test`` (documents of the web). Of one stream the
+            first 90 % train and the rest test.
+        folder: Where a relative FILE is looked for, after the current folder; where `datasets` keeps its files. Where
+            long texts are kept once they are encoded; the data folder (`$EZPZ_DATA`) by default.
         download: False forbids to use the network.
         seed: Of made languages.
-        vocabulary: Number of different tokens: 32 for markov and 32,000 for random by default. Otherwise the data decides, and a
-            larger number leaves room.
+        vocabulary: Number of different tokens: 32 for markov and 32,000 for random by default. Otherwise the data
+            decides, and a larger number leaves room.
         length: Tokens to train with in made languages; an eighth of it to test with.
-        tokenizer: From `load_tokenizer`: texts become its ids, and a document ends with its eos. By default documents are bytes
-            (``load_tokenizer("bytes")``), other texts as said above. What holds no text (markov, random, bytes:, tokens:) does not use
-            it, but tokens: are compared with its size.
+        tokenizer: From `load_tokenizer`: texts become its ids, and a document ends with its eos. By default documents
+            are bytes (``load_tokenizer("bytes")``), other texts as said above. What holds no text (markov, random,
+            bytes:, tokens:) does not use it, but tokens: are compared with its size.
         path: For c4 and c4_test: a file of documents or a folder of them, instead of the network.
 
     Raises:
-        UsageError: A file is not there, is no text, is too short, or has tokens that the vocabulary has not; sizes are not positive.
-            The tokenizer has more words than the vocabulary.
+        UsageError: A file is not there, is no text, is too short, or has tokens that the vocabulary has not; sizes are
+            not positive. The tokenizer has more words than the vocabulary.
         MachineError: The hosts hold different files.
     """
     from ezpz.train.data.sources import source_named
@@ -138,7 +139,8 @@ def _random(vocabulary: int, seed: int, length: int) -> Tokens:
     from ezpz.train.data.together import warn_once
 
     warn_once(
-        f"data=random: no model can learn it, the loss stays at ln {vocabulary} = {np.log(vocabulary):.3f}; for timing only."
+        f"data=random: no model can learn it, the loss stays at ln {vocabulary} = {np.log(vocabulary):.3f}; for timing "
+        "only."
     )
     rng = np.random.default_rng([seed, vocabulary])
     train, test = (torch.from_numpy(rng.integers(vocabulary, size=count)) for count in (length, length // 8))
@@ -209,7 +211,8 @@ def _cut(name: str, origin: str, ids: Any, vocabulary: int, symbols: str | None)
 def _enough(found: int, wished: int | None, name: str, kind: str) -> int:
     if wished is not None and wished < found:
         raise UsageError(
-            f"{name} has {found} different {kind} (from its files), too many for a vocabulary of {wished}; expected at least {found}."
+            f"{name} has {found} different {kind} (from its files), too many for a vocabulary of {wished}; expected at "
+            f"least {found}."
         )
     return wished or found
 
