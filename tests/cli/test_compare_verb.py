@@ -10,7 +10,7 @@ import pytest
 
 import ezpz
 from ezpz.cli.compare import main
-from ezpz.track.compare import overlay
+from ezpz.track.compare.output import save_picture
 
 SRC = str(Path(ezpz.__file__).parents[1])
 VERB = "import sys; from ezpz.cli.compare import main; code = main(sys.argv[1:])"
@@ -131,7 +131,7 @@ def test_a_picture_is_drawn_where_it_is_asked_for_and_nowhere_else(two, tmp_path
     main([*two, "-o", "here"])
     (png, svg, lines), more = drawn[0]
     assert (png, svg) == (Path("here/overlay.png"), Path("here/overlay.svg"))
-    assert [label for label, _ in lines] == ["A a", "B b"]
+    assert [item.label for item in lines] == ["A a", "B b"]
     assert more == {"title": "loss", "mark": 0.0, "mark_label": "step 0"}
     assert capsys.readouterr().out.endswith("\npicture: here/overlay.png and .svg\n")
     main([*two, "-o", "here", "--no-picture"])
@@ -147,7 +147,7 @@ def test_a_picture_that_fails_costs_a_warning_and_not_the_verdict(two, tmp_path,
     told = capsys.readouterr()
     assert "no fonts" in told.err
     assert "picture:" not in told.out
-    assert overlay.save_picture(tmp_path / "p", [], [], []) == []
+    assert save_picture(tmp_path / "p", [], [], []) == []
 
 
 def test_neither_torch_nor_matplotlib_is_loaded(two, tmp_path):

@@ -66,7 +66,7 @@ class One:
             name=name,
             folder=FOLDER if root else None,
             record=(lambda step, m: self.windows.append((step, unpack(m)))) if root else None,
-            found=None if root else self.found.append,
+            on_folder=None if root else self.found.append,
         )
 
     def column(self, key, part="mean"):

@@ -208,7 +208,7 @@ def test_a_callback_that_raises_costs_one_warning(monkeypatch, capsys):
     one._thread.join(10)
     one.add(0, {"a": 1.0})
     one.finish()
-    assert capsys.readouterr().out.count("no longer gathered: ZeroDivisionError: not here; training goes on.") == 1
+    assert capsys.readouterr().out.count("no longer gathered: ZeroDivisionError: not here; training continues.") == 1
 
 
 def test_it_loads_neither_torch_nor_numpy_by_itself(run_python):

@@ -7,9 +7,7 @@ import pytest
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.track.table import gather
-from ezpz.track.terminal.heat import strip
-from ezpz.track.terminal.histogram_strip import draw_histograms, histogram_keys
-from ezpz.track.terminal.rank_strip import draw_ranks, rank_keys, rank_table
+from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys, rank_keys, rank_table, strip
 from ezpz.track.terminal.textplot import Drawing
 from ezpz.track.terminal.width import columns
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ezpz.track.run import Run
-from ezpz.track.terminal.follow import Followed
-from ezpz.track.terminal.headline import headline, spoken
-from ezpz.track.terminal.live import Live
+from ezpz.track.terminal.follow import Followed, Live
+from ezpz.track.terminal.summary import headline, spoken
 
 
 def row(step, metrics, *, kind="", attempt=1, time=None):

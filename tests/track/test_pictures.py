@@ -79,6 +79,7 @@ def size(png):
 
 
 def overlay(tmp_path, lines, **how):
+    lines = [item._replace(label=label) for label, item in lines]
     save_overlay(tmp_path / "o.png", tmp_path / "o.svg", lines, **{"title": "train/loss", "mark": None, **how})
     return (tmp_path / "o.png").read_bytes(), (tmp_path / "o.svg").read_text()
 

@@ -42,7 +42,7 @@ def test_a_switch_that_is_on_is_py():
         ("torch:steps=15-10", "'15-10' is no range"),
         ("torch:steps=-3", "'-3' is no range"),
         ("torch:steps=1-2,4-5", "more than one range"),
-        ("torch:steps=1,steps=2", "option 'steps' stands twice"),
+        ("torch:steps=1,steps=2", "option 'steps' is given twice"),
         ("py:ranks=all,0", "'all' is no range"),
         ("py:ranks=", "'' is no range"),
         ("py:ranks=٣", "'٣' is no range"),

@@ -10,8 +10,7 @@ import pytest
 from ezpz.errors import UsageError
 from ezpz.track import history as history_module
 from ezpz.track.profiles import profiling
-from ezpz.track.profiles.late_start import Trigger, seconds_between_looks
-from ezpz.track.profiles.profiling import profile
+from ezpz.track.profiles.profiling import Trigger, profile, seconds_between_looks
 
 
 class Clock:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_series import series
 
-from ezpz.track.terminal.sparkline import sparkline
+from ezpz.track.terminal.frame import sparkline
 
 
 def test_a_decay_falls_from_the_highest_to_the_lowest_block():

@@ -186,7 +186,7 @@ def test_a_disk_that_fills_up_costs_one_warning_and_the_rows_of_that_time(run_py
     out = result.stdout.decode()
     assert result.returncode == 0, result.stderr
     assert "trained to the end" in out
-    assert out.count("training goes on, rows are missing from step") == 1
+    assert out.count("training continues, rows are missing from step") == 1
     steps = [row["step"] for row in read_journal(tmp_path / "out")]
     assert steps == list(range(len(steps)))
     assert len(steps) > 20

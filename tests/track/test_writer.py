@@ -1,4 +1,4 @@
-"""How a run ends: well, by an exception, by a plot that fails, by a full disk, or with nobody to end it."""
+"""How a run ends: well, by an exception, by a plot that fails, by a full disk, or without being ended."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_missing_rows_are_told_at_the_end(history, capsys, monkeypatch):
     history.finalize(plots=False)
     told = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
     assert len(told) == 2
-    assert "training goes on, rows are missing from step 1" in told[0]
+    assert "training continues, rows are missing from step 1" in told[0]
     assert "is not complete: 2 rows could not be written, the first at step 1" in told[1]
     assert run_json(history.outdir)["problems"] == ["2 rows could not be written, the first at step 1"]
     assert [row["step"] for row in read_journal(history.outdir)] == [0, 3]

@@ -55,8 +55,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _compare(options: Namespace) -> int:
     from ezpz.track.compare.comparison import compare_runs
-    from ezpz.track.compare.opening import open_any
-    from ezpz.track.compare.text import exit_code
+    from ezpz.track.compare.output import exit_code
+    from ezpz.track.foreign.opening import open_any
 
     with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
         runs = [open_any(path) for path in options.runs]
@@ -67,7 +67,7 @@ def _compare(options: Namespace) -> int:
 
 def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:
     from ezpz.log import use_color
-    from ezpz.track.compare.text import as_object
+    from ezpz.track.compare.output import as_object
 
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
@@ -82,7 +82,7 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], compa
             "backslashreplace",
         )
         return
-    from ezpz.track.compare.text import render, short_path
+    from ezpz.track.compare.output import render, short_path
 
     columns = min(_WIDEST, max(_USUAL, get_terminal_size().columns)) if is_terminal else _USUAL
     text = render(runs, places, comparisons, width=options.width or columns, color=use_color(sys.stdout))
@@ -99,7 +99,7 @@ def _usual_folder(places: Sequence[Path]) -> Path:
 
 
 def _draw(folder: Path, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> list[Path]:
-    from ezpz.track.compare.overlay import save_picture
+    from ezpz.track.compare.output import save_picture
 
     with redirect_stdout(sys.stderr):
         return save_picture(folder, runs, places, comparisons)

@@ -45,9 +45,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _plot(options: Namespace) -> int:
-    from ezpz.track.terminal.listing import list_metrics
-    from ezpz.track.terminal.runplot import Wishes, heads, plot_runs
+    from ezpz.track.terminal.runplot import PlotOptions, heads, plot_runs
     from ezpz.track.terminal.screen import look, say
+    from ezpz.track.terminal.summary import list_metrics
 
     runs, keys = _runs(options)
     screen = look(sys.stdout, width=options.width or None)
@@ -56,7 +56,7 @@ def _plot(options: Namespace) -> int:
         for run in runs:
             lines += [*heads([run], screen), *list_metrics(run, keys, ascii_only=screen.ascii_only)]
     else:
-        what = Wishes(keys, options.ranks, options.overlay, options.log, options.last or 0, options.height or 0)
+        what = PlotOptions(keys, options.ranks, options.overlay, options.log, options.last or 0, options.height or 0)
         lines = plot_runs(runs, what, screen)
     say(sys.stdout, "\n".join(lines))
     return 0

@@ -1,4 +1,4 @@
-"""Where an axis has its ticks, and what they say."""
+"""Choose round ticks for an axis, and their labels."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def log_ticks(low: float, high: float, *, most: int = _MOST) -> tuple[list[float
     """
     for factors in ((1, 2, 5), (1,)):
         powers = range(floor(low), ceil(high) + 1)
-        found = [power + log10(factor) for power in powers for factor in factors]
-        ticks = [tick for tick in found if low - 1e-9 <= tick <= high + 1e-9]
+        places = [power + log10(factor) for power in powers for factor in factors]
+        ticks = [tick for tick in places if low - 1e-9 <= tick <= high + 1e-9]
         if 2 < len(ticks) <= most + 2:
             return ticks, [_power_label(tick) for tick in ticks]
     if len(ticks) > 2:

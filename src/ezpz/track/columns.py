@@ -1,4 +1,4 @@
-"""Rows into columns: which array holds a metric exactly, and what fills the steps at which it was not recorded.
+"""Turn rows into columns: arrays that hold a metric exactly, and a filling for steps at which it was not recorded.
 
     recorded               column                          where it is missing    beside it
     float, or float/int    float64                         NaN                    <key>_present if a NaN was recorded too
@@ -154,15 +154,15 @@ def _lists(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
 def _histograms(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     import numpy as np
 
-    found: list[Histogram] = cells.values  # type: ignore[assignment]  # the caller has seen that all are histograms
-    if len({len(each.counts) for each in found}) > 1:
+    histograms: list[Histogram] = cells.values  # type: ignore[assignment]  # the caller has seen that all are histograms
+    if len({len(each.counts) for each in histograms}) > 1:
         return []
-    counts = Cells(cells.index, [list(each.counts) for each in found])
+    counts = Cells(cells.index, [list(each.counts) for each in histograms])
     columns = _lists(key, name, counts, rows)
     if not columns:
         return []
     columns[0].attrs["kind"] = "histogram"
-    edges = [each.edges for each in found]
+    edges = [each.edges for each in histograms]
     bins = f"{name}_edge"
     note = {"edges_of": name}
     if all(each == edges[0] for each in edges):

@@ -1,4 +1,4 @@
-"""The export ``<name>.h5``: one flat HDF5 group that plain h5py reads and that xarray opens as a netCDF-4 file.
+"""Export a run as ``<name>.h5``: one flat HDF5 group that plain h5py reads and xarray opens as a netCDF-4 file.
 
     dimension   draw         one row of the journal each; a variable 0, 1, 2, …
     coordinate  step         int64 (draw), the caller's step
@@ -108,7 +108,7 @@ def _save(path: Path, data: bytes) -> None:
 
 
 def export_run(folder: str | os.PathLike[str], form: str = "h5", path: Path | None = None) -> Path:
-    """Make an export of a run, also of one that goes on or was killed, from its journal.
+    """Make an export of a run, also of one that still writes or was killed, from its journal.
 
     Args:
         folder: The run folder.

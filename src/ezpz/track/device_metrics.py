@@ -1,4 +1,4 @@
-"""Metrics that lie on a device: kept there for a window of rows, and copied to the host all at once."""
+"""Keep metrics on their device for a window of rows, and copy them to the host all at once."""
 
 from __future__ import annotations
 

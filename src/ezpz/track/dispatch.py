@@ -1,6 +1,6 @@
-"""Where a row goes after the journal: to rank 0's view over all ranks, and to copies at other places.
+"""Pass rows on from the journal: to rank 0's view over all ranks, and to copies at other places.
 
-A row goes on when it is complete: tensors that lie on a device are read once per window, and rows behind them wait, so that
+A row is passed on when it is complete: tensors that lie on a device are read once per window, and rows behind them wait, so that
 everybody gets rows whole and in order. Standing still is never the training's business: all of it happens in other threads.
 """
 
@@ -84,7 +84,7 @@ class Onward:
 
 
 def across_of(
-    ranks: Ranks, window: int, name: str, writer: Writer | None, found: Callable[[Path], None]
+    ranks: Ranks, window: int, name: str, writer: Writer | None, on_folder: Callable[[Path], None]
 ) -> Across | None:
     """Return what passes values of all ranks to rank 0; None in a world of one, and in a simulated one.
 
@@ -93,11 +93,13 @@ def across_of(
         window: Steps that travel together.
         name: The run's name.
         writer: Rank 0's side; None on other ranks.
-        found: Called with the run folder, on other ranks once rank 0 has told it.
+        on_folder: Called with the run folder, on other ranks once rank 0 has sent it.
     """
     if ranks.world_size == 1 or os.environ.get("EZPZ_SIMULATE"):
         return None
     from ezpz.track.over_ranks.across import Across
 
     record = writer.journal.write_ranks if writer else None
-    return Across(ranks, window, name=name, folder=writer.folder if writer else None, record=record, found=found)
+    return Across(
+        ranks, window, name=name, folder=writer.folder if writer else None, record=record, on_folder=on_folder
+    )

@@ -1,4 +1,4 @@
-"""A distribution as a metric: counts in bins, never the values themselves."""
+"""Record a distribution as a metric: counts in bins, never the values themselves."""
 
 from __future__ import annotations
 

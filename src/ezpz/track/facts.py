@@ -1,4 +1,4 @@
-"""What is known about a run when it starts: arguments, versions, host, ranks, commit, launch. Secrets are left out.
+"""Collect facts about a run when it starts: arguments, versions, host, ranks, commit, launch, without secrets.
 
 Reads, besides what `ezpz.track.facts` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
 """
@@ -57,7 +57,7 @@ def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] =
         ``modules`` (names), ``driver`` and ``library`` (name to version), ``system``, ``variables``; what cannot be found is
         absent. Values of variables named like secrets, and logins in URLs, are left out.
     """
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
         "driver": _drivers(read),
         "library": _libraries(),
@@ -68,27 +68,27 @@ def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] =
             if _SHOWN.match(name)
         },
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _drivers(read: Callable[[str], str]) -> dict[str, str]:
     nvidia = _NVIDIA.search(read("/proc/driver/nvidia/version"))
-    found = {"nvidia": nvidia.group(1) if nvidia else ""}
-    found |= {name: read(f"/sys/module/{name}/version").strip() for name in ("amdgpu", "i915", "xe")}
-    return {name: version for name, version in found.items() if version}
+    versions = {"nvidia": nvidia.group(1) if nvidia else ""}
+    versions |= {name: read(f"/sys/module/{name}/version").strip() for name in ("amdgpu", "i915", "xe")}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _libraries() -> dict[str, str]:
     """Return versions of what torch and mpi4py stand on, where the program has loaded them; nothing is loaded here."""
-    found: dict[str, object] = {}
+    versions: dict[str, object] = {}
     if "torch" in sys.modules:
         from ezpz.dist.info import library_versions
 
-        found |= library_versions()
+        versions |= library_versions()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
-        found["mpi"] = str(mpi.Get_library_version()).split("\n", 1)[0].strip(" \0")[:120]
-    return {name: str(version) for name, version in found.items() if version}
+        versions["mpi"] = str(mpi.Get_library_version()).split("\n", 1)[0].strip(" \0")[:120]
+    return {name: str(version) for name, version in versions.items() if version}
 
 
 def _system(read: Callable[[str], str]) -> str:

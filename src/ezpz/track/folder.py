@@ -1,4 +1,4 @@
-"""A run's folder ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` and the ``run.json`` in it.
+"""Make a run's folder ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` and write the ``run.json`` in it.
 
 ``run.json`` is written when the run starts and again when it ends, each time in one move. Its ``state`` is
 
@@ -137,7 +137,7 @@ class RunFile:
         }
 
     def _earlier(self) -> list[object]:
-        """Return what runs that used this folder before said of themselves, oldest first."""
+        """Return what runs that used this folder before recorded of themselves, oldest first."""
         try:
             before = json.loads(self.path.read_bytes())
             check_schema(before, self.path)
@@ -149,7 +149,7 @@ class RunFile:
         return [*older, before]
 
     def earlier_trackers(self) -> dict[str, object]:
-        """Return what trackers left behind when this folder was used before, so that they go on with the same run."""
+        """Return what trackers left behind when this folder was used before, so that they continue the same run."""
         older: list[object] = self.facts.get("earlier", [])  # type: ignore[assignment]  # made by __init__
         kept = older[-1].get("trackers") if older and isinstance(older[-1], dict) else None
         return kept if isinstance(kept, dict) else {}

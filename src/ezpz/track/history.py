@@ -1,4 +1,4 @@
-"""`History`: record metrics at every step, and leave a folder that says what happened."""
+"""Record metrics at every step, and leave a folder that shows what happened: `History`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ezpz.track.facts import collect_facts, redact_config, script_name, timeline
 from ezpz.track.folder import run_name
 from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
-from ezpz.track.writer import Writer, told
+from ezpz.track.writer import Writer, error_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ class History:
 
     Attributes:
         name: Name of the run and of its HDF5 file.
-        outdir: The run folder; on other ranks, unless it was given, None until rank 0 has told.
+        outdir: The run folder; on other ranks, unless it was given, None until rank 0 has sent it.
         paths: What has been written so far, as absolute paths: ``run`` and ``journal`` at once, ``dataset`` after an
             export, the folders ``tplot``, ``pngs`` and ``svgs`` and the ``report`` after drawing. Empty on other ranks.
     """
@@ -148,13 +148,13 @@ class History:
             self.outdir, self.paths = self._writer.folder, self._writer.paths
             self._next_step = self._writer.journal.next_step
         if self.outdir is not None:
-            self._found(self.outdir)
-        self._onward = Onward(window, self._writer, across_of(ranks, window, self.name, self._writer, self._found))
+            self._use_folder(self.outdir)
+        self._onward = Onward(window, self._writer, across_of(ranks, window, self.name, self._writer, self._use_folder))
         if self._writer is not None:
             self._writer.flush = self._onward.flush
         _newest = ref(self)
 
-    def _found(self, folder: Path) -> None:
+    def _use_folder(self, folder: Path) -> None:
         """Know the run folder, where this rank's log belongs too."""
         self.outdir = folder
         _log_below(folder)
@@ -310,7 +310,7 @@ class History:
         if self._writer is None:
             return
         if not self._writer.ended:
-            self._writer.finish(state, plots=plots, show=show, cause=told(error))
+            self._writer.finish(state, plots=plots, show=show, cause=error_line(error))
         if self._writer.failure is not None:
             raise self._writer.failure
 
@@ -340,6 +340,6 @@ def _log_below(folder: Path) -> None:
 
 
 def current_folder() -> Path | None:
-    """Return the folder of this process's newest history; None without one, and where this rank has not been told it."""
+    """Return the folder of this process's newest history; None without one, and where this rank has not received it."""
     history = _newest() if _newest is not None else None
     return history.outdir if history is not None else None

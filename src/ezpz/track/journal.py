@@ -1,6 +1,6 @@
-"""The writing end of a journal: one row is one JSON line is one ``write``, so that a killed process loses nothing.
+"""Write a journal: one row is one JSON line is one ``write``, so that a killed process loses nothing.
 
-`ezpz.track.records` says what stands in it.
+`ezpz.track.records` describes its format.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Journal:
         if self.first_lost is None:
             self.first_lost = step
             self._warn(
-                f"cannot write {self.path}: {error.strerror}; training goes on, rows are missing from step {step}."
+                f"cannot write {self.path}: {error.strerror}; training continues, rows are missing from step {step}."
             )
 
     def _warn(self, text: str) -> None:

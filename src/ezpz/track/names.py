@@ -206,7 +206,7 @@ def order_of(name: str) -> int:
 
 
 def main_loss(names: Iterable[str]) -> str | None:
-    """Return the metric that stands for a run's loss, or None.
+    """Return the metric that is shown as a run's loss, or None.
 
     That is the loss of training, the one with the fewest words; else that of validation; else the first term of a loss.
     """

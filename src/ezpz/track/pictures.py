@@ -1,6 +1,6 @@
-"""Pictures by matplotlib, each as PNG and SVG from one figure: a metric, and a metric of several runs.
+"""Draw pictures by matplotlib, each as PNG and SVG from one figure: a metric, and a metric of several runs.
 
-A figure gets its canvas by hand. So pyplot is not loaded, nobody's backend is changed, no display is needed and
+A figure gets its canvas by hand. So pyplot is not loaded, no program's backend is changed, no display is needed and
 nothing stays behind to be closed.
 """
 
@@ -74,7 +74,7 @@ def _draw_axes(name: str, steps: Any, values: Any) -> Any:
 
 
 def _columns(values: Any) -> Any:
-    """Return the matrix with no more columns than there are pixels, each the mean of those that it stands for."""
+    """Return the matrix with no more columns than there are pixels, each the mean of those that it replaces."""
     import numpy as np
 
     each = -(-values.shape[1] // _COLUMNS)
@@ -120,7 +120,7 @@ def save_pictures(png: Path, svg: Path, series: Series, stamp: str) -> None:
 def save_overlay(
     png: Path,
     svg: Path,
-    lines: Sequence[tuple[str, Series]],
+    lines: Sequence[Series],
     *,
     title: str,
     mark: float | None,
@@ -131,7 +131,7 @@ def save_overlay(
     Args:
         png: File for 1350 x 900 pixels.
         svg: File for the same figure as vectors.
-        lines: Name and points of each run; the first is what the others are compared with.
+        lines: The metric in each run, labelled with the run; the first is what the others are compared with.
         title: What is seen.
         mark: Step at which an upright line is drawn, such as where the runs part; None for none.
         mark_label: What it says beside that line.
@@ -213,7 +213,7 @@ def _caption(figure: Any, notes: Sequence[str]) -> None:
         figure.text(0.012, 0.012, "; ".join(notes), ha="left", va="bottom", color=_QUIET, fontsize=8, parse_math=False)
 
 
-def _draw_overlay(lines: Sequence[tuple[str, Series]], title: str, mark: float | None, mark_label: str) -> Any:
+def _draw_overlay(lines: Sequence[Series], title: str, mark: float | None, mark_label: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -223,15 +223,15 @@ def _draw_overlay(lines: Sequence[tuple[str, Series]], title: str, mark: float |
     upper, *below = figure.subplots(
         2 if several else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 1] if several else None
     )[:, 0]
-    for index, (_, series) in enumerate(lines):
+    for index, series in enumerate(lines):
         _curve(upper, series, index)
-    _ranges(upper, [series for _, series in lines])
+    _ranges(upper, lines)
     _dress(upper)
     upper.set_title(title, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
-    _legend(figure, upper, [name for name, _ in lines])
+    _legend(figure, upper, [series.caption for series in lines])
     for axes in below:
         upper.set_xlabel("")
-        ratios = [_ratio(lines[0][1], series) for _, series in lines[1:]]
+        ratios = [_ratio(lines[0], series) for series in lines[1:]]
         for index, series in enumerate(ratios, 1):
             _curve(axes, series, index)
         axes.axhline(1.0, color=_QUIET, linewidth=0.8)
@@ -310,4 +310,4 @@ def _ratio(first: Series, other: Series) -> Series:
 
     steps, here, there = np.intersect1d(first.steps, other.steps, return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return Series(other.name, steps, other.values[there] / first.values[here])
+        return other._replace(steps=steps, values=other.values[there] / first.values[here])

@@ -1,4 +1,4 @@
-"""All drawings of a run: each metric as text, PNG and SVG. Drawing comes last and may fail without consequence."""
+"""Draw a run: each metric as text, PNG and SVG. Drawing comes last and may fail without consequence."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list
         from ezpz.track.series import numeric_series
 
         made, problems = draw_all(numeric_series(run.table), run.folder, stamp, show=show)
-    except Exception as error:  # noqa: BLE001  # as said above
+    except Exception as error:  # noqa: BLE001  # as above
         problems.append(_problem("the metrics", error))
     try:
         _draw_ranks(run)
-    except Exception as error:  # noqa: BLE001  # as said above
+    except Exception as error:  # noqa: BLE001  # as above
         problems.append(_problem("the map of ranks", error))
     try:
         from ezpz.track.report import write_report
 
         made["report"] = write_report(run)
-    except Exception as error:  # noqa: BLE001  # as said above
+    except Exception as error:  # noqa: BLE001  # as above
         problems.append(_problem("the report", error))
     return made, problems
 
@@ -63,8 +63,8 @@ def _draw_ranks(run: Run) -> None:
     """Draw the time that tells ranks apart best, where there are several: ``plots/mplot/ranks/<metric>.png`` and ``.svg``."""
     if not run.windows:
         return
+    from ezpz.track.by_rank import counting_windows, slowest_key
     from ezpz.track.pictures import save_heat_map
-    from ezpz.track.report.by_rank import counting_windows, slowest_key
 
     matrix = slowest_key(counting_windows(run))
     if matrix is None:

@@ -1,4 +1,4 @@
-"""What stands in a journal, and how it is read back.
+"""Read a journal, and define the format of its records.
 
     {"v":1,"t":1795194001.25,"step":3,"m":{"train/loss":0.25,"lr":"NaN","tokens":9007199254740993}}
     {"v":1,"t":1795194002.5,"step":3,"a":2,"k":"late","m":{"grad_norm":1.5}}
@@ -51,7 +51,7 @@ def read_journal(path: str | os.PathLike[str]) -> list[Row]:
         path: A ``metrics.jsonl``, or the run folder that holds one.
 
     Returns:
-        Rows in the order in which they were written; values that came late stand in the row that they belong to. Bytes
+        Rows in the order in which they were written; values that came late are in the row that they belong to. Bytes
         after the last newline are a row in the making and are left out. Lines that a crash tore, and lines that are no
         record, are left out with one warning that counts them.
 

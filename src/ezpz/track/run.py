@@ -1,4 +1,4 @@
-"""A run as it is read back: facts, rows and state of a run folder, also of a run that goes on or was killed.
+"""Read a run folder back: facts, rows and state, also of a run that still writes or was killed.
 
 Nothing here loads torch, takes a lock or writes.
 """

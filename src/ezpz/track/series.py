@@ -1,6 +1,6 @@
-"""What is drawn of a metric: its points, thinned out, a range that an outlier cannot flatten, and a caption in words.
+"""Prepare the points of a metric for drawing: thinned out, in a range that no outlier flattens, with a caption.
 
-A picture never hides: what was left out of the range, and every NaN, is told in the caption.
+A picture never hides: what was left out of the range, and every NaN, is in the caption.
 """
 
 from __future__ import annotations
@@ -36,11 +36,18 @@ class Series(NamedTuple):
         name: The metric's own name.
         steps: float64 array of shape (points,).
         values: float64 array of shape (points,), NaN and infinities as recorded; steps without a record are not here.
+        label: What a legend calls it, such as the run that it is from; empty where that is its name.
     """
 
     name: str
     steps: Any
     values: Any
+    label: str = ""
+
+    @property
+    def caption(self) -> str:
+        """The label, or else the name."""
+        return self.label or self.name
 
 
 def numeric_series(table: Table, *, counters: bool = False) -> list[Series]:
@@ -102,7 +109,7 @@ def thin(series: Series, buckets: int) -> Series:
 
     values = np.where(np.isfinite(series.values), series.values, np.nan)
     if len(values) <= 2 * buckets:
-        return Series(series.name, series.steps, values)
+        return series._replace(values=values)
     first, last = series.steps[0], series.steps[-1]
     edges = first + (last - first) * (np.arange(1, buckets) / buckets)
     # Steps are sorted, so each range is one stretch; the last point belongs to the last of them.
@@ -115,7 +122,7 @@ def thin(series: Series, buckets: int) -> Series:
         keep.add(start + int(lowest[start:stop].argmin()))
         keep.add(start + int(highest[start:stop].argmax()))
     index = np.array(sorted(keep))
-    return Series(series.name, series.steps[index], values[index])
+    return series._replace(steps=series.steps[index], values=values[index])
 
 
 def logged(series: Series) -> Series:
@@ -123,7 +130,7 @@ def logged(series: Series) -> Series:
     import numpy as np
 
     drawn = np.isfinite(series.values) & (series.values > 0)
-    return Series(series.name, series.steps, np.log10(np.where(drawn, series.values, np.nan)))
+    return series._replace(values=np.log10(np.where(drawn, series.values, np.nan)))
 
 
 def limits(series: Series) -> tuple[float, float] | None:

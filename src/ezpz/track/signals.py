@@ -1,4 +1,4 @@
-"""SIGTERM, as schedulers send it at the end of wall time, and SIGHUP: complete the records, then let the signal go on.
+"""Complete the records at SIGTERM, as schedulers send it at the end of wall time, and SIGHUP; then pass the signal on.
 
 Python calls a handler between two of its own instructions, so not while the main thread waits in C++, as in a collective
 whose other ranks have been ended already. The C half of Python's handler writes the signal's number to a pipe at once, in any
@@ -72,7 +72,7 @@ def _handle(number: int, frame: Any) -> None:
 
 
 def _complete() -> bool:
-    """Complete the records; True if nobody else waits for SIGTERM in this process."""
+    """Complete the records; True if nothing else waits for SIGTERM in this process."""
     _call_all(signal.SIGTERM)
     return not callable(_previous.get(signal.SIGTERM))
 

@@ -1,4 +1,4 @@
-"""The rows of a journal by key."""
+"""Group the rows of a journal by key."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def restarts(table: Table) -> list[int]:
 def counted(table: Table) -> Table:
     """Return the rows that count in a run that was started again.
 
-    A later attempt goes on from a checkpoint, so what earlier ones recorded from its first step on was overtaken by it.
+    A later attempt continues from a checkpoint, so what earlier ones recorded from its first step on was overtaken by it.
     """
     if not table.attempts or table.attempts[-1] == 1:
         return table

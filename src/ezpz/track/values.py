@@ -1,4 +1,4 @@
-"""What a metric may be: taken apart into plain Python values, put into JSON and one line, and read back.
+"""Convert metrics: from any library's numbers to plain Python values, to JSON and one line, and back.
 
 JSON has no NaN or infinity, so these travel as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. A string
 metric that would read like one of them, or like its own escape, gets ``str:`` in front; nothing else is changed:
@@ -136,7 +136,7 @@ def check_key(key: object) -> None:
 
 
 def encode(value: Value) -> object:
-    """Return what stands for ``value`` in JSON; see the top of this module."""
+    """Return what represents ``value`` in JSON; see the top of this module."""
     if isinstance(value, Histogram):
         return {"counts": value.counts, "edges": value.edges}
     if isinstance(value, list):

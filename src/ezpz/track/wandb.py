@@ -1,4 +1,4 @@
-"""`setup_wandb`: a wandb run that the program itself uses as well, to which every row of a history is logged too.
+"""Start a wandb run that the program itself uses as well, to which every row of a history is logged too: `setup_wandb`.
 
 Reads WANDB_MODE, WANDB_DISABLED and WANDB_PROJECT (WB_PROJECT in older scripts), and to know whether wandb has a key
 WANDB_API_KEY, WANDB_IDENTITY_TOKEN_FILE, WANDB_BASE_URL and NETRC; all else is between wandb and the user. A run that only
@@ -49,7 +49,7 @@ def setup_wandb(
 ) -> Any:
     """Start a wandb run on rank 0, to which every later `History.update` logs too.
 
-    Without a key, and where nothing else is wished, the run is kept offline; ``wandb sync`` sends it later.
+    Without a key, and where nothing else is asked for, the run is kept offline; ``wandb sync`` sends it later.
 
     Args:
         project: The project; otherwise ``WANDB_PROJECT``, otherwise the program's name.
@@ -92,7 +92,7 @@ def setup_wandb(
 
 
 def verify_wandb() -> bool:
-    """Tell whether `setup_wandb` could start a run here that reaches a server, or was told to stay offline.
+    """Tell whether `setup_wandb` could start a run here that reaches a server, or is set to stay offline.
 
     Neither wandb is imported nor a network used.
 

@@ -1,4 +1,4 @@
-"""Rank 0's side of a history: it owns the run folder, the journal, ``run.json``, and what is made from them."""
+"""Write a run folder on rank 0: the journal, ``run.json``, and what is made from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Writer:
         paths: What has been written so far, by the names of `ezpz.track.History.paths`.
         journal: The open journal.
         trackers: Copies at other places.
-        flush: Writes what the history still holds; set by the history, called before an end that nobody announced.
+        flush: Writes what the history still holds; set by the history, called before an unexpected end.
         ended: Whether the run was finished; nothing is recorded after that.
         failure: What kept `finish` from writing the HDF5 file.
     """
@@ -97,7 +97,7 @@ class Writer:
         return stored
 
     def check_names(self, values: Mapping[str, Value]) -> None:
-        """Look at names that were not seen before, so that trouble is told at its first step.
+        """Look at names that were not seen before, so that trouble is reported at its first step.
 
         Raises:
             TrackError: No file could carry a name.
@@ -139,7 +139,7 @@ class Writer:
             ) from error
 
     def save(self) -> None:
-        """Write ``run.json`` with what trackers need to go on with this run.
+        """Write ``run.json`` with what trackers need to continue this run.
 
         Raises:
             OSError: The file cannot be written.
@@ -150,7 +150,7 @@ class Writer:
         self._run.save()
 
     def look_after(self) -> None:
-        """Write down what trackers have told since, once per window; a full disk is told elsewhere."""
+        """Write down what trackers have reported since, once per window; a full disk is reported elsewhere."""
         state = self.trackers.state
         if state and state != self._run.facts.get("trackers"):
             with suppress(OSError):
@@ -168,7 +168,7 @@ class Writer:
     def _read(self) -> Run:
         try:
             return open_run(self.folder)
-        except UsageError as error:  # the folder was taken away; nobody has typed anything wrong
+        except UsageError as error:  # the folder was taken away; nothing was typed wrong
             raise TrackError(f"cannot read the journal {self.journal.path}: {error}") from error
 
     def _export(self, run: Run, form: str = "h5") -> None:
@@ -212,7 +212,7 @@ class Writer:
             self.failure = error
             problems.append(str(error))
         self._save_end(state, problems, cause)
-        signals.detach(self._at_signal)  # the data is complete now; nobody's last words need a picture
+        signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
         if plots:
             problems += self._draw(show=show)
             self._save_end(state, problems, cause)
@@ -232,7 +232,7 @@ class Writer:
 
         try:
             made, problems = draw_run(self._read(), self._stamp, show=show)
-        except TrackError:  # no journal to draw: told above
+        except TrackError:  # no journal to draw: reported above
             return []
         self.paths.update(made)
         return problems
@@ -245,7 +245,7 @@ class Writer:
             get_logger(__name__).warning(f"cannot write {self._run.path}: {error.strerror}; it still says 'running'.")
 
     def _at_signal(self, name: str) -> None:
-        """Leave a complete folder before a signal ends the process; it may also be handled, and the training go on."""
+        """Leave a complete folder before a signal ends the process; it may also be handled, and the training continue."""
         if os.getpid() != self._pid:
             return
         problems = []
@@ -256,7 +256,7 @@ class Writer:
                     self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
                 self.journal.sync()
             self._export(self._read())
-        # Whatever fails here, such as a library that the signal has interrupted: the signal must go on.
+        # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
         except Exception as error:  # noqa: BLE001
             problems.append(f"{type(error).__name__}: {error}")
         reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
@@ -271,7 +271,7 @@ class Writer:
         """
         if os.getpid() != self._pid:  # a forked child has inherited this, and the run is not its own
             return
-        # Set by the interpreter when an exception that nobody caught ended the program.
+        # Set by the interpreter when an uncaught exception ended the program.
         error = getattr(sys, "last_value", None)
         self.flush()
         self.ended = True
@@ -282,7 +282,7 @@ class Writer:
                 self._export(self._read())
             except TrackError as trouble:
                 problems.append(str(trouble))
-        self._save_end("failed" if error is not None else "exited", problems, told(error))
+        self._save_end("failed" if error is not None else "exited", problems, error_line(error))
         self.trackers.finish("failed" if error is not None else "exited")
         hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."
         get_logger(__name__).info(
@@ -290,7 +290,7 @@ class Writer:
         )
 
 
-def told(error: BaseException | None) -> str:
+def error_line(error: BaseException | None) -> str:
     """Return an exception in one line, without logins; nothing of none."""
     from ezpz.redact import without_login
 

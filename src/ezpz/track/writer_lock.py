@@ -1,4 +1,4 @@
-"""Who writes a run folder: one process holds its journal, and others can see that without touching it.
+"""Lock a run folder: one process holds its journal, and others can see that without touching it.
 
 The writer holds an open-file-description lock (Linux 3.15, ``fcntl(2)``), which the system gives back when the process
 ends, however it ends, and which no other open and close of the file in the same process gives up, as with POSIX locks.
@@ -56,7 +56,7 @@ def is_held(folder: Path, facts: Mapping[str, Any]) -> bool:
     if _asked(journal):
         return True
     process = facts.get("process")
-    if not isinstance(process, dict):  # of a journal alone: nobody who holds it is all that can be known
+    if not isinstance(process, dict):  # of a journal alone: that no process holds it is all that can be known
         return False
     if process.get("host") == os.uname().nodename:
         return birth(int(process.get("pid") or 0)) == process.get("birth") is not None

@@ -1,4 +1,4 @@
-"""Two runs side by side: what was set differently, from which step on the curves differ, and what that comes from.
+"""Compare two runs: settings that differ, the step from which curves differ, and the likely cause.
 
     opening       a path -> a run, ours or another tool's
     settings      a run -> its settings by dotted name, each of a kind

@@ -1,4 +1,4 @@
-"""Which difference explains a divergence: one that can act at the step at which the curves part.
+"""Find the setting that explains a divergence: one that can act at the step at which the curves part.
 
 Dropout, data, weights and kernels act on the very first loss. The optimizer and its schedule act only after the first
 step, so a first loss that is the same to the last bit acquits all others, and one that differs much acquits them. Curves
@@ -24,7 +24,7 @@ _TRAINED = (Kind.OPTIMIZER, Kind.SCHEDULE)
 _COMPUTED = (Kind.DATA, Kind.DTYPE, Kind.ATTENTION, Kind.BATCH, Kind.WORLD, Kind.NUMERICS)
 _LEFT = (Kind.LENGTH, Kind.OTHER)
 _NEAR = 3  # steps between a change and the loss that shows it
-_SLOW = 10  # steps until a change of the learning rate stands out of noise
+_SLOW = 10  # steps until a change of the learning rate shows above noise
 _OTHER_BATCHES, _SAME_BATCHES = 0.5, 0.9  # correlation from step to step
 
 
@@ -60,34 +60,40 @@ class Clues:
     step_noise: float
 
 
-def find_cause(found: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
+def find_cause(differences: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
     """Return what explains that two curves part.
 
     Args:
-        found: What the runs have set differently; the likeliest first.
+        differences: What the runs have set differently; the likeliest first.
         apart: How their curves part; ``numerics`` is not None.
         clues: What else is known.
     """
     is_exact = apart.first_different is not None and apart.first_different > apart.first
     if apart.how == "start" and not is_exact:
-        return _from_the_start(found, apart, clues)
+        return _from_the_start(differences, apart, clues)
     if apart.how == "start":
-        return _first(found, _TRAINED) or _first(found, (Kind.STOCHASTIC, *_LEFT)) or _unexplained(apart, clues)
+        return (
+            _first(differences, _TRAINED)
+            or _first(differences, (Kind.STOCHASTIC, *_LEFT))
+            or _unexplained(apart, clues)
+        )
     if apart.how == "jump":
-        return _at_a_step(found, apart, clues)
+        return _at_a_step(differences, apart, clues)
     kinds = _TRAINED if is_exact else (Kind.STOCHASTIC, Kind.MODEL, *_TRAINED, Kind.SEED, *_COMPUTED)
-    return _first(found, kinds) or _first(found, _LEFT) or Cause(None)
+    return _first(differences, kinds) or _first(differences, _LEFT) or Cause(None)
 
 
-def _from_the_start(found: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
-    cause = _first(found, (Kind.STOCHASTIC, Kind.MODEL))
+def _from_the_start(differences: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
+    cause = _first(differences, (Kind.STOCHASTIC, Kind.MODEL))
     if cause:
         return cause
     # Other weights are seen in the first loss. Weights that were only rounded are not, and also have another checksum.
     far = apart.at_start > clues.step_noise
     later = (Kind.DTYPE, *_TRAINED)
-    cause = None if far else _first([item for item in found if item.material], later)
-    cause = cause or _seed(found, apart) or _first(found, (*_COMPUTED, *_TRAINED)) or _first(found, _LEFT)
+    cause = None if far else _first([item for item in differences if item.material], later)
+    cause = (
+        cause or _seed(differences, apart) or _first(differences, (*_COMPUTED, *_TRAINED)) or _first(differences, _LEFT)
+    )
     return cause or _unexplained(apart, clues)
 
 
@@ -99,8 +105,8 @@ def _unexplained(apart: Divergence, clues: Clues) -> Cause:
     return Cause(Kind.DATA, note=_batches(apart))
 
 
-def _seed(found: Sequence[Difference], apart: Divergence) -> Cause | None:
-    likely = [item for item in found if item.kind is Kind.SEED or item.key == "model.checksum"]
+def _seed(differences: Sequence[Difference], apart: Divergence) -> Cause | None:
+    likely = [item for item in differences if item.kind is Kind.SEED or item.key == "model.checksum"]
     likely = [item for item in likely if item.change == "changed"]
     if not likely:
         return None
@@ -109,18 +115,18 @@ def _seed(found: Sequence[Difference], apart: Divergence) -> Cause | None:
     return Cause(Kind.SEED, likely, "; ".join([*what, _batches(apart)]).strip("; "))
 
 
-def _at_a_step(found: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
+def _at_a_step(differences: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
     step = apart.numerics or 0
-    rate = [item for item in found if item.section == "recorded"]
+    rate = [item for item in differences if item.section == "recorded"]
     if rate and clues.rate_step is not None and -_NEAR <= step - clues.rate_step <= _SLOW:
-        others = [item for item in found if item.kind is Kind.SCHEDULE and item.section != "recorded"]
+        others = [item for item in differences if item.kind is Kind.SCHEDULE and item.section != "recorded"]
         return Cause(Kind.SCHEDULE, [*rate, *others])
     again = [f"{letter} was started again at step {at}" for letter, at in clues.restarts if abs(at - step) <= _NEAR]
     if apart.shared is not None and apart.shared < _OTHER_BATCHES:
         return Cause(Kind.DATA, note="; ".join([*again, _batches(apart)]))
     if again:
         return Cause(None, note="; ".join(again))
-    return _first(found, (Kind.SCHEDULE, Kind.OPTIMIZER, Kind.LENGTH)) or Cause(None)
+    return _first(differences, (Kind.SCHEDULE, Kind.OPTIMIZER, Kind.LENGTH)) or Cause(None)
 
 
 def _batches(apart: Divergence) -> str:
@@ -131,9 +137,9 @@ def _batches(apart: Divergence) -> str:
     return ""
 
 
-def _first(found: Iterable[Difference], kinds: Sequence[Kind]) -> Cause | None:
+def _first(differences: Iterable[Difference], kinds: Sequence[Kind]) -> Cause | None:
     """Return the first of ``kinds`` of which something differs, with all of it."""
-    items = [item for item in found if item.group in {"effective values", "recorded", "configuration"}]
+    items = [item for item in differences if item.group in {"effective values", "recorded", "configuration"}]
     for kind in kinds:
         likely = [item for item in items if item.kind is kind and _can_act(item)]
         if likely:

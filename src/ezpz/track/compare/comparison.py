@@ -1,4 +1,4 @@
-"""Runs compared: each with the first, the others being the measure of what is noise."""
+"""Compare several runs with the first; reruns among them say what is noise."""
 
 from __future__ import annotations
 
@@ -81,34 +81,34 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
     if not 2 <= len(runs) <= len(ascii_uppercase):
         raise UsageError(f"cannot compare {len(runs)} runs (from the command line); expected 2 to 26 run folders.")
     seen = [_Seen(run, ascii_uppercase[number], series_by_name(run)) for number, run in enumerate(runs)]
-    choose_metric([each.series for each in seen], metric)  # a name that nobody has is told at once
+    choose_metric([each.series for each in seen], metric)  # a name that no run has is an error at once
     return [_compare(seen[0], other, [each for each in seen[1:] if each is not other], metric) for other in seen[1:]]
 
 
-def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], wish: str | None) -> Comparison:
+def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], metric_name: str | None) -> Comparison:
     letters = (first.letter, second.letter)
-    found = differences(first.run.facts, second.run.facts, letters)
+    items = differences(first.run.facts, second.run.facts, letters)
     rate, rate_step = rate_difference(first.series, second.series)
     if rate is not None:
-        place = next((number for number, item in enumerate(found) if item.group != "effective values"), len(found))
-        found.insert(place, rate)
+        place = next((number for number, item in enumerate(items) if item.group != "effective values"), len(items))
+        items.insert(place, rate)
     speed = compare_throughput(first.series, second.series, (first.run.table, second.run.table))
-    metric = choose_metric([first.series, second.series], wish)
+    metric = choose_metric([first.series, second.series], metric_name)
     if metric is None:
-        return Comparison(letters, Verdict(_no_metric(first, second, wish), 2), "", found, None, None, speed)
+        return Comparison(letters, Verdict(_no_metric(first, second, metric_name), 2), "", items, None, None, speed)
     both = pair(first.series[metric], second.series[metric])
     if not len(both.steps):
         text = f"not comparable: no step of {metric} in common ({_range(first, metric)}, {_range(second, metric)})"
-        return Comparison(letters, Verdict(text, 2), metric, found, None, None, speed)
+        return Comparison(letters, Verdict(text, 2), metric, items, None, None, speed)
     half = is_half(first.run.facts) or is_half(second.run.facts)
     allowed = tolerance(both, *_nulls(first, others, metric), half=half)
     apart = measure(both, allowed)
     clues = Clues(rate_step, _restarts(first, second), _is_random(first, second), allowed.step)
-    verdict = judge(found, apart, clues, letters)
+    verdict = judge(items, apart, clues, letters)
     reason = why_not(first.run.facts, second.run.facts, letters)
     if reason:
         verdict = Verdict(f"not comparable: {reason}", 2)
-    return Comparison(letters, verdict, metric, found, apart, allowed, speed)
+    return Comparison(letters, verdict, metric, items, apart, allowed, speed)
 
 
 def _nulls(first: _Seen, others: Sequence[_Seen], metric: str) -> tuple[list[Pair], list[Pair]]:
@@ -119,9 +119,9 @@ def _nulls(first: _Seen, others: Sequence[_Seen], metric: str) -> tuple[list[Pai
         if metric not in other.series:
             continue
         both = pair(first.series[metric], other.series[metric])
-        found = differences(first.run.facts, other.run.facts)
-        decisive = [item for item in found if item.group not in _NO_SETTING]
-        is_seed = any(item.kind is Kind.SEED or item.key == "model.checksum" for item in found)
+        items = differences(first.run.facts, other.run.facts)
+        decisive = [item for item in items if item.group not in _NO_SETTING]
+        is_seed = any(item.kind is Kind.SEED or item.key == "model.checksum" for item in items)
         if not both.finite.any() or any(item.kind is not Kind.SEED for item in decisive):
             continue
         (seeds if is_seed else reruns).append(both)
@@ -137,10 +137,10 @@ def _is_random(first: _Seen, second: _Seen) -> bool:
     return bool(layers[0]) and layers[0] == layers[1]
 
 
-def _no_metric(first: _Seen, second: _Seen, wish: str | None) -> str:
+def _no_metric(first: _Seen, second: _Seen, metric_name: str | None) -> str:
     common = [name for name in first.series if name in second.series]
-    told = f"both have {', '.join(common[:8])}: choose one with --metric" if common else "they have none in common"
-    return f"not comparable: {wish or 'a loss'} is not in both runs; {told}"
+    choice = f"both have {', '.join(common[:8])}: choose one with --metric" if common else "they have none in common"
+    return f"not comparable: {metric_name or 'a loss'} is not in both runs; {choice}"
 
 
 def _range(seen: _Seen, metric: str) -> str:

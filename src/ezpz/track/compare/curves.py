@@ -1,4 +1,4 @@
-"""One metric of two runs, paired by step."""
+"""Pair one metric of two runs by step."""
 
 from __future__ import annotations
 
@@ -108,27 +108,27 @@ def series_by_name(run: Run) -> dict[str, Series]:
     """Return what can be drawn of a run, each step once: of rows with one step the last counts."""
     import numpy as np
 
-    found = {}
+    series = {}
     for item in numeric_series(run.table):
         last = np.flatnonzero(np.diff(item.steps, append=np.inf) > 0)
-        found[item.name] = Series(item.name, item.steps[last], item.values[last])
-    return found
+        series[item.name] = item._replace(steps=item.steps[last], values=item.values[last])
+    return series
 
 
-def choose_metric(all_series: Sequence[dict[str, Series]], wish: str | None) -> str | None:
-    """Return the metric to compare: ``wish``, else the loss that all runs have; None where they have none.
+def choose_metric(all_series: Sequence[dict[str, Series]], wanted: str | None) -> str | None:
+    """Return the metric to compare: ``wanted``, else the loss that all runs have; None where they have none.
 
     Raises:
         UsageError: No run has a metric of that name.
     """
     names = [name for name in all_series[0] if all(name in other for other in all_series[1:])]
-    if wish is not None:
+    if wanted is not None:
         known = sorted({name for each in all_series for name in each})
-        if wish not in known:
+        if wanted not in known:
             raise UsageError(
-                f"no metric {wish!r} (from --metric) in any of the runs; expected one of {', '.join(known[:20]) or 'some'}."
+                f"no metric {wanted!r} (from --metric) in any of the runs; expected one of {', '.join(known[:20]) or 'some'}."
             )
-        return wish if wish in names else None
+        return wanted if wanted in names else None
     return main_loss(names)
 
 

@@ -1,4 +1,4 @@
-"""What two runs have set differently, in the order in which it is likely to change numbers."""
+"""List the settings that differ between two runs, the likeliest to change numbers first."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=\.)\d+$")
 
 @dataclass(frozen=True)
 class Line:
-    """One line: a key, in which ``*`` stands for the numbers of layers, and the differences that it is told for."""
+    """One line: a key, in which ``*`` replaces the numbers of layers, and the differences that it shows."""
 
     key: str
     members: tuple[Difference, ...]
 
 
-def folded(found: Sequence[Difference]) -> list[Line]:
+def folded(items: Sequence[Difference]) -> list[Line]:
     """Put differences of one kind in many layers, ``blocks.0`` to ``blocks.23``, on one line; the order stays."""
     places: dict[object, list[Difference]] = {}
-    for item in found:
+    for item in items:
         pattern = item.key if is_rate(item.key) else _NUMBER.sub("*", item.key)
         name = (item.section, pattern, item.change, json.dumps([item.a, item.b]))
         places.setdefault(name, []).append(item)
     return [
-        Line(items[0].key if len(items) == 1 else _NUMBER.sub("*", items[0].key), tuple(items))
-        for items in places.values()
+        Line(members[0].key if len(members) == 1 else _NUMBER.sub("*", members[0].key), tuple(members))
+        for members in places.values()
     ]
 
 
@@ -112,7 +112,7 @@ class Difference:
         a: Value in the first run, None where it has none.
         b: Value in the second.
         group: Heading under which it is shown.
-        kind: What the setting stands for.
+        kind: The setting's kind.
         material: Whether it makes the runs different even where their curves agree.
     """
 
@@ -141,7 +141,7 @@ def differences(
     """
     ours, theirs = settings_of(first), settings_of(second)
     read = _read_of(first) & _read_of(second)
-    found: list[tuple[tuple[int, int, list[tuple[int, str]]], Difference]] = []
+    ordered: list[tuple[tuple[int, int, list[tuple[int, str]]], Difference]] = []
     for place in {**ours, **theirs}:
         one, two = ours.get(place), theirs.get(place)
         setting = one or two
@@ -155,8 +155,8 @@ def differences(
         values = (one.value if one else None, two.value if two else None)
         material = _is_material(place, setting, values, read)
         item = Difference(*place, change, *values, setting.group, setting.kind, material)
-        found.append(((*setting.order(), _natural(place[1])), item))
-    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
+        ordered.append(((*setting.order(), _natural(place[1])), item))
+    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -175,7 +175,7 @@ def _object_of(name: str) -> str:
 
 
 def _is_unseen(place: tuple[str, str], one_sided: bool, read: set[str]) -> bool:
-    """Tell whether a setting is in one run only because nobody looked in the other, or says nothing there."""
+    """Tell whether a setting is in one run only because the other was not looked at, or says nothing there."""
     section, key = place
     if not one_sided:
         return False

@@ -1,4 +1,4 @@
-"""From which step on two curves differ: to the last bit, beyond rounding, and so that it matters.
+"""Find the step from which two curves differ: to the last bit, beyond rounding, and so that it matters.
 
 r is the log ratio of the two curves. Runs that differ only by rounding begin with a tiny r, which grows slowly; its mean
 over a window stays small. Signs say that they are not such runs, and the earliest counts:
@@ -128,7 +128,7 @@ def _steepness(level: Any, width: int) -> Any:
 
 
 def _parting(levels: tuple[Any, Any], means: Any, limits: Any, allowed: Tolerance) -> tuple[int | None, str]:
-    """Return the index at which the curves part and the sign that told it."""
+    """Return the index at which the curves part and the sign that showed it."""
     import numpy as np
 
     r = levels[1] - levels[0]
@@ -168,10 +168,10 @@ def _jump(size: Any, allowed: Tolerance) -> int | None:
         before[place] = np.percentile(size[:place], 90)
     for place in range(max(0, count - _AFTER + 1), count - _LEAST + 1):
         after[place] = np.median(size[place:])
-    found = np.flatnonzero((after > _FACTOR * before) & (after > allowed.step / 2))
-    if not found.size:
+    places = np.flatnonzero((after > _FACTOR * before) & (after > allowed.step / 2))
+    if not places.size:
         return None
-    start = int(found[0])  # up to half of the steps ahead may still be quiet
+    start = int(places[0])  # up to half of the steps ahead may still be quiet
     between = np.clip(np.sqrt(before[start] * after[start]), 2.0 * before[start], 3.0 * before[start])
     return start + int(np.flatnonzero(size[start:] > between)[0])
 

@@ -1,4 +1,4 @@
-"""What kind of setting a name stands for, told by the words in it: ``attn_pdrop`` is a dropout, ``lr-decay-iters`` a schedule.
+"""Classify settings by the words of their names: ``attn_pdrop`` is a dropout, ``lr-decay-iters`` a schedule.
 
 Trainers name the same thing in many ways. So a name is split into words (``hiddenDropout``, ``hidden-dropout`` and
 ``hidden_dropout`` are two each), and the first rule that fits decides.
@@ -76,7 +76,7 @@ _PARALLEL = {
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind of the setting that ``name`` (dotted) stands for."""
+    """Return the kind of the setting of a dotted name."""
     words = words_of(name)
     have = set(words)
     text = "_".join(words)

@@ -1,4 +1,4 @@
-"""How far apart the curves of two equal runs may be: from reruns where some were given, else by rule.
+"""Set the tolerance for curves of two equal runs: from reruns where some were given, else by rule.
 
 Tolerances are of the log ratio, so 1e-3 is one part in a thousand. They come from measurements on small networks
 (docs/compare.md): weights rounded by 4e-3 give at most 6e-4 over the first 10 steps; in means over 50 steps they reach
@@ -23,7 +23,7 @@ _HALF = 2e-3  # of a mean, where weights are rounded to 8 bits at every step
 _SMALLEST = 1e-4  # whatever a few reruns say
 _SD = 4.0
 _LONGEST_WINDOW = 50
-_ENOUGH = 20  # values from which on it can be told that they were rounded
+_ENOUGH = 20  # values from which on it can be seen that they were rounded
 _MANTISSAS = (8, 11)  # bits of bfloat16 and float16, the leading one included
 
 
@@ -86,15 +86,15 @@ def tolerance(pair: Pair, reruns: Sequence[Pair], seeds: Sequence[Pair], *, half
     """
     import numpy as np
 
-    found = default_tolerance(pair, half=half)
-    step, mean, material, source = found.step, found.mean, found.material, found.source
-    told = [each for each in reruns if each.ratio.any()]
-    if reruns and not told:
+    default = default_tolerance(pair, half=half)
+    step, mean, material, source = default.step, default.mean, default.material, default.source
+    differing = [each for each in reruns if each.ratio.any()]
+    if reruns and not differing:
         source += "; the reruns are identical"  # which says nothing about another kernel's rounding
-    if told:
-        step = max(_SMALLEST, _SD * _size(np.concatenate([each.ratio for each in told])))
-        mean = max(_SMALLEST, _SD * _size(np.concatenate([_means(each) for each in told])))
-        source = f"{len(told)} rerun{'s' * (len(told) > 1)}"
+    if differing:
+        step = max(_SMALLEST, _SD * _size(np.concatenate([each.ratio for each in differing])))
+        mean = max(_SMALLEST, _SD * _size(np.concatenate([_means(each) for each in differing])))
+        source = f"{len(differing)} rerun{'s' * (len(differing) > 1)}"
     if seeds:
         material = max(material, _SD * _size(np.concatenate([_means(each) for each in seeds])))
         source += f"; {len(seeds)} other seed{'s' * (len(seeds) > 1)}"

@@ -1,4 +1,4 @@
-"""A run's settings: what ``run.json`` knows of it, flat, each under a dotted name, with its group and its kind.
+"""Flatten what ``run.json`` knows of a run to settings, each with a dotted name, a group and a kind.
 
 {"effective": {"dropout.h.0": 0.1}, "config": {"model": {"width": 64}}, "environment": {"modules": ["gcc/13"]}}
 ->  dropout.h.0 = 0.1 (effective values)    model.width = 64 (configuration)    modules = [...] (modules)
@@ -43,16 +43,18 @@ def why_not(first: dict[str, Any], second: dict[str, Any], letters: tuple[str, s
     ours, theirs = _numbers(first), _numbers(second)
     length = _pick(ours, _LENGTH), _pick(theirs, _LENGTH)
     if _differ(length):
-        return f"sequence length {_told(length, letters)}: the tokens of a step differ"
+        return f"sequence length {_in_each(length, letters)}: the tokens of a step differ"
     total = _pick(ours, _TOTAL), _pick(theirs, _TOTAL)
     if all(total):
-        return f"global batch size {_told(total, letters)}: the samples of a step differ" if _differ(total) else ""
+        return f"global batch size {_in_each(total, letters)}: the samples of a step differ" if _differ(total) else ""
     parts = _parts(ours, theirs)
     sizes = [prod(each) for each in zip(*parts.values(), strict=True)] if parts else [1, 1]
     if sizes[0] == sizes[1]:
         return ""
-    told = ", ".join(f"{name} {_told(values, letters)}" for name, values in parts.items() if values[0] != values[1])
-    return f"{told}: the samples of a step differ"
+    reasons = ", ".join(
+        f"{name} {_in_each(values, letters)}" for name, values in parts.items() if values[0] != values[1]
+    )
+    return f"{reasons}: the samples of a step differ"
 
 
 def _parts(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -92,7 +94,7 @@ def _differ(values: tuple[int | None, int | None]) -> bool:
     return None not in values and values[0] != values[1]
 
 
-def _told(values: tuple[int | None, int | None], letters: tuple[str, str]) -> str:
+def _in_each(values: tuple[int | None, int | None], letters: tuple[str, str]) -> str:
     return f"{values[0]} in {letters[0]} and {values[1]} in {letters[1]}"
 
 
@@ -146,7 +148,7 @@ class Setting:
 
     Attributes:
         group: One of `GROUPS`.
-        kind: What it stands for.
+        kind: Its kind.
         value: As JSON has it; dicts were taken apart.
     """
 
@@ -162,9 +164,11 @@ class Setting:
 
 def is_half(facts: dict[str, Any]) -> bool:
     """Tell whether a run says that it computes in half precision or less."""
-    found = {name: each for (_, name), each in settings_of(facts).items() if each.kind is Kind.DTYPE}
-    told = (f"{name}={each.value}".lower() for name, each in found.items() if each.value not in (None, False, 0, "no"))
-    return any(word in text for text in told for word in _HALVES)
+    dtypes = {name: each for (_, name), each in settings_of(facts).items() if each.kind is Kind.DTYPE}
+    texts = (
+        f"{name}={each.value}".lower() for name, each in dtypes.items() if each.value not in (None, False, 0, "no")
+    )
+    return any(word in text for text in texts for word in _HALVES)
 
 
 def is_rate(name: str) -> bool:
@@ -174,27 +178,27 @@ def is_rate(name: str) -> bool:
 
 def settings_of(facts: dict[str, Any]) -> dict[tuple[str, str], Setting]:
     """Return the settings of a run by (section, dotted name); what only says where and when is in "never decides"."""
-    found = {}
+    settings = {}
     for name, value in flatten(facts.get("effective") or {}):
-        found["effective", name] = _setting("effective values", _effective_kind(name), value)
+        settings["effective", name] = _setting("effective values", _effective_kind(name), value)
     for name, value in flatten(facts.get("config") or {}):
         kind = kind_of(name)
         is_path = isinstance(value, str) and value.startswith(("/", "~", "./")) and kind is Kind.OTHER
-        found["config", name] = _setting("configuration", Kind.NEVER if is_path else kind, value)
+        settings["config", name] = _setting("configuration", Kind.NEVER if is_path else kind, value)
     world = (facts.get("ranks") or {}).get("world_size")
     if world is not None:
-        found["ranks", "world_size"] = Setting("configuration", Kind.WORLD, world)
+        settings["ranks", "world_size"] = Setting("configuration", Kind.WORLD, world)
     for name, value in flatten(facts.get("environment") or {}):
         group = _environment_group(name)
         is_place = group == "environment variables" and kind_of(name) is Kind.NEVER
-        found["environment", name] = Setting("never decides" if is_place else group, Kind.OTHER, value)
+        settings["environment", name] = Setting("never decides" if is_place else group, Kind.OTHER, value)
     versions = {**(facts.get("versions") or {}), **({"python": facts["python"]} if facts.get("python") else {})}
     for name, value in flatten(versions):
-        found["versions", name] = Setting("versions", Kind.OTHER, value)
+        settings["versions", name] = Setting("versions", Kind.OTHER, value)
     for name in _WHERE:
         if facts.get(name):
-            found["run", name] = Setting("never decides", Kind.NEVER, facts[name])
-    return found
+            settings["run", name] = Setting("never decides", Kind.NEVER, facts[name])
+    return settings
 
 
 def _setting(group: str, kind: Kind, value: object) -> Setting:
@@ -202,7 +206,7 @@ def _setting(group: str, kind: Kind, value: object) -> Setting:
 
 
 def _effective_kind(name: str) -> Kind:
-    """Return the kind of an effective value: what was read is told by the beginning of its name."""
+    """Return the kind of an effective value: the beginning of its name says what was read."""
     exact = next((kind for start, kind in _READ if name == start or name.startswith(f"{start}.")), None)
     if exact is not None:
         return exact

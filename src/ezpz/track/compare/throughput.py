@@ -1,4 +1,4 @@
-"""How fast two runs are, as one ratio with its range."""
+"""Compare the speed of two runs: one ratio with its range."""
 
 from __future__ import annotations
 

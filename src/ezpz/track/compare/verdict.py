@@ -1,4 +1,4 @@
-"""One sentence and an exit code for two runs: 0 agree, 1 differ, 2 cannot be compared."""
+"""Judge two runs with one sentence and an exit code: 0 agree, 1 differ, 2 cannot be compared."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ class Verdict:
     step: int | None = None
 
 
-def judge(found: Sequence[Difference], apart: Divergence, clues: Clues, letters: tuple[str, str]) -> Verdict:
+def judge(differences: Sequence[Difference], apart: Divergence, clues: Clues, letters: tuple[str, str]) -> Verdict:
     """Return the verdict on two runs.
 
     Args:
-        found: What is set differently, the likeliest to change numbers first.
+        differences: What is set differently, the likeliest to change numbers first.
         apart: How the curves part.
         clues: What else is known.
         letters: How the runs are called.
     """
     gone = {letter: apart.missing[name] for letter, name in zip(letters, "ab", strict=True)}
     if len(set(gone.values())) > 1:
-        return _lost(gone, apart, find_cause(found, apart, clues) if apart.numerics is not None else Cause(None))
+        return _lost(gone, apart, find_cause(differences, apart, clues) if apart.numerics is not None else Cause(None))
     if apart.numerics is None and not apart.holes:
-        return _agree(found, apart)
+        return _agree(differences, apart)
     if apart.numerics is None:
         text = f"one of the two is not finite at {apart.holes} of {apart.points} steps; elsewhere same within numerics"
         return Verdict(text, 1, step=apart.first_different)
-    cause = find_cause(found, apart, clues)
+    cause = find_cause(differences, apart, clues)
     text = _differ(cause, apart, letters)
     notes = [cause.note] if cause.note and cause.note not in text else []
     return Verdict(text, 1, cause.likely, notes, _step(cause, apart))
 
 
 def _lost(gone: dict[str, int | None], apart: Divergence, cause: Cause) -> Verdict:
-    told = ", ".join(f"{letter} is NaN or infinite from step {at} on" for letter, at in gone.items() if at is not None)
+    text = ", ".join(f"{letter} is NaN or infinite from step {at} on" for letter, at in gone.items() if at is not None)
     step = min(at for at in gone.values() if at is not None)
     if apart.numerics is None or apart.numerics >= step:
-        return Verdict(told, 1, step=step)
-    return Verdict(f"{told}; the curves part at step {apart.numerics}", 1, cause.likely, step=apart.numerics)
+        return Verdict(text, 1, step=step)
+    return Verdict(f"{text}; the curves part at step {apart.numerics}", 1, cause.likely, step=apart.numerics)
 
 
-def _agree(found: Sequence[Difference], apart: Divergence) -> Verdict:
+def _agree(differences: Sequence[Difference], apart: Divergence) -> Verdict:
     is_exact = apart.first_different is None
     steps = f"{apart.points} step{'s' * (apart.points > 1)}"
     text = (
@@ -80,7 +80,7 @@ def _agree(found: Sequence[Difference], apart: Divergence) -> Verdict:
     )
     gone = apart.missing["a"]
     notes = [] if gone is None else [f"both are NaN or infinite from step {gone} on"]
-    material = [item for item in found if item.material]
+    material = [item for item in differences if item.material]
     if not material:
         return Verdict(text, 0, notes=notes)
     first = material[0].kind
@@ -124,14 +124,14 @@ def _quality(apart: Divergence, letters: tuple[str, str]) -> str:
 def _named(likely: Sequence[Difference]) -> str:
     """Return the settings that a sentence names: each once, though it was given, read and recorded."""
     lines = sorted(folded(likely), key=lambda line: line.key == "stochastic")  # the layers' names say more than a count
-    told: dict[tuple[str, str], str] = {}
+    names: dict[tuple[str, str], str] = {}
     for line in lines:
         change = change_of(line.members[0], _ROOM)
-        if line.key != "stochastic" or not told:
+        if line.key != "stochastic" or not names:
             when = line.key.partition(" ")[2]  # of what was recorded: "at step 300"
-            told.setdefault((_short(line.key), change), f"{_short(line.key)} {change} {when}".rstrip())
-    more = f", and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    return ", ".join(list(told.values())[:_NAMED]) + more
+            names.setdefault((_short(line.key), change), f"{_short(line.key)} {change} {when}".rstrip())
+    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(list(names.values())[:_NAMED]) + more
 
 
 def _short(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The configuration that is in effect, read from live objects."""
+"""Read the configuration that is in effect from live objects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which parts of a model throw dice: each is called alone, on ones, and everything is put back as it was.
+"""Find the parts of a model that draw random numbers: call each alone, on ones, and put everything back.
 
-A default of 0.1 that stands in no command line is found by looking at what modules do. A module counts as stochastic if
+A default of 0.1 that is in no command line is found by looking at what modules do. A module counts as stochastic if
 two calls in training mode differ, or differ from what it gives in evaluation mode.
 
 Training is not touched: what is called is a copy of the module that shares only its weights, in which no hook is left;
@@ -39,13 +39,13 @@ def probe(model: Any) -> list[str]:
         model: A ``torch.nn.Module``, also a wrapped one. Needs no other rank.
 
     Returns:
-        One line per kind, the most frequent first and those that were not called last. Behind the brackets stands what is special: ``in eval mode now``
-        where the model trains and this part does not, ``in eval mode too`` where evaluation throws dice as well,
+        One line per kind, the most frequent first and those that were not called last. Behind the brackets is what is
+        special: ``in eval mode now`` where the model trains and this part does not, ``in eval mode too`` where evaluation throws dice as well,
         ``not called`` where only a probability that the part holds speaks for it.
     """
     import torch
 
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     candidates = [module for module in model.modules() if _is_candidate(module)]
     if not candidates:
         return []
@@ -55,8 +55,8 @@ def probe(model: Any) -> list[str]:
         for module in candidates:
             line = _verdict(module, dtype, device, trains=bool(model.training))
             if line:
-                found[line] += 1
-    ordered = sorted(found.most_common(), key=lambda pair: pair[0].endswith("not called"))  # what was seen comes first
+                counts[line] += 1
+    ordered = sorted(counts.most_common(), key=lambda pair: pair[0].endswith("not called"))  # what was seen comes first
     lines = [f"{number} x {line}" for line, number in ordered]
     return [*lines[:_MOST], f"{len(lines) - _MOST} more kinds"] if len(lines) > _MOST else lines
 

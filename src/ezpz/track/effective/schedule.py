@@ -1,4 +1,4 @@
-"""The learning rates that a scheduler will give, found by stepping a stand-in: the live one is only read.
+"""Predict the learning rates of a scheduler by stepping a stand-in: the live one is only read.
 
 Schedulers of ``torch.optim.lr_scheduler``, and classes of others that leave their ``step`` alone. The stand-in is a copy
 of the scheduler's fields around a copy of the optimizer's groups without their tensors. It is stepped 1,000 times;
@@ -35,49 +35,49 @@ def describe_schedule(scheduler: Any) -> dict[str, object]:
     Returns:
         ``schedule.class``, its settings that are numbers, and ``schedule.lr``: the rate of the first group by step, from
         the present step on; ``schedule.groups.1.lr`` where another group's differs. ``schedule.note`` says why the rates
-        are not told.
+        are missing.
     """
-    told: dict[str, object] = {}
+    facts: dict[str, object] = {}
     inner = getattr(scheduler, "scheduler", None)
     if hasattr(inner, "step"):
-        told["schedule.wrappers"] = [type(scheduler).__name__]
+        facts["schedule.wrappers"] = [type(scheduler).__name__]
         scheduler = inner
-    told["schedule.class"] = type(scheduler).__name__
-    told.update(_settings("schedule", scheduler))
+    facts["schedule.class"] = type(scheduler).__name__
+    facts.update(_settings("schedule", scheduler))
     for index, part in enumerate(getattr(scheduler, "_schedulers", ())):
-        told[f"schedule.{index}.class"] = type(part).__name__
-        told.update(_settings(f"schedule.{index}", part))
+        facts[f"schedule.{index}.class"] = type(part).__name__
+        facts.update(_settings(f"schedule.{index}", part))
     refusal = _refusal(scheduler)
     if refusal:
-        return {**told, "schedule.note": refusal}
+        return {**facts, "schedule.note": refusal}
     try:
         rates = _rates(scheduler)
-    except Exception as error:  # noqa: BLE001  # a user's own get_lr may raise anything, and training must go on
-        return {**told, "schedule.note": f"its rates cannot be told ahead: {error!r}"}
+    except Exception as error:  # noqa: BLE001  # a user's own get_lr may raise anything, and training must continue
+        return {**facts, "schedule.note": f"its rates cannot be predicted: {error!r}"}
     for group in range(len(next(iter(rates.values())))):
         name = "schedule.lr" if group == 0 else f"schedule.groups.{group}.lr"
         by_step = {str(step): values[group] for step, values in sorted(rates.items())}
-        if group == 0 or by_step != told["schedule.lr"]:
-            told[name] = by_step
-    return told
+        if group == 0 or by_step != facts["schedule.lr"]:
+            facts[name] = by_step
+    return facts
 
 
 def _settings(name: str, scheduler: Any) -> dict[str, object]:
-    told: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for key, value in getattr(scheduler, "__dict__", {}).items():
         if key.startswith("_") or key in _OWN_NUMBERS:
             continue
         if type(value) in {int, float, str, bool}:
-            told[f"{name}.{key}"] = value
+            settings[f"{name}.{key}"] = value
         elif key == "milestones":
-            told[f"{name}.{key}"] = sorted(value)[:8]
+            settings[f"{name}.{key}"] = sorted(value)[:8]
     if _position(scheduler) > 0:
-        told[f"{name}.step"] = _position(scheduler)
-    return told
+        settings[f"{name}.step"] = _position(scheduler)
+    return settings
 
 
 def _position(scheduler: Any) -> int:
-    """Return the step that a scheduler stands at; ChainedScheduler counts none itself."""
+    """Return the step that a scheduler is at; ChainedScheduler counts none itself."""
     parts = getattr(scheduler, "_schedulers", None)
     position: int = getattr(scheduler, "last_epoch", None) or (_position(parts[0]) if parts else 0)
     return position
@@ -89,7 +89,7 @@ def _refusal(scheduler: Any) -> str:
         return "its rates depend on a metric"
     home = next((kind for kind in type(scheduler).__mro__ if "step" in vars(kind)), None)
     if home is None or home.__module__ != "torch.optim.lr_scheduler":
-        return "its rates cannot be told ahead: its step() is not torch's, and might do more than count"
+        return "its rates cannot be predicted: its step() is not torch's, and might do more than count"
     return next(filter(None, (_refusal(part) for part in getattr(scheduler, "_schedulers", ()))), "")
 
 
@@ -132,7 +132,7 @@ def _landmarks(scheduler: Any) -> set[int]:
     milestones: list[int] = sorted(getattr(scheduler, "milestones", None) or getattr(scheduler, "_milestones", []))[:8]
     steps |= set(milestones)
     if milestones and hasattr(scheduler, "_schedulers"):
-        steps |= {milestones[-1] + step for step in _landmarks(scheduler._schedulers[-1])}  # noqa: SLF001  # told nowhere else
+        steps |= {milestones[-1] + step for step in _landmarks(scheduler._schedulers[-1])}  # noqa: SLF001  # found nowhere else
     return steps
 
 

@@ -1,10 +1,10 @@
-"""Runs that other tools recorded, read back as if they were ours: `open_foreign`.
+"""Read runs that other tools recorded as if they were ours: `open_any`.
 
 One file per tool, each with the format that it reads; none of their libraries is needed.
 """
 
 from __future__ import annotations
 
-from ezpz.track.foreign.opening import ForeignRun, open_foreign
+from ezpz.track.foreign.opening import ForeignRun, open_any, open_foreign
 
-__all__ = ["ForeignRun", "open_foreign"]
+__all__ = ["ForeignRun", "open_any", "open_foreign"]

@@ -1,4 +1,4 @@
-"""Which tool left what lies at a path, and the run that comes of it."""
+"""Open the run at a path, whichever tool recorded it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ezpz.errors import UsageError
 from ezpz.track.foreign.plain_log import is_log, read_log
 from ezpz.track.foreign.tfevents import find_events, read_events
 from ezpz.track.foreign.wandb_offline import find_wandb, read_wandb
-from ezpz.track.run import Run
+from ezpz.track.run import Run, is_run, open_run
 from ezpz.track.table import Table, gather
 
 if TYPE_CHECKING:
     import os
 
-    from ezpz.track.foreign.found import Found
+    from ezpz.track.foreign.reading import Reading
     from ezpz.track.records import Row
 
-__all__ = ["ForeignRun", "open_foreign"]
+__all__ = ["ForeignRun", "open_any", "open_foreign"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
             subfolders' names come before their metrics', several files of one folder are attempts), one with one log.
 
     Returns:
-        The run, read as far as it can be; what is torn or broken is told in one warning.
+        The run, read as far as it can be; what is torn or broken is counted in one warning.
 
     Raises:
         UsageError: There is nothing, nothing known, or more than one run.
@@ -64,22 +64,22 @@ def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
     if not place.exists():
         raise UsageError(f"no run: {place} does not exist (from the command line); expected a run folder or file.")
     try:
-        found = _read(place)
+        reading = _read(place)
     except OSError as error:
         raise UsageError(
             f"cannot read {error.filename or place}: {error.strerror} (from the command line); expected a run."
         ) from error
-    if found is None:
+    if reading is None:
         raise UsageError(
             f"no run in {place} (from the command line): it has neither metrics.jsonl of ezpz, nor a run-*.wandb, nor "
             f"events.out.tfevents.*, nor lines such as 'step=3 loss=0.5'; expected one of these. Name the file itself."
         )
     folder = place if place.is_dir() else place.parent
-    facts = {"name": found.name, "source": found.source, **found.facts}
-    return ForeignRun(folder, facts, found.name, found.state, found.cause, tuple(found.rows))
+    facts = {"name": reading.name, "source": reading.source, **reading.facts}
+    return ForeignRun(folder, facts, reading.name, reading.state, reading.cause, tuple(reading.rows))
 
 
-def _read(place: Path) -> Found | None:
+def _read(place: Path) -> Reading | None:
     files = find_wandb(place)
     if files:
         return read_wandb(files)
@@ -95,3 +95,27 @@ def _read(place: Path) -> Found | None:
             f"{len(logs)} logs in {place} (from the command line): {names}; expected one run. Name one of them."
         )
     return read_log(logs[0]) if logs else None
+
+
+def open_any(path: str | os.PathLike[str]) -> Run:
+    """Open a run folder, or a run that wandb (offline), TensorBoard or a plain log has recorded.
+
+    Args:
+        path: A folder or a file.
+
+    Returns:
+        The run.
+
+    Raises:
+        UsageError: It is not there, or nothing that is known.
+    """
+    place = Path(path).expanduser().absolute()
+    folder = place.parent if place.name in {"metrics.jsonl", "run.json"} else place
+    if not place.exists() or is_run(folder):
+        return open_run(place)
+    try:
+        return open_foreign(place)
+    except UsageError:
+        if place.is_dir() and any(place.glob("*/**/metrics.jsonl")):
+            return open_run(place)  # which says what is missing, and names a run below it
+        raise

@@ -1,4 +1,4 @@
-"""Logs in which a line holds a step and what was measured at it, behind whatever prefix the program's logger writes.
+"""Read logs in which a line holds a step and its metrics, behind any prefix of the program's logger.
 
     [2024-07-17 07:43:01.573073][INFO][trainer:885] - step=10 loss=3.154310 dt=0.282833
     [2026-11-20 16:20:01.123][I][train:45] iter=3 train/loss=0.123456(±0.02)
@@ -6,7 +6,7 @@
     iter 250: loss 3.0412, time 151.20ms, mfu 5.41%
 
 A pair is a name, ``=``, ``:`` or (between commas) a blank, and a number, which a unit may follow. The step is ``step``,
-``global_step``, ``iter``, ``iteration``, ``it`` or ``epoch``, whichever stands first in this list; a line without one
+``global_step``, ``iter``, ``iteration``, ``it`` or ``epoch``, whichever is first in this list; a line without one
 holds no row. Escapes are taken out; of lines that begin with ``[rank=3]``, as those of `ezpz.log` do, only rank 0's count.
 """
 
@@ -17,7 +17,7 @@ from datetime import datetime
 from math import nan
 from typing import TYPE_CHECKING
 
-from ezpz.track.foreign.found import Found, make_row
+from ezpz.track.foreign.reading import Reading, make_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def is_log(path: Path) -> bool:
     return any(parse_line(line) for line in _lines(path, _LOOKED_AT))
 
 
-def read_log(path: Path) -> Found | None:
+def read_log(path: Path) -> Reading | None:
     """Read a log, or return None if no line of it holds a row.
 
     A step that is logged again for the same metric begins a further attempt, unless an epoch rose with it: then steps are
@@ -74,7 +74,7 @@ def read_log(path: Path) -> Found | None:
         epoch = values.get("epoch", epoch)
         newest.update(dict.fromkeys(values, raw + offset))
         rows.append(make_row(raw + offset, when, dict(values), attempt))
-    return Found("log", path.stem, rows) if rows else None
+    return Reading("log", path.stem, rows) if rows else None
 
 
 def parse_line(line: str) -> tuple[int, dict[str, float]] | None:
@@ -90,7 +90,7 @@ def parse_line(line: str) -> tuple[int, dict[str, float]] | None:
         text = match["number"]
         if match["name"].endswith(".py"):  # train.py:45
             continue
-        # A blank is a separator only where commas divide the pairs; else it stands between words of a sentence.
+        # A blank is a separator only where commas divide the pairs; else it is between words of a sentence.
         if line[match.end("name")] == " " and line[match.end("name") + 1] != "=" and "," not in line:
             continue
         pairs[match["name"]] = int(text) if text.lstrip("+-").isdigit() and len(text) < _DIGITS else float(text)

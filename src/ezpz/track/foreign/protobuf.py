@@ -1,4 +1,4 @@
-"""Just enough of the protobuf wire format to read and write the few messages of other tools, without their libraries.
+"""Read and write the few protobuf messages of other tools without their libraries.
 
 A message is a sequence of fields, each a varint ``number << 3 | type`` and then, by type: 0 a varint, 1 eight bytes, 2 a
 varint length and so many bytes, 5 four bytes (https://protobuf.dev/programming-guides/encoding/):
@@ -23,8 +23,8 @@ class Message(dict[int, "list[int | bytes]"]):
 
     def message(self, field: int) -> Message:
         """Return the last message that the field holds, or an empty one."""
-        found = self.messages(field)
-        return found[-1] if found else Message()
+        messages = self.messages(field)
+        return messages[-1] if messages else Message()
 
     def text(self, field: int) -> str:
         """Return the field's text, or an empty one."""
@@ -90,7 +90,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return the int64 that a varint stands for."""
+    """Return the int64 that a varint encodes."""
     return value - (1 << 64) if value >> 63 else value
 
 

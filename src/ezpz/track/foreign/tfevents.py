@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``, whoever wrote them.
+"""Read event files of TensorBoard, ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``, of any writer.
 
 A file is a sequence of framed records (`ezpz.track.foreign.tfevents`), each a protobuf message ``Event``. Scalars stand in
 it in one of two ways, by the age of the writer; the fields are listed in `ezpz.track.trackers.to_tensorboard`:
@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track.facts import redact_config
-from ezpz.track.foreign.found import Found, make_row
 from ezpz.track.foreign.protobuf import Message, number, parse, signed
+from ezpz.track.foreign.reading import Reading, make_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,22 +110,22 @@ def find_events(place: Path) -> list[Path]:
     )
 
 
-def read_events(place: Path, files: list[Path]) -> Found:
+def read_events(place: Path, files: list[Path]) -> Reading:
     """Read a run from its event files.
 
-    A file that goes on with metrics of an earlier one in the same folder, when that one had ended, is a further attempt.
+    A file that continues metrics of an earlier one in the same folder, when that one had ended, is a further attempt.
 
     Raises:
         OSError: A file cannot be read.
     """
     top = files[0].parent if len(files) == 1 else _common(files)
-    found = Found("tensorboard", place.name if place.is_dir() else top.name, [])
+    reading = Reading("tensorboard", place.name if place.is_dir() else top.name, [])
     table: dict[tuple[int, int], Row] = {}
     for folder in dict.fromkeys(file.parent for file in files):
         prefix = "" if folder == top else f"{folder.relative_to(top).as_posix()}/"
         attempt, ended, known = 1, float("-inf"), set[str]()
         for file in (file for file in files if file.parent == folder):
-            events = list(_events(file, found.facts))
+            events = list(_events(file, reading.facts))
             tags = {tag for _, _, values in events for tag in values}
             if known & tags and events[0][1] > ended:
                 attempt += 1
@@ -134,10 +134,10 @@ def read_events(place: Path, files: list[Path]) -> Found:
             for step, when, values in events:
                 row = table.setdefault((attempt, step), make_row(step, when, {}, attempt))
                 row["m"].update({prefix + tag: value for tag, value in values.items()})
-        _add_host(found.facts, folder, files)
+        _add_host(reading.facts, folder, files)
     rows = [table[key] for key in sorted(table, key=lambda key: key[0])]  # stable: rows stay in their order
-    found.rows = [row for row in rows if any(not isinstance(value, str) for value in row["m"].values())]
-    return found
+    reading.rows = [row for row in rows if any(not isinstance(value, str) for value in row["m"].values())]
+    return reading
 
 
 def _common(files: list[Path]) -> Path:
@@ -232,10 +232,10 @@ def _add_config(content: bytes, facts: dict[str, Any]) -> None:
     for pair in parse(content).message(3).messages(1):
         name, value = pair.text(1), pair.message(2)
         if 2 in value:
-            found: object = value.real(2)
-            found = int(found) if float(found).is_integer() and abs(found) < 2**53 else found  # type: ignore[arg-type,call-overload]  # it is a float
+            setting: object = value.real(2)
+            setting = int(setting) if float(setting).is_integer() and abs(setting) < 2**53 else setting  # type: ignore[arg-type,call-overload]  # it is a float
         elif 4 in value:
-            found = bool(value.integer(4))
+            setting = bool(value.integer(4))
         else:
-            found = value.text(3)
-        facts.setdefault("config", {})[name] = redact_config(found, name)
+            setting = value.text(3)
+        facts.setdefault("config", {})[name] = redact_config(setting, name)

@@ -1,4 +1,4 @@
-"""Runs that wandb kept offline: ``wandb/offline-run-<time>-<id>/run-<id>.wandb``.
+"""Read runs that wandb kept offline: ``wandb/offline-run-<time>-<id>/run-<id>.wandb``.
 
 The file is seven bytes of head and then a LevelDB log (https://github.com/google/leveldb/blob/main/doc/log_format.md) of
 protobuf messages ``Record`` (wandb/proto/wandb_internal.proto, which wandb ships as wandb_internal_pb2.py); its checksum
@@ -31,8 +31,8 @@ from ezpz.errors import UsageError
 from ezpz.log import get_logger
 from ezpz.redact import redact_argv
 from ezpz.track.facts import redact_config
-from ezpz.track.foreign.found import Found, make_row
 from ezpz.track.foreign.protobuf import Message, parse
+from ezpz.track.foreign.reading import Reading, make_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,31 +79,31 @@ def find_wandb(place: Path) -> list[Path]:
     return []
 
 
-def read_wandb(files: list[Path]) -> Found:
+def read_wandb(files: list[Path]) -> Reading:
     """Read a run from its files, of which each is an attempt.
 
     Raises:
         UsageError: A file does not begin as wandb's do.
         OSError: A file cannot be read.
     """
-    found = Found("wandb", files[0].stem.removeprefix("run-"), [])
+    reading = Reading("wandb", files[0].stem.removeprefix("run-"), [])
     for attempt, path in enumerate(files, 1):
         data = path.read_bytes()
         if data[:4] != b":W&B" or data[6:7] > b"\x00":
             raise UsageError(
                 f"cannot read {path} (from the command line): it begins with {data[:7]!r}; expected ':W&B' and version 0."
             )
-        found.state = "unknown"
+        reading.state = "unknown"
         broken = 0
         for raw in _records(data):
             try:
-                _take(parse(raw or b"\xff"), found, attempt)  # a record with a wrong checksum is no message either
+                _take(parse(raw or b"\xff"), reading, attempt)  # a record with a wrong checksum is no message either
             except (ValueError, RecursionError):  # the latter from JSON of absurd depth
                 broken += 1
         if broken:
             get_logger(__name__).warning(f"{path}: passed over {broken} broken record(s).")
-        _read_requirements(path.parent / "files" / "requirements.txt", found)
-    return found
+        _read_requirements(path.parent / "files" / "requirements.txt", reading)
+    return reading
 
 
 def _records(data: bytes) -> Iterator[bytes | None]:
@@ -135,20 +135,20 @@ def _records(data: bytes) -> Iterator[bytes | None]:
         place = end
 
 
-def _take(record: Message, found: Found, attempt: int) -> None:
-    facts = found.facts
+def _take(record: Message, reading: Reading, attempt: int) -> None:
+    facts = reading.facts
     for history in record.messages(2):
-        found.rows.append(_row(history, attempt))
+        reading.rows.append(_row(history, attempt))
     for config in record.messages(5):
         _add_config(config, facts)
     for run in record.messages(17):
-        found.name = run.text(8) or run.text(1) or found.name
+        reading.name = run.text(8) or run.text(1) or reading.name
         _add_config(run.message(4), facts)
         _add(facts, host=run.text(13), git_commit=run.message(21).text(2), started=_time(run.message(17)))
         _add(facts, wandb={key: text for key, field in (("id", 1), ("project", 3)) if (text := run.text(field))})
     for ending in record.messages(18):
         code = ending.integer(1)
-        found.state, found.cause = ("failed", f"exit code {code}") if code else ("finished", "")
+        reading.state, reading.cause = ("failed", f"exit code {code}") if code else ("finished", "")
     for header in record.messages(21):
         _add_version(facts, "wandb", header.message(1).text(1).partition("+")[0])
     for there in record.messages(26):
@@ -193,8 +193,8 @@ def _add_config(config: Message, facts: dict[str, Any]) -> None:
             facts.setdefault("config", {})[name] = redact_config(json.loads(item.text(16) or "null"), name)
 
 
-def _add(facts: dict[str, Any], **found: object) -> None:
-    facts.update({key: value for key, value in found.items() if value})
+def _add(facts: dict[str, Any], **facts_read: object) -> None:
+    facts.update({key: value for key, value in facts_read.items() if value})
 
 
 def _add_version(facts: dict[str, Any], name: str, version: str) -> None:
@@ -210,10 +210,10 @@ def _time(stamp: Message) -> str:
         return ""
 
 
-def _read_requirements(path: Path, found: Found) -> None:
+def _read_requirements(path: Path, reading: Reading) -> None:
     """Take versions from the ``name==version`` lines that wandb leaves beside the run."""
     if path.is_file():
         for line in path.read_text(errors="replace").splitlines():
             name, _, version = line.strip().partition("==")
             if name in _SHOWN:
-                _add_version(found.facts, name, version)
+                _add_version(reading.facts, name, version)

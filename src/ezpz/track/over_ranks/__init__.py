@@ -1,1 +1,1 @@
-"""Values of all ranks: how they reach rank 0 without a collective, and what is made of them there."""
+"""Gather values of all ranks at rank 0 without a collective, and summarize them there."""

@@ -1,4 +1,4 @@
-"""Values of all ranks, brought to rank 0 in the background: no collective, no wait and no order between ranks.
+"""Bring values of all ranks to rank 0 in the background: no collective, no wait and no order between ranks.
 
 The program's thread does no more than append to a list. A thread of each rank looks at it four times a second, cuts it into
 windows of steps and hands these to `ezpz.track.over_ranks.transport`; rank 0's makes one record of each window (`ezpz.track.over_ranks.window`). Ranks
@@ -42,20 +42,20 @@ class Across:
         name: str,
         folder: Path | None,
         record: Callable[[int, dict[str, Any]], None] | None,
-        found: Callable[[Path], None] | None = None,
+        on_folder: Callable[[Path], None] | None = None,
     ) -> None:
         """Start the thread; in a world of one there is nothing to do and none is started.
 
         Args:
             ranks: Who this process is.
             window: Steps in a record.
-            name: Name of the history, the same on all ranks; those of one name are told apart by their order.
+            name: Name of the history, the same on all ranks; those of one name are distinguished by their order.
             folder: The run folder, on rank 0.
             record: Takes the last step and the ``m`` of a record of kind ``ranks``; called by the thread, on rank 0.
-            found: Takes the run folder; called by the thread, once, on other ranks.
+            on_folder: Takes the run folder; called by the thread, once, on other ranks.
         """
         number = _made[name] = _made.get(name, 0) + 1
-        self._task = Task(ranks, window, f"ezpz/across/{name}/{number}", folder, record, found)
+        self._task = Task(ranks, window, f"ezpz/across/{name}/{number}", folder, record, on_folder)
         self._rows = self._task.rows
         self._pid = os.getpid()
         self._open = ranks.world_size > 1
@@ -111,9 +111,9 @@ class Across:
             while not task.stop and not worker.turn():
                 task.wake.wait(worker.pause())
                 task.wake.clear()
-        except Exception as error:  # noqa: BLE001  # torch, gloo or a callback may raise anything; training must go on
+        except Exception as error:  # noqa: BLE001  # torch, gloo or a callback may raise anything; training must continue
             get_logger(__name__).warning(
-                f"values of all ranks are no longer gathered: {type(error).__name__}: {error}; training goes on."
+                f"values of all ranks are no longer gathered: {type(error).__name__}: {error}; training continues."
             )
         self._open = False
         task.rows.clear()

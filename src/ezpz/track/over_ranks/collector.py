@@ -1,4 +1,4 @@
-"""Rank 0's side of what came from all ranks: slices are put together to windows, in the order of steps."""
+"""Put slices of all ranks together to windows, in the order of steps, on rank 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector"]
 
-_UNHEARD = 60.0  # seconds for which a window waits for ranks that have never said anything
+_UNHEARD = 60.0  # seconds for which a window waits for ranks that have never sent anything
 _MOST_VALUES = 1_000_000  # in windows that wait, beyond the two that ranks in step are in
 
 
@@ -76,15 +76,15 @@ class Collector:
         return not self.behind(step)
 
     def behind(self, step: int) -> list[int]:
-        """Return the ranks that go on and have not sent their rows up to this step."""
-        goes_on = (rank for rank in range(self._world) if rank not in self._ended)
-        return [rank for rank in goes_on if self._upto.get(rank, step) <= step]
+        """Return the ranks that have not ended and have not sent their rows up to this step."""
+        running = (rank for rank in range(self._world) if rank not in self._ended)
+        return [rank for rank in running if self._upto.get(rank, step) <= step]
 
     def records(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the records of windows that are complete, and forget these.
 
-        A window is complete when every rank that goes on has passed its end. One that was never heard of is waited for
-        60 s; nobody is waited for when more than two windows lie here with a million values.
+        A window is complete when every rank that has not ended has passed its end. One that was never heard of is waited for
+        60 s; no rank is waited for when more than two windows lie here with a million values.
 
         Args:
             rest: Yield the others too, with what there is.

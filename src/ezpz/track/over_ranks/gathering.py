@@ -1,4 +1,4 @@
-"""What the thread of each rank does, turn by turn: meet the others, cut rows into slices, move them, record windows."""
+"""Run each rank's gathering thread: meet the others, cut rows into slices, move them, record windows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Task:
         stop: Set when the thread shall end at once.
         patience: Seconds that rank 0 waits at most when it is finishing.
         wake: Ends the pause between two turns.
-        over: Set by the thread when nobody needs to wait for it any more.
+        over: Set by the thread when no one needs to wait for it any more.
     """
 
     ranks: Ranks
@@ -53,7 +53,7 @@ class Task:
     prefix: str
     folder: Path | None
     record: Callable[[int, dict[str, Any]], None] | None
-    found: Callable[[Path], None] | None
+    on_folder: Callable[[Path], None] | None
     rows: deque[tuple[int, Mapping[str, Value], float | None]] = field(default_factory=lambda: deque(maxlen=_MOST_ROWS))
     finishing: bool = False
     stop: bool = False
@@ -177,8 +177,8 @@ class Child(_Worker):
         if not self._store.check(["folder"]):
             return False
         folder = os.fsdecode(self._store.get("folder"))
-        if self._task.found is not None and folder:
-            self._task.found(Path(folder))
+        if self._task.on_folder is not None and folder:
+            self._task.on_folder(Path(folder))
         return True
 
 
@@ -240,18 +240,18 @@ class Root(_Worker):
         return True
 
     def _report(self, last: int) -> None:
-        logger, found = get_logger(__name__), self._collector
-        if found.gone:
+        logger, on_folder = get_logger(__name__), self._collector
+        if on_folder.gone:
             logger.warning(
-                f"{_named(found.gone)} ended without a word; records over all ranks lack what was not sent yet."
+                f"{_named(on_folder.gone)} ended without a word; records over all ranks lack what was not sent yet."
             )
-        missing = found.behind(last)
+        missing = on_folder.behind(last)
         if missing:
             logger.warning(
                 f"{_named(missing)} sent nothing up to step {last}; records over all ranks lack these values."
             )
-        if found.late:
-            logger.warning(f"{found.late} rows of steps that had passed are not in the records over all ranks.")
+        if on_folder.late:
+            logger.warning(f"{on_folder.late} rows of steps that had passed are not in the records over all ranks.")
 
 
 def _named(ranks: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""Values over all ranks as variables of the export.
+"""Turn values over all ranks into variables of the export.
 
     <key>_mean  _min  _max  _std    float64 (draw), NaN at steps that no window holds
     <key>_ranks                     float64 (rank_step, rank), each rank's own values; NaN where it recorded none
@@ -53,14 +53,14 @@ def rank_columns(windows: Sequence[Row], rows: Table, taken: Collection[str]) ->
         lines = {what: np.full(len(rows.steps), np.nan) for what in _STATISTICS}
         matrix = np.full((len(moments), world), np.nan)
         for window in windows:
-            found = window["m"]["keys"].get(key)
-            if found is None:
+            recorded = window["m"]["keys"].get(key)
+            if recorded is None:
                 continue
             at = [draws.get((window["a"], step)) for step in window["m"]["steps"]]
             there = [index for index, draw in enumerate(at) if draw is not None]
             for what, line in lines.items():
-                line[[at[index] for index in there]] = _floats(found[what])[there]
-            block = np.array([_floats(values) for values in found["ranks"]])
+                line[[at[index] for index in there]] = _floats(recorded[what])[there]
+            block = np.array([_floats(values) for values in recorded["ranks"]])
             matrix[[moments[moment] for moment in _of(window)], : len(block)] = block.T
         columns += [
             Column(f"{name}_{what}", line, {"key": key, "over": "ranks", "statistic": what})

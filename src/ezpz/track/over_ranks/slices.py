@@ -1,4 +1,4 @@
-r"""A slice: what one rank recorded over some steps, cut out of its rows and packed into bytes.
+r"""Cut one rank's rows into slices of some steps, and pack them into bytes.
 
     {"r":3,"u":200,"e":0,"l":0,"n":100,"k":["loss","lr"],"s":["lr"],"w":1}\n
     int64[n] steps, float64[n] weights if "w", float64[n] for each key, uint8[n] for each key of "s": 1 where it was recorded
@@ -30,7 +30,7 @@ class Slice(NamedTuple):
     Attributes:
         rank: The rank.
         upto: It has no more rows of steps below this one.
-        end: 0 while the rank goes on, else `ENDED` or `GONE`.
+        end: 0 while the rank runs, else `ENDED` or `GONE`.
         late: Rows so far that were left out because their window had passed.
         steps: int64 array of shape (n,).
         weights: float64 array of shape (n,), NaN where none was given; None if none was.

@@ -1,9 +1,9 @@
-"""Messages of every rank to rank 0 in the background: point to point over gloo groups of our own, and never waiting.
+"""Send messages of every rank to rank 0 in the background: point to point over gloo groups of our own, without waiting.
 
 Ranks stand in groups of at most ``fan_out`` neighbours whose first rank is the parent of the others; the first ranks stand in
 groups again, up to rank 0. Each group is one gloo process group, made without `torch.distributed.new_group`: that is a
 collective, and its global count belongs to the program's own thread. It is made when all its ranks have announced themselves
-in the store, so that a rank that never comes costs nobody a wait.
+in the store, so that a rank that never comes keeps no rank waiting.
 
 Only the making of a group waits, some milliseconds, for ranks that have all come; for the rest see `ezpz.track.over_ranks.transport`.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # child to parent    two int64: length, 1 if it is the last; then as many bytes and a 1
 #
 # A wait in gloo cannot be given up: one that times out closes all connections of its group (unbound_buffer.cc of gloo), and one
-# that returns while Python ends aborts the process. So nobody waits: the memory of a posted receive is filled with what no
+# that returns while Python ends aborts the process. So no rank waits: the memory of a posted receive is filled with what no
 # sender sends, and looked at now and then. A child sends only when it was let, so that one message at most is on its way, and
 # the next leave says that it has come. What the other end has left raises RuntimeError when something new is begun.
 
@@ -98,10 +98,10 @@ class Child:
         self._heard = monotonic()
         self._sent: deque[Any] = deque(
             maxlen=8
-        )  # gloo forgets a message that nobody holds; three at most are on their way
-        self._say(_GO)
+        )  # gloo forgets a message without a reference; three at most are on their way
+        self._send_word(_GO)
 
-    def _say(self, word: int) -> None:
+    def _send_word(self, word: int) -> None:
         tensor = _pair(word, 0)
         self._sent.append((tensor, self._group.send([tensor], self._peer, _DOWN)))
 
@@ -109,7 +109,7 @@ class Child:
         """Have it send what it has, unless it was asked already."""
         if not self._asked:
             self._asked = True
-            self._say(_ASK)
+            self._send_word(_ASK)
 
     @property
     def receives(self) -> bool:
@@ -135,7 +135,7 @@ class Child:
             return []
         work.wait()
         self._body, self._asked, self._heard = None, False, monotonic()
-        self._say(_GO)  # to the last message too: it says that it has come
+        self._send_word(_GO)  # to the last message too: it says that it has come
         self.here = not self._last
         return list(parted(seen[:-1].tobytes()))
 
@@ -151,7 +151,7 @@ class Parent:
         self._looked = monotonic()
 
     def look(self, *, ending: bool) -> bool:
-        """Read what the parent has said; tell whether it asks for a message.
+        """Read what the parent has sent; tell whether it asks for a message.
 
         Raises:
             RuntimeError: The parent has ended, which is looked for more often when this rank is ending.
@@ -165,7 +165,7 @@ class Parent:
             self._looked = monotonic()
         elif monotonic() - self._looked > (_NO_LEAVE_AT_END if ending else _NO_LEAVE):
             self._looked = monotonic()
-            self._group.recv([_pair(0, 0)], 0, _NEVER)  # raises where the connection has ended; nobody sends this
+            self._group.recv([_pair(0, 0)], 0, _NEVER)  # raises where the connection has ended; no rank sends this
         return asks
 
     def send(self, data: bytes, *, last: bool) -> None:
@@ -194,14 +194,14 @@ class Group(NamedTuple):
 
 def groups_of(rank: int, size: int, fan_out: int = FAN_OUT) -> list[Group]:
     """Return the groups that a rank belongs to, from the leaves up; the last one holds its parent, except on rank 0."""
-    found, stride, level = [], 1, 0
+    groups, stride, level = [], 1, 0
     while stride < size and rank % stride == 0:
         first = rank - rank % (stride * fan_out)
         ranks = tuple(range(first, min(first + stride * fan_out, size), stride))
         if len(ranks) > 1:
-            found.append(Group(level, ranks))
+            groups.append(Group(level, ranks))
         stride, level = stride * fan_out, level + 1
-    return found
+    return groups
 
 
 def find_store(ranks: Ranks, prefix: str) -> Any:
@@ -209,7 +209,7 @@ def find_store(ranks: Ranks, prefix: str) -> Any:
 
     Args:
         ranks: Who this process is; a group that counts otherwise is not the one that is meant.
-        prefix: What stands before every key.
+        prefix: What every key begins with.
 
     Returns:
         A ``torch.distributed.Store``; None as long as there is no group. torch is not imported when the program has not.

@@ -1,11 +1,11 @@
-"""A window of steps over all ranks: its statistics, its records in the journal, and the way back.
+"""Compute statistics of a window of steps over all ranks, and write and read their records in the journal.
 
     {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],"std":[0.5,"NaN"],
      "argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
 
 Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64 around
 their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does not count,
-even if its value is NaN; where all weights are 0, none is used. NaN goes on into mean and standard deviation. The extremes are
+even if its value is NaN; where all weights are 0, none is used. NaN is carried into mean and standard deviation. The extremes are
 those of the numbers; they are NaN only where there is nothing else. ``argmin`` and ``argmax`` are the lowest rank that has it.
 Where no rank recorded a key, everything is null.
 """
@@ -71,16 +71,16 @@ def statistics(values: Any, mask: Any, weights: Any = None) -> dict[str, tuple[A
         centre = np.where(np.isfinite(centre), centre, 0.0)
         centre += (w * (scaled - centre)).sum(axis=0) / total
         std = np.sqrt((w * (scaled - centre) ** 2).sum(axis=0) / total)
-        found = {"mean": np.ldexp(centre, power), "std": np.ldexp(std, power)}
+        results = {"mean": np.ldexp(centre, power), "std": np.ldexp(std, power)}
     number = mask & ~np.isnan(values)
     for name, fill in (("min", np.inf), ("max", -np.inf)):
         filled = np.where(number, values, fill)
         best = filled.min(axis=0) if name == "min" else filled.max(axis=0)
-        # An infinity may equal what fills the gaps; where all are NaN, the first of them stands for all.
+        # An infinity may equal what fills the gaps; where all are NaN, the first of them represents all.
         holders = np.where(number.any(axis=0), number & (filled == best), mask)
-        at = found[f"arg{name}"] = holders.argmax(axis=0)
-        found[name] = np.take_along_axis(values, at[None], axis=0)[0]
-    return {name: (array, mask.any(axis=0)) for name, array in found.items()}
+        at = results[f"arg{name}"] = holders.argmax(axis=0)
+        results[name] = np.take_along_axis(values, at[None], axis=0)[0]
+    return {name: (array, mask.any(axis=0)) for name, array in results.items()}
 
 
 def _shares(mask: Any, weights: Any) -> Any:
@@ -122,12 +122,12 @@ def records(
     names = list(dict.fromkeys(key for piece in pieces for key in piece.columns))
     every = world <= most_ranks
     weights = _weights(places, world, len(steps))
-    found = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
+    built = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
     if not every:
-        for name, columns in zip(names, found, strict=True):
+        for name, columns in zip(names, built, strict=True):
             yield _record(world, steps, {name: columns}, None)
         return
-    keys = dict(zip(names, found, strict=True))
+    keys = dict(zip(names, built, strict=True))
     width = max(1, _MOST_NUMBERS // max(1, len(keys) * (world + 6)))
     for first in range(0, len(steps), width):
         yield _record(world, steps, keys, slice(first, first + width))
@@ -136,14 +136,14 @@ def records(
 def _record(world: int, steps: Any, keys: Mapping[str, Any], part: slice | None) -> dict[str, Any]:
     """Return one record: of some steps, or of all steps with one value per rank where ``part`` is None."""
     some = slice(None) if part is None else part
-    found = {
+    content = {
         name: {
             **{what: _json(array[some], there[some]) for what, (array, there) in statistic.items()},
             "ranks": [_json(array[some], there[some]) for array, there in ranks],
         }
         for name, (statistic, ranks) in keys.items()
     }
-    return {"world": world, "every": int(part is not None), "steps": steps[some].tolist(), "keys": found}
+    return {"world": world, "every": int(part is not None), "steps": steps[some].tolist(), "keys": content}
 
 
 def _key(

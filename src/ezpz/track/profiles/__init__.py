@@ -1,1 +1,1 @@
-"""Profiles: what is asked for, when it begins, and who makes it."""
+"""Profile a run: specifications, windows of steps, and recorders."""

@@ -1,4 +1,4 @@
-"""What to profile, read from one line: ``--profile=SPEC``, ``EZPZ_PROFILE=SPEC``, the content of a ``PROFILE_NOW`` file.
+"""Read what to profile from one line: ``--profile=SPEC``, ``EZPZ_PROFILE=SPEC``, the content of a ``PROFILE_NOW`` file.
 
     py                                  pyinstrument, the whole block, rank 0
     torch:steps=10-15,ranks=0           torch.profiler, steps 10 to 15 with both ends, counted from 0
@@ -7,7 +7,7 @@
     none                                nothing, whatever EZPZ_PROFILE says
     1 or true, 0 or false               what people type instead: py, none
 
-A word without ``=`` goes on with the list of the option before it, which is what makes ``ranks=0,8`` readable.
+A word without ``=`` continues the list of the option before it, which is what makes ``ranks=0,8`` readable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["KINDS", "Wish", "add_profile_option", "parse", "parse_late"]
+__all__ = ["KINDS", "Request", "add_profile_option", "parse", "parse_late"]
 
 KINDS = ("py", "torch", "mem")
 _DEFAULT_STEPS = {"py": (0, None), "torch": (10, 14), "mem": (0, None)}
@@ -37,14 +37,14 @@ _SWITCHES = {
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z", re.ASCII)
 
 
-class Wish(NamedTuple):
+class Request(NamedTuple):
     """One kind of profile: which steps (the last is None for all that follow), again every n (0: once), which ranks (None for all)."""
 
     kind: str
     first: int
     last: int | None
     ranks: tuple[tuple[int, int], ...] | None
-    is_default: bool  # nobody named the steps
+    is_default: bool  # the steps were not named
     every: int = 0
 
     def includes(self, rank: int) -> bool:
@@ -52,12 +52,12 @@ class Wish(NamedTuple):
         return self.ranks is None or any(low <= rank <= high for low, high in self.ranks)
 
 
-def parse(spec: str, source: str) -> tuple[Wish, ...]:
+def parse(spec: str, source: str) -> tuple[Request, ...]:
     """Read a specification.
 
     Args:
         spec: As at the top of this module; empty text and ``none`` ask for nothing.
-        source: Who said it, for the error.
+        source: Where it was given, for the error.
 
     Raises:
         UsageError: A kind, an option or a range is none, or a kind is asked for twice.
@@ -65,7 +65,7 @@ def parse(spec: str, source: str) -> tuple[Wish, ...]:
     return _parse(spec, source, _DEFAULT_STEPS)
 
 
-def parse_late(spec: str, source: str) -> tuple[Wish, ...]:
+def parse_late(spec: str, source: str) -> tuple[Request, ...]:
     """Read the content of a ``PROFILE_NOW`` file, whose steps count from the next one; an empty file is ``torch``.
 
     Raises:
@@ -98,13 +98,13 @@ def add_profile_option(parser: argparse.ArgumentParser) -> None:
 
 def _parse(
     spec: str, source: str, default_steps: dict[str, tuple[int, int]] | dict[str, tuple[int, int | None]]
-) -> tuple[Wish, ...]:
+) -> tuple[Request, ...]:
     spec = _SWITCHES.get(spec.strip().lower(), spec)
-    wishes: dict[str, Wish] = {}
+    requests: dict[str, Request] = {}
     for part in spec.split("+") if spec else ():
         kind, colon, options = part.strip().partition(":")
-        if kind not in KINDS or kind in wishes or (colon and not options):
-            what = "twice" if kind in wishes else "options that are empty" if kind in KINDS else "unknown"
+        if kind not in KINDS or kind in requests or (colon and not options):
+            what = "twice" if kind in requests else "options that are empty" if kind in KINDS else "unknown"
             raise UsageError(f"cannot profile {part!r}: {kind!r} is {what} (from {source}); {_EXPECTED}.")
         lists = _options(options, part, source)
         steps = [_range(word, part, source) for word in lists.get("steps", ())]
@@ -114,8 +114,8 @@ def _parse(
         ranks = lists.get("ranks", ["0"])
         chosen = None if ranks == ["all"] else tuple(_range(word, part, source) for word in ranks)
         every = _every(lists.get("every", []), first, last, part, source)
-        wishes[kind] = Wish(kind, first, last, chosen, is_default=not steps, every=every)
-    return tuple(wishes.values())
+        requests[kind] = Request(kind, first, last, chosen, is_default=not steps, every=every)
+    return tuple(requests.values())
 
 
 def _every(words: list[str], first: int, last: int | None, part: str, source: str) -> int:
@@ -142,15 +142,15 @@ def _options(text: str, part: str, source: str) -> dict[str, list[str]]:
         left, equals, right = word.strip().partition("=")
         name = left if equals else name
         if name not in {"steps", "ranks", "every"} or (equals and name in lists):
-            what = f"option {name!r} stands twice" if name in lists else f"{word!r} is no option"
+            what = f"option {name!r} is given twice" if name in lists else f"{word!r} is no option"
             raise UsageError(f"cannot profile {part!r}: {what} (from {source}); {_EXPECTED}.")
         lists.setdefault(name, []).append(right if equals else left)
     return lists
 
 
 def _range(word: str, part: str, source: str) -> tuple[int, int]:
-    found = _RANGE.match(word)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    match = _RANGE.match(word)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
         raise UsageError(
             f"cannot profile {part!r}: {word!r} is no range (from {source}); expected for example 10 or 10-15 counted "

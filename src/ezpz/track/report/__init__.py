@@ -1,4 +1,4 @@
-"""``report.html``: a run as one page that needs no network, and reads without scripts."""
+"""Write ``report.html``: a run as one page that needs no network, and reads without scripts."""
 
 from __future__ import annotations
 

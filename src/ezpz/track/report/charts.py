@@ -1,21 +1,23 @@
-"""The charts that share an axis of steps: lines, the band between the extremes of ranks, stacked shares."""
+"""Draw the charts of the report: lines, the band between extremes of ranks, shares of a step, start-up stages."""
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.report.lines import Line, bounds, deltas, line_of, rounded, widened
-from ezpz.track.report.markup import Chart, number
-from ezpz.track.report.svg import HALF, WIDE, axis_x, axis_y, dots, marks, path, place, plot
+from ezpz.track.names import PARTS, is_step_time, part_of_step
+from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
+from ezpz.track.report.markup import Chart, duration, number, shown
+from ezpz.track.report.svg import HALF, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot
 from ezpz.track.series import captions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ezpz.track.report.svg import Frame
+    from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["Axis", "area_chart", "line_chart"]
+__all__ = ["Axis", "area_chart", "breakdown", "line_chart", "startup_chart"]
 
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
 COLOURS = 8  # of the style sheet
@@ -66,7 +68,8 @@ def line_chart(
     several = len(series) > 1
     return Chart(
         title,
-        f"{title} over steps {axis.ends[0]:.0f} to {axis.ends[1]:.0f}: " + "; ".join(_told(item) for item in series),
+        f"{title} over steps {axis.ends[0]:.0f} to {axis.ends[1]:.0f}: "
+        + "; ".join(_describe(item) for item in series),
         svg,
         (frame.width, frame.height),
         {
@@ -78,8 +81,8 @@ def line_chart(
             "lines": [_data(line, colour) for line, colour in zip(lines, colours, strict=True)],
             **({"band": list(band)} if band else {}),
         },
-        [(item.name, colour) for item, colour in zip(series, colours, strict=True)] if several else [],
-        [f"{item.name}: {note}" if several else note for item in series for note in _notes(item)],
+        [(item.caption, colour) for item, colour in zip(series, colours, strict=True)] if several else [],
+        [f"{item.caption}: {note}" if several else note for item in series for note in _notes(item)],
         wide,
     )
 
@@ -91,13 +94,16 @@ def _notes(series: Series) -> list[str]:
         return captions(series)
 
 
-def _told(series: Series) -> str:
+def _describe(series: Series) -> str:
     import numpy as np
 
     finite = series.values[np.isfinite(series.values)]
     if not finite.size:
-        return f"{series.name} has no finite value"
-    return f"{series.name} from {number(finite[0])} to {number(finite[-1])}, lowest {number(finite.min())}, highest {number(finite.max())}"
+        return f"{series.caption} has no finite value"
+    return (
+        f"{series.caption} from {number(finite[0])} to {number(finite[-1])}, "
+        f"lowest {number(finite.min())}, highest {number(finite.max())}"
+    )
 
 
 def _colour(index: int, band: tuple[int, int] | None) -> str:
@@ -168,7 +174,7 @@ def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: 
         + marks(WIDE, axis.ends, axis.restarts)
     )
     means = np.mean(shares, axis=1)
-    told = [f"{name} {100 * mean:.0f} %" for name, mean in zip(names, means.tolist(), strict=True)]
+    texts = [f"{name} {100 * mean:.0f} %" for name, mean in zip(names, means.tolist(), strict=True)]
     data: dict[str, object] = {
         "kind": "shares",
         "title": title,
@@ -180,9 +186,9 @@ def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: 
             for name, row in zip(names, shares * 100, strict=True)
         ],
     }
-    legend = [(text, _part_colour(name)) for name, text in zip(names, told, strict=True)]
+    legend = [(text, _part_colour(name)) for name, text in zip(names, texts, strict=True)]
     return Chart(
-        title, f"{title}: {', '.join(told)}", svg, (WIDE.width, WIDE.height), data, legend[::-1], notes, wide=True
+        title, f"{title}: {', '.join(texts)}", svg, (WIDE.width, WIDE.height), data, legend[::-1], notes, wide=True
     )
 
 
@@ -190,3 +196,100 @@ def _part_colour(name: str) -> str:
     """Return the colour of a part of a step: the same in every run, whichever parts it records."""
     order = ("forward", "data", "optimizer", "comm", "backward")
     return f"s{order.index(name)}" if name in order else "rest"
+
+
+_STRETCHES = 120  # points of an area; shares are means over the steps between two of them
+
+
+def breakdown(series: Sequence[Series], axis: Axis) -> Chart | None:
+    """Return the stacked shares of a step's parts; None where no part was recorded.
+
+    What is left of the whole step (``dt``) beyond its parts is ``other``. Where no whole was recorded, or the parts
+    are longer than it, as when they overlap, the shares are those of the parts' sum.
+    """
+    import numpy as np
+
+    parts = {part: item for item in reversed(series) if (part := part_of_step(item.name)) in PARTS and len(item.steps)}
+    if not parts:
+        return None
+    total = next((item for item in series if is_step_time(item.name)), None)
+    if total is None and len(parts) == 1:
+        return None  # one part without a whole is all of itself
+    names = [part for part in PARTS if part in parts]
+    ends = (
+        float(min(parts[part].steps[0] for part in names)),
+        float(max(parts[part].steps[-1] for part in names)),
+    )
+    number = max(1, min(_STRETCHES, max(len(parts[part].steps) for part in names)))
+    means = {part: bucket_means(parts[part], number, ends) for part in names}
+    steps = means[names[0]][0]
+    seconds = np.nan_to_num(np.stack([means[part][1] for part in names]).clip(0.0))
+    summed = seconds.sum(axis=0)
+    whole = summed
+    if total is not None:
+        whole = np.fmax(np.nan_to_num(bucket_means(total, number, ends)[1]), summed)
+        seconds = np.concatenate([seconds, (whole - summed)[None]])
+        names.append("other")
+    there = (summed > 0) & np.isfinite(whole)
+    if not there.any():
+        return None
+    shares = seconds[:, there] / whole[there]
+    of = [f"{parts[part].name} is {part}" for part in names if part in parts and parts[part].name.lower() != part]
+    notes = [", ".join(of)] if of else []
+    notes += [f"other is the rest of {total.name}"] if total is not None else []
+    return area_chart("Where a step's time goes", names, steps[there], shares, axis, notes=notes)
+
+
+_ROW = 26  # pixels
+_LEFT = 200  # pixels for the stages' names
+_LONGEST = 26  # letters of a name that fit there
+_MOST = 40  # stages
+
+
+def startup_chart(run: Run) -> Chart | None:
+    """Return a bar for each stage, from the end of the one before to its own; None where no stage was recorded."""
+    stages = _stages(run.facts.get("timeline"))
+    if not stages:
+        return None
+    frame = Frame(1180, len(stages) * _ROW + 44, left=_LEFT, right=90, bottom=36)
+    last = max(stages[-1][1], 1e-9)
+    width, _ = frame.inside
+    bars, before = [], 0.0
+    for row, (name, seconds) in enumerate(stages):
+        x, end = place([before, seconds], (0.0, last), width).tolist()
+        top = frame.top + row * _ROW
+        took = duration(max(0.0, seconds - before))
+        label = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        bars.append(
+            f'<g><title>{shown(name)}: {took}</title><text x="{_LEFT - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>'
+            f'<rect class="bar" x="{_LEFT + x:.1f}" y="{top + 4}" width="{max(1.5, end - x):.1f}" height="{_ROW - 8}" rx="2"/>'
+            f'<text x="{_LEFT + end + 8:.1f}" y="{top + 17}">{took}</text></g>'
+        )
+        before = seconds
+    seconds_axis = axis_x(frame, (0.0, last), whole=False)
+    text = f"{duration(last)} from the start of the process to {stages[-1][0]}"
+    return Chart(
+        "Start-up",
+        f"Start-up stages: {text}",
+        "".join(bars) + seconds_axis,
+        (frame.width, frame.height),
+        {
+            "kind": "stages",
+            "title": "start-up",
+            "lines": [{"name": name, "y": [round(seconds, 4)]} for name, seconds in stages],
+        },
+        [],
+        [f"{text}; seconds since the process began"],
+        wide=True,
+    )
+
+
+def _stages(timeline: Any) -> list[tuple[str, float]]:
+    if not isinstance(timeline, dict):
+        return []
+    known = [
+        (str(stage), float(seconds))
+        for stage, seconds in timeline.items()
+        if isinstance(seconds, (int, float)) and isfinite(seconds) and seconds >= 0
+    ]
+    return sorted(known, key=lambda each: each[1])[:_MOST]

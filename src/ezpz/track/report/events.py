@@ -1,10 +1,10 @@
-"""What went wrong, started anew or was saved: NaN and infinities, attempts, checkpoints, and trouble with the records."""
+"""List the events of a run: NaN and infinities, attempts, checkpoints, and trouble with the records."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.report.tables import section, table, value_text
+from ezpz.track.report.tables import Part, table, value_text
 from ezpz.track.table import restarts
 
 if TYPE_CHECKING:
@@ -20,43 +20,43 @@ _MOST = 200  # events that are listed
 _PAUSES = {"dt_save": "a checkpoint was saved", "dt_eval": "the model was evaluated"}
 
 
-def events(run: Run, series: Sequence[Series]) -> str:
-    """Return the part of the page that lists what happened, in the order of steps; empty where nothing did."""
-    found = [
+def events(run: Run, series: Sequence[Series]) -> Part:
+    """Return the part of the page that lists what happened, in the order of steps."""
+    moments = [
         *_not_finite(series),
         *_pauses(series),
         *((float(step), "the run was started again") for step in restarts(run.rows)),
     ]
-    rows = [(f"step {step:,.0f}", what) for step, what in sorted(found)]
+    rows = [(f"step {step:,.0f}", what) for step, what in sorted(moments)]
     if len(rows) > _MOST:
         rows = [*rows[:_MOST], ("…", f"and {len(rows) - _MOST:,} more")]
     problems = run.facts.get("problems")
     rows += [("records", value_text(problem)) for problem in problems] if isinstance(problems, list) else []
     inside = table(rows) if rows else ""
-    return section("Events", inside + _attempts(run), name="events", count=len(rows) or None)
+    return Part("events", "Events", inside + _attempts(run), count=len(rows) or None)
 
 
 def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
     import numpy as np
 
-    found = []
+    moments = []
     for item in series:
         for what, mask in (("NaN", np.isnan(item.values)), ("infinite", np.isinf(item.values))):
             if mask.any():
                 number, last = int(mask.sum()), float(item.steps[mask][-1])
                 more = f", {number:,} times in all, last at step {last:,.0f}" if number > 1 else ""
-                found.append((float(item.steps[mask.argmax()]), f"{item.name} is {what} for the first time{more}"))
-    return found
+                moments.append((float(item.steps[mask.argmax()]), f"{item.name} is {what} for the first time{more}"))
+    return moments
 
 
 def _pauses(series: Sequence[Series]) -> list[tuple[float, str]]:
-    found = []
+    moments = []
     for item in series:
         if item.name in _PAUSES and len(item.values):
             steps, total = item.steps, float(item.values.sum())
             more = f", {len(steps):,} times in all, last at step {steps[-1]:,.0f}" if len(steps) > 1 else ""
-            found.append((float(steps[0]), f"{_PAUSES[item.name]} for the first time{more}, {total:.3g} s together"))
-    return found
+            moments.append((float(steps[0]), f"{_PAUSES[item.name]} for the first time{more}, {total:.3g} s together"))
+    return moments
 
 
 def _attempts(run: Run) -> str:
@@ -71,7 +71,7 @@ def _attempts(run: Run) -> str:
     return table(rows, ("attempt", "state", "cause", "started", "ended"))
 
 
-def last_values(run: Run, drawn: Sequence[Series]) -> str:
+def last_values(run: Run, drawn: Sequence[Series]) -> Part:
     """Return the part that shows what no chart does: texts, lists, histograms and counters, each by its last value."""
     charts = {item.name for item in drawn}
     rows = [
@@ -80,4 +80,4 @@ def last_values(run: Run, drawn: Sequence[Series]) -> str:
         if key not in charts
     ]
     inside = table(rows, ("metric", "last value", "at", "recorded")) if rows else ""
-    return section("Last values", inside, name="values", count=len(rows))
+    return Part("values", "Last values", inside, count=len(rows), is_linked=False)

@@ -1,16 +1,16 @@
-"""The top of the page: what ran, how it ended, and the numbers that people ask for first."""
+"""Build the top of the page: the run, how it ended, and cards with the numbers that people ask for first."""
 
 from __future__ import annotations
 
 import shlex
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.names import is_loss, is_validation, main_loss, unit
+from ezpz.track.names import group_names, is_loss, is_memory, is_validation, main_loss, unit
 from ezpz.track.report.markup import duration, number, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ezpz.track.run import Run
     from ezpz.track.series import Series
@@ -64,7 +64,7 @@ def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _until(run: Run) -> str:
-    """Return what is to be added to a duration whose end nobody wrote down."""
+    """Return what is to be added to a duration whose end was not recorded."""
     if run.facts.get("ended"):
         return ""
     return " so far" if run.state == "running" else " until the last row"
@@ -89,19 +89,22 @@ def _moment(text: Any) -> datetime | None:
         return None
 
 
-def cards(run: Run, series: Sequence[Series], groups: dict[str, list[str]]) -> str:
-    """Return the summary: a card for each of last and best loss, throughput, MFU, first step, and peak memory."""
+class Card(NamedTuple):
+    """A number of the summary: what it is, its value, and how it was taken; plain text."""
+
+    what: str
+    value: str
+    how: str
+
+
+def cards(run: Run, series: Sequence[Series]) -> str:
+    """Return the summary: the cards that `_CARDS` make, in their order."""
     known = {item.name: item for item in series}
-    told = [
-        *_loss_cards(known),
-        *_rate_cards([known[name] for name in groups["throughput"]]),
-        *_first_step(run),
-        *_memory_card([known[name] for name in groups["memory"]]),
-    ]
     boxes = "".join(
-        f'<div class="card"><span class="what">{shown(what)}</span><strong>{shown(value)}</strong>'
-        f'<span class="how">{shown(how)}</span></div>'
-        for what, value, how in told
+        f'<div class="card"><span class="what">{shown(card.what)}</span><strong>{shown(card.value)}</strong>'
+        f'<span class="how">{shown(card.how)}</span></div>'
+        for make in _CARDS
+        for card in make(run, known)
     )
     return f'<div class="cards">{boxes}</div>\n' if boxes else ""
 
@@ -113,50 +116,55 @@ def _finite(series: Series) -> tuple[Any, Any]:
     return series.steps[mask], series.values[mask]
 
 
-def _loss_cards(known: dict[str, Series]) -> Iterator[tuple[str, str, str]]:
+def _loss_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as all of `_CARDS`
+    """Yield the last and the best value of the run's loss and of its first validation loss."""
     validation = next((name for name in known if is_loss(name) and is_validation(name)), None)
     for name in dict.fromkeys((main_loss(known), validation)):
         if name is None or not len(known[name].values):
             continue
         item = known[name]
         steps, values = _finite(item)
-        yield f"last {item.name}", number(float(item.values[-1])), f"at step {item.steps[-1]:,.0f}"
+        yield Card(f"last {item.name}", number(float(item.values[-1])), f"at step {item.steps[-1]:,.0f}")
         if values.size:
             best = int(values.argmin())
-            yield f"best {item.name}", number(float(values[best])), f"at step {steps[best]:,.0f}"
+            yield Card(f"best {item.name}", number(float(values[best])), f"at step {steps[best]:,.0f}")
 
 
-def _rate_cards(rates: Sequence[Series]) -> Iterator[tuple[str, str, str]]:
+def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+    """Yield the median of the first throughput, of the whole job before those per device, and of the first MFU."""
     import numpy as np
 
-    seen = {"throughput": False, "mfu": False}
-    for item in sorted(rates, key=lambda item: "per" in item.name):  # of the whole job first, then per device
-        kind = "mfu" if unit(item.name) == "%" else "throughput"
+    seen: set[bool] = set()
+    rates = [known[name] for name in group_names(known)["throughput"]]
+    for item in sorted(rates, key=lambda item: "per" in item.name):
+        is_mfu = unit(item.name) == "%"
         _, values = _finite(item)
-        if seen[kind] or not values.size:
+        if is_mfu in seen or not values.size:
             continue
-        seen[kind] = True
+        seen.add(is_mfu)
         middle = float(np.median(values))
-        text = number(middle)
-        if kind == "mfu":
-            text = f"{100 * middle if values.max() <= 1.5 else middle:.1f} %"
-        yield ("MFU" if kind == "mfu" else item.name), text, "in the median"
+        share = 100 * middle if values.max() <= 1.5 else middle
+        yield Card("MFU" if is_mfu else item.name, f"{share:.1f} %" if is_mfu else number(middle), "in the median")
 
 
-def _first_step(run: Run) -> Iterator[tuple[str, str, str]]:
+def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+    """Yield the time to the first step, or to the first row where the start was not timed."""
     for stage, seconds in _dict(run.facts.get("timeline")).items():
         if "first" in stage and "step" in stage and isinstance(seconds, (int, float)) and seconds >= 0:
-            yield "time to first step", duration(float(seconds)), "from the start"
+            yield Card("time to first step", duration(float(seconds)), "from the start")
             return
     started = _moment(run.facts.get("started"))
-    # Only of the first attempt: rows of a later one stand after those of the first, whose start is told elsewhere.
+    # Only of the first attempt: rows of a later one follow those of the first, whose start is recorded elsewhere.
     if started is not None and run.rows.times and not run.facts.get("earlier"):
         seconds = run.rows.times[0] - started.timestamp()
-        yield "time to first row", duration(max(0.0, seconds)), "from the start"
+        yield Card("time to first row", duration(max(0.0, seconds)), "from the start")
 
 
-def _memory_card(series: Sequence[Series]) -> Iterator[tuple[str, str, str]]:
-    peaks = [(float(values.max()), item.name) for item in series if (values := _finite(item)[1]).size]
+def _memory_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+    """Yield the largest amount of memory, of metrics named after a peak where there are any."""
+    peaks = [
+        (float(values.max()), name) for name in known if is_memory(name) and (values := _finite(known[name])[1]).size
+    ]
     marked = [peak for peak in peaks if "peak" in peak[1].lower() or "max" in peak[1].lower()]
     if not peaks:
         return
@@ -164,4 +172,8 @@ def _memory_card(series: Sequence[Series]) -> Iterator[tuple[str, str, str]]:
     text = f"{number(largest)} {unit(name)}".rstrip()
     if not unit(name) and largest >= 1e7:  # nothing but bytes is written with so many digits
         text = f"{largest / _GIB:.3g} GiB"
-    yield "peak memory", text, name
+    yield Card("peak memory", text, name)
+
+
+# A card more is a function more: it takes the run and its metrics by name, and yields nothing where it has no number.
+_CARDS = (_loss_cards, _throughput_cards, _startup_cards, _memory_cards)

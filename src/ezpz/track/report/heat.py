@@ -1,4 +1,4 @@
-"""The map of rank by step, in which a slow rank is a stripe.
+"""Draw the map of rank by step, in which a slow rank is a stripe.
 
 The picture is a gray PNG that serves as a mask: the style sheet says which colour shines through it, in either theme.
 """
@@ -10,7 +10,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.report.by_rank import Matrix, typical_of_rank
+from ezpz.track.by_rank import Matrix, typical_of_rank
 from ezpz.track.report.lines import bounds, deltas, rounded
 from ezpz.track.report.markup import Chart, number
 from ezpz.track.report.svg import Frame, axis_x, marks, place

@@ -1,4 +1,4 @@
-"""Metrics as the page holds them: thinned out, rounded, and with means where a smoothed line needs them."""
+"""Thin out and round metrics for the page, with means where a smoothed line needs them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Line(NamedTuple):
     """One line of a chart.
 
     Attributes:
-        name: The metric's own name.
+        name: What the legend calls it.
         steps: float64 array of whole numbers, shape (points,).
         values: float64 array, NaN where there is a gap, shape (points,).
         means: Steps and means of the stretches that were thinned out, from which a smoothed line is made; the points
@@ -39,7 +39,7 @@ def line_of(series: Series, buckets: int) -> Line:
     means = None
     if len(points.steps) < len(series.steps):
         means = bucket_means(series, min(buckets, _MOST_MEANS))
-    return Line(series.name, points.steps, points.values, means)
+    return Line(series.caption, points.steps, points.values, means)
 
 
 def bucket_means(series: Series, buckets: int, ends: tuple[float, float] | None = None) -> tuple[Any, Any]:

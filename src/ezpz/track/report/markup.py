@@ -1,4 +1,4 @@
-"""HTML from text that nobody has checked: names, values and command lines are data, whatever they hold."""
+"""Make HTML from unchecked text: names, values and command lines are data, whatever they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``report.html`` of a run: one file with everything inside, in the order in which people ask.
+"""Assemble ``report.html`` of a run: one file with everything inside, in the order in which people ask.
 
 Pictures are drawn here as SVG, so the page reads with scripts off, prints, and needs no network; ``script.js`` adds
 the values under the pointer, log scales, smoothing, themes and CSV. A policy in the page's head forbids every request
@@ -15,23 +15,21 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ezpz.files import write_whole
+from ezpz.track.by_rank import counting_windows, loss_band, slowest_key
 from ezpz.track.folder import now
 from ezpz.track.names import group_names
-from ezpz.track.report.breakdown import breakdown
-from ezpz.track.report.by_rank import counting_windows, loss_band, slowest_key
-from ezpz.track.report.charts import Axis, line_chart
+from ezpz.track.report.charts import Axis, breakdown, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
 from ezpz.track.report.markup import embedded, figure, shown, slug
-from ezpz.track.report.startup import startup_chart
 from ezpz.track.report.svg import span
-from ezpz.track.report.tables import facts_table, raw, section
+from ezpz.track.report.tables import Part, facts_part, raw_part
 from ezpz.track.series import numeric_series
 from ezpz.track.table import Table, restarts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ezpz.track.report.markup import Chart
@@ -54,7 +52,7 @@ _FACTS = (
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
-    """Write the report of a run, also of one that goes on or was killed.
+    """Write the report of a run, also of one that still runs or was killed.
 
     Args:
         run: The run, from `ezpz.track.run.open_run`.
@@ -82,45 +80,52 @@ def build_page(run: Run) -> str:
         run = replace(run)
         vars(run).update(rows=Table(), table=Table(), windows=[])
     series = [item for item in numeric_series(run.table) if len(item.steps)]
-    groups = group_names(item.name for item in series)
-    parts = list(_parts(run, series, groups))
-    taken: set[str] = set()
-    charts = [chart for _, _, each, _ in parts for chart in each]
-    body = "".join(
-        section(title, _grid(each, taken), name=name, open_=open_, count=None if open_ else len(each))
-        for name, title, each, open_ in parts
-        if each
-    )
-    links = [(name, title) for name, title, each, _ in parts if each]
-    facts = "".join(facts_table(title, run.facts.get(key), name=key, open_=open_) for key, title, open_ in _FACTS)
-    happened = events(run, series)
-    main = header(run) + cards(run, series, groups) + (body or '<p class="none">No number was recorded.</p>\n')
-    main += happened + last_values(run, series) + facts + raw(run)
-    links += [("events", "Events")] * bool(happened) + [("config", "Configuration")] * bool(run.facts.get("config"))
-    return _document(run.name, links, main, [chart.data for chart in charts])
+    charts = [part for part in _chart_parts(run, series) if part.inside]
+    others = [part for part in _other_parts(run, series) if part.inside]
+    main = header(run) + cards(run, series)
+    main += "".join(part.render() for part in charts) or '<p class="none">No number was recorded.</p>\n'
+    main += "".join(part.render() for part in others)
+    links = [(part.name, part.title) for part in (*charts, *others) if part.is_linked]
+    return _document(run.name, links, main, [data for part in charts for data in part.charts])
 
 
-def _parts(
-    run: Run, series: Sequence[Series], groups: dict[str, list[str]]
-) -> Iterator[tuple[str, str, list[Chart], bool]]:
-    """Yield the parts of the page that hold charts: id, title, charts, and whether it is unfolded."""
+def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
+    """Yield the parts that hold charts, in the order of the page."""
     known = {item.name: item for item in series}
     buckets = max(_COARSEST, min(_FINEST, _POINTS // max(1, len(series))))
-    axis = Axis(
-        span(chain.from_iterable((item.steps[0], item.steps[-1]) for item in series)), restarts(run.rows), buckets
-    )
-    of = {group: [known[name] for name in names] for group, names in groups.items()}
-    yield "loss", "Loss", list(_overlaid("Loss", of["loss"], axis, wide=True)), True
-    yield "throughput", "Throughput", [line_chart(item.name, [item], axis) for item in of["throughput"]], True
-    shares = breakdown(of["time"], axis)
-    times = list(_overlaid("Seconds per step", of["time"], axis, wide=len(of["time"]) > 1))
-    yield "time", "Step time", ([shares] if shares else []) + times, True
-    yield "ranks", "Across ranks", list(_across_ranks(run, axis)), True
-    yield "memory", "Memory", list(_overlaid("Memory", of["memory"], axis)), True
-    yield "optimizer", "Optimizer", [line_chart(i.name, [i], axis) for i in of["optimizer"]], True
-    yield "other", "Other metrics", [line_chart(item.name, [item], axis) for item in of["other"]], False
-    start = startup_chart(run)
-    yield "startup", "Start-up", [start] if start else [], True
+    ends = span(chain.from_iterable((item.steps[0], item.steps[-1]) for item in series))
+    axis = Axis(ends, restarts(run.rows), buckets)
+    taken: set[str] = set()
+
+    def part(name: str, title: str, charts: Iterable[Chart | None], *, is_open: bool = True) -> Part:
+        there = [chart for chart in charts if chart is not None]
+        figures = "".join(figure(chart, slug(chart.title, taken)) for chart in there)
+        grid = f'<div class="grid">\n{figures}</div>\n' if there else ""
+        return Part(name, title, grid, is_open, None if is_open else len(there), [chart.data for chart in there])
+
+    def each(several: Sequence[Series]) -> list[Chart]:
+        return [line_chart(item.name, [item], axis) for item in several]
+
+    groups = {group: [known[name] for name in names] for group, names in group_names(known).items()}
+    times = groups["time"]
+    yield part("loss", "Loss", _overlaid("Loss", groups["loss"], axis, wide=True))
+    yield part("throughput", "Throughput", each(groups["throughput"]))
+    seconds = _overlaid("Seconds per step", times, axis, wide=len(times) > 1)
+    yield part("time", "Step time", [breakdown(times, axis), *seconds])
+    yield part("ranks", "Across ranks", _across_ranks(run, axis))
+    yield part("memory", "Memory", _overlaid("Memory", groups["memory"], axis))
+    yield part("optimizer", "Optimizer", each(groups["optimizer"]))
+    yield part("other", "Other metrics", each(groups["other"]), is_open=False)
+    yield part("startup", "Start-up", [startup_chart(run)])
+
+
+def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
+    """Yield the parts that hold no charts, in the order of the page."""
+    yield events(run, series)
+    yield last_values(run, series)
+    for name, title, is_open in _FACTS:
+        yield facts_part(name, title, run.facts.get(name), is_open=is_open)
+    yield raw_part(run)
 
 
 def _overlaid(title: str, series: Sequence[Series], axis: Axis, *, wide: bool = False) -> Iterator[Chart]:
@@ -137,10 +142,6 @@ def _across_ranks(run: Run, axis: Axis) -> Iterator[Chart]:
     band = loss_band(windows)
     if band:
         yield line_chart("Loss over all ranks", band, axis, wide=True, band=(0, 2))
-
-
-def _grid(charts: Sequence[Chart], taken: set[str]) -> str:
-    return f'<div class="grid">\n{"".join(figure(chart, slug(chart.title, taken)) for chart in charts)}</div>\n'
 
 
 def _document(title: str, links: Sequence[tuple[str, str]], main: str, data: list[dict[str, object]]) -> str:

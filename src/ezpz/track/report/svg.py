@@ -1,4 +1,4 @@
-"""Pictures as SVG text: where a value lies, axes and their ticks, lines. Colours are left to the style sheet."""
+"""Draw SVG: places of values, axes and their ticks, lines. Colours are left to the style sheet."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Facts as tables: nested configurations by dotted names, everything escaped and of bounded length."""
+"""Show facts as tables and foldable parts: dotted names, everything escaped and of bounded length."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.facts import flatten
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.run import Run
 
-__all__ = ["facts_table", "raw", "section", "table", "value_text"]
+__all__ = ["Part", "facts_part", "raw_part", "section", "table", "value_text"]
 
 _LONGEST = 2000  # characters of one value
 _MOST_ROWS = 2000
@@ -56,6 +57,33 @@ def _cell(text: str) -> str:
     return f"<td{kind}>{shown(text)}</td>"
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of the page: any HTML under a heading, with a link at the top of the page.
+
+    Attributes:
+        name: Its id, which the link leads to.
+        title: Its heading, and the link's text.
+        inside: HTML; a part without any is left out.
+        is_open: Whether it is unfolded at first.
+        count: A number beside the heading.
+        charts: What the script needs to know of each ``<figure>`` inside, in their order.
+        is_linked: Whether it has a link.
+    """
+
+    name: str
+    title: str
+    inside: str
+    is_open: bool = True
+    count: int | None = None
+    charts: Sequence[dict[str, object]] = ()
+    is_linked: bool = True
+
+    def render(self) -> str:
+        """Return its HTML."""
+        return section(self.title, self.inside, name=self.name, open_=self.is_open, count=self.count)
+
+
 def section(title: str, inside: str, *, name: str, open_: bool = True, count: int | None = None) -> str:
     """Return a part of the page that folds, also without scripts; empty where nothing is inside."""
     if not inside:
@@ -67,19 +95,15 @@ def section(title: str, inside: str, *, name: str, open_: bool = True, count: in
     )
 
 
-def facts_table(title: str, facts: Any, *, name: str, open_: bool = False) -> str:
-    """Return a part with one table of facts."""
-    if not isinstance(facts, dict) or not facts:
-        return ""
-    rows = [(name, value_text(value)) for name, value in flatten(facts)]
-    return section(title, table(rows), name=name, open_=open_, count=len(rows))
+def facts_part(name: str, title: str, facts: Any, *, is_open: bool = False) -> Part:
+    """Return a part with one table of facts; only one that is unfolded has a link."""
+    rows = [(key, value_text(value)) for key, value in flatten(facts)] if isinstance(facts, dict) else []
+    return Part(name, title, table(rows) if rows else "", is_open, len(rows), is_linked=is_open)
 
 
-def raw(run: Run) -> str:
+def raw_part(run: Run) -> Part:
     """Return the part that holds ``run.json`` as it is."""
-    if not run.facts:
-        return ""
     text = json.dumps(run.facts, indent=2, ensure_ascii=False)
     if len(text) > _RAW:
         text = f"{text[:_RAW]}\n… and {len(text) - _RAW:,} characters more in {run.folder / 'run.json'}"
-    return section("run.json", f"<pre>{shown(text)}</pre>", name="run-json", open_=False)
+    return Part("run-json", "run.json", f"<pre>{shown(text)}</pre>" if run.facts else "", False, is_linked=False)

@@ -1,1 +1,1 @@
-"""Runs on the terminal: plots made of characters, and a run followed while it goes on."""
+"""Show runs on the terminal: plots made of characters, and a view that follows a run."""

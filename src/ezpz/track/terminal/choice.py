@@ -1,4 +1,4 @@
-"""Which metrics and which run a user means by the words they type."""
+"""Find the metrics and the run that a user means by the words they type."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def choose(words: Sequence[str], names: Sequence[str], where: str) -> list[str]:
     Raises:
         UsageError: A word means none; the message names those that are near.
     """
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for word in words:
         meant = matching(word, names)
         if not meant:
@@ -77,8 +77,8 @@ def choose(words: Sequence[str], names: Sequence[str], where: str) -> list[str]:
                 f"{word!r} is neither a folder nor a metric of {where} (from the command line); expected one of "
                 f"{listed(names)}.{_hint(word, names)}"
             )
-        found.update(dict.fromkeys(meant))
-    return list(found) if words else list(names)
+        chosen.update(dict.fromkeys(meant))
+    return list(chosen) if words else list(names)
 
 
 def listed(names: Sequence[str]) -> str:

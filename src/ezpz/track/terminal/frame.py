@@ -1,15 +1,14 @@
-"""What ``ezpz watch`` shows of a run that goes on: a picture for a terminal, and a line for a log."""
+"""Lay out what ``ezpz watch`` shows: a picture for a terminal, and a line for a log."""
 
 from __future__ import annotations
 
 from time import localtime, strftime, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ezpz.track.series import ordered
+from ezpz.track.series import limits, ordered
 from ezpz.track.terminal.choice import listed, matching
-from ezpz.track.terminal.headline import duration, ending, spoken
 from ezpz.track.terminal.panels import arrange, drawing, lay_out
-from ezpz.track.terminal.sparkline import sparkline
+from ezpz.track.terminal.summary import duration, ending, spoken
 from ezpz.track.terminal.textplot import draw
 from ezpz.track.terminal.width import cleaned, columns, fit, to_ascii
 
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 
     from ezpz.track.run import Run
     from ezpz.track.series import Series
-    from ezpz.track.terminal.live import Live
+    from ezpz.track.terminal.follow import Live
     from ezpz.track.terminal.screen import Screen
 
-__all__ = ["frame", "head", "log_line"]
+__all__ = ["frame", "head", "log_line", "sparkline"]
 
 _LOWEST, _GOOD, _HIGHEST = 8, 12, 25  # lines of a plot
-_SILENT = 10.0  # seconds without a row after which that is told
-_FEW = 5  # metrics in a line when nobody chose them
+_SILENT = 10.0  # seconds without a row after which that is shown
+_FEW = 5  # metrics in a line when none was chosen
 _SPARK, _LONGEST = 16, 60  # characters of the curve in a line of a log, and beside a plot
 
 
@@ -82,14 +81,14 @@ def _chosen(live: Live, words: Sequence[str]) -> tuple[list[Series], list[str]]:
     held = {item.name: item for item in live.series()}
     if not words:
         return ordered(list(held.values())), []
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     missing = []
     for word in words:
         meant = matching(word, held)
-        found.update(dict.fromkeys(meant))
+        chosen.update(dict.fromkeys(meant))
         if not meant:
             missing.append(f"no {word!r} yet; recorded: {listed(list(held))}")
-    return [held[name] for name in found], missing
+    return [held[name] for name in chosen], missing
 
 
 def head(live: Live, run: Run) -> str:
@@ -124,3 +123,50 @@ def _table(series: Sequence[Series], screen: Screen, room: int) -> list[str]:
         kept = max(0, room - 1)
         lines[kept:] = [fit(f"and {len(lines) - kept} more: name those to see", screen.width).rstrip()][:room]
     return lines
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII = "_.-~=+*#"
+_HOLE = "x"  # nothing finite here
+
+
+def sparkline(series: Series, width: int, *, ascii_only: bool = False) -> str:
+    """Draw a series in one line.
+
+    Args:
+        series: Points in the order of steps.
+        width: Most characters.
+        ascii_only: Use no character beyond ASCII.
+
+    Returns:
+        A character for each stretch of equally many points, as high as their mean is in the range of values (as
+        `ezpz.track.series.limits` has it), or ``x`` where none is finite.
+    """
+    import numpy as np
+
+    shown = limits(series)
+    number = min(width, len(series.values))
+    if number <= 0:
+        return ""
+    if shown is None:
+        return _HOLE * number
+    levels = _ASCII if ascii_only else _BLOCKS
+    low, high = shown
+    values = np.where(np.isfinite(series.values), np.clip(series.values, low, high), np.nan)
+    # As shares of the range: the sum and the distance of the largest floats are none.
+    shares = (values / 2 - low / 2) / (high / 2 - low / 2) if high > low else values * 0 + 0.5
+    means = _means(shares, number)
+    places = np.where(np.isnan(means), 0, means * len(levels)).astype(int).clip(0, len(levels) - 1)
+    return "".join(
+        _HOLE if hole else levels[place] for hole, place in zip(np.isnan(means), places.tolist(), strict=True)
+    )
+
+
+def _means(values: Any, number: int) -> Any:
+    import numpy as np
+
+    starts: Any = np.arange(number) * len(values) // number
+    held = ~np.isnan(values)
+    counts = np.add.reduceat(held.astype(np.int64), starts)
+    sums = np.add.reduceat(np.where(held, values, 0.0), starts)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

@@ -1,4 +1,4 @@
-"""Plots on a screen: as wide as it is, side by side where there is room, one below the other where not."""
+"""Arrange plots on a screen: side by side where there is room, one below the other where not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def show_blocks(blocks: Sequence[Sequence[str]], screen: Screen) -> bool:
 def look_at_stdout() -> Screen:
     """Return what a program's own output can show at the end of its run.
 
-    A rank's output goes through its launcher, and somebody reads that on a terminal of 80 columns: where nobody says
-    how wide it is, plots are as wide as the saved ones.
+    A rank's output goes through its launcher, and somebody reads that on a terminal of 80 columns: where its width
+    is not known, plots are as wide as the saved ones.
     """
     return look(sys.stdout, piped=WIDTH) if sys.stdout and not sys.stdout.closed else Screen(WIDTH)

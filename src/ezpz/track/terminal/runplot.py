@@ -1,4 +1,4 @@
-"""The plots of one run or several, as ``ezpz plot`` shows them."""
+"""Draw the plots of one run or several, as ``ezpz plot`` shows them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ezpz.errors import UsageError
 from ezpz.track.names import is_counter
 from ezpz.track.series import Series, numeric_series, ordered
 from ezpz.track.terminal.choice import choose
-from ezpz.track.terminal.headline import headline
-from ezpz.track.terminal.histogram_strip import draw_histograms, histogram_keys
 from ezpz.track.terminal.panels import arrange, drawing, lay_out
-from ezpz.track.terminal.rank_strip import draw_ranks
+from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys
+from ezpz.track.terminal.summary import headline
 from ezpz.track.terminal.textplot import draw
 from ezpz.track.terminal.width import cleaned, wrapped
 
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from ezpz.track.table import Table
     from ezpz.track.terminal.screen import Screen
 
-__all__ = ["Wishes", "heads", "plot_runs"]
+__all__ = ["PlotOptions", "heads", "plot_runs"]
 
 
-class Wishes(NamedTuple):
+class PlotOptions(NamedTuple):
     """What is to be drawn and how.
 
     Attributes:
@@ -54,12 +53,12 @@ class _Panel(NamedTuple):
     histogram: tuple[Table, str, float] | None = None
 
 
-def plot_runs(runs: Sequence[Run], wishes: Wishes, screen: Screen) -> list[str]:
+def plot_runs(runs: Sequence[Run], options: PlotOptions, screen: Screen) -> list[str]:
     """Draw runs.
 
     Args:
         runs: One or more. Several share the plot of a metric.
-        wishes: What to draw.
+        options: What to draw.
         screen: Where it is to be shown.
 
     Returns:
@@ -69,14 +68,14 @@ def plot_runs(runs: Sequence[Run], wishes: Wishes, screen: Screen) -> list[str]:
         UsageError: A metric that was named is in no run; the message names those that are near.
         TrackError: A journal cannot be read.
     """
-    since = [_since(run.table, wishes.last) for run in runs]
-    strips = [(run, key, start) for run, start in zip(runs, since, strict=True) for key in wishes.ranks]
-    panels = [] if wishes.ranks and not wishes.keys else _panels(runs, since, wishes)
+    since = [_since(run.table, options.last) for run in runs]
+    strips = [(run, key, start) for run, start in zip(runs, since, strict=True) for key in options.ranks]
+    panels = [] if options.ranks and not options.keys else _panels(runs, since, options)
     if not panels and not strips:
         return [*heads(runs, screen), "no number has been recorded"]
     number = len(panels) + len(strips)
     side, _ = lay_out(screen, number)
-    how = drawing(screen, number, height=wishes.height, log=wishes.log)
+    how = drawing(screen, number, height=options.height, log=options.log)
     blocks = [draw_ranks(run.windows, key, how, since=start) for run, key, start in strips]
     for panel in panels:
         if panel.histogram is None:
@@ -106,7 +105,7 @@ def _since(table: Table, last: int) -> float:
     return sorted(table.steps)[-last] if 0 < last < len(table.steps) else -inf
 
 
-def _panels(runs: Sequence[Run], since: Sequence[float], wishes: Wishes) -> list[_Panel]:
+def _panels(runs: Sequence[Run], since: Sequence[float], options: PlotOptions) -> list[_Panel]:
     drawn = [
         {item.name: _cut(item, start) for item in numeric_series(run.table, counters=True)}
         for run, start in zip(runs, since, strict=True)
@@ -115,10 +114,10 @@ def _panels(runs: Sequence[Run], since: Sequence[float], wishes: Wishes) -> list
     strips = [histogram_keys(run.table) for run in runs]
     names = list(dict.fromkeys([*names, *(key for keys in strips for key in keys)]))
     where = " and ".join(_near(run.folder) for run in runs)
-    keys = choose(wishes.keys, names, where) if wishes.keys else [name for name in names if not is_counter(name)]
+    keys = choose(options.keys, names, where) if options.keys else [name for name in names if not is_counter(name)]
     labels = _labels(runs)
     panels = [
-        _Panel(key, [held[key]._replace(name=label) for held, label in zip(drawn, labels, strict=True) if key in held])
+        _Panel(key, [held[key]._replace(label=label) for held, label in zip(drawn, labels, strict=True) if key in held])
         for key in keys
     ]
     histograms = [
@@ -128,16 +127,16 @@ def _panels(runs: Sequence[Run], since: Sequence[float], wishes: Wishes) -> list
         if key in held
     ]
     panels = [panel for panel in panels if panel.lines]
-    return [*(_overlaid(panels, len(runs), wishes) if wishes.overlay else panels), *histograms]
+    return [*(_overlaid(panels, len(runs), options) if options.overlay else panels), *histograms]
 
 
-def _overlaid(panels: Sequence[_Panel], runs: int, wishes: Wishes) -> list[_Panel]:
-    if not wishes.keys:
+def _overlaid(panels: Sequence[_Panel], runs: int, options: PlotOptions) -> list[_Panel]:
+    if not options.keys:
         raise UsageError(
             "--overlay without a metric (from the command line); expected names. For example `ezpz plot DIR loss --overlay`."
         )
     lines = [
-        line._replace(name=panel.title if runs == 1 else f"{line.name} {panel.title}")
+        line._replace(label=line.name if runs == 1 else f"{line.label} {line.name}")
         for panel in panels
         for line in panel.lines
     ]
@@ -146,7 +145,7 @@ def _overlaid(panels: Sequence[_Panel], runs: int, wishes: Wishes) -> list[_Pane
 
 def _cut(item: Series, start: float) -> Series:
     kept = item.steps >= start
-    return item if kept.all() else Series(item.name, item.steps[kept], item.values[kept])
+    return item if kept.all() else item._replace(steps=item.steps[kept], values=item.values[kept])
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

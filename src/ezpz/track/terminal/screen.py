@@ -1,4 +1,4 @@
-"""What a stream can show, and how to write to one whose reader may leave."""
+"""Ask what a stream can show, and write to one whose reader may leave."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Picture:
             wide, high = os.get_terminal_size(self._stream.fileno())
         except (OSError, ValueError):
             wide, high = 0, 0
-        found = look(self._stream, width=wide or None, piped=_UNKNOWN[0])
-        return found._replace(height=high or _UNKNOWN[1])
+        screen = look(self._stream, width=wide or None, piped=_UNKNOWN[0])
+        return screen._replace(height=high or _UNKNOWN[1])
 
     def draw(self, lines: Sequence[str], screen: Screen) -> bool:
         """Draw lines over those of the last call.
@@ -45,7 +45,7 @@ class Picture:
             screen: The terminal as it is now.
 
         Returns:
-            False if nobody reads any more.
+            False if there is no reader any more.
         """
         # A terminal that became narrower has folded what it showed.
         up = sum(max(1, -(-columns(line) // screen.width)) for line in self._lines)
@@ -86,12 +86,12 @@ def look(stream: TextIO, *, width: int | None = None, piped: int = PIPED) -> Scr
 
     Args:
         stream: Where something is to be shown.
-        width: Columns that the user asked for; they stand above ``COLUMNS``, which stands above the terminal's own.
-        piped: Columns where nobody says and it is no terminal.
+        width: Columns that the user asked for; they override ``COLUMNS``, which overrides the terminal's own.
+        piped: Columns where none of these is known and it is no terminal.
     """
     own, height = _size(stream)
-    told = os.environ.get("COLUMNS", "")
-    wide = width or (int(told) if told.isascii() and told.isdigit() else 0) or own or piped
+    text = os.environ.get("COLUMNS", "")
+    wide = width or (int(text) if text.isascii() and text.isdigit() else 0) or own or piped
     return Screen(max(wide, LEAST), height, not _takes_blocks(stream), use_color(stream))
 
 
@@ -124,7 +124,7 @@ def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
         errors: What becomes of letters that the stream cannot encode, as for `str.encode`.
 
     Returns:
-        False if nobody reads: a closed stream, or a reader that has left (``| head``).
+        False if there is no reader: a closed stream, or a reader that has left (``| head``).
     """
     if stream is None or stream.closed:
         return False

@@ -1,4 +1,4 @@
-"""Plots made of characters: the only module that touches plotext (5.3).
+"""Draw plots made of characters: the only module that touches plotext (5.3).
 
 A saved plot is always 75 columns by 25 lines without escape codes, whatever the terminal is:
 
@@ -47,7 +47,7 @@ class Drawing(NamedTuple):
     Attributes:
         width: Columns.
         height: Lines.
-        grows: Legend and captions stand below these lines; else they are among them, as many as there is room for.
+        grows: Legend and captions are below these lines; else they are among them, as many as there is room for.
         ascii_only: Use no character beyond ASCII.
         color: Use colours.
         log: Draw values on a logarithmic axis.
@@ -90,11 +90,11 @@ def draw(lines: Sequence[Series], title: str, how: Drawing) -> list[str]:
 
     Args:
         lines: One or more series.
-        title: What stands above the frame; cut where it is wider than the plot.
+        title: The line above the frame; cut where it is wider than the plot.
         how: Size and characters.
 
     Returns:
-        Lines that take ``how.width`` columns each: ``how.height`` of them, or more if it grows. Below the frame stand a
+        Lines that take ``how.width`` columns each: ``how.height`` of them, or more if it grows. Below the frame are a
         legend, where there are several series, and what the drawing does not show.
     """
     drawn = [logged(line) for line in lines] if how.log else list(lines)
@@ -112,20 +112,20 @@ def draw(lines: Sequence[Series], title: str, how: Drawing) -> list[str]:
 
 def _below(lines: Sequence[Series], shown: tuple[float, float] | None, how: Drawing) -> list[str]:
     if len(lines) == 1:
-        told = captions(lines[0], shown, log=how.log)
-        return [part for note in told for part in wrapped(note.split(" "), how.width)]
+        notes = captions(lines[0], shown, log=how.log)
+        return [part for note in notes for part in wrapped(note.split(" "), how.width)]
     keys = wrapped([_key(number, line, how) for number, line in enumerate(lines)], how.width, "  ")
-    told = [
-        f"{cleaned(line.name, ascii_only=how.ascii_only)}: {note}"
+    notes = [
+        f"{cleaned(line.caption, ascii_only=how.ascii_only)}: {note}"
         for line in lines
         for note in captions(line, shown, log=how.log)
     ]
-    return keys + [part for note in told for part in wrapped(note.split(" "), how.width)]
+    return keys + [part for note in notes for part in wrapped(note.split(" "), how.width)]
 
 
 def _key(number: int, line: Series, how: Drawing) -> str:
     marker = _marker(number, how)
-    sign, name = "▚" if marker == "hd" else marker, cleaned(line.name, ascii_only=how.ascii_only)
+    sign, name = "▚" if marker == "hd" else marker, cleaned(line.caption, ascii_only=how.ascii_only)
     return f"\x1b[38;5;{_COLORS[number % len(_COLORS)]}m{sign}\x1b[0m {name}" if how.color else f"{sign} {name}"
 
 
@@ -139,15 +139,15 @@ def _shown(lines: Sequence[Series], *, log: bool) -> tuple[float, float] | None:
     """Return the range of values that holds every line's own; on a logarithmic axis no value lies too far out."""
     import numpy as np
 
-    found = []
+    ranges = []
     for line in lines:
         if log:
             finite = line.values[np.isfinite(line.values)]
-            found += [(float(finite.min()), float(finite.max()))] if finite.size else []
+            ranges += [(float(finite.min()), float(finite.max()))] if finite.size else []
         else:
             own = limits(line)
-            found += [own] if own else []
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+            ranges += [own] if own else []
+    return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
 
 
 class _Axes(NamedTuple):

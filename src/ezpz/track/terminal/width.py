@@ -1,4 +1,4 @@
-"""How many columns of a terminal a text takes, and texts made to take exactly so many."""
+"""Measure and fit text in columns of a terminal."""
 
 from __future__ import annotations
 

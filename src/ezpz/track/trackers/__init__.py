@@ -1,4 +1,4 @@
-"""Copies of a run at other places: wandb, TensorBoard, MLflow, a CSV file, or what a user brings along.
+"""Copy a run to other places: wandb, TensorBoard, MLflow, a CSV file, or a tracker of the user's own.
 
 One file per place; each imports its library when it starts, in a thread of its own.
 """

@@ -65,7 +65,7 @@ class Trackers:
         return bool(self._workers)
 
     def log(self, step: int, values: Mapping[str, Value]) -> None:
-        """Hand one row to every tracker, in about a microsecond; a tracker that is far behind loses it, which is told."""
+        """Hand one row to every tracker, in about a microsecond; a tracker that is far behind loses it, which is reported."""
         if self._workers:
             row = (step, time(), values)
             for worker in self._workers:
@@ -96,11 +96,11 @@ class Trackers:
 
     @property
     def state(self) -> dict[str, object]:
-        """What finds the copies again when the run goes on later: ``{"wandb": {"id": "abc"}}``."""
+        """What finds the copies again when the run is resumed: ``{"wandb": {"id": "abc"}}``."""
         return {**self._about.resumed, **{worker.name: dict(worker.state) for worker in self._workers if worker.state}}
 
     def _at_exit(self) -> None:
-        # Set by the interpreter when an exception that nobody caught ended the program.
+        # Set by the interpreter when an uncaught exception ended the program.
         self.finish("failed" if getattr(sys, "last_value", None) is not None else "exited")
 
 

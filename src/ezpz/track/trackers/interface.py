@@ -23,7 +23,7 @@ class TrackerOff(Exception):  # noqa: N818  # no error: the user has switched it
 
 
 class About(NamedTuple):
-    """What a tracker is told about a run when it starts.
+    """Facts about a run that a tracker gets when it starts.
 
     Attributes:
         name: The run's name.

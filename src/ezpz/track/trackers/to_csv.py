@@ -1,4 +1,4 @@
-"""The run as ``trackers/metrics.csv``, which every spreadsheet opens: one line per row, one column per metric.
+"""Copy a run to ``trackers/metrics.csv``, which every spreadsheet opens: a line per row, a column per metric.
 
     step,train/loss,note,eval/loss
     0,0.5,warm up,

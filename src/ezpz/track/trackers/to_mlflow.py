@@ -1,6 +1,6 @@
-"""The run in MLflow: at MLFLOW_TRACKING_URI, else in its file store in ``trackers/mlflow`` of the run's folder.
+"""Copy a run to MLflow: at MLFLOW_TRACKING_URI, else in its file store in ``trackers/mlflow`` of the run's folder.
 
-Reads MLFLOW_EXPERIMENT_NAME as well; all else is between MLflow and the user. MLflow wants to be told
+Reads MLFLOW_EXPERIMENT_NAME as well; all else is between MLflow and the user. MLflow wants
 MLFLOW_ALLOW_FILE_STORE=true for a file store, which is set here unless it is set already. A SQLite store is not made by
 itself: MLflow takes 4 s (20 s on a busy machine) to make one, and a program that ends meanwhile leaves one that MLflow
 refuses. Numbers travel in batches, because a call of its own for each costs milliseconds. Texts, lists and histograms stay
@@ -31,7 +31,7 @@ _END = {"finished": "FINISHED", "exited": "FINISHED", "stopped": "KILLED"}
 
 
 class MlflowTracker:
-    """A run of MLflow; the same one when the run goes on later, found by a tag of its own."""
+    """A run of MLflow; the same one when the run is resumed, found by a tag of its own."""
 
     name = "mlflow"
 
@@ -54,8 +54,8 @@ class MlflowTracker:
 
         self._client = MlflowClient(tracking_uri=uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or about.name
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        known = self._client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else self._client.create_experiment(name)
         runs = []
         if self._known:
             runs = self._client.search_runs([experiment], f"tags.`{_TAG}` = '{self._tag}'", max_results=1)

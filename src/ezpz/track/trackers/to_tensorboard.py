@@ -1,4 +1,4 @@
-"""The run as event files in ``trackers/tensorboard``, for ``tensorboard --logdir outputs``; none of its packages is needed.
+"""Copy a run to event files in ``trackers/tensorboard``, for ``tensorboard --logdir outputs``, without its packages.
 
 Scalars are 32-bit floats there, as TensorBoard draws them; texts and lists go to its text page, histograms to its
 histograms, the configuration to a text ``config`` and the HParams page. The messages, from tensorboard/compat/proto

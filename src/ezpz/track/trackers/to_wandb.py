@@ -1,4 +1,4 @@
-"""The run at Weights & Biases, or in ``trackers/wandb`` until ``wandb sync`` takes it there.
+"""Copy a run to Weights & Biases, or to ``trackers/wandb`` until ``wandb sync`` takes it there.
 
 Reads WANDB_NAME and WANDB_RUN_ID besides what `ezpz.track.wandb` reads. The one place that wandb holds rows is a block in
 its memory, so it is only ever a copy.
@@ -20,7 +20,7 @@ __all__ = ["WandbTracker"]
 
 
 class WandbTracker(ours.StartedRun):
-    """The run that `setup_wandb` started before, or one of its own; the same one when the run goes on later."""
+    """The run that `setup_wandb` started before, or one of its own; the same one when the run is resumed."""
 
     def identify(self, about: About) -> dict[str, object]:
         """Choose the run's id at once, so that a run that is killed early is found again."""

@@ -1,4 +1,4 @@
-"""One tracker in a thread of its own: a bounded queue towards it, one warning at most, and an end that is bounded too.
+"""Run one tracker in a thread of its own: a bounded queue, one warning at most, and an end that is bounded too.
 
 A row costs its sender two appends and no lock. The thread looks at its queue once a second, so that what a library
 computes comes in few bursts instead of between the operations of every step.
@@ -112,7 +112,7 @@ class Worker:
         self._idle = Event()
         self._idle.set()
         self._off = False
-        self._said = False
+        self._has_warned = False
         self._end: str | None = None
         self._dropped = 0
         self._first_dropped = 0
@@ -123,7 +123,7 @@ class Worker:
             identify = getattr(tracker, "identify", None)
             self.state = dict(identify(about)) if identify else {}
             self._thread.start()
-        except Exception as error:  # noqa: BLE001  # a user's own tracker, or no more threads: training goes on
+        except Exception as error:  # noqa: BLE001  # a user's own tracker, or no more threads: training continues
             self._give_up(error)
 
     def put(self, row: Row) -> None:
@@ -170,10 +170,10 @@ class Worker:
                 thread.join(max(0.0, deadline - monotonic()))
         missing = self._missing()
         if any(thread.is_alive() for thread in threads):
-            self._say(f"did not end within {limit:g} s{missing}; the program goes on without it")
+            self._warn(f"did not end within {limit:g} s{missing}; the program continues without it")
         elif self._dropped:
-            self._say(f"was slower than the run{missing}; they are in the run folder")
-        self._off = self._said = True
+            self._warn(f"was slower than the run{missing}; they are in the run folder")
+        self._off = self._has_warned = True
         forget(self._thread)
 
     def end(self, state: str, limit: float) -> None:
@@ -199,11 +199,11 @@ class Worker:
                     pass  # a second has passed
             self._tracker.finish(self._end)
         except TrackerOff as reason:
-            self._off = self._said = True
+            self._off = self._has_warned = True
             self._waiting.clear()
             get_logger(__name__).info(f"tracker {self.name} is off ({reason})")
         # SystemExit too: a library may call sys.exit, and this thread has no other use for it.
-        except BaseException as error:  # noqa: BLE001  # whatever a foreign library raises, training goes on
+        except BaseException as error:  # noqa: BLE001  # whatever a foreign library raises, training continues
             self._give_up(error)
         finally:
             self._idle.set()
@@ -236,10 +236,10 @@ class Worker:
         self._off = True
         self._waiting.clear()
         when = "" if self._step is None else f" from step {self._step}"
-        told = next(iter(str(error).splitlines()), "")
-        self._say(f"is off{when}: {type(error).__name__}: {told}; training goes on, the run folder has every row")
+        reason = next(iter(str(error).splitlines()), "")
+        self._warn(f"is off{when}: {type(error).__name__}: {reason}; training continues, the run folder has every row")
 
-    def _say(self, text: str) -> None:
-        if not self._said:
-            self._said = True
+    def _warn(self, text: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             get_logger(__name__).warning(f"tracker {self.name} {text}.")

@@ -1,4 +1,4 @@
-"""A comparison as text of at most 80 columns: verdict, likely causes, curves, differences, throughput."""
+"""Show a comparison as text of at most 80 columns, as JSON, and as a picture of all curves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from ezpz.log import get_logger
+from ezpz.track.compare.curves import series_by_name
 from ezpz.track.compare.differences import Line, change_of, folded, shorten
 from ezpz.track.compare.verdict import percent
 from ezpz.track.values import encode
@@ -21,22 +23,23 @@ if TYPE_CHECKING:
     from ezpz.track.compare.differences import Difference
     from ezpz.track.run import Run
 
+__all__ = ["as_object", "exit_code", "render", "save_picture", "short_path"]
 
 # Comparisons as JSON can hold them.
 
 
-def exit_code(found: Sequence[Comparison]) -> int:
+def exit_code(comparisons: Sequence[Comparison]) -> int:
     """Return the exit code of several comparisons: the largest."""
-    return max(item.verdict.exit_code for item in found)
+    return max(item.verdict.exit_code for item in comparisons)
 
 
-def as_object(runs: Sequence[Run], places: Sequence[Path], found: Sequence[Comparison]) -> dict[str, Any]:
+def as_object(runs: Sequence[Run], places: Sequence[Path], comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Return all that was found as one object; NaN and infinities are strings as in a journal."""
-    told = []
-    for item in found:
+    compared = []
+    for item in comparisons:
         likely = [(each.section, each.key) for each in item.verdict.likely]
         settings = [{**asdict(each), "likely_cause": (each.section, each.key) in likely} for each in item.differences]
-        told.append(
+        compared.append(
             {
                 "letters": list(item.letters),
                 "verdict": item.verdict.text,
@@ -54,7 +57,7 @@ def as_object(runs: Sequence[Run], places: Sequence[Path], found: Sequence[Compa
         chr(ord("A") + number): {"path": str(place), "name": run.name, "state": run.state}
         for number, (run, place) in enumerate(zip(runs, places, strict=True))
     }
-    clean: dict[str, Any] = _clean({"runs": shown, "comparisons": told, "exit_code": exit_code(found)})
+    clean: dict[str, Any] = _clean({"runs": shown, "comparisons": compared, "exit_code": exit_code(comparisons)})
     return clean
 
 
@@ -68,21 +71,24 @@ def _clean(value: Any) -> Any:
     return encode(value) if isinstance(value, float) else value
 
 
-__all__ = ["as_object", "exit_code", "render", "short_path"]
-
 _SHOWN = 12  # lines of a group; the rest is counted
 _GREEN, _RED, _YELLOW, _BOLD, _DIM = "32", "31", "33", "1", "2"
 
 
 def render(
-    runs: Sequence[Run], places: Sequence[Path], found: Sequence[Comparison], *, width: int = 80, color: bool = False
+    runs: Sequence[Run],
+    places: Sequence[Path],
+    comparisons: Sequence[Comparison],
+    *,
+    width: int = 80,
+    color: bool = False,
 ) -> str:
     """Return all comparisons as text.
 
     Args:
         runs: What was compared, in the order of letters.
         places: Where it is, as it was asked for.
-        found: The comparisons, each with the first run.
+        comparisons: The comparisons, each with the first run.
         width: Columns that may be used.
         color: Use escapes for colour.
     """
@@ -91,10 +97,10 @@ def render(
         return f"\x1b[{code}m{text}\x1b[0m" if color else text
 
     lines: list[str] = []
-    for number, item in enumerate(found):
+    for number, item in enumerate(comparisons):
         if number:
             lines += ["", "-" * width]
-        lines += _verdict(item, len(found) > 1, width, paint)
+        lines += _verdict(item, len(comparisons) > 1, width, paint)
         lines += ["", *_runs(runs, places, item, width)]
         for block in (_likely(item, width), _curves(item, width)):
             lines += ["", *block] if block else []
@@ -125,13 +131,13 @@ def _runs(runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: 
         number = ord(letter) - ord("A")
         run = runs[number]
         steps = run.table.steps
-        told = f"{run.state}, steps {min(steps)} to {max(steps)}" if steps else f"{run.state}, no rows"
+        text = f"{run.state}, steps {min(steps)} to {max(steps)}" if steps else f"{run.state}, no rows"
         place = short_path(places[number])
-        if len(letter) + len(place) + len(told) + 4 <= width:
-            yield f"{letter}  {place}  {told}"
+        if len(letter) + len(place) + len(text) + 4 <= width:
+            yield f"{letter}  {place}  {text}"
         else:
             yield f"{letter}  {place}"
-            yield f"   {told}"
+            yield f"   {text}"
 
 
 def _likely(item: Comparison, width: int) -> list[str]:
@@ -142,9 +148,9 @@ def _likely(item: Comparison, width: int) -> list[str]:
     return [head, *_table(item.verdict.likely, width)]
 
 
-def _table(found: Sequence[Difference], width: int, marks: Sequence[Difference] = ()) -> list[str]:
+def _table(items: Sequence[Difference], width: int, marks: Sequence[Difference] = ()) -> list[str]:
     """Return a line for each difference, in columns; of many the first 12 are shown and the others counted."""
-    lines = folded(found)
+    lines = folded(items)
     kept = lines[:_SHOWN]
     room = min(max((len(line.key) for line in kept), default=0), width // 2)
     marked = [_mark(line, marks) for line in kept]
@@ -215,5 +221,44 @@ def _throughput(item: Comparison) -> list[str]:
     if speed is None:
         return []
     a, b = item.letters
-    told = f"{b}/{a} {speed.ratio:.3g} ({speed.low:.3g} to {speed.high:.3g})"
-    return ["", f"throughput ({speed.source})", f"  {a} {speed.a:.4g}  {b} {speed.b:.4g}  {told}"]
+    ratio = f"{b}/{a} {speed.ratio:.3g} ({speed.low:.3g} to {speed.high:.3g})"
+    return ["", f"throughput ({speed.source})", f"  {a} {speed.a:.4g}  {b} {speed.b:.4g}  {ratio}"]
+
+
+def save_picture(
+    folder: Path, runs: Sequence[Run], places: Sequence[Path], comparisons: Sequence[Comparison]
+) -> list[Path]:
+    """Write ``overlay.png`` and ``overlay.svg``.
+
+    Args:
+        folder: Where to; made when absent.
+        runs: What was compared, in the order of letters.
+        places: Where it is, as it was asked for.
+        comparisons: The comparisons.
+
+    Returns:
+        What was written; nothing, after a warning, where it cannot be drawn.
+    """
+    from ezpz.track.pictures import save_overlay
+
+    metric = next((item.metric for item in comparisons if item.metric), "")
+    drawn = [item for item in comparisons if item.metric == metric and item.divergence is not None]
+    if not drawn:
+        get_logger(__name__).warning("no overlay picture: nothing to draw.")
+        return []
+    letters = [drawn[0].letters[0], *(item.letters[1] for item in drawn)]
+    numbers = {letter: ord(letter) - ord("A") for letter in letters}
+    lines = [
+        series_by_name(runs[n])[metric]._replace(label=f"{letter} {places[n].name}") for letter, n in numbers.items()
+    ]
+    step = next((item.verdict.step for item in drawn if item.verdict.step is not None), None)
+    png, svg = folder / "overlay.png", folder / "overlay.svg"
+    label = "" if step is None else f"step {step}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_overlay(png, svg, lines, title=metric, mark=None if step is None else float(step), mark_label=label)
+    # Anything may come out of a drawing library, and the comparison itself has been shown.
+    except Exception as error:  # noqa: BLE001
+        get_logger(__name__).warning(f"no overlay picture in {folder}: {type(error).__name__}: {error}")
+        return []
+    return [png, svg]

@@ -1,4 +1,4 @@
-"""What the ranks recorded, each for itself: a matrix of rank by step out of the journal's windows.
+"""Read what each rank recorded: a matrix of rank by step out of the journal's windows.
 
     {"v":1,"t":…,"step":99,"k":"ranks","m":{"world":4,"every":1,"steps":[0,…,99],"keys":{
         "loss":{"mean":[…],"min":[…],"max":[…],"std":[…],"argmin":[…],"argmax":[…],"ranks":[[…],[…],[…],[…]]}}}}
@@ -41,7 +41,7 @@ class Matrix(NamedTuple):
 def counting_windows(run: Run) -> list[Mapping[str, Any]]:
     """Return what the windows hold that no later attempt recorded again and that have the shape above, oldest first."""
     first = first_steps(run.rows)
-    found = []
+    windows = []
     for row in run.windows:
         bound = min((step for attempt, step in first.items() if attempt > row["a"]), default=None)
         window = row["m"]
@@ -49,8 +49,8 @@ def counting_windows(run: Run) -> list[Mapping[str, Any]]:
         if not isinstance(keys, dict) or not isinstance(steps, list) or not steps:
             continue  # a version that is not known here, or somebody's own
         if all(type(step) is int for step in steps) and (bound is None or steps[-1] < bound):
-            found.append(window)
-    return sorted(found, key=lambda window: window["steps"][0])
+            windows.append(window)
+    return sorted(windows, key=lambda window: window["steps"][0])
 
 
 def _floats(values: Any, length: int) -> Any:
@@ -94,8 +94,8 @@ def slowest_key(windows: Sequence[Mapping[str, Any]]) -> Matrix | None:
     early = [key for key in keys if part_of_step(key) in BEFORE_COLLECTIVE]
     whole = [key for key in keys if is_step_time(key)]
     times = [key for key in keys if is_time(key)]
-    found = matrices(windows, early) or matrices(windows, whole) or matrices(windows, times)
-    return max(found, key=_apart, default=None)
+    times_by_rank = matrices(windows, early) or matrices(windows, whole) or matrices(windows, times)
+    return max(times_by_rank, key=_apart, default=None)
 
 
 def _apart(matrix: Matrix) -> float:
@@ -125,7 +125,7 @@ def loss_band(windows: Sequence[Mapping[str, Any]]) -> list[Series]:
             steps += window["steps"]
             for part, values in parts.items():
                 values.append(_floats(entry.get(part), len(window["steps"])))
-    if not steps:
+    if key is None or not steps:
         return []
     x = np.array(steps, dtype=np.float64)
-    return [Series(f"{key} ({part} of ranks)", x, np.concatenate(values)) for part, values in parts.items()]
+    return [Series(key, x, np.concatenate(values), f"{key} ({part} of ranks)") for part, values in parts.items()]

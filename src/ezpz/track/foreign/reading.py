@@ -1,4 +1,4 @@
-"""What a reader of another tool's run returns."""
+"""Hold what a reader of another tool's run returns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.values import Value
 
-__all__ = ["Found", "make_row"]
+__all__ = ["Reading", "make_row"]
 
 
 @dataclass
-class Found:
-    """A run as another tool tells of it; see `ezpz.track.foreign.ForeignRun`."""
+class Reading:
+    """A run as another tool recorded it; see `ezpz.track.foreign.ForeignRun`."""
 
     source: str
     name: str

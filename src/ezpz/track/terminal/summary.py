@@ -1,0 +1,110 @@
+"""Summarize a run: in one line (``train: finished, 300 rows, steps 0 to 299, 5 min 12 s``), and as a table of metrics."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.terminal.choice import choose
+from ezpz.track.terminal.width import cleaned, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ezpz.track.run import Run
+    from ezpz.track.table import Cells
+
+__all__ = ["duration", "ending", "headline", "list_metrics", "spoken"]
+
+
+def headline(run: Run, rows: int, steps: tuple[int, int] | None, last: float) -> str:
+    """Return name, state with its cause, rows, steps and duration.
+
+    Args:
+        run: The run.
+        rows: How many rows it has.
+        steps: Its smallest and largest step; None without rows.
+        last: Time of its last row, in epoch seconds.
+    """
+    parts = [ending(run), f"{rows} row{'s' * (rows != 1)}"]
+    if steps:
+        parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
+    lasted = duration(run, last)
+    if lasted is not None:
+        parts.append(spoken(lasted))
+    return f"{run.name}: {', '.join(parts)}"
+
+
+def ending(run: Run) -> str:
+    """Return the state of a run, and its cause where there is one."""
+    return f"{run.state} ({run.cause})" if run.cause else run.state
+
+
+def duration(run: Run, last: float) -> float | None:
+    """Return seconds from a run's start to its end, or to now; of one that died, to its last row. None if not known."""
+    started = _epoch(run.facts.get("started"))
+    if started is None:
+        return None
+    ended = _epoch(run.facts.get("ended")) or (time() if run.state == "running" else last)
+    return max(0.0, ended - started) if ended else None
+
+
+def _epoch(text: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None
+
+
+def spoken(seconds: float) -> str:
+    """Return a duration in its two largest units: ``2 h 5 min``, ``5 min 12 s``, ``12 s``."""
+    whole = round(seconds)
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length} {unit} {whole % length // part} {smaller}"
+    return f"{whole} s"
+
+
+_HEAD = ("metric", "count", "first", "last", "min", "max")
+_NUMBERS = {float, int, bool}
+
+
+def list_metrics(run: Run, words: Sequence[str] = (), *, ascii_only: bool = False) -> list[str]:
+    """Return a line for each metric: name, how often it was recorded, first, last, smallest and largest value.
+
+    Args:
+        run: The run.
+        words: Metrics, as `ezpz.track.terminal.choice.matching` reads them; nothing means all.
+        ascii_only: Use no character beyond ASCII.
+
+    Raises:
+        UsageError: A word means no metric.
+    """
+    cells = run.table.cells
+    names = choose(words, list(cells), str(run.folder))
+    rows = [_HEAD, *((cleaned(name, ascii_only=ascii_only), *_row(cells[name])) for name in names)]
+    widths = [max(columns(row[place]) for row in rows) for place in range(len(_HEAD))]
+    lines = []
+    for name, *rest in rows:
+        padded = [name + " " * (widths[0] - columns(name))]
+        padded += [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _row(cells: Cells) -> tuple[str, ...]:
+    values: list[Any] = cells.values
+    count = str(len(values))
+    kinds = {type(value) for value in values}
+    if not kinds <= _NUMBERS:
+        kind = "mixed" if len(kinds) > 1 else {"str": "text"}.get(next(iter(kinds)).__name__, "").lower()
+        return count, kind or next(iter(kinds)).__name__.lower(), "", "", ""
+    numbers = [value for value in values if value == value]  # noqa: PLR0124  # NaN differs from itself, and is no extreme
+    return count, *map(
+        _number, (values[0], values[-1], min(numbers, default=values[0]), max(numbers, default=values[0]))
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}" if type(value) is float else str(value)
