@@ -72,7 +72,7 @@ class _Number(_Field):
         return value
 
     def read(self, word: str) -> int:
-        if len(word) > 20 or not word.removeprefix("-").isdecimal():
+        if len(word) > 20 or not (word.isascii() and word.removeprefix("-").isdigit()):
             raise MalformedMessage("expected a number")
         return self.check(int(word))
 

@@ -1,0 +1,237 @@
+"""Messages alone, without a process: what each holds comes back, and nothing that is none gets through."""
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ezpz.launch import messages
+from ezpz.launch.messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, Inbox, MalformedMessage, Piece
+
+JSON = {name: getattr(messages, name) for name in ("CHALLENGES", "INTRODUCTIONS", "WELCOMES", "REPORTS", "ORDERS")}
+WORDS = {name: getattr(messages, name) for name in ("FROM_RANKS", "TO_SHIMS")}
+KINDS = [
+    pytest.param(direction, kind, id=f"{name}-{kind.__name__}")
+    for name, direction in {**JSON, **WORDS}.items()
+    for kind in direction.kinds.values()
+]
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def values(field, *, words=False):  # noqa: PLR0911  # one line for each kind of field
+    """A strategy for what a field may hold."""
+    if isinstance(field, messages._Number):
+        return st.integers(field.low, field.high)
+    if isinstance(field, messages._Seconds):
+        seconds = st.floats(-(2.0**50), 2.0**50)
+        return seconds | st.none() if field.optional else seconds
+    if isinstance(field, messages._Text):
+        letters = st.characters(exclude_categories=("Cs", "Zl", "Zp", "Cc") if words else ("Cs",))
+        text = st.text(letters, max_size=min(field.longest, 30))
+        return text.map(lambda text: text.replace(" ", "_")) if words else text
+    if isinstance(field, messages._Hexadecimal):
+        return st.text("0123456789abcdef", max_size=64)
+    if isinstance(field, messages._Flag):
+        return st.booleans()
+    if isinstance(field, messages._Part):
+        return made(field.of)
+    if isinstance(field, messages._Row):
+        return st.tuples(*map(values, field.fields))
+    assert isinstance(field, messages._List)
+    return st.lists(values(field.of), max_size=4)
+
+
+def made(kind, *, words=False):
+    return st.fixed_dictionaries({name: values(field, words=words) for name, field in kind.fields.items()}).map(
+        lambda given: kind(**given)
+    )
+
+
+@pytest.mark.parametrize(("direction", "kind"), KINDS)
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was_sent(direction, kind, data):
+    message = data.draw(made(kind, words=direction in WORDS.values()))
+    line = direction.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert direction.decode(line[:-1]) == message
+    assert repr(message).startswith(kind.__name__)
+
+
+@pytest.mark.parametrize(("direction", "kind"), [each for each in KINDS if each.values[0] in JSON.values()])
+@given(data=st.data())
+def test_a_field_that_is_missing_or_of_another_type_is_refused(direction, kind, data):
+    whole = json.loads(direction.encode(data.draw(made(kind))))
+    for name, field in kind.fields.items():
+        less = {key: value for key, value in whole.items() if key != name}
+        with pytest.raises(MalformedMessage, match=name):
+            direction.decode(json.dumps(less).encode())
+        other = data.draw(ANY_JSON.filter(lambda value, field=field: not holds(field, value)))
+        with pytest.raises(MalformedMessage):
+            direction.decode(json.dumps({**whole, name: other}).encode())
+
+
+def holds(field, value):
+    try:
+        field.check(value)
+    except MalformedMessage:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("direction", [*JSON.values(), *WORDS.values()], ids=[*JSON, *WORDS])
+@given(line=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_else_arrives_is_one_kind_of_error(direction, line):
+    try:
+        message = direction.decode(line)
+    except MalformedMessage:
+        return
+    assert type(message) in direction.kinds.values()
+
+
+@pytest.mark.parametrize(
+    ("direction", "line"),
+    [
+        (REPORTS, b'{"say": []}'),
+        (REPORTS, b'{"say": {"a": 1}}'),
+        (REPORTS, b"[" * 3900),
+        (REPORTS, b'{"say": ' * 100_000),
+        (REPORTS, b'{"say": "up", "ranks": ' + b"9" * 5000 + b"}"),
+        (REPORTS, b'{"say": "up", "ranks": 1e3}'),
+        (REPORTS, b'{"say": "up", "ranks": true}'),
+        (REPORTS, b'{"say": "idle", "rank": 0, "pid": 1, "seconds": NaN}'),
+        (REPORTS, b'{"say": "idle", "rank": 0, "pid": 1, "seconds": 1e400}'),
+        (REPORTS, b'{"say": "note", "text": "\\ud800"}'),
+        (REPORTS, b"\xff\xfe{\x00}\x00"),
+        (REPORTS, b'{"say": "signal", "number": 15}'),
+        (ORDERS, b'{"do": "signal", "number": 0}'),
+        (ORDERS, b'{"do": "signal", "number": 65}'),
+        (
+            messages.INTRODUCTIONS,
+            b'{"say": "hello", "host": "a", "index": 0, "pid": 1, "nonce": "00", "mac": "\xc3\xa9"}',
+        ),
+        (messages.INTRODUCTIONS, b'{"say": "hello"' + b" " * 4096 + b"}"),
+        (FROM_RANKS, b"shim 0 2 0 2"),
+        (FROM_RANKS, b"shim 0 2 0 2 0 openmpi 7 soon"),
+        (FROM_RANKS, b"up \xd9\xa3\xd9\xa3"),  # digits, but not ours
+        (FROM_RANKS, b"up 1_000"),
+        (FROM_RANKS, b"up " + b"9" * 5000),
+        (FROM_RANKS, b"ended 257"),
+        (TO_SHIMS, b"release false"),
+        (TO_SHIMS, b"up 7"),
+    ],
+)
+def test_what_an_attacker_may_try(direction, line):
+    with pytest.raises(MalformedMessage):
+        direction.decode(line)
+
+
+def test_a_text_that_is_too_long_is_cut_where_it_is_sent_and_refused_where_it_arrives():
+    long = messages.Note(text="x" * 100_000)
+    assert len(REPORTS.decode(REPORTS.encode(long)[:-1]).text) == messages._TEXT
+    with pytest.raises(MalformedMessage, match=r"Note.text: expected a text of at most"):
+        REPORTS.decode(json.dumps({"say": "note", "text": "x" * 100_000}).encode())
+
+
+def test_the_longest_stacks_of_a_large_host_are_one_message():
+    frames = [("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3251)] * 100
+    ranks = [messages.RankStack(rank=rank, pid=7, frames=frames, where="") for rank in range(256)]
+    taken = messages.StacksTaken(id=1, host="n01", ranks=ranks, dumps=[])
+    assert REPORTS.decode(REPORTS.encode(taken)[:-1]) == taken
+
+
+def test_fields_that_a_table_lacks_are_left_out():
+    assert REPORTS.decode(b'{"say": "up", "ranks": 2, "later": [1]}') == messages.Up(ranks=2)
+
+
+def test_a_message_is_made_with_its_fields_and_no_others():
+    with pytest.raises(KeyError):
+        messages.Up()
+    with pytest.raises(TypeError, match="no field have"):
+        messages.Up(ranks=1, have=2)
+    assert messages.Up(ranks=1) != messages.Partial(have=1)
+    assert messages.OutputHello.fields == messages.Hello.fields
+
+
+def test_words_keep_spaces_in_the_last_field_and_newlines_in_none():
+    assert FROM_RANKS.decode(b"cannot 2 a b  c") == messages.CannotRun(number=2, program="a b  c")
+    assert FROM_RANKS.encode(messages.Note(text="a\nb")) == b"note a b\n"
+    odd = messages.CannotRun(number=2, program="\udcff")  # a file name that is no UTF-8
+    assert FROM_RANKS.decode(FROM_RANKS.encode(odd)[:-1]) == odd
+    assert TO_SHIMS.encode(messages.Release(codes=True)) == b"release true\n"
+    assert TO_SHIMS.decode(b"release ") == TO_SHIMS.decode(b"release") == messages.Release(codes=False)
+
+
+@given(st.lists(made(messages.Note), max_size=5), st.lists(st.integers(0, 400), max_size=8))
+def test_lines_may_arrive_in_any_pieces(sent, cuts):
+    data = b"".join(map(REPORTS.encode, sent))
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    inbox, came = Inbox(REPORTS), []
+    for start, end in pairwise(edges):
+        came += inbox.feed(data[start:end])
+    assert came == sent
+    assert inbox.rest == b""
+
+
+def test_an_inbox_changes_its_direction_between_two_messages():
+    inbox = Inbox(REPORTS)
+    assert inbox.first(b'{"say": "up", ') is None
+    assert inbox.first(b'"ranks": 2}\n{"do": "kill"}\n3 1 2\nx\n') == messages.Up(ranks=2)
+    inbox.direction = ORDERS
+    assert inbox.first(b"") == messages.Kill()
+    assert list(inbox.pieces(b"")) == [Piece(3, 1, b"x\n")]
+
+
+def test_a_line_that_never_ends_is_refused_early():
+    inbox = Inbox(messages.INTRODUCTIONS)
+    assert inbox.first(b"x" * 4096) is None
+    with pytest.raises(MalformedMessage, match="a line of more than 4096 bytes"):
+        inbox.first(b"x")
+    inbox = Inbox(ORDERS)
+    assert list(inbox.feed(b"x" * ORDERS.longest)) == []
+    with pytest.raises(MalformedMessage, match="a line of more than"):
+        list(inbox.feed(b"x"))
+
+
+pieces = st.lists(st.builds(Piece, st.integers(-9, 999), st.integers(1, 2), st.binary(max_size=40)), max_size=6)
+
+
+@given(pieces, st.lists(st.integers(0, 400), max_size=8))
+def test_output_may_arrive_in_any_pieces(sent, cuts):
+    data = b"".join(piece.encode() for piece in sent)
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    inbox, came = Inbox(REPORTS), []
+    for start, end in pairwise(edges):
+        came += inbox.pieces(data[start:end])
+    assert came == sent
+    assert inbox.rest == b""
+
+
+@given(st.binary(max_size=100))
+def test_output_that_is_none_is_one_kind_of_error(data):
+    try:
+        list(Inbox(REPORTS).pieces(data))
+    except MalformedMessage:
+        pass
+
+
+@pytest.mark.parametrize("header", [b"x\n", b"0 1 -1\n", b"0 3 1\n", b"0 1 1 1\n", b"0 1 16777217\n", b"0" * 64])
+def test_a_header_that_is_none_is_refused_and_what_came_before_it_counts(header):
+    inbox = Inbox(REPORTS)
+    came = inbox.pieces(b"0 1 2\na\n" + header)
+    assert next(came) == Piece(0, 1, b"a\n")
+    with pytest.raises(MalformedMessage):
+        next(came)
+
+
+def test_seconds_are_finite_floats():
+    report = REPORTS.decode(b'{"say": "idle", "rank": 0, "pid": 1, "seconds": 3}')
+    assert isinstance(report.seconds, float)
+    assert math.isfinite(report.seconds)
