@@ -170,16 +170,13 @@ def started(monkeypatch, argv):
     """Return the plans that `launch` would start; the first port is taken."""
     plans, codes = [], iter([PORT_TAKEN, 0])
 
-    class Start:
-        def __init__(self, plan, control, *_, **__):
-            plans.append(plan)
-            assert plan.for_agents.get("EZPZ_CONTROL", "") == control.variable
-            control.close()
+    def supervise(plan, control, *_, **__):
+        plans.append(plan)
+        assert plan.for_agents.get("EZPZ_CONTROL", "") == control.variable
+        control.close()
+        return next(codes)
 
-        def run(self):
-            return next(codes)
-
-    monkeypatch.setattr(entry, "Start", Start)
+    monkeypatch.setattr(entry, "supervise", supervise)
     assert entry.main(argv) == 0
     return plans
 

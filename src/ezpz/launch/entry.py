@@ -21,9 +21,9 @@ from ezpz.launch.options import LaunchOptions, parse
 from ezpz.launch.planning import PlanBuilder, survey
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.failures import Limits
+from ezpz.launch.run.start import supervise
 from ezpz.launch.run.supervisor import PORT_TAKEN
 from ezpz.launch.run.terminal import Screen
-from ezpz.launch.starting import Start
 from ezpz.launch.wall import Wall
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
             builder.write_hostfile(hostfiles)
 
         def start(plan: LaunchPlan, control: Control) -> int:
-            return Start(plan, control, limits, screen, folder=folder, wall=wall, began=began).run()
+            return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began)
 
         return _start_until_met(builder, start)
     finally:

@@ -1,0 +1,334 @@
+"""Start the ranks of a plan, in one of three ways, supervise them until the last one has ended, and keep the record."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from ezpz.errors import LaunchError
+from ezpz.files import private_folder
+from ezpz.launch import record
+from ezpz.launch.host import connection, process_tree
+from ezpz.launch.host.payload import pack
+from ezpz.launch.host.rank_start import be
+from ezpz.launch.host.start_agent import run_local
+from ezpz.launch.run.child import Child
+from ezpz.launch.run.failures import Failure, log_of
+from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
+
+if TYPE_CHECKING:
+    import socket
+
+    from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.control import Control
+    from ezpz.launch.run.failures import Limits
+    from ezpz.launch.run.terminal import Screen
+    from ezpz.launch.wall import Wall
+
+    Ends = tuple[socket.socket, socket.socket]
+    Ranks = list[tuple[dict[str, str], list[int] | None]]
+
+__all__ = ["supervise"]
+
+_LAST_REPORT = 2.0  # seconds for an agent to report that all is over when its ssh has ended
+_QUOTED = 300  # characters of what ssh printed
+_REFUSED = 125
+
+
+def supervise(
+    plan: LaunchPlan,
+    control: Control,
+    limits: Limits,
+    screen: Screen,
+    *,
+    folder: str = "",
+    wall: Wall | None = None,
+    began: float = 0.0,
+) -> int:
+    """Start a finished plan, own its processes to their end, and return the exit code of the launch.
+
+    Args:
+        plan: What is started.
+        control: Where its agents connect; closed when the run is over.
+        limits: What the user allows the run.
+        screen: Where output goes.
+        folder: Folder of run.json, or empty.
+        wall: When the end of the job's wall time is to be announced.
+        began: When the launch began, in seconds since 1970.
+
+    Raises:
+        EzpzError: The ranks could not even be started.
+    """
+    kind = _SshRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
+    run = kind(plan, limits, control, screen, wall, shares_terminal=plan.keeps_terminal)
+    run.launch, run.folder, run.began = plan.launch_id, folder, began
+    run.address = asking_address(plan.launch_id)
+    return run.run()
+
+
+class _Run(Supervisor):
+    """A supervisor that starts the programs of its plan; each kind knows how."""
+
+    def start_programs(self) -> None:
+        """Start what brings up the ranks."""
+        raise NotImplementedError
+
+    def run(self) -> int:
+        """Run to the end, keep a record of it, and return the exit code of the launch.
+
+        Raises:
+            EzpzError: The ranks could not even be started.
+        """
+        index = record.Index()
+        try:
+            with self:
+                self.start_programs()
+                fields = self._keep_first_record(index)
+                outcome = self.wait()
+        finally:
+            index.leave()
+            self.control.close()
+        if outcome.code != PORT_TAKEN:
+            reason = record.write(self.folder, self._completed(fields))
+            if reason:
+                self.say(f"note: {reason}")
+        return outcome.code
+
+    def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
+        """Write run.json, now that the ranks take their time to start; `ezpz kill` and `ezpz stacks` find the launch."""
+        fields = record.started(self.plan, self.began)
+        placed = fields["plan"]
+        entry = {
+            "started": self.began,
+            "command": fields["command"],
+            "hosts": placed["hosts"],
+            "folder": self.folder,
+            "world_size": placed["world_size"],
+            "socket": self.address,
+        }
+        index.enter(self.launch, entry)
+        record.write(self.folder, fields)
+        record.forget_old(self.folder)
+        return fields
+
+    def _completed(self, begun: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of run.json for a launch that is over, from those of its beginning."""
+        outcome = self.outcome
+        causes = [outcome.cause] if outcome.cause else []
+        entries = [
+            record.failure(
+                one.text,
+                rank=one.rank,
+                host=one.host,
+                pid=one.pid,
+                code=one.status,
+                log=log_of(one, self.control.settings.log_dir, self.folder) or None,
+                words=one.words or None,
+            )
+            for one in [*causes, *(one for one in outcome.failures if one is not outcome.cause)]
+        ]
+        more = {
+            "stages": self.stages.summary(),
+            "cause": entries[0] if causes else None,
+            "failures": entries[len(causes) :],
+            "hang": outcome.hang,
+            "notes": outcome.notes,
+            "launcher_words": self.children.afterwards.decode(errors="replace"),
+        }
+        return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
+
+
+def asking_address(launch: str) -> str:
+    """Return where `ezpz stacks` asks a launch."""
+    name = f"launch-{launch.replace('/', '+')}"
+    return connection.address(name, private_folder("sockets") if sys.platform != "linux" else "")
+
+
+class _LocalRun(_Run):
+    """Ranks of this host, started by an agent that is forked off; a single rank keeps the terminal."""
+
+    def start_programs(self) -> None:
+        """Fork the agent."""
+        plan = self.plan
+        ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(plan.placement.world_size)]
+        ours, its = connection.pair()
+        pid = os.fork()
+        if not pid:
+            be(lambda: self._be_agent(ours, its, ranks))
+        for end in its:
+            end.close()
+        self.control.adopt(0, os.uname().nodename, *ours)
+        self.children.add(Child(pid, "the agent of this host", 0))
+
+    def _be_agent(self, ours: Ends, its: Ends, ranks: Ranks) -> int:
+        """Run the agent: the launcher's ends are closed here, or its end would never be noticed."""
+        plan = self.plan
+        for end in ours:
+            end.close()
+        return run_local(its, plan.launch_id, plan.command, ranks, self.control.settings, terminal=plan.keeps_terminal)
+
+
+class _LauncherRun(_Run):
+    """Ranks that ``mpiexec`` or ``srun`` starts, whose shims bring up an agent per host."""
+
+    def start_programs(self) -> None:
+        """Start the launcher's program."""
+        stdin = None if self.control.settings.input else subprocess.DEVNULL
+        self.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), stdin))
+        self.control.get_ready()
+
+
+class _SshRun(_Run):
+    """Ranks whose agents are started with ssh, one per host: what ssh printed is part of the cause when a host fails."""
+
+    _logs = ""
+
+    def run(self) -> int:
+        """Run to the end, with room for the connections and a folder for what ssh itself prints.
+
+        Raises:
+            EzpzError: A program that is needed cannot be run.
+        """
+        _make_room(len(self.plan.placement.hosts))
+        self._line = self.plan.agent_line()
+        self._logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
+        try:
+            with _Payloads(self.plan) as self._payloads:
+                return super().run()
+        finally:
+            shutil.rmtree(self._logs, ignore_errors=True)
+
+    def start_programs(self) -> None:
+        """Start the agent of each host; the first one's ranks get the launcher's input."""
+        for index in range(len(self.plan.placement.hosts)):
+            self._start_host(index, self._payloads.open(with_input=self.control.settings.input and index == 0))
+        self._payloads.unlink()
+
+    def _start_host(self, index: int, stdin: int) -> None:
+        """Start the agent of one host, which reads ``stdin``; it is closed here.
+
+        Raises:
+            LaunchError: The program that should start it cannot be run.
+        """
+        line = self._line(index, self._log_of(index))
+        try:
+            self.children.add(Child.start(line, os.environ, stdin, index))
+        except OSError as error:
+            source = "EZPZ_SSH" if self.plan.environ.get("EZPZ_SSH") else "PATH"
+            raise LaunchError(
+                f"cannot run {line[0]} (from {source}): {error.strerror}; "
+                "expected ssh, or a program that is called like it."
+            ) from None
+        finally:
+            os.close(stdin)
+
+    def child_ended(self, child: Child) -> None:
+        """Judge the end of a host's ssh: after its agent is done it means nothing new."""
+        if child.host in self.control.done or self.stopping:
+            return
+        self.listen()  # two connections: the agent's report may come behind the end of ssh
+        if child.host in self.control.done:
+            return
+        if child.host in self.control.heard:
+            self.loop.after("launcher", _LAST_REPORT, self.judge_launcher)
+            return
+        host = self.plan.placement.hosts[child.host]
+        trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
+        text = f"{self._ending(child)}; {trial}"
+        self.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host))
+
+    def judge_launcher(self) -> None:
+        """An ssh has ended before its agent reported that all is over there."""
+        gone = [child for child in self.children.all if not child.alive and child.host not in self.control.done]
+        if gone and not self.stopping:
+            child, host = gone[0], self.plan.placement.hosts[gone[0].host]
+            self.blame(Failure(f"host {host}", f"is lost: {self._ending(child)}", _REFUSED, time.time(), host=host))
+
+    def hint(self) -> str:
+        """Return the line by which a person finds out what is wrong with the first host that is silent."""
+        silent = [index for index in range(len(self.plan.placement.hosts)) if index not in self.control.heard]
+        return f". Try `{self._trial(silent[0])}`{self._quoted(silent[0])}" if silent else ""
+
+    def _ending(self, child: Child) -> str:
+        program = os.path.basename(self._line(child.host)[0])
+        return f"{program} ended with {child.code}{self._quoted(child.host)}"
+
+    def _trial(self, index: int) -> str:
+        """Return a line by which a person finds out what is wrong."""
+        line = self._line(index)
+        return shlex.join([*line[:-1], "true"] if len(line) > 1 and line[-1].startswith("exec ") else line)
+
+    def _log_of(self, index: int) -> str:
+        return os.path.join(self._logs, str(index))
+
+    def _quoted(self, index: int) -> str:
+        """Return the last line that ssh wrote to its log, for a message."""
+        try:
+            with open(self._log_of(index), encoding="utf-8", errors="replace") as file:
+                lines = file.read().split("\n")
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f", saying {last[:_QUOTED]!r}" if last else ""
+
+
+class _Payloads:
+    """The input of the agents: one file that is opened once per host and then loses its name.
+
+    It holds the whole environment.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        descriptor, self._path = tempfile.mkstemp(prefix="ezpz-")
+        with open(descriptor, "wb") as file:
+            file.write(pack(list(plan.command), plan.agent_environment()))
+        self._pump: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> _Payloads:  # noqa: PYI034  # Self needs Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unlink()
+        if self._pump:
+            self._pump.kill()  # it may wait for input that is not read any more
+            self._pump.wait()
+
+    def open(self, *, with_input: bool) -> int:
+        """Return a descriptor to read the payload from, and behind it the launcher's own input."""
+        payload = os.open(self._path, os.O_RDONLY)
+        if not with_input:
+            return payload
+        read, write = os.pipe()
+        self._pump = subprocess.Popen(
+            ["cat", f"/dev/fd/{payload}", "-"],
+            stdout=write,
+            pass_fds=[payload],
+            start_new_session=True,
+            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+        )
+        for end in (payload, write):
+            os.close(end)
+        return read
+
+    def unlink(self) -> None:
+        """Take the name away; whoever has opened the file keeps it."""
+        if self._path:
+            os.unlink(self._path)
+            self._path = ""
+
+
+def _make_room(hosts: int) -> None:
+    """Raise the soft limit of open files where it is below what the hosts need: two connections and two pipes each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 5 * hosts + 256
+    if soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
