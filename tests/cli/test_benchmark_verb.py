@@ -237,7 +237,7 @@ def test_the_page_opens_without_errors_scripts_or_requests(folder, browser):
     ("words", "said"),
     [
         (["--run", "fspd"], "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit, llm, gpt. Did you mean fsdp?"),
-        (["--run", "vit,vit"], "vit stands twice in --run vit,vit"),
+        (["--run", "vit,vit"], "vit is named twice in --run vit,vit"),
         (["--run", ","], "--run ',' names no trainer"),
         (["--run", "vit", "--preset", "debgu"], "vit has no preset 'debgu' (from --preset); expected one of debug, tiny, small"),
         (["vit"], "unexpected word 'vit' (from the command line); expected options. Try `--run vit`."),
@@ -279,7 +279,7 @@ def test_the_list_and_the_dry_run_start_nothing(tmp_path, capsys, monkeypatch):
     assert "--preset=debug --outdir=" in lines[4]
     assert lines[4].endswith("/llm --no-plots --training.steps=7 --dtype 'a b'")
     assert lines[5].endswith("/gpt --no-plots --train.max_iters=7 --dtype 'a b'")
-    assert "note: --max-iters says nothing to fsdp, which counts epochs; --epochs N would" in told.err
+    assert "note: --max-iters means nothing to fsdp, which counts epochs; --epochs N would" in told.err
     assert list(tmp_path.iterdir()) == []
 
 

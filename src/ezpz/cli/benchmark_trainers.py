@@ -1,10 +1,9 @@
-"""The trainers that ``ezpz benchmark`` runs, their presets, and the command line of each."""
+"""List the trainers that ``ezpz benchmark`` runs, with their presets and command lines."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError, did_you_mean
 
@@ -17,15 +16,14 @@ __all__ = ["TRAINERS", "Trainer", "choose_preset", "choose_trainers", "listing"]
 _LIST = " Run `ezpz benchmark --list`."  # the advice where no name is near
 
 
-@dataclass(frozen=True)
-class Trainer:
+class Trainer(NamedTuple):
     """One trainer.
 
     Attributes:
         name: What people call it; its folder in a benchmark.
         module: What Python runs.
         about: What it measures, in a few words.
-        presets: Name of each preset to the options that stand for it, smallest first.
+        presets: Name of each preset to the options that it means, smallest first.
         on_devices: The preset for a machine with accelerators.
         steps: The option that says how many steps to train; empty for a trainer that counts epochs.
         epochs: The option that says how many epochs to train; empty for a trainer that counts steps.
@@ -126,15 +124,16 @@ def choose_trainers(names: str | None) -> list[Trainer]:
         UsageError: One is unknown or named twice.
     """
     if names is None:
-        return list(_ALL)
+        return list(TRAINERS.values())
     chosen = [word.strip() for word in names.split(",") if word.strip()]
     for name in chosen:
         if name not in TRAINERS:
             raise UsageError(
-                f"no trainer {name!r} (from --run); expected some of {', '.join(TRAINERS)}.{did_you_mean(name, TRAINERS, _LIST)}"
+                f"no trainer {name!r} (from --run); expected some of "
+                f"{', '.join(TRAINERS)}.{did_you_mean(name, TRAINERS, _LIST)}"
             )
         if chosen.count(name) > 1:
-            raise UsageError(f"{name} stands twice in --run {names}; expected each trainer once. Name it once.")
+            raise UsageError(f"{name} is named twice in --run {names}; expected each trainer once. Name it once.")
     if not chosen:
         raise UsageError(
             f"--run {names!r} names no trainer; expected some of {', '.join(TRAINERS)}. Leave it out for all."
@@ -142,26 +141,26 @@ def choose_trainers(names: str | None) -> list[Trainer]:
     return [TRAINERS[name] for name in chosen]
 
 
-def choose_preset(trainer: Trainer, wish: str | None, *, devices: int) -> str:
-    """Return the preset to run: the wish, else ``debug`` on a machine without accelerators, else a larger one.
+def choose_preset(trainer: Trainer, preset: str | None, *, devices: int) -> str:
+    """Return the preset to run: the one that was asked for, else ``debug`` on a machine without accelerators, else a larger one.
 
     Raises:
         UsageError: The trainer has no such preset.
     """
-    if wish is None:
+    if preset is None:
         return trainer.on_devices if devices else next(iter(trainer.presets))
-    if wish not in trainer.presets:
+    if preset not in trainer.presets:
         raise UsageError(
-            f"{trainer.name} has no preset {wish!r} (from --preset); expected one of {', '.join(trainer.presets)}."
-            f"{did_you_mean(wish, trainer.presets, _LIST)}"
+            f"{trainer.name} has no preset {preset!r} (from --preset); expected one of {', '.join(trainer.presets)}."
+            f"{did_you_mean(preset, trainer.presets, _LIST)}"
         )
-    return wish
+    return preset
 
 
 def listing() -> str:
     """Return what can be run: a trainer a line, its presets below it."""
     lines = []
-    for trainer in _ALL:
+    for trainer in TRAINERS.values():
         shown = [f"{name} (on devices)" if name == trainer.on_devices else name for name in trainer.presets]
         lines += [f"{trainer.name:<10}{trainer.about}", f"{'':<10}presets: {', '.join(shown)}"]
     return "\n".join(lines)

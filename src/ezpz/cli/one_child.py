@@ -1,4 +1,4 @@
-"""Run one command in the foreground: its streams are ours, its end is ours, and nothing of it outlives us."""
+"""Run one command in the foreground: signals are passed on to it, its exit code is known, and nothing of it outlives us."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from ezpz.launch.host import process_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from types import FrameType
 
-
-# Run one launch of a benchmark: its output goes to a file, and signals that reach this process are passed on to it.
+__all__ = ["Ended", "run"]
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TAIL = 1 << 16  # bytes in which the last lines are looked for
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 class Ended(NamedTuple):
-    """How a launch ended.
+    """How a command ended.
 
     Attributes:
-        code: Its exit code: 128+n for signal n.
+        code: Its exit code: 128+n for signal n, 124 when the time was over.
         seconds: How long it took.
         stopped: The first signal that reached this process meanwhile, 0 for none.
     """
@@ -37,102 +35,66 @@ class Ended(NamedTuple):
     stopped: int
 
 
-def run_benchmark_child(command: Sequence[str], log: Path) -> Ended:
+def run(
+    command: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    stdout: IO[Any] | None = None,
+    *,
+    is_apart: bool = False,
+) -> Ended:
     """Run a command to its end.
 
-    It has a session of its own, so that Ctrl-C in the terminal reaches this process alone and the launch once.
+    By default it stays in this process's group, so that a debugger in it can use the terminal. Where its environment has
+    an ``EZPZ_LAUNCH_ID``, what it leaves behind is killed: below this process, and by that id (Linux).
 
     Args:
         command: Program and arguments.
-        log: The file for all that it says.
-    """
-    stopped: list[int] = []
-    began = time.monotonic()
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs here
-        )
-
-        def pass_on(number: int, _: FrameType | None) -> None:
-            stopped.append(number)
-            child.send_signal(number)
-
-        handlers = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-        try:
-            code = child.wait()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-    return Ended(shell_code(code), time.monotonic() - began, stopped[0] if stopped else 0)
-
-
-def tail(log: Path, lines: int) -> str:
-    """Return the last lines of a file that are not empty."""
-    with log.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-        text = file.read().decode(errors="replace")
-    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
-
-
-__all__ = ["run", "run_benchmark_child", "tail"]
-
-_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-
-
-def run(
-    command: Sequence[str], environ: Mapping[str, str], timeout: float | None, stdout: IO[Any] | None = None
-) -> int:
-    """Run a command to its end and return its exit code: 128+n for signal n, 124 when the time is over.
-
-    The command stays in this process's group, so that a debugger in it can use the terminal. What it leaves behind is
-    killed: below this process, and by ``EZPZ_LAUNCH_ID`` of its environment (Linux).
-
-    Args:
-        command: Program and arguments.
-        environ: Its whole environment, with an EZPZ_LAUNCH_ID of its own.
+        environ: Its whole environment; this one by default.
         timeout: Seconds, or None.
         stdout: Where its output goes; as ours by default.
+        is_apart: Give it a session of its own, no input, and ``stdout`` for its errors too: Ctrl-C in the terminal then
+            reaches this process alone, which passes it on once.
     """
-    process_tree.adopt()
+    own_id = (environ or {}).get("EZPZ_LAUNCH_ID", "")
+    if own_id:
+        process_tree.adopt()
+    began = time.monotonic()
     child = subprocess.Popen(
         list(command),
-        env=dict(environ),
+        env=None if environ is None else dict(environ),
+        stdin=subprocess.DEVNULL if is_apart else None,
         stdout=stdout,
+        stderr=subprocess.STDOUT if is_apart else None,
+        start_new_session=is_apart,
         preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs here
     )
-    handlers = {number: signal.signal(number, _passing(child)) for number in (signal.SIGTERM, signal.SIGHUP)}
-    handlers[signal.SIGINT] = signal.signal(signal.SIGINT, _passing(child, unless_typed=True))
+    stopped: list[int] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        stopped.append(number)
+        # Ctrl-C in a terminal has reached a child of this group already.
+        if is_apart or number != signal.SIGINT or not _in_foreground():
+            child.send_signal(number)
+
+    handlers = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
     try:
         code = child.wait(timeout)
     except subprocess.TimeoutExpired:
         _end(child)
         code = 124
     finally:
-        process_tree.kill_all(environ["EZPZ_LAUNCH_ID"])
+        if own_id:
+            process_tree.kill_all(own_id)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return shell_code(code)
-
-
-def _passing(child: subprocess.Popen[Any], *, unless_typed: bool = False) -> Any:
-    """Return a handler that passes a signal on; Ctrl-C in a terminal has reached the child already."""
-
-    def handle(number: int, _: object) -> None:
-        if not (unless_typed and _in_foreground()):
-            child.send_signal(number)
-
-    return handle
+    return Ended(shell_code(code), time.monotonic() - began, stopped[0] if stopped else 0)
 
 
 def _in_foreground() -> bool:
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:  # no terminal: nobody types
+    except OSError:  # no terminal
         return False
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()

@@ -148,7 +148,7 @@ def _simulate(options: Namespace, world: World) -> int:
     path = os.path.join(folder, "report.json")  # noqa: PTH118  # a plain word for the environment
     try:
         environ = rank_environ(world, path, os.environ, data=options.data)
-        code = run(options.command, environ, options.timeout, stdout=sys.stderr if options.json else None)
+        code = run(options.command, environ, options.timeout, stdout=sys.stderr if options.json else None).code
         return _answer(options, world, path, code)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -134,6 +134,7 @@ __all__ = [
     "script_name",
     "text_of",
     "timeline",
+    "version",
 ]
 
 _LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
@@ -171,7 +172,7 @@ def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str])
         "cwd": str(Path.cwd()),
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
-        "versions": {name: version for name in _LIBRARIES if (version := _version(name))},
+        "versions": {name: known for name in _LIBRARIES if (known := version(name))},
         "host": os.uname().nodename,
         "ranks": {field: value for field, value in ranks.named().items() if value is not None},
         **({"git_commit": commit} if commit else {}),
@@ -180,7 +181,8 @@ def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str])
     }
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
+    """Return the version of an installed library, which is not imported for it; None where there is none."""
     from importlib import metadata  # 20 ms that only rank 0 needs to spend
 
     loaded = getattr(sys.modules.get(name), "__version__", None)

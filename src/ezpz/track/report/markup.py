@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from dataclasses import dataclass, field
 from html import escape
+from importlib.resources import files
 from math import isfinite, isnan
+from typing import TYPE_CHECKING
 
-__all__ = ["Chart", "duration", "embedded", "figure", "number", "shown", "slug"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Chart", "document", "duration", "embedded", "figure", "number", "shown", "slug"]
 
 
 @dataclass(frozen=True)
@@ -93,4 +100,39 @@ def figure(chart: Chart, name: str) -> str:
         f'<figcaption><span class="title" title="{shown(chart.title)}">{shown(chart.title)}</span></figcaption>'
         + (f'<ul class="legend">{legend}</ul>' if legend else "")
         + f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{shown(chart.label)}">{chart.svg}</svg>{notes}</figure>\n'
+    )
+
+
+def document(
+    title: str,
+    main: str,
+    footer: str,
+    links: Sequence[tuple[str, str]] = (),
+    data: list[dict[str, object]] | None = None,
+) -> str:
+    """Return a page in one file: its style and script are inside, and a policy forbids every request.
+
+    Args:
+        title: Plain text.
+        main: HTML.
+        footer: HTML.
+        links: Id and title of the parts that the bar at the top leads to.
+        data: What the script needs to know of the charts, in their order; None for a page without bar and script.
+    """
+    here = files("ezpz.track.report")
+    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    policy, bar, end = "default-src 'none'; img-src data:; style-src 'unsafe-inline'", "", ""
+    if data is not None:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+        anchors = "".join(f'<a href="#{name}">{shown(text)}</a>' for name, text in links)
+        bar = f'<nav><div>{anchors}<span id="tools"></span></div></nav>\n'
+        end = f'<script type="application/json" id="data">{embedded(data)}</script>\n<script>{script}</script>\n'
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{shown(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"{bar}<main>\n{main}</main>\n<footer>{footer}</footer>\n{end}</body>\n</html>\n"
     )

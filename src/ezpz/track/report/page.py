@@ -7,10 +7,7 @@ and every script but that one, so a metric's name that gets past the escaping co
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import replace
-from importlib.resources import files
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -22,7 +19,7 @@ from ezpz.track.report.charts import Axis, breakdown, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
-from ezpz.track.report.markup import embedded, figure, shown, slug
+from ezpz.track.report.markup import document, figure, shown, slug
 from ezpz.track.report.svg import span
 from ezpz.track.report.tables import Part, facts_part, raw_part
 from ezpz.track.series import numeric_series
@@ -86,7 +83,11 @@ def build_page(run: Run) -> str:
     main += "".join(part.render() for part in charts) or '<p class="none">No number was recorded.</p>\n'
     main += "".join(part.render() for part in others)
     links = [(part.name, part.title) for part in (*charts, *others) if part.is_linked]
-    return _document(run.name, links, main, [data for part in charts for data in part.charts])
+    footer = (
+        f"Written by ezpz, {shown(now())}. Long curves show the extremes of each stretch of steps; "
+        "every row is in <code>metrics.jsonl</code>."
+    )
+    return document(run.name, main, footer, links, [data for part in charts for data in part.charts])
 
 
 def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
@@ -142,21 +143,3 @@ def _across_ranks(run: Run, axis: Axis) -> Iterator[Chart]:
     band = loss_band(windows)
     if band:
         yield line_chart("Loss over all ranks", band, axis, wide=True, band=(0, 2))
-
-
-def _document(title: str, links: Sequence[tuple[str, str]], main: str, data: list[dict[str, object]]) -> str:
-    here = files("ezpz.track.report")
-    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    anchors = "".join(f'<a href="#{name}">{shown(text)}</a>' for name, text in links)
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{shown(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f'<nav><div>{anchors}<span id="tools"></span></div></nav>\n<main>\n{main}</main>\n'
-        f"<footer>Written by ezpz, {shown(now())}. Long curves show the extremes of each stretch of steps; "
-        f"every row is in <code>metrics.jsonl</code>.</footer>\n"
-        f'<script type="application/json" id="data">{embedded(data)}</script>\n<script>{script}</script>\n</body>\n</html>\n'
-    )

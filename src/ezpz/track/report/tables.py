@@ -10,11 +10,11 @@ from ezpz.track.facts import flatten
 from ezpz.track.report.markup import number, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ezpz.track.run import Run
 
-__all__ = ["Part", "facts_part", "raw_part", "section", "table", "value_text"]
+__all__ = ["Part", "facts_part", "raw_part", "table", "value_text"]
 
 _LONGEST = 2000  # characters of one value
 _MOST_ROWS = 2000
@@ -39,17 +39,22 @@ def value_text(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … and {len(text) - _LONGEST:,} characters more"
 
 
-def table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Return rows of plain text as a table whose first column names the others."""
+def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), links: Mapping[str, str] | None = None) -> str:
+    """Return rows of plain text as a table whose first column names the others; ``links`` are addresses of such names."""
     known = list(rows)
     left_out = len(known) - _MOST_ROWS
     if left_out > 0:
         known = [*known[:_MOST_ROWS], (f"… and {left_out:,} more", *[""] * (len(known[0]) - 1))]
     top = f"<thead><tr>{''.join(f'<th>{shown(cell)}</th>' for cell in head)}</tr></thead>" if head else ""
     body = "\n".join(
-        f'<tr><th scope="row">{shown(first)}</th>{"".join(map(_cell, rest))}</tr>' for first, *rest in known
+        f'<tr><th scope="row">{_linked(first, links or {})}</th>{"".join(map(_cell, rest))}</tr>'
+        for first, *rest in known
     )
     return f'<div class="scroll"><table>{top}<tbody>{body}</tbody></table></div>'
+
+
+def _linked(name: str, links: Mapping[str, str]) -> str:
+    return f'<a href="{shown(links[name])}">{shown(name)}</a>' if name in links else shown(name)
 
 
 def _cell(text: str) -> str:
@@ -80,19 +85,13 @@ class Part:
     is_linked: bool = True
 
     def render(self) -> str:
-        """Return its HTML."""
-        return section(self.title, self.inside, name=self.name, open_=self.is_open, count=self.count)
-
-
-def section(title: str, inside: str, *, name: str, open_: bool = True, count: int | None = None) -> str:
-    """Return a part of the page that folds, also without scripts; empty where nothing is inside."""
-    if not inside:
-        return ""
-    number_of = f" <small>{count}</small>" if count is not None else ""
-    return (
-        f'<details class="part" id="{name}"{" open" if open_ else ""}><summary><h2>{shown(title)}{number_of}</h2></summary>\n'
-        f"{inside}</details>\n"
-    )
+        """Return its HTML, which folds, also without scripts; empty where nothing is inside."""
+        if not self.inside:
+            return ""
+        number_of = f" <small>{self.count}</small>" if self.count is not None else ""
+        heading = f"<summary><h2>{shown(self.title)}{number_of}</h2></summary>"
+        opened = " open" if self.is_open else ""
+        return f'<details class="part" id="{self.name}"{opened}>{heading}\n{self.inside}</details>\n'
 
 
 def facts_part(name: str, title: str, facts: Any, *, is_open: bool = False) -> Part:
