@@ -5,13 +5,17 @@ The list is here, below `ezpz.launch`, because the tables of sites name launcher
 
 from __future__ import annotations
 
-__all__ = ["FLAVOURS", "MPI_FLAVOURS", "NOT_STARTED", "SITES_LAUNCHERS"]
+__all__ = ["FLAVOURS", "MPI_FLAVOURS", "NOT_STARTED", "site_launchers"]
 
 # Behind an `mpiexec`. Intel MPI is asked before MPICH: it is built on the same Hydra and some builds print both names.
 MPI_FLAVOURS = ("impi", "openmpi5", "openmpi4", "pals", "mpich")
 # The first one needs nothing; the last one is taken where hosts have nothing else.
 FLAVOURS = ("local", *MPI_FLAVOURS, "srun", "flux", "torchrun", "ssh")
 
-# What the table of a site may name: flavours of whatever version, and launchers that ezpz passes over with a note.
+# Launchers that a site's table may name beside the flavours, whatever their version; a note says that they are passed over.
 NOT_STARTED = ("ibrun",)
-SITES_LAUNCHERS = (*dict.fromkeys(name.rstrip("0123456789") for name in FLAVOURS), *NOT_STARTED)
+
+
+def site_launchers() -> tuple[str, ...]:
+    """Return what the table of a site may name as its launcher."""
+    return (*dict.fromkeys(name.rstrip("0123456789") for name in FLAVOURS), *NOT_STARTED)

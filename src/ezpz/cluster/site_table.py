@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.cluster import SCHEDULERS
-from ezpz.cluster.launchers import SITES_LAUNCHERS
+from ezpz.cluster.launchers import site_launchers
 from ezpz.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ KEYS = {
     "threads": _NUMBER,
     "reserved_cpus": _key("numbers", "whole numbers from 0"),
     "cpu_bind": _key("table", 'a binding such as "list:0-7:8-15", "mask_cpu:0x1,0x2" or "cores"', _like(_BINDING)),
-    "launcher": _one_of(*SITES_LAUNCHERS),
+    "launcher": _one_of(*site_launchers()),
     "launcher_args": _OPTIONS,
     "launcher_forbids": _OPTIONS,
     "environment": _ENVIRONMENT,

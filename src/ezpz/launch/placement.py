@@ -69,10 +69,10 @@ def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple
         counts = list(allocation.slots)
         if sum(counts) > allocation.tasks:  # Slurm: more room on the hosts than tasks were asked for
             counts = _fill(counts, allocation.tasks)
-        return counts, allocation.origin["tasks"]
+        return counts, allocation.origin.get("tasks", allocation.scheduler)
     rule = max(2, min(4, cores // 2))
     if allocation.slots:
-        return [max(1, min(rule, slots)) for slots in allocation.slots], allocation.origin["slots"]
+        return [max(1, min(rule, slots)) for slots in allocation.slots], allocation.origin.get("slots", allocation.scheduler)
     return [rule] * hosts, f"half of {cores} cores, at least 2, at most 4"
 
 
