@@ -8,6 +8,7 @@ from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import Choice
 from ezpz.launch.explain import as_json, as_text
 from ezpz.launch.flavours import flavour
+from ezpz.launch.plan import Context
 from ezpz.launch.settings import communication
 
 HOSTS = ("n01", "n02")
@@ -22,9 +23,7 @@ PLAN = LaunchPlan(
     communication=communication(ENVIRON, None, JOB, use_site=True, unset=("CCL_OLD",)),
     launcher_args=("--mine",),
     environ=ENVIRON,
-    devices=Devices(2, "cuda", "SLURM_GPUS_ON_NODE"),
-    hosts_origin=JOB.origin["hosts"],
-    notes=JOB.notes,
+    context=Context(Devices(2, "cuda", "SLURM_GPUS_ON_NODE"), JOB.origin["hosts"], JOB.notes),
 )
 
 

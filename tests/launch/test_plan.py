@@ -138,9 +138,10 @@ def test_a_plan_cannot_be_changed(name):
     with pytest.raises(AttributeError, match=name):
         delattr(made, name)
     assert getattr(made, name) is before
-    if isinstance(before, Mapping):
+    tables = [each for each in (before, *(before if name == "supervision" else ())) if isinstance(each, Mapping)]
+    for table in tables:
         with pytest.raises(TypeError):
-            before["NEW"] = "x"
+            table["NEW"] = "x"
 
 
 def test_what_a_plan_was_made_of_can_change_without_it():
@@ -163,7 +164,8 @@ def test_a_second_start_has_a_plan_of_its_own_and_the_first_is_as_it_was():
     changed = {name for name, setting in first.variables.items() if second.variables[name] != setting}
     assert changed == {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "EZPZ_RUN_ID", "EZPZ_SOCKET"}
     assert first.variables.keys() == second.variables.keys()
-    assert (first.launch_id, first.agent_settings) == (second.launch_id, second.agent_settings)
+    one, other = first.supervision, second.supervision
+    assert (one.launch_id, one.agent_settings) == (other.launch_id, other.agent_settings)
 
 
 def started(monkeypatch, argv):
@@ -172,7 +174,7 @@ def started(monkeypatch, argv):
 
     def supervise(plan, control, *_, **__):
         plans.append(plan)
-        assert plan.for_agents.get("EZPZ_CONTROL", "") == control.variable
+        assert plan.supervision.for_agents.get("EZPZ_CONTROL", "") == control.variable
         control.close()
         return next(codes)
 
@@ -216,7 +218,7 @@ def test_what_is_shown_is_what_is_started(monkeypatch, tmp_path, capsys, flavour
 def test_a_pasted_line_names_nothing_of_a_supervised_run():
     made = built("-n", "2", "--timeout", "1h", "--flavour", "torchrun", "true").build(control="secret@1@here")
     (line,) = made.lines()
-    only = {*made.variables} - {*made.portable} | {*made.for_agents}
+    only = {*made.variables} - {*made.portable} | {*made.supervision.for_agents}
     assert {"EZPZ_SOCKET", "EZPZ_CONTROL", "EZPZ_LAUNCH", "EZPZ_RECORDER", "EZPZ_LAUNCH_CMD"} <= only
     assert not [name for name in only if name in line]
     assert made.launcher_environment()["EZPZ_CONTROL"] == "secret@1@here"

@@ -103,7 +103,7 @@ def _refuse(program: str, reason: str, code: int) -> int:
 
 
 def _announce(plan: LaunchPlan) -> None:
-    placement, devices = plan.placement, plan.devices
+    placement, devices = plan.placement, plan.context.devices
     ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
     hosts = f"{len(placement.hosts)} hosts from {first} on" if several else first
     device = f"{devices.count} {devices.kind} devices per host" if devices and devices.count else "cpu"
@@ -113,7 +113,7 @@ def _announce(plan: LaunchPlan) -> None:
         route = route_to(plan.address.value)
         through = f" through {route.interface}" if route.interface not in {"", "lo"} else ""
     site = f", site {plan.site.name}" if plan.site else ""
-    log_dir = plan.agent_settings["log_dir"]
+    log_dir = plan.supervision.agent_settings["log_dir"]
     logs = f", logs in {log_dir}" if log_dir else ""
     meeting = f"rendezvous at {plan.address.value}:{plan.port.value}{through}"
     _say(f"{plan.flavour_name} launcher ({plan.choice.reason}), {meeting}{site}{logs}")

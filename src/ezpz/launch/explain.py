@@ -37,7 +37,7 @@ def as_json(plan: LaunchPlan) -> str:
             name: {"value": value, "origin": origin} for name, (value, origin) in plan.communication.inherited.items()
         },
         "binding": {"text": plan.binding.text, "cpus": list(plan.binding.cpus), "origin": plan.binding.origin},
-        "notes": list(plan.notes),
+        "notes": list(plan.context.notes),
     }
     return json.dumps(fields, indent=2)
 
@@ -53,8 +53,8 @@ def as_text(plan: LaunchPlan) -> str:
         parts.append(("unset", [(name, "", why) for name, why in plan.communication.unset.items()]))
     if plan.communication.inherited:
         parts.append(("inherited", [(name, *setting) for name, setting in plan.communication.inherited.items()]))
-    if plan.notes:
-        parts.append(("notes", [("", note, "") for note in plan.notes]))
+    if plan.context.notes:
+        parts.append(("notes", [("", note, "") for note in plan.context.notes]))
     return "\n\n".join(_part(title, rows) for title, rows in parts)
 
 
@@ -63,11 +63,12 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
     hosts = ", ".join(placement.hosts[:8]) + ", …" * (len(placement.hosts) > 8)
     rows = [
         ("ranks", f"{placement.world_size}", placement.origin),
-        ("hosts", hosts, plan.hosts_origin),
+        ("hosts", hosts, plan.context.hosts_origin),
         ("per host", placement.encode(), "blocks, hosts in order"),
     ]
-    if plan.devices:
-        rows.append(("devices", f"{plan.devices.count} {plan.devices.kind} per host", plan.devices.origin))
+    devices = plan.context.devices
+    if devices:
+        rows.append(("devices", f"{devices.count} {devices.kind} per host", devices.origin))
     version = ".".join(map(str, plan.choice.version))
     rows += [
         ("flavour", f"{plan.flavour_name} {version}".strip(), plan.choice.reason),

@@ -7,6 +7,7 @@ import shlex
 import sys
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.probe import is_here
 from ezpz.launch.binding import Binding, parse_cpus, share
@@ -24,7 +25,6 @@ from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
 
-TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, NoReturn
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours.base import Flavour
     from ezpz.launch.placement import Placement
 
-__all__ = ["SHIM", "UNKNOWN_ADDRESS", "UNKNOWN_PORT", "LaunchPlan"]
+__all__ = ["NO_MASTER", "SHIM", "Context", "LaunchPlan", "Supervision"]
 
 _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
 SHIM = os.path.join(_HOST, "shim.py")
@@ -43,7 +43,39 @@ PAYLOAD = os.path.join(_HOST, "payload.py")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NO_COMMUNICATION = Communication({}, {}, {})
-UNKNOWN_ADDRESS, UNKNOWN_PORT = Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet")
+NO_MASTER = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
+
+
+class Supervision(NamedTuple):
+    """What a supervised run needs besides the plan of its ranks.
+
+    Attributes:
+        launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
+        variables: Variables for all ranks.
+        for_agents: Variables for agents and shims, which ranks do not see.
+        agent_settings: What the launcher sends to each agent that connects.
+        keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
+    """
+
+    launch_id: str = ""
+    variables: Mapping[str, Setting] = _NOTHING
+    for_agents: Mapping[str, str] = _NOTHING
+    agent_settings: Mapping[str, Any] = _NOTHING
+    keeps_terminal: bool = False
+
+
+class Context(NamedTuple):
+    """What the plan was made from, for people.
+
+    Attributes:
+        devices: Devices of each host, where they were counted.
+        hosts_origin: Where the hosts came from.
+        notes: What the user should know before it starts.
+    """
+
+    devices: Devices | None = None
+    hosts_origin: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class LaunchPlan:
@@ -61,50 +93,39 @@ class LaunchPlan:
         site: The machine, if it is known.
         launcher_args: ``--launcher-args``.
         hostfile: Host file in the flavour's dialect; empty on one host.
-        address: Address of the rendezvous, and who chose it.
-        port: Port of the rendezvous, and who chose it.
+        master: Address and port of the rendezvous, and who chose them.
         run_id: Unique name of this start.
-        launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
         more: More variables for all ranks.
-        supervised: Variables that only ranks of a supervised run need; a line that is pasted by hand goes without them.
-        for_agents: Variables for agents and shims, which ranks do not see.
-        agent_settings: What the launcher sends to each agent that connects.
-        keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
+        supervision: What a supervised run needs besides; a line that is pasted by hand goes without it.
         job: The scheduler's variable that names the job, where this shell has none of them; else empty.
         environ: The environment of the launcher.
-        devices: Devices of each host, where they were counted.
-        hosts_origin: Where the hosts came from.
-        notes: What the user should know before it starts.
+        context: What people want to know besides.
 
     Attributes:
+        address: Address of the rendezvous, and who chose it.
+        port: Port of the rendezvous, and who chose it.
         portable: Variables that are equal on all ranks, each with who chose it, as far as a pasted line needs them.
         variables: The same with those of a supervised run.
     """
 
     __slots__ = (
         "address",
-        "agent_settings",
         "binding",
         "choice",
         "command",
         "communication",
-        "devices",
+        "context",
         "environ",
-        "for_agents",
         "hostfile",
-        "hosts_origin",
         "job",
-        "keeps_terminal",
-        "launch_id",
         "launcher_args",
         "more",
-        "notes",
         "placement",
         "port",
         "portable",
         "run_id",
         "site",
-        "supervised",
+        "supervision",
         "variables",
     )
 
@@ -119,17 +140,11 @@ class LaunchPlan:
     address: Setting
     port: Setting
     run_id: str
-    launch_id: str
     more: Mapping[str, Setting]
-    supervised: Mapping[str, Setting]
-    for_agents: Mapping[str, str]
-    agent_settings: Mapping[str, Any]
-    keeps_terminal: bool
+    supervision: Supervision
     job: Mapping[str, str]
     environ: Mapping[str, str]
-    devices: Devices | None
-    hosts_origin: str
-    notes: tuple[str, ...]
+    context: Context
     portable: Mapping[str, Setting]
     variables: Mapping[str, Setting]
 
@@ -144,27 +159,23 @@ class LaunchPlan:
         site: Site | None = None,
         launcher_args: tuple[str, ...] = (),
         hostfile: str = "",
-        address: Setting = UNKNOWN_ADDRESS,
-        port: Setting = UNKNOWN_PORT,
+        master: tuple[Setting, Setting] = NO_MASTER,
         run_id: str = "",
-        launch_id: str = "",
         more: Mapping[str, Setting] = _NOTHING,
-        supervised: Mapping[str, Setting] = _NOTHING,
-        for_agents: Mapping[str, str] = _NOTHING,
-        agent_settings: Mapping[str, Any] = _NOTHING,
-        keeps_terminal: bool = False,
+        supervision: Supervision | None = None,
         job: Mapping[str, str] = _NOTHING,
         environ: Mapping[str, str] | None = None,
-        devices: Devices | None = None,
-        hosts_origin: str = "",
-        notes: tuple[str, ...] = (),
+        context: Context | None = None,
     ) -> None:
         given = dict(locals())
         del given["self"]
         given["binding"] = binding or Binding()
         given["environ"] = os.environ if environ is None else environ
+        given["address"], given["port"] = given.pop("master")
+        given["context"] = context or Context()
+        given["supervision"] = supervision or Supervision()
         for name, value in given.items():
-            is_table = name in {"more", "supervised", "for_agents", "agent_settings", "job", "environ"}
+            is_table = name in {"more", "job", "environ"}
             object.__setattr__(self, name, MappingProxyType(dict(value)) if is_table else value)
         object.__setattr__(self, "portable", MappingProxyType(self._portable()))
         object.__setattr__(self, "variables", MappingProxyType({**self._supervised(), **self.portable}))
@@ -201,7 +212,7 @@ class LaunchPlan:
         return {
             "EZPZ_HOSTS": Setting(named_hosts(self.placement.hosts), "the plan"),
             "EZPZ_LAUNCH_CMD": Setting(line, "this launch"),
-            **self.supervised,
+            **self.supervision.variables,
         }
 
     @property
@@ -268,7 +279,7 @@ class LaunchPlan:
 
     def rank_flags(self) -> list[Flag]:
         """Return the words in front of our shims as the launch runs them, with reasons."""
-        return self.flags((*self.variables, *self.for_agents))
+        return self.flags((*self.variables, *self.supervision.for_agents))
 
     def prefix(self) -> list[str]:
         """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""
@@ -276,7 +287,7 @@ class LaunchPlan:
 
     def argv(self) -> list[str]:
         """Return the whole line that is run; the shim in it translates for the rank behind it."""
-        return self._argv((*self.variables, *self.for_agents))
+        return self._argv((*self.variables, *self.supervision.for_agents))
 
     def _argv(self, carried: tuple[str, ...]) -> list[str]:
         if self.flavour is None:
@@ -304,11 +315,11 @@ class LaunchPlan:
 
     def launcher_environment(self) -> dict[str, str]:
         """Return the environment of the program that starts our shims."""
-        return {**self.user_environment(), **_values(self.variables), **self.for_agents}
+        return {**self.user_environment(), **_values(self.variables), **self.supervision.for_agents}
 
     def agent_environment(self) -> dict[str, str]:
         """Return the environment of an agent that starts the ranks of its host itself."""
-        return {**started_here(self.user_environment()), **_values(self.variables), **self.for_agents}
+        return {**started_here(self.user_environment()), **_values(self.variables), **self.supervision.for_agents}
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """Return the whole environment of one rank of the local flavour."""

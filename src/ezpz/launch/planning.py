@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.cluster import count_devices, detect, probe, recognise
@@ -23,7 +24,7 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.master import addresses, choose_rendezvous
 from ezpz.launch.placement import place
-from ezpz.launch.plan import UNKNOWN_ADDRESS, UNKNOWN_PORT, LaunchPlan
+from ezpz.launch.plan import NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, piped
 
 if TYPE_CHECKING:
@@ -176,20 +177,19 @@ class PlanBuilder:
             site=survey.site.site,
             launcher_args=options.launcher_args,
             hostfile=self._hostfile,
-            address=rendezvous.address if rendezvous else UNKNOWN_ADDRESS,
-            port=rendezvous.port if rendezvous else UNKNOWN_PORT,
+            master=(rendezvous.address, rendezvous.port) if rendezvous else NO_MASTER,
             run_id=run_id,
-            launch_id=self.launch_id,
             more=self._more_variables(),
-            supervised=self._supervised_variables(run_id),
-            for_agents=self._agent_variables(control),
-            agent_settings=self.agent_settings,
-            keeps_terminal=self.keeps_terminal,
+            supervision=Supervision(
+                self.launch_id,
+                MappingProxyType(self._supervised_variables(run_id)),
+                MappingProxyType(self._agent_variables(control)),
+                MappingProxyType(self.agent_settings),
+                self.keeps_terminal,
+            ),
             job=untold_job(survey.allocation),
             environ=self.environ,
-            devices=survey.devices,
-            hosts_origin=survey.allocation.origin.get("hosts", ""),
-            notes=self.notes,
+            context=Context(survey.devices, survey.allocation.origin.get("hosts", ""), self.notes),
         )
 
     def _more_variables(self) -> dict[str, Setting]:

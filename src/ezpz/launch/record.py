@@ -244,7 +244,7 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
     scheduler, job = (plan.more[name].value if name in plan.more else "" for name in ("EZPZ_SCHEDULER", "EZPZ_JOBID"))
     return {
         "schema": SCHEMA,
-        "launch_id": plan.launch_id,
+        "launch_id": plan.supervision.launch_id,
         "state": "running",
         "command": shown,
         "cwd": _cwd(),

@@ -67,9 +67,9 @@ def supervise(
         EzpzError: The ranks could not even be started.
     """
     kind = _SshRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
-    run = kind(plan, limits, control, screen, wall, shares_terminal=plan.keeps_terminal)
-    run.launch, run.folder, run.began = plan.launch_id, folder, began
-    run.address = asking_address(plan.launch_id)
+    run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
+    run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
+    run.address = asking_address(run.launch)
     return run.run()
 
 
@@ -172,7 +172,8 @@ class _LocalRun(_Run):
         plan = self.plan
         for end in ours:
             end.close()
-        return run_local(its, plan.launch_id, plan.command, ranks, self.control.settings, terminal=plan.keeps_terminal)
+        terminal = plan.supervision.keeps_terminal
+        return run_local(its, self.launch, plan.command, ranks, self.control.settings, terminal=terminal)
 
 
 class _LauncherRun(_Run):
