@@ -190,7 +190,16 @@ def test_a_process_of_another_host_on_this_machine_is_not_this_hosts(start):
     process.wait_until(lambda: process_tree.tagged("l9") == [near.pid], 5, "exec")
 
 
-def test_it_costs_a_shim_next_to_nothing(clean_env):
-    code = "import sys; import ezpz.launch.host.process_tree; print(sorted({'typing', 'ctypes', 're', 'json', 'socket'} & set(sys.modules)))"
+@pytest.mark.parametrize("module", ["process_tree", "shim"])
+def test_it_costs_a_shim_next_to_nothing(clean_env, module):
+    costly = {"typing", "dataclasses", "ctypes", "re", "json", "socket", "signal", "selectors", "enum", "importlib"}
+    code = f"import sys; import ezpz.launch.host.{module}; print(sorted({costly!r} & set(sys.modules)))"
+    env = {**clean_env, "PYTHONPATH": SRC}
+    assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"
+
+
+def test_an_agent_loads_nothing_that_it_does_not_need(clean_env):
+    costly = {"typing", "dataclasses", "ctypes", "pathlib", "subprocess", "tempfile", "threading", "hmac", "inspect"}
+    code = f"import sys; import ezpz.launch.host.start_agent; print(sorted({costly!r} & set(sys.modules)))"
     env = {**clean_env, "PYTHONPATH": SRC}
     assert process.run([sys.executable, "-S", "-c", code], env).stdout.strip() == "[]"
