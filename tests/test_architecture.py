@@ -15,7 +15,7 @@ from lab import public_names
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "ezpz"
 LEAVES = {"_lazy", "cli_parser", "errors", "files", "log", "proc", "progress", "rank_log", "ranks", "redact"}
-# package -> packages of ezpz that it may import besides itself and the leaves (docs: CONTRIBUTING.md)
+# package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
 MAY_IMPORT = {
     "__main__": {"cli"},
     "_lazy": set(),
