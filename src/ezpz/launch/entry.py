@@ -81,7 +81,7 @@ def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
 
         print(as_json(plan) if options.json else as_text(plan))
     else:
-        for note in plan.notes:
+        for note in plan.context.notes:
             _say(f"note: {note}")
         print("\n".join(plan.lines()))
     return 0

@@ -72,7 +72,9 @@ def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple
         return counts, allocation.origin.get("tasks", allocation.scheduler)
     rule = max(2, min(4, cores // 2))
     if allocation.slots:
-        return [max(1, min(rule, slots)) for slots in allocation.slots], allocation.origin.get("slots", allocation.scheduler)
+        return [max(1, min(rule, slots)) for slots in allocation.slots], allocation.origin.get(
+            "slots", allocation.scheduler
+        )
     return [rule] * hosts, f"half of {cores} cores, at least 2, at most 4"
 
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
 from ezpz.files import private_folder, read_object, write_whole
-from ezpz.launch.run.world import Stages
 from ezpz.redact import redact_argv
 
 if TYPE_CHECKING:
@@ -28,97 +27,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
 
-
-# The launches of this user that run on this host: a file each, from which ``ezpz kill`` and ``ezpz stacks`` know them.
-#
-# /tmp/ezpz-1000/launches/5f3a90c2.json      {"pid": 4711, "born": "8812345", "place": "n01 pid:[4026531836]", …}
-#
-# A file counts while its process lives and is the one that wrote it: pids come again, times of birth do not.
-
-
-class Index:
-    """This user's running launches on this host; an object of it holds at most the one that its process is."""
-
-    def __init__(self) -> None:
-        self._path = ""
-
-    def enter(self, launch_id: str, entry: Mapping[str, Any]) -> None:
-        """Add this process's launch; without a place to write, the run continues unlisted.
-
-        Args:
-            launch_id: The launch's id.
-            entry: ``started`` (seconds since 1970-01-01 UTC), ``socket``, ``command``, ``hosts``, ``world_size`` and
-                ``folder``.
-        """
-        import json
-
-        pid = os.getpid()
-        entry = {**entry, "launch_id": launch_id, "pid": pid, "born": _born(pid), "place": _place()}
-        try:
-            path = os.path.join(private_folder("launches"), launch_id.replace("/", "+") + ".json")
-            write_whole(path, json.dumps(entry), private=True)
-        except (OSError, MachineError):
-            return
-        self._path = path
-
-    def leave(self) -> None:
-        """Take this process's launch out again, and with it those that were killed and could not."""
-        if self._path:
-            _remove(self._path)
-            self._path = ""
-            try:
-                self.running()
-            except (OSError, MachineError):
-                pass  # the next to look will do it
-
-    def running(self) -> list[dict[str, Any]]:
-        """Return the running launches, the oldest first; files of those that are over are removed.
-
-        Raises:
-            MachineError: The folder is not this user's.
-        """
-        folder = private_folder("launches")
-        entries = []
-        for name in sorted(os.listdir(folder)):
-            path = os.path.join(folder, name)
-            entry = read_object(path) if name.endswith(".json") else {}
-            if entry.get("place") != _place():
-                continue  # of another host or container with the same TMPDIR: not ours to judge
-            if is_running(entry):
-                entries.append(entry)
-            else:
-                _remove(path)
-        return sorted(entries, key=lambda entry: float(entry.get("started", 0)))
-
-
-def is_running(entry: Mapping[str, Any]) -> bool:
-    """Tell whether the process that wrote an entry still lives."""
-    pid = entry.get("pid")
-    return isinstance(pid, int) and pid > 0 and bool(entry.get("born")) and _born(pid) == entry["born"]
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # another has seen that it is over
-
-
-def _born(pid: int) -> str:
-    """Return when a process was born, in the system's own words; empty when it is gone or a zombie."""
-    if sys.platform == "darwin":
-        from ezpz.cluster import probe
-
-        return (probe.run(["ps", "-o", "lstart=", "-p", str(pid)]) or "").strip()
-    return proc.start_time(pid)
-
-
-def _place() -> str:
-    """Return a name of this host's table of processes that no other host has."""
-    return f"{os.uname().nodename} {proc.link('self', 'ns/pid')}".strip()
-
-
-__all__ = ["Index", "Stages", "ended", "failure", "forget_old", "is_running", "launch_folder", "started", "write"]
+__all__ = ["Index", "ended", "failure", "forget_old", "is_running", "launch_folder", "started", "write"]
 
 SCHEMA = 1
 _KEPT = 100  # launches
@@ -327,3 +236,92 @@ def _cwd() -> str | None:
         return os.getcwd()
     except OSError:  # it was removed
         return None
+
+
+# The launches of this user that run on this host: a file each, from which ``ezpz kill`` and ``ezpz stacks`` know them.
+#
+# /tmp/ezpz-1000/launches/5f3a90c2.json      {"pid": 4711, "born": "8812345", "place": "n01 pid:[4026531836]", …}
+#
+# A file counts while its process lives and is the one that wrote it: pids come again, times of birth do not.
+
+
+class Index:
+    """This user's running launches on this host; an object of it holds at most the one that its process is."""
+
+    def __init__(self) -> None:
+        self._path = ""
+
+    def enter(self, launch_id: str, entry: Mapping[str, Any]) -> None:
+        """Add this process's launch; without a place to write, the run continues unlisted.
+
+        Args:
+            launch_id: The launch's id.
+            entry: ``started`` (seconds since 1970-01-01 UTC), ``socket``, ``command``, ``hosts``, ``world_size`` and
+                ``folder``.
+        """
+        import json
+
+        pid = os.getpid()
+        entry = {**entry, "launch_id": launch_id, "pid": pid, "born": _born(pid), "place": _place()}
+        try:
+            path = os.path.join(private_folder("launches"), launch_id.replace("/", "+") + ".json")
+            write_whole(path, json.dumps(entry), private=True)
+        except (OSError, MachineError):
+            return
+        self._path = path
+
+    def leave(self) -> None:
+        """Take this process's launch out again, and with it those that were killed and could not."""
+        if self._path:
+            _remove(self._path)
+            self._path = ""
+            try:
+                self.running()
+            except (OSError, MachineError):
+                pass  # the next to look will do it
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return the running launches, the oldest first; files of those that are over are removed.
+
+        Raises:
+            MachineError: The folder is not this user's.
+        """
+        folder = private_folder("launches")
+        entries = []
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            entry = read_object(path) if name.endswith(".json") else {}
+            if entry.get("place") != _place():
+                continue  # of another host or container with the same TMPDIR: not ours to judge
+            if is_running(entry):
+                entries.append(entry)
+            else:
+                _remove(path)
+        return sorted(entries, key=lambda entry: float(entry.get("started", 0)))
+
+
+def is_running(entry: Mapping[str, Any]) -> bool:
+    """Tell whether the process that wrote an entry still lives."""
+    pid = entry.get("pid")
+    return isinstance(pid, int) and pid > 0 and bool(entry.get("born")) and _born(pid) == entry["born"]
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # another has seen that it is over
+
+
+def _born(pid: int) -> str:
+    """Return when a process was born, in the system's own words; empty when it is gone or a zombie."""
+    if sys.platform == "darwin":
+        from ezpz.cluster import probe
+
+        return (probe.run(["ps", "-o", "lstart=", "-p", str(pid)]) or "").strip()
+    return proc.start_time(pid)
+
+
+def _place() -> str:
+    """Return a name of this host's table of processes that no other host has."""
+    return f"{os.uname().nodename} {proc.link('self', 'ns/pid')}".strip()
