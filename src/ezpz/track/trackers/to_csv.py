@@ -89,12 +89,14 @@ class CsvTracker:
 
     def _write_anew(self, *, drop_last: bool) -> None:
         """Write the header and the lines so far, with an empty cell for each column that they lack, in one move."""
-        with Replacement(self._path) as file, io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+        with Replacement(self._path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(self._columns)
             if self._path.exists():
                 with self._path.open(newline="", encoding="utf-8") as old:
                     self._copy(csv.reader(old), writer, drop_last=drop_last)
+            text.detach()  # flushes, and leaves the file open for its last move
 
     def _copy(self, reader: Any, writer: Any, *, drop_last: bool) -> None:
         next(reader, None)  # the old header
