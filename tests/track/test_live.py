@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from ezpz.track.quantities import duration
 from ezpz.track.run import Run
 from ezpz.track.terminal.follow import Followed, Live
-from ezpz.track.terminal.summary import headline, spoken
+from ezpz.track.terminal.summary import headline
 
 
 def row(step, metrics, *, kind="", attempt=1, time=None):
@@ -53,7 +54,7 @@ def test_the_speed_is_that_of_the_last_rows():
     [(0.4, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (312, "5 min 12 s"), (7500, "2 h 5 min"), (93600, "1 d 2 h")],
 )
 def test_durations_are_told_in_two_units(seconds, text):
-    assert spoken(seconds) == text
+    assert duration(seconds, whole=True) == text
 
 
 def test_a_run_is_told_in_one_line(tmp_path):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from test_textplot import SHAPES
 
+from ezpz.track.quantities import duration, number
 from ezpz.track.report import build_page, write_report
 from ezpz.track.report.heat import gray_png
-from ezpz.track.report.markup import duration, number
 from ezpz.track.run import open_run
 from ezpz.track.values import encode
 

@@ -24,8 +24,9 @@ from ezpz.launch.options import count, word
 from ezpz.log import use_color
 from ezpz.track.facts import git_commit, version
 from ezpz.track.folder import make_folder, now
+from ezpz.track.quantities import duration
 from ezpz.track.report import write_report
-from ezpz.track.report.markup import document, duration, shown
+from ezpz.track.report.markup import document, shown
 from ezpz.track.report.tables import Part, table
 from ezpz.track.run import open_run
 from ezpz.track.table import Table

@@ -6,8 +6,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.names import PARTS, is_step_time, part_of_step
+from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
-from ezpz.track.report.markup import Chart, duration, number, shown
+from ezpz.track.report.markup import Chart, shown
 from ezpz.track.report.svg import HALF, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot
 from ezpz.track.series import captions
 

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.names import group_names, is_loss, is_memory, is_validation, main_loss, unit
-from ezpz.track.report.markup import duration, number, shown
+from ezpz.track.quantities import duration, number
+from ezpz.track.report.markup import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,8 +11,9 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.by_rank import Matrix, typical_of_rank
+from ezpz.track.quantities import number
 from ezpz.track.report.lines import bounds, deltas, rounded
-from ezpz.track.report.markup import Chart, number
+from ezpz.track.report.markup import Chart
 from ezpz.track.report.svg import Frame, axis_x, marks, place
 from ezpz.track.series import Series
 

@@ -9,13 +9,12 @@ import re
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
-from math import isfinite, isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Chart", "document", "duration", "embedded", "figure", "number", "shown", "slug"]
+__all__ = ["Chart", "document", "embedded", "figure", "shown", "slug"]
 
 
 @dataclass(frozen=True)
@@ -62,29 +61,6 @@ def slug(title: str, taken: set[str]) -> str:
         name = f"{base}-{count}"
     taken.add(name)
     return name
-
-
-def number(value: float) -> str:
-    """Return a number as people read it: 12,345 or 0.01235 or 1.234e-07."""
-    if not isfinite(value):
-        return "NaN" if isnan(value) else "∞" if value > 0 else "-∞"
-    size = abs(value)
-    if value == int(value) and size < 1e15:
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if 1e4 <= size < 1e15 else f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the two units that matter: ``2 h 3 min``, ``4 min 5 s``, ``12.3 s``, ``85 ms``."""
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 59.95:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    for size, word, smaller, part in ((86400, "d", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
-        if whole >= size:
-            return f"{whole // size} {word} {whole % size // part} {smaller}"
-    raise AssertionError  # a minute or more is always found
 
 
 def figure(chart: Chart, name: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.facts import flatten
-from ezpz.track.report.markup import number, shown
+from ezpz.track.quantities import number
+from ezpz.track.report.markup import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,6 +6,7 @@ from datetime import datetime
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.track.quantities import duration
 from ezpz.track.terminal.choice import choose
 from ezpz.track.terminal.width import cleaned, columns
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.table import Cells
 
-__all__ = ["duration", "ending", "headline", "list_metrics", "spoken"]
+__all__ = ["ending", "headline", "list_metrics", "seconds_taken"]
 
 
 def headline(run: Run, rows: int, steps: tuple[int, int] | None, last: float) -> str:
@@ -30,9 +31,9 @@ def headline(run: Run, rows: int, steps: tuple[int, int] | None, last: float) ->
     parts = [ending(run), f"{rows} row{'s' * (rows != 1)}"]
     if steps:
         parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
-    lasted = duration(run, last)
+    lasted = seconds_taken(run, last)
     if lasted is not None:
-        parts.append(spoken(lasted))
+        parts.append(duration(lasted, whole=True))
     return f"{run.name}: {', '.join(parts)}"
 
 
@@ -41,7 +42,7 @@ def ending(run: Run) -> str:
     return f"{run.state} ({run.cause})" if run.cause else run.state
 
 
-def duration(run: Run, last: float) -> float | None:
+def seconds_taken(run: Run, last: float) -> float | None:
     """Return seconds from a run's start to its end, or to now; of one that died, to its last row. None if not known."""
     started = _epoch(run.facts.get("started"))
     if started is None:
@@ -55,15 +56,6 @@ def _epoch(text: object) -> float | None:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return None
-
-
-def spoken(seconds: float) -> str:
-    """Return a duration in its two largest units: ``2 h 5 min``, ``5 min 12 s``, ``12 s``."""
-    whole = round(seconds)
-    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= length:
-            return f"{whole // length} {unit} {whole % length // part} {smaller}"
-    return f"{whole} s"
 
 
 _HEAD = ("metric", "count", "first", "last", "min", "max")
