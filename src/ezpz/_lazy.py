@@ -1,9 +1,10 @@
-"""Import a package's public names when they are first used (PEP 562), so that importing the package costs next to nothing.
+"""Import a package's public names when they are first used (PEP 562), so that importing the package costs next to
+nothing.
 
     __getattr__, __dir__ = attach(__name__, {"backend": "get_torch_backend", "ezpz.log": "get_logger"})
 
-Each name is written once, in that table, under the file that holds it. For editors and type checkers `make names` writes
-the same imports into the package, between two marker lines.
+Each name is written once, in that table, under the file that holds it. For editors and type checkers `make names`
+writes the same imports into the package, between two marker lines.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def attach(
 
     Args:
         package: ``__name__`` of the package.
-        homes: For a file of the package, or an absolute module that begins with ``ezpz.``, its public names, separated by
-            spaces.
+        homes: For a file of the package, or an absolute module that begins with ``ezpz.``, its public names, separated
+            by spaces.
         own: Further public names, which the package itself defines.
         modules: Files and packages in it that are imported when they are asked for, but are not in ``__all__``.
         also: A package all of whose public names are this one's, too.

@@ -3,7 +3,8 @@
     rank = ezpz.setup(framework="pytorch", backend="DDP", seed=7)     wordplay, ngpt
     rank = ezpz.setup_torch("deepspeed", port="5432")                 Megatron-DeepSpeed: what `split_backend` is for
 
-`ezpz` and `ezpz.dist` hand them out. `ezpz.dist.arguments` reads what ``backend`` means. tests/dist/test_public_names.py lists who uses which name.
+`ezpz` and `ezpz.dist` hand them out. `ezpz.dist.arguments` reads what ``backend`` means.
+tests/dist/test_public_names.py lists who uses which name.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def setup(  # noqa: PLR0917  # in the order of older code
         backend: As in `split_backend`.
         port: Port of rank 0's store.
         seed: As in `setup_torch`.
-        precision: Never had an effect on PyTorch; said once where it is given. Use ``wrap_model(dtype=…)``.
+        precision: Never had an effect on PyTorch; a warning names it. Use ``wrap_model(dtype=…)``.
         ngpus: Likewise; the launcher decides.
 
     Returns:
@@ -125,8 +126,8 @@ def init_deepspeed(**more: Any) -> None:
         deepspeed = import_module("deepspeed")
     except ImportError as error:
         raise MachineError(
-            f"no DeepSpeed: {error} (from init_deepspeed); expected it beside torch. Run `pip install deepspeed`, or use "
-            "DDP or FSDP."
+            f"no DeepSpeed: {error} (from init_deepspeed); expected it beside torch. Run `pip install deepspeed`, or "
+            "use DDP or FSDP."
         ) from None
     deepspeed.init_distributed(**more)
 
@@ -153,7 +154,9 @@ def get_max_memory_allocated(device: Any = None) -> int:
 
 
 def get_max_memory_reserved(device: Any = None) -> int:
-    """Return the most bytes that torch's allocator held on the device; on one without an allocator what was allocated."""
+    """Return the most bytes that torch's allocator held on the device; on one without an allocator what was
+    allocated.
+    """
     import torch
 
     from ezpz.dist.device import get_torch_device_type

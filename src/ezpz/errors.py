@@ -1,4 +1,4 @@
-"""Every failure that ezpz itself reports, and the exit code that each one ends a command with.
+"""Define the errors that ezpz reports, and the exit code that each one ends a command with.
 
     EzpzError                 1
     ├── UsageError            2     the command line, a variable or a named file is wrong
@@ -76,12 +76,14 @@ def end_with(error: EzpzError, who: str = "ezpz") -> int:
     try:
         print(f"{who}: {error}", file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody listens any more; the exit code still tells
+        pass  # the reader is gone; the exit code still tells
     return error.exit_code
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code with which a shell reports a process that ended with ``code``, minus the signal for a signal."""
+    """Return the exit code with which a shell reports a process that ended with ``code``, minus the signal for a
+    signal.
+    """
     return code if code >= 0 else 128 - code
 
 

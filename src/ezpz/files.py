@@ -113,7 +113,7 @@ def private_folder(name: str = "") -> str:
                 raise PermissionError(1, "it belongs to another user")
     except OSError as error:
         raise MachineError(
-            f"cannot use the temporary folder {folder} (from TMPDIR): {error.strerror}; expected a folder of this user. "
-            "Set TMPDIR to a folder of your own that you may write."
+            f"cannot use the temporary folder {folder} (from TMPDIR): {error.strerror}; expected a folder of this "
+            "user. Set TMPDIR to a folder of your own that you may write."
         ) from None
     return path

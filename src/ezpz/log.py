@@ -1,17 +1,18 @@
 """Log lines of one shape on every rank: ``[2026-11-20 16:20:01.123][I][ezpz/test_dist:45] text``.
 
-Rank 0 speaks from INFO on, other ranks from WARNING on and with ``[rank=3]`` in front. Lines go to stdout, because users
-pipe a trainer through ``tee`` and expect them there.
+Rank 0 speaks from INFO on, other ranks from WARNING on and with ``[rank=3]`` in front. Lines go to stdout, because
+users pipe a trainer through ``tee`` and expect them there.
 
     EZPZ_LOG_LEVEL=DEBUG          the level; LOG_LEVEL where it is not set
-    EZPZ_LOG_ALL_RANKS=1          all ranks speak from that level on; LOG_FROM_ALL_RANKS=1 and EZPZ_LOG_FROM_ALL_RANKS=1 too
+    EZPZ_LOG_ALL_RANKS=1          all ranks speak from that level on; LOG_FROM_ALL_RANKS=1 and
+                                  EZPZ_LOG_FROM_ALL_RANKS=1 too
     EZPZ_LOG_DIR=logs             each rank's lines from INFO on also go to a file of its own (`ezpz.rank_log`)
     NO_COLOR=1  FORCE_COLOR=1     otherwise colour needs a terminal; ``TERM`` alone proves nothing
 
 Colour is a few escapes written by hand: rich would add 700 µs to each line and fold it at the terminal's width.
 
-Nothing is configured at import. A logger of ours does not propagate, so that no handler of the root logger says its lines
-twice; pytest's ``caplog``, which listens there, needs ``monkeypatch.setattr(logger, "propagate", True)``.
+Nothing is configured at import. A logger of ours does not propagate, so that no handler of the root logger says its
+lines twice; pytest's ``caplog``, which listens there, needs ``monkeypatch.setattr(logger, "propagate", True)``.
 """
 
 from __future__ import annotations
@@ -75,11 +76,11 @@ def get_logger(
         console = _consoles[name] = _Console(logger)
         logger.addHandler(console)
         logger.propagate = False
-    wish = (_number(level, "get_logger") if level is not None else None, rank_zero_only, rank, colored_logs)
-    if wish != (None, True, None, None):
-        console.wish, console.rank_zero_only, console.rank, console.colored = wish
+    given = (_number(level, "get_logger") if level is not None else None, rank_zero_only, rank, colored_logs)
+    if given != (None, True, None, None):
+        console.level_given, console.rank_zero_only, console.rank, console.colored = given
         console.forget(level=level is not None)
-    console.default = _wish()
+    console.default = _default_level()
     if _file is None and os.environ.get("EZPZ_LOG_DIR"):
         log_to(os.environ["EZPZ_LOG_DIR"])
     console.set_levels()
@@ -89,11 +90,11 @@ def get_logger(
 def log_to(folder: str | os.PathLike[str] | None, *, replace: bool = True) -> str | None:
     """Let every logger of `get_logger` also write this rank's lines, from INFO on, to a file below ``folder``.
 
-    The file is opened with the rank's first WARNING and begins with the lines before it; ``EZPZ_LOG_FILES=all`` opens it
-    with the first line. A disk that cannot be written costs one line on stderr.
+    The file is opened with the rank's first WARNING and begins with the lines before it; ``EZPZ_LOG_FILES=all`` opens
+    it with the first line. A disk that cannot be written costs one line on stderr.
 
     Args:
-        folder: For example ``logs`` of a run's folder; None ends the writing. ``EZPZ_LOG_DIR`` stands above it.
+        folder: For example ``logs`` of a run's folder; None ends the writing. ``EZPZ_LOG_DIR`` overrides it.
         replace: Whether a folder that was given before gives way; `ezpz.History`, which names its own, lets it stay.
 
     Returns:
@@ -107,7 +108,7 @@ def log_to(folder: str | os.PathLike[str] | None, *, replace: bool = True) -> st
         old.close()
     if folder is not None:
         _file = RankFile(os.environ.get("EZPZ_LOG_DIR") or os.fspath(folder), _Formatter())
-        _, _file.rank, _file.world_size = _told()
+        _, _file.rank, _file.world_size = _rank_and_size()
     for console in _consoles.values():
         if old is not None:
             console.logger.removeHandler(old)
@@ -159,8 +160,8 @@ class _Console(logging.Handler):
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self.logger = logger
-        self.wish: int | None = None
-        self.default = logging.INFO  # what the environment wishes
+        self.level_given: int | None = None
+        self.default = logging.INFO  # from the environment
         self.rank_zero_only = True
         self.rank: int | None = None
         self.colored: bool | None = None
@@ -169,17 +170,19 @@ class _Console(logging.Handler):
         self._set = logging.NOTSET  # the level that was set here last: another one is the user's own
 
     def set_levels(self) -> None:
-        """Let the logger drop what this rank does not say: a line that its level drops costs 0.1 µs, one that a handler drops 5."""
-        told = _told()[1]
-        rank = told if self.rank is None else self.rank
-        wish = self.default if self.wish is None else self.wish
+        """Let the logger drop what this rank does not say: a line that its level drops costs 0.1 µs, one that a handler
+        drops 5.
+        """
+        own = _rank_and_size()[1]
+        rank = own if self.rank is None else self.rank
+        level = self.default if self.level_given is None else self.level_given
         speaks = rank == 0 or not self.rank_zero_only or any(_is_on(name) for name in _ALL_RANKS)
-        said = wish if speaks else max(wish, logging.WARNING)
-        self.setLevel(logging.NOTSET if _file is None else said)
+        lowest = level if speaks else max(level, logging.WARNING)
+        self.setLevel(logging.NOTSET if _file is None else lowest)
         if _file is not None and _file not in self.logger.handlers:
             self.logger.addHandler(_file)
         if self.logger.level == self._set:
-            self._set = said if _file is None else min(wish, logging.INFO)
+            self._set = lowest if _file is None else min(level, logging.INFO)
             self.logger.setLevel(self._set)
         self._speaks.prefix = "" if rank == 0 else f"[rank={rank}] "
 
@@ -210,16 +213,18 @@ class _Console(logging.Handler):
             except UnicodeEncodeError:
                 stream.write(line.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
             stream.flush()
-        except Exception:  # noqa: BLE001  # as the standard handlers do: whatever a line raises, the program goes on
+        except Exception:  # noqa: BLE001  # as the standard handlers do: whatever a line raises, the program continues
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Be silent when nobody listens any more or the disk is full; a line that cannot be rendered is shown as a mistake."""
+        """Be silent when the reader is gone or the disk is full; a line that cannot be rendered is shown as a
+        mistake.
+        """
         if not isinstance(sys.exc_info()[1], (OSError, ValueError)):
             super().handleError(record)
 
 
-def _told() -> tuple[str | None, int, int]:
+def _rank_and_size() -> tuple[str | None, int, int]:
     """Return who this process is, asked again when RANK has changed; rank 0 when the environment contradicts itself."""
     global _who
     name = os.environ.get("RANK")
@@ -238,7 +243,7 @@ def _is_on(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() in _TRUE
 
 
-def _wish() -> int:
+def _default_level() -> int:
     own = os.environ.get("EZPZ_LOG_LEVEL")
     if own:
         return _number(own, "EZPZ_LOG_LEVEL")
@@ -256,15 +261,15 @@ def _number(level: str | int, source: str) -> int:
 
 
 def _name_source(path: str) -> str:
-    """Return ``ezpz/test_dist`` for a module's file, ``train`` for a script's; found once per file."""
-    found = ""
+    """Return ``ezpz/test_dist`` for a module's file, ``train`` for a script's; looked up once per file."""
+    source = ""
     for name, module in list(sys.modules.items()):
         # A script is __main__, and once something has imported multiprocessing also __mp_main__.
         if not name.startswith("__") and getattr(module, "__dict__", {}).get("__file__") == path:
-            found = name.replace(".", "/")
+            source = name.replace(".", "/")
             break
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if not found and spec is not None and spec.origin == path:  # python3 -m package.module
-        found = spec.name.replace(".", "/")
-    _sources[path] = found or path.rpartition("/")[2].removesuffix(".py").strip("<>") or "main"
+    if not source and spec is not None and spec.origin == path:  # python3 -m package.module
+        source = spec.name.replace(".", "/")
+    _sources[path] = source or path.rpartition("/")[2].removesuffix(".py").strip("<>") or "main"
     return _sources[path]

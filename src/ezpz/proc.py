@@ -45,7 +45,7 @@ class Stat:
 
 def parse_stat(text: str) -> Stat | None:
     """Return the fields of a ``stat`` file; None when the text is cut or empty."""
-    head, _, tail = text.rpartition(")")  # the name stands in parentheses and may hold anything, these included
+    head, _, tail = text.rpartition(")")  # the name is in parentheses and may hold anything, these included
     fields = tail.split()
     return Stat(head.partition("(")[2], fields) if len(fields) > 19 else None
 
@@ -72,15 +72,17 @@ def name(pid: int | str) -> str:
 
 
 def children(pid: int) -> list[int] | None:
-    """Return the pids of a process's children; None where the kernel does not list them, or when a thread ends meanwhile."""
-    found: list[int] = []
+    """Return the pids of a process's children; None where the kernel does not list them, or when a thread ends
+    meanwhile.
+    """
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-                found += map(int, file.read().split())
+                pids += map(int, file.read().split())
     except OSError:
         return None
-    return sorted(found)
+    return sorted(pids)
 
 
 def pids() -> list[int]:

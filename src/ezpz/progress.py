@@ -1,4 +1,4 @@
-r"""What a rank tells the agent of its host: the stages of its start, and that it makes progress.
+r"""Tell the agent of the host about a rank: the stages of its start, and that it makes progress.
 
 Standard library only and cheap, because `ezpz.heartbeat` may stand in an innermost loop. This file is not called
 ``heartbeat.py``: importing a submodule of that name would replace the function `ezpz.heartbeat` by the module.
@@ -37,7 +37,7 @@ _LATER = 30.0  # seconds until the next try, where the agent's queue of connecti
 # only classic ones (USR1, USR2, TERM, CONT, CHLD). macOS has none of these, and tells no stacks this way.
 _DUMP_OFFSET = 11
 
-_next = -math.inf  # the moment from which on a beat is due; infinite where nobody listens
+_next = -math.inf  # the moment from which on a beat is due; infinite where no agent listens
 _lock = threading.Lock()
 _agent: _Agent | None = None
 _told: set[str] = set()
@@ -170,7 +170,7 @@ def _connect(address: str) -> int:
 
 
 def _offer_dumps() -> int:
-    """Let faulthandler write all stacks to stderr at a signal that nobody else handles, and return that; 0 without."""
+    """Let faulthandler write all stacks to stderr at a signal that has no other handler, and return that; 0 without."""
     import signal
 
     lowest = getattr(signal, "SIGRTMIN", None)

@@ -1,11 +1,11 @@
-"""This rank's own log file, which appears when there is a reason to read it.
+"""Write a log file for this rank, which appears when there is a reason to read it.
 
     logs/rank-0003.log                        worlds of up to 1000 ranks
     logs/rank-3000-3999/rank-3412.log         larger ones: no folder holds more than 1000 files
 
-Ten thousand files made at the same moment hurt a parallel file system, and most of them nobody would open. So lines are
-kept in memory until the rank says its first WARNING: then the file begins with what led to it. ``EZPZ_LOG_FILES=all``
-opens every file with its first line. Standard library only.
+Ten thousand files made at the same moment hurt a parallel file system, and most of them would never be opened. So lines
+are kept in memory until the rank says its first WARNING: then the file begins with what led to it.
+``EZPZ_LOG_FILES=all`` opens every file with its first line. Standard library only.
 """
 
 from __future__ import annotations
@@ -75,13 +75,15 @@ class RankFile(logging.Handler):
         if self._file is None:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)  # noqa: PTH103, PTH120  # pathlib costs 10 ms
             # Opened for as long as the program runs; what a name that is no UTF-8 holds shall not end a training.
-            self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: PTH123, SIM115
+            self._file = open(  # noqa: PTH123, SIM115
+                self.path, "a", encoding="utf-8", errors="backslashreplace", buffering=1
+            )
             if self._dropped:
                 self._file.write(f"[… {self._dropped} earlier lines were not kept]\n")
             for each in self._kept:
                 self._file.write(each + "\n")
             self._kept.clear()
-        self._file.write(line + "\n")  # line buffered: what is said is on its way before the next thing happens
+        self._file.write(line + "\n")  # line buffered: a line is on its way before the next thing happens
 
     def close(self) -> None:
         """End the file."""
@@ -90,5 +92,5 @@ class RankFile(logging.Handler):
             try:
                 file.close()
             except OSError:
-                pass  # the disk is full: its last line is lost, which the emit before it has said
+                pass  # the disk is full: its last line is lost, which the emit before it has reported
         super().close()

@@ -15,7 +15,7 @@ Families, innermost first; the variables of a family are read together or not at
 PALS may tell no size at all (Aurora), flux tells no local one: then the launcher's plan does (EZPZ_PLACEMENT), or MPI
 (`ezpz.dist.job`).
 A batch script of Slurm carries ``SLURM_PROCID=0`` without being a rank; it has no ``SLURM_STEP_NUM_TASKS``. A lone
-``WORLD_SIZE`` without ``RANK`` is a wish to the launcher and says nothing about ranks.
+``WORLD_SIZE`` without ``RANK`` is a request to the launcher and says nothing about ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CONTRACT = (
 
 
 class Ranks(tuple):  # type: ignore[type-arg]  # of int and str; generic tuples name every place
-    """Rank, world size, local rank, local world size, index of the host (None when not told), launcher family.
+    """Rank, world size, local rank, local world size, index of the host (None when not known), launcher family.
 
     A named tuple written out: `collections` would cost every shim 2 ms and half a megabyte.
     """
@@ -133,8 +133,8 @@ def from_environ(environ: Mapping[str, str]) -> Ranks:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if outer is not None and any(name not in environ for name in names):
         # No launcher sets a part of the contract: these are leftovers in front of a real one, or agree with it.
-        told = (environ["RANK"], environ.get("WORLD_SIZE", str(outer.world_size)))
-        _agree(environ, told, outer)
+        given = (environ["RANK"], environ.get("WORLD_SIZE", str(outer.world_size)))
+        _agree(environ, given, outer)
         return outer
     contract = _contract(environ, names)
     if outer is not None:
@@ -143,12 +143,13 @@ def from_environ(environ: Mapping[str, str]) -> Ranks:
 
 
 def of_this_launch(environ: Mapping[str, str]) -> bool:
-    """Tell whether a process is a rank of the `ezpz launch` around it, and not of a launcher that was started inside it.
+    """Tell whether a process is a rank of the `ezpz launch` around it, and not of a launcher that was started inside
+    it.
 
     A torchrun inside a rank has a world of its own, with a TORCHELASTIC_RUN_ID of its own; EZPZ_RUN_ID stays.
     """
-    told = environ.get("EZPZ_RUN_ID", "")
-    return bool(told) and "RANK" in environ and environ.get("TORCHELASTIC_RUN_ID") == told
+    run_id = environ.get("EZPZ_RUN_ID", "")
+    return bool(run_id) and "RANK" in environ and environ.get("TORCHELASTIC_RUN_ID") == run_id
 
 
 def _contract(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
@@ -171,20 +172,22 @@ def _hydra(environ: Mapping[str, str]) -> Ranks | None:
 
 
 def _pals(environ: Mapping[str, str]) -> Ranks | None:
-    """Read a rank of PALS; ``--pmi=pmix``, Aurora's default, sets neither PALS_SIZE nor PMI_SIZE (pytorch/torchcomms#79)."""
+    """Read a rank of PALS; ``--pmi=pmix``, Aurora's default, sets neither PALS_SIZE nor PMI_SIZE
+    (pytorch/torchcomms#79).
+    """
     if "PALS_RANKID" not in environ:
         return None
     planned, local = _planned(environ, environ["PALS_RANKID"])
-    if not planned and "RANK" in environ:  # what `setup_torch` has found out by MPI, and written down
+    if not planned and "RANK" in environ:  # what `setup_torch` has learnt by MPI, and written down
         planned, local = environ.get("WORLD_SIZE", ""), environ.get("LOCAL_WORLD_SIZE", "")
-    told = {
+    variables = {
         "PALS_SIZE": environ.get("PMI_SIZE", planned),
         "PALS_LOCAL_SIZE": environ.get("PMI_LOCAL_SIZE", local),
         "PALS_LOCAL_RANKID": environ.get("PMI_LOCAL_RANK", ""),
         **environ,
     }
     host = environ.get("PALS_NODEID", "")
-    return _checked("pals", told, _PALS[:4], int(host) if host.isdigit() else None)
+    return _checked("pals", variables, _PALS[:4], int(host) if host.isdigit() else None)
 
 
 def _flux(environ: Mapping[str, str]) -> Ranks | None:
@@ -195,9 +198,9 @@ def _flux(environ: Mapping[str, str]) -> Ranks | None:
     size, hosts = environ.get("FLUX_JOB_SIZE", ""), environ.get("FLUX_JOB_NNODES", "")
     if not local and size.isdigit() and hosts.isdigit() and int(hosts) and int(size) % int(hosts) == 0:
         local = str(int(size) // int(hosts))
-    told = {**environ, "FLUX_LOCAL_SIZE": local}
+    variables = {**environ, "FLUX_LOCAL_SIZE": local}
     host = int(environ["FLUX_TASK_RANK"]) // int(local) if local and environ["FLUX_TASK_RANK"].isdigit() else None
-    return _checked("flux", told, (*_FLUX, "FLUX_LOCAL_SIZE"), host)
+    return _checked("flux", variables, (*_FLUX, "FLUX_LOCAL_SIZE"), host)
 
 
 def _planned(environ: Mapping[str, str], rank: str) -> tuple[str, str]:
@@ -225,8 +228,8 @@ def _slurm(environ: Mapping[str, str]) -> Ranks | None:
             f"SLURM_STEP_TASKS_PER_NODE={environ.get('SLURM_STEP_TASKS_PER_NODE')}; expected one count per host. "
             "Start the ranks with `ezpz launch`, or unset the variables of the outer step."
         )
-    told = {**environ, "SLURM_STEP_TASKS_PER_NODE": str(counts[int(host)])}
-    return _checked("slurm", told, _STEP, int(host))
+    variables = {**environ, "SLURM_STEP_TASKS_PER_NODE": str(counts[int(host)])}
+    return _checked("slurm", variables, _STEP, int(host))
 
 
 def _checked(family: str, environ: Mapping[str, str], names: tuple[str, ...], host_index: int | None) -> Ranks:
@@ -248,16 +251,16 @@ def _checked(family: str, environ: Mapping[str, str], names: tuple[str, ...], ho
     return Ranks(rank, world, local, local_world, host_index, family)
 
 
-def _agree(environ: Mapping[str, str], told: tuple[str, str], outer: Ranks) -> None:
+def _agree(environ: Mapping[str, str], given: tuple[str, str], outer: Ranks) -> None:
     """Refuse a contract that was left over from another shell, which is how N ranks become N times rank 0."""
-    same = told == (str(outer.rank), str(outer.world_size))
+    same = given == (str(outer.rank), str(outer.world_size))
     one_agent_per_rank = environ.get("GROUP_WORLD_SIZE") == str(outer.world_size)  # torchrun started by an MPI or srun
     # A world of one is what an interactive shell inside a job looks like: whatever was started in it is inner.
     if same or outer.world_size == 1 or (one_agent_per_rank and "TORCHELASTIC_RUN_ID" in environ):
         return
     raise RankError(
-        f"two launchers contradict each other: rank {told[0]} of {told[1]} (from RANK, WORLD_SIZE) but rank {outer.rank} "
-        f"of {outer.world_size} (from {outer.family}); expected the same. "
+        f"two launchers contradict each other: rank {given[0]} of {given[1]} (from RANK, WORLD_SIZE) but rank "
+        f"{outer.rank} of {outer.world_size} (from {outer.family}); expected the same. "
         "Run `unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE` and start again."
     )
 
@@ -285,8 +288,8 @@ class Family:
         variables: What it sets for each rank, the rank itself first.
         start_variable: Names one start of ranks: no other start in the same job has its value.
         is_mpi: Whether it starts ranks of an MPI, which finds them all.
-        careless_starter: The program that starts the ranks of a host (/proc/PID/comm) where it lets them run when one has failed;
-            empty where the launcher ends them.
+        careless_starter: The program that starts the ranks of a host (/proc/PID/comm) where it lets them run when one
+            has failed; empty where the launcher ends them.
         read: Returns the rank of an environment, or None where this launcher has not set it.
     """
 
@@ -320,5 +323,7 @@ LAUNCHERS_OWN = frozenset(name for family in FAMILIES for name in family.variabl
 
 
 def family_of(ranks: Ranks) -> Family | None:
-    """Return the launcher family that a rank was read from; None for the contract, MPI itself and no launcher at all."""
+    """Return the launcher family that a rank was read from; None for the contract, MPI itself and no launcher at
+    all.
+    """
     return next((family for family in FAMILIES if family.name == ranks.family), None)

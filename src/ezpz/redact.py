@@ -1,4 +1,4 @@
-"""What of a command line may be shown and kept: never the value of an option or setting whose name ends like a secret's."""
+"""Hide the secrets of a command line: the value of an option or setting whose name ends like a secret's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["HIDDEN", "SECRET", "redact_argv", "without_login"]
 
 HIDDEN = "<redacted>"
 
-# The last word of a name decides: --api-key, --wandb_token, +db.password, AWS_SECRET; not --tokenizer, not --keys-per-row.
+# The last word of a name decides: --api-key, --wandb_token, +db.password, AWS_SECRET; not --tokenizer, not
+# --keys-per-row.
 SECRET = re.compile(r"(key|token|passw(or)?d|passphrase|secret|credentials?)$", re.IGNORECASE)
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # https://user:password@host
 

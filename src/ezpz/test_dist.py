@@ -2,9 +2,9 @@
 
     launch python3 -m ezpz.test_dist
 
-Trains on 1,797 handwritten digits that the package ships; ``--dataset random`` reconstructs random vectors instead. Loss
-and accuracy are those of rank 0's part of the batch, so that no collective is added to a step; sps counts the samples
-of all ranks. Times are exact: the device is waited for after each part (a CPU needs no waiting).
+Trains on 1,797 handwritten digits that the package ships; ``--dataset random`` reconstructs random vectors instead.
+Loss and accuracy are those of rank 0's part of the batch, so that no collective is added to a step; sps counts the
+samples of all ranks. Times are exact: the device is waited for after each part (a CPU needs no waiting).
 """
 
 from __future__ import annotations
@@ -112,17 +112,20 @@ def configure(args: argparse.Namespace) -> Config:
     given = (args.input_size, args.output_size)
     if args.dataset == "digits" and any(size not in {0, own} for size, own in zip(given, sizes, strict=True)):
         raise UsageError(
-            f"input and output sizes {given} (from the command line) do not fit the digits; expected 64 and 10. Use --dataset random."
+            f"input and output sizes {given} (from the command line) do not fit the digits; expected 64 and 10. Use "
+            "--dataset random."
         )
     if args.dataset == "random" and args.output_size not in {0, args.input_size or 128}:
         raise UsageError(
-            f"--output-size {args.output_size} does not fit --dataset random, which reconstructs its input; expected {sizes[1]}."
+            f"--output-size {args.output_size} does not fit --dataset random, which reconstructs its input; expected "
+            f"{sizes[1]}."
         )
     if not 0 < args.lr < float("inf"):
         raise UsageError(f"--lr {args.lr} is no learning rate; expected a positive number, such as 0.001.")
     if not 0 <= args.warmup < args.train_iters:
         raise UsageError(
-            f"--warmup {args.warmup} does not fit --train-iters {args.train_iters}; expected 0 to {args.train_iters - 1}."
+            f"--warmup {args.warmup} does not fit --train-iters {args.train_iters}; expected 0 to "
+            f"{args.train_iters - 1}."
         )
     return Config(
         train_iters=args.train_iters,

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check that torch is there
 
-from ezpz.track.effective.live_model import checksum  # noqa: E402  # as above
 from ezpz.track.effective.dropout_probe import probe  # noqa: E402  # as above
+from ezpz.track.effective.live_model import checksum  # noqa: E402  # as above
 
 LEGACY = np.random  # the old generator is the one that user code draws from
 

@@ -117,9 +117,9 @@ __getattr__, __dir__ = attach(
         "device_type": "get_torch_device_type",
         "ending": "cleanup",
         "ezpz.compat": (
-            "check get_max_memory_allocated get_max_memory_reserved get_timestamp init_deepspeed setup setup_tensorflow "
-            "setup_torch_DDP setup_torch_distributed setup_wandb summarize_dict verify_wandb wrap_with_ddp "
-            "wrap_with_fsdp wrap_with_fsdp2"
+            "check get_max_memory_allocated get_max_memory_reserved get_timestamp init_deepspeed setup "
+            "setup_tensorflow setup_torch_DDP setup_torch_distributed setup_wandb summarize_dict verify_wandb "
+            "wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2"
         ),
         "ezpz.log": "get_logger",
         "info": "get_dist_info log_dict_as_bulleted_list print_dist_setup",

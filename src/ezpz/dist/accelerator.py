@@ -1,4 +1,4 @@
-"""The one place that calls a device: waiting, memory, names and timing, on every type of device alike.
+"""Call the device: waiting, memory, names and timing, on every type of device alike.
 
 The device's own module (``torch.cuda``, ``torch.xpu``, ``torch.mps``, a vendor's) is asked first: it is older than
 ``torch.accelerator`` (2.6, its memory functions 2.9), and those fail inside torch for a vendor's plain allocator. What
@@ -80,7 +80,7 @@ def memory_allocated(device: torch.device | str | None = None) -> int:
 def max_memory_allocated(device: torch.device | str | None = None) -> int:
     """Return the largest `memory_allocated` since the start or the last `reset_peak_memory`.
 
-    mps keeps no peak; what Metal's driver holds for this process stands in, which only grows until `empty_cache`.
+    mps keeps no peak; what Metal's driver holds for this process is returned, which only grows until `empty_cache`.
 
     Args:
         device: By default this rank's.
@@ -127,15 +127,16 @@ def total_memory(device: torch.device | str | None = None) -> int:
         return host_memory.total()
     if kind == "mps":
         return _bytes(kind, index, "recommended_max_memory")
-    told = getattr(_call(kind, index, "get_device_properties"), "total_memory", None)
-    if told is None:
+    size = getattr(_call(kind, index, "get_device_properties"), "total_memory", None)
+    if size is None:
         free_and_total = _call(kind, index, "mem_get_info")
-        told = free_and_total[1] if free_and_total else 0
-    return int(told)
+        size = free_and_total[1] if free_and_total else 0
+    return int(size)
 
 
 def device_name(device: torch.device | str | None = None) -> str:
-    """Return the model, for example ``NVIDIA A100-SXM4-40GB`` or the CPU's; the device type where nobody tells more.
+    """Return the model, for example ``NVIDIA A100-SXM4-40GB`` or the CPU's; the device type where nothing more is
+    known.
 
     Args:
         device: By default this rank's.
@@ -158,13 +159,13 @@ def get_device_properties(device: torch.device | str | int | None = None) -> dic
         device: By default this rank's; an index counts among the visible ones.
 
     Returns:
-        ``name``, ``total_memory`` in bytes, and what the device tells of ``major``, ``minor``, ``multi_processor_count``,
-        ``max_compute_units``, ``gcnArchName``, ``driver_version``, ``platform_name``.
+        ``name``, ``total_memory`` in bytes, and what the device tells of ``major``, ``minor``,
+        ``multi_processor_count``, ``max_compute_units``, ``gcnArchName``, ``driver_version``, ``platform_name``.
     """
     kind, index = _which(device)
     where = kind if index is None else f"{kind}:{index}"
-    told = None if kind in {"cpu", "mps"} else _call(kind, index, "get_device_properties")
-    extra = {name: getattr(told, name) for name in _PROPERTIES if hasattr(told, name)}
+    properties = None if kind in {"cpu", "mps"} else _call(kind, index, "get_device_properties")
+    extra = {name: getattr(properties, name) for name in _PROPERTIES if hasattr(properties, name)}
     return {"name": device_name(where), "total_memory": total_memory(where), **extra}
 
 

@@ -1,7 +1,7 @@
-"""What the words `backend`, `port` and `framework` of a call mean, which older code used more widely than torch does.
+"""Read the arguments `backend`, `port` and `framework`, which older code uses more widely than torch does.
 
-``backend`` once meant what trains (DDP, deepspeed, horovod); in torch it means what moves tensors (gloo, nccl). Both are
-understood.
+``backend`` once meant what trains (DDP, deepspeed, horovod); in torch it means what moves tensors (gloo, nccl). Both
+are understood.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def split_backend(backend: str | None) -> tuple[str | None, str | None]:
         backend: A collective backend such as ``gloo``, or what trains: ``DDP``, ``FSDP``, ``deepspeed``; any case.
 
     Returns:
-        The collective backend, None for the device's own, and what trains, None where nothing was said of it.
+        The collective backend, None for the device's own, and what trains, None where it is not given.
 
     Raises:
         UsageError: It is neither, or it is Horovod.
@@ -45,8 +45,8 @@ def split_backend(backend: str | None) -> tuple[str | None, str | None]:
             "Use DDP, which does what Horovod did."
         )
     raise UsageError(
-        f"unknown backend {backend!r} (from setup_torch); expected one of {', '.join(BACKENDS)} for what moves tensors, "
-        "or DDP, FSDP, deepspeed for what trains."
+        f"unknown backend {backend!r} (from setup_torch); expected one of {', '.join(BACKENDS)} for what moves "
+        "tensors, or DDP, FSDP, deepspeed for what trains."
     )
 
 

@@ -1,4 +1,4 @@
-"""Which collective backend moves this rank's tensors, and under which name torch makes the group.
+"""Choose the collective backend that moves this rank's tensors, and the name under which torch makes the group.
 
 TORCH_BACKEND=gloo                      a backend of torch.distributed, or one that a package registered with it
 TORCH_BACKEND=cpu:gloo,cuda:nccl        one for each type of device
@@ -27,10 +27,10 @@ def get_torch_backend() -> str:
         UsageError: ``TORCH_BACKEND`` names no backend, or one that does not serve this rank's device.
         MachineError: No backend serves the device.
     """
-    wish = os.environ.get("TORCH_BACKEND", "").strip()
+    requested = os.environ.get("TORCH_BACKEND", "").strip()
     kind = get_torch_device_type()
-    if wish:
-        return check_backend(wish, kind, "TORCH_BACKEND")
+    if requested:
+        return check_backend(requested, kind, "TORCH_BACKEND")
     if kind == "cuda":
         return "gloo" if is_shared(kind) else _cuda_backend()  # nccl refuses two ranks on one device
     if kind == "xpu":
@@ -122,8 +122,8 @@ def _check_service(name: str, kind: str, source: str) -> None:
         )
         return
     raise UsageError(
-        f"backend {name} (from {source}) moves {' and '.join(serves)} tensors, and this rank's device is {kind}; expected "
-        f"a backend for {kind}. {_ADVICE}"
+        f"backend {name} (from {source}) moves {' and '.join(serves)} tensors, and this rank's device is {kind}; "
+        f"expected a backend for {kind}. {_ADVICE}"
     )
 
 
@@ -145,9 +145,9 @@ def _xpu_backend() -> str:
         return "ccl"
     # Not gloo in silence: it refuses tensors of xpu, so the first gradient would fail instead of this line.
     raise MachineError(
-        "no collective backend for xpu: this torch has no xccl (its wheels do since 2.8), oneccl_bindings_for_pytorch is "
-        "not installed, and gloo cannot move xpu tensors; expected one of the first two. Install a torch with XCCL, or set "
-        "TORCH_DEVICE=cpu for a slow test."
+        "no collective backend for xpu: this torch has no xccl (its wheels do since 2.8), oneccl_bindings_for_pytorch "
+        "is not installed, and gloo cannot move xpu tensors; expected one of the first two. Install a torch with "
+        "XCCL, or set TORCH_DEVICE=cpu for a slow test."
     )
 
 

@@ -30,25 +30,25 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     return list(dict.fromkeys(_repeated(model)))  # one module in two places is one block
 
 
-def select_blocks(model: nn.Module, wish: Any) -> list[nn.Module]:
+def select_blocks(model: nn.Module, blocks: Any) -> list[nn.Module]:
     """Return the blocks that a user names.
 
     Args:
         model: Any module.
-        wish: A module class, several of them, class names, or a function from a module to bool.
+        blocks: A module class, several of them, class names, or a function from a module to bool.
 
     Raises:
         UsageError: Nothing in the model fits.
     """
-    matches = _matcher(wish)
-    found = [module for module in model.modules() if module is not model and matches(module)]
-    if not found:
+    matches = _matcher(blocks)
+    selected = [module for module in model.modules() if module is not model and matches(module)]
+    if not selected:
         types = sorted({type(module).__name__ for module in model.modules() if _has_parts(module)})
         raise UsageError(
-            f"no module of {type(model).__name__} fits blocks={wish!r}; expected module classes, their names or a function "
-            f"of a module. It is made of {', '.join(types[:12])}."
+            f"no module of {type(model).__name__} fits blocks={blocks!r}; expected module classes, their names or a "
+            f"function of a module. It is made of {', '.join(types[:12])}."
         )
-    return found
+    return selected
 
 
 def largest_parts(model: nn.Module) -> list[nn.Module]:
@@ -92,7 +92,8 @@ def _repeated(module: nn.Module) -> Iterator[nn.Module]:
 
     children = [child for child in module.children() if _size(child)]
     counts = Counter(type(child) for child in children if _has_parts(child))
-    # A list is homogeneous by intention: an odd layer among repeated ones is a block too, and so is a list's only layer.
+    # A list is homogeneous by intention: an odd layer among repeated ones is a block too, and so is a list's only
+    # layer.
     a_list = isinstance(module, (nn.ModuleList, nn.ModuleDict))
     all_of_them = a_list and (len(children) == 1 or max(counts.values(), default=0) > 1)
     a_container = a_list or isinstance(module, nn.Sequential)
@@ -122,16 +123,16 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _matcher(wish: Any) -> Callable[[nn.Module], bool]:
-    if isinstance(wish, type):
-        return lambda module: isinstance(module, wish)
-    if isinstance(wish, str):
-        return lambda module: type(module).__name__ == wish
-    if callable(wish):
-        return lambda module: bool(wish(module))
-    if isinstance(wish, (list, tuple, set, frozenset)):
-        several = [_matcher(item) for item in wish]
+def _matcher(blocks: Any) -> Callable[[nn.Module], bool]:
+    if isinstance(blocks, type):
+        return lambda module: isinstance(module, blocks)
+    if isinstance(blocks, str):
+        return lambda module: type(module).__name__ == blocks
+    if callable(blocks):
+        return lambda module: bool(blocks(module))
+    if isinstance(blocks, (list, tuple, set, frozenset)):
+        several = [_matcher(item) for item in blocks]
         return lambda module: any(matches(module) for matches in several)
     raise UsageError(
-        f"unusable blocks={wish!r}; expected a module class, several of them, class names, or a function of a module."
+        f"unusable blocks={blocks!r}; expected a module class, several of them, class names, or a function of a module."
     )

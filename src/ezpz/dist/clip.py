@@ -1,8 +1,8 @@
-"""Gradient clipping that is right on every mesh, and whatever mixture of tensors the model holds.
+"""Clip gradients on every mesh, and with whatever mixture of tensors the model holds.
 
-torch's own stacks the norms of all gradients, which fails when their meshes differ ("All operands in aten.stack.default must
-have the same mesh", pytorch#180346). Here every rank sums what it holds, each sum is added up along the mesh dimensions over
-which its tensors are sharded, and what is replicated is counted once.
+torch's own stacks the norms of all gradients, which fails when their meshes differ ("All operands in aten.stack.default
+must have the same mesh", pytorch#180346). Here every rank sums what it holds, each sum is added up along the mesh
+dimensions over which its tensors are sharded, and what is replicated is counted once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Scale all gradients down so that their total norm is at most ``max_norm``; as torch's function of this name.
 
-    All ranks that share the parameters must call it with the same ones. One all-reduce per process group over which anything
-    is sharded, and nothing waits for the device.
+    All ranks that share the parameters must call it with the same ones. One all-reduce per process group over which
+    anything is sharded, and nothing waits for the device.
 
     Args:
         parameters: Parameters, sharded or not, on one or several meshes; those without a gradient count as zero.
@@ -43,8 +43,8 @@ def clip_grad_norm_(
         mesh: Its pipeline stages (``pp``) hold one model together; by default the mesh of the last `init_mesh`.
 
     Returns:
-        The total norm before clipping: a plain 0-d tensor, float32 (float64 if a parameter is), equal on all ranks. It may be
-        NaN or infinite; then the gradients are not finite either.
+        The total norm before clipping: a plain 0-d tensor, float32 (float64 if a parameter is), equal on all ranks. It
+        may be NaN or infinite; then the gradients are not finite either.
 
     Raises:
         UsageError: ``max_norm`` is negative or NaN, or ``norm_type`` is not above 0.
@@ -95,7 +95,9 @@ class _Sums:
         self.held: dict[frozenset[str], list[torch.Tensor]] = {frozenset(): []}
 
     def expect(self, tensor: torch.Tensor) -> frozenset[str]:
-        """Make room for a tensor of this sharding, so that ranks without a gradient take part in the same collectives."""
+        """Make room for a tensor of this sharding, so that ranks without a gradient take part in the same
+        collectives.
+        """
         names = set()
         for place, placement in enumerate(getattr(tensor, "placements", ())):
             shared = tensor.device_mesh
@@ -140,8 +142,8 @@ class _Sums:
         for alike in _by_device(tensors):
             # Low precisions are accumulated in float32: a norm of bfloat16 would have three digits.
             precision = torch.float32 if alike[0].dtype in {torch.bfloat16, torch.float16} else None
-            found = torch._foreach_norm(alike, self.norm_type, dtype=precision)  # noqa: SLF001  # torch's clipping uses it
-            norms += [norm.to(self.device, self.dtype) for norm in found]
+            several = torch._foreach_norm(alike, self.norm_type, dtype=precision)  # noqa: SLF001  # as torch does
+            norms += [norm.to(self.device, self.dtype) for norm in several]
         stacked = torch.stack(norms)
         return stacked.max() if self.norm_type == math.inf else (stacked**self.norm_type).sum()
 
@@ -186,10 +188,10 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _by_device(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    found: dict[tuple[Any, Any], list[torch.Tensor]] = {}
+    groups: dict[tuple[Any, Any], list[torch.Tensor]] = {}
     for tensor in tensors:
-        found.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    return list(found.values())
+        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    return list(groups.values())
 
 
 def _home(parameters: list[torch.Tensor], mesh: DeviceMesh | None) -> torch.device:

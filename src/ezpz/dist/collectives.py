@@ -1,7 +1,7 @@
-"""Small collectives on values rather than tensors: what a script needs beside its training.
+"""Small collectives on values rather than tensors, which a script needs beside its training.
 
-All work alone, without a process group, too; then there is one rank. They wait for all ranks, so all ranks must call them. None belongs into a
-training step: they cost a round trip each.
+All work alone, without a process group, too; then there is one rank. They wait for all ranks, so all ranks must call
+them. None belongs into a training step: they cost a round trip each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def broadcast(value: _T, root: int = 0, group: ProcessGroup | None = None) -> _T
     """Return rank ``root``'s value on every rank.
 
     Args:
-        value: Any object that can be pickled, or a tensor (which arrives on the CPU); ignored on other ranks than ``root``.
+        value: Any object that can be pickled, or a tensor (which arrives on the CPU); ignored on other ranks than
+            ``root``.
         root: Rank in the group.
         group: A process group; all ranks by default.
     """
@@ -47,7 +48,8 @@ def broadcast(value: _T, root: int = 0, group: ProcessGroup | None = None) -> _T
 def all_reduce(value: Any, op: str = "sum", group: ProcessGroup | None = None) -> Any:
     """Return the values of all ranks, reduced to one.
 
-    Whole numbers stay exact in int64, other numbers are added in float64; a mean is always a float. Nothing is changed in place.
+    Whole numbers stay exact in int64, other numbers are added in float64; a mean is always a float. Nothing is changed
+    in place.
 
     Args:
         value: A number, a numpy array, or a tensor of the same shape on every rank.
@@ -119,11 +121,12 @@ def gather_objects(value: _T, root: int | None = None, group: ProcessGroup | Non
 def all_ranks_agree(value: object, group: ProcessGroup | None = None) -> bool:
     """Tell, on every rank alike, whether all ranks hold equal values.
 
-    Digests are compared, so that two small numbers travel whatever the value's size. Dictionaries and sets are equal in any order; NaN equals NaN; 1, 1.0 and True
-    are three values.
+    Digests are compared, so that two small numbers travel whatever the value's size. Dictionaries and sets are equal in
+    any order; NaN equals NaN; 1, 1.0 and True are three values.
 
     Args:
-        value: Numbers, texts, tensors, arrays, containers and dataclasses of these, or anything that pickles alike when it is equal.
+        value: Numbers, texts, tensors, arrays, containers and dataclasses of these, or anything that pickles alike when
+            it is equal.
         group: A process group; all ranks by default.
     """
     import torch

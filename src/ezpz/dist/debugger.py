@@ -1,4 +1,4 @@
-"""A debugger on one rank while the others wait for it."""
+"""Start a debugger on one rank while the others wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 
@@ -26,9 +26,9 @@ def breakpoint(rank: int = 0) -> None:  # noqa: A001  # the name that users of t
     """Stop ``rank`` in pdb at the caller's line; the other ranks wait until it says ``continue``.
 
     The others wait at their own call of this function, for as long as it takes: they ask the process group's store, so
-    that no collective runs into its time limit. The debugged rank waits for nobody, so a call that it alone reaches (in
-    an ``except`` block, for example) works too. Without a process group the others go on. While it is debugged, a rank
-    that reaches a collective waits for the others, as ever. ``quit`` ends it, and with it the job.
+    that no collective runs into its time limit. The debugged rank does not wait for the others, so a call that it alone
+    reaches (in an ``except`` block, for example) works too. Without a process group the others go on. While it is
+    debugged, a rank that reaches a collective waits for the others, as ever. ``quit`` ends it, and with it the job.
 
     Args:
         rank: The rank to stop.
@@ -36,7 +36,7 @@ def breakpoint(rank: int = 0) -> None:  # noqa: A001  # the name that users of t
     Raises:
         UsageError: ``rank`` is not one of the world's, or has no terminal to be debugged at, as under a launcher.
     """
-    ranks = told()
+    ranks = this_rank()
     if not 0 <= rank < ranks.world_size:
         raise UsageError(f"no rank {rank} to debug (from breakpoint); expected 0 to {ranks.world_size - 1}.")
     _calls[rank] = number = _calls.get(rank, 0) + 1
@@ -78,8 +78,9 @@ def _terminal(rank: int) -> TextIO:
     except OSError as error:
         reason = f"{error.strerror} (/dev/tty)"
     raise UsageError(
-        f"rank {rank} cannot be debugged: its stdin is no terminal, and {reason}; expected a terminal, which several ranks "
-        "cannot share. Start one rank at a terminal, `launch -n 1 python3 train.py`, which is a whole world of one."
+        f"rank {rank} cannot be debugged: its stdin is no terminal, and {reason}; expected a terminal, which several "
+        "ranks cannot share. Start one rank at a terminal, `launch -n 1 python3 train.py`, which is a whole world of "
+        "one."
     )
 
 

@@ -1,7 +1,8 @@
 """Wrap a model with DeepSpeed, where it is installed, with a configuration that is given or generated.
 
 Its engine trains by itself: ``engine(batch)``, ``engine.backward(loss)``, ``engine.step()``, and clips, accumulates and
-scales the loss as its configuration says (https://www.deepspeed.ai/docs/config-json). It adopts the process group that `setup_torch` has made.
+scales the loss as its configuration says (https://www.deepspeed.ai/docs/config-json). It adopts the process group that
+`setup_torch` has made.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def wrap(
         )
     elif generated:
         raise UsageError(
-            f"DeepSpeed's configuration is given and {', '.join(generated)} too (from wrap_model); expected one of them. "
-            "Write them into the configuration."
+            f"DeepSpeed's configuration is given and {', '.join(generated)} too (from wrap_model); expected one of "
+            "them. Write them into the configuration."
         )
     else:
         config = load_ds_config(config) if isinstance(config, (str, os.PathLike)) else config

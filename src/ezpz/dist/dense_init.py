@@ -1,4 +1,4 @@
-"""A whole, dense copy of a model on one process's CPU, initialised as if nothing had ever been sharded."""
+"""Make a whole, dense copy of a model on the CPU of one process, initialised as if nothing had ever been sharded."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ def dense_values(
         wanted: Names as of `named_tensors`.
         initialize: What initialises the dense copy; by default the model's own methods.
         build: What makes a whole new model, instead of a copy that is initialised.
-        seed: Seed of the CPU's generator, which stands as before afterwards; None draws from it as it stands.
+        seed: Seed of the CPU's generator, which is as before afterwards; None draws from it as it is.
 
     Raises:
-        UsageError: A tensor is left without a value, or ``build`` makes another model; the first such name is told.
+        UsageError: A tensor is left without a value, or ``build`` makes another model; the message has the first such
+            name.
     """
     import torch
 
@@ -135,9 +136,9 @@ def _is_unset(tensor: torch.Tensor) -> bool:
 def _initialize(module: nn.Module, done: set[int], set_before: set[int]) -> None:
     """Initialise in the order in which constructors do: children first, then the module itself.
 
-    So the same seed gives the same numbers as building the dense model. ``init_weights`` answers for all that is below it. A
-    tied weight keeps what its first module draws, as after ``output.weight = embedding.weight``; the second one draws all the
-    same.
+    So the same seed gives the same numbers as building the dense model. ``init_weights`` answers for all that is below
+    it. A tied weight keeps what its first module draws, as after ``output.weight = embedding.weight``; the second one
+    draws all the same.
     """
     if id(module) in done:
         return
@@ -173,8 +174,8 @@ def _call(module: nn.Module, name: str) -> None:
         for each in parameters
     ):
         raise UsageError(
-            f"{type(module).__name__}.{name}{inspect.signature(method)} takes arguments (from the model); expected a method "
-            "without any. Give initialize=lambda model: … , which calls it as it should be."
+            f"{type(module).__name__}.{name}{inspect.signature(method)} takes arguments (from the model); expected a "
+            "method without any. Give initialize=lambda model: … , which calls it as it should be."
         )
     method()
 
@@ -190,21 +191,21 @@ def _plain(name: str) -> str:
     return name
 
 
-def _check(name: str, found: torch.Tensor | None, expected: torch.Tensor, who: str, model: nn.Module) -> None:
-    if found is None or found.shape != expected.shape:
-        has = "nothing of that name" if found is None else f"shape {tuple(found.shape)}"
+def _check(name: str, value: torch.Tensor | None, expected: torch.Tensor, who: str, model: nn.Module) -> None:
+    if value is None or value.shape != expected.shape:
+        has = "nothing of that name" if value is None else f"shape {tuple(value.shape)}"
         raise UsageError(
             f"{who} makes another model: for {name} it has {has} (from its parameters and buffers); expected shape "
             f"{tuple(expected.shape)}. Use the configuration of the model that was built on the meta device."
         )
-    if not _is_unset(found):
+    if not _is_unset(value):
         return
     owner, _, own = name.rpartition(".")
     module = model.get_submodule(owner)
     is_parameter = own in dict(module.named_parameters(recurse=False))
     method = "reset_parameters()" if is_parameter else "reset_buffers() or reset_parameters()"
     raise UsageError(
-        f"{'parameter' if is_parameter else 'buffer'} {name} has no value after {who} (from the model on the meta device); "
-        f"expected every parameter and buffer to be set. Give {type(module).__name__} a {method}, or pass build=lambda: … , "
-        "which makes the dense model."
+        f"{'parameter' if is_parameter else 'buffer'} {name} has no value after {who} (from the model on the meta "
+        f"device); expected every parameter and buffer to be set. Give {type(module).__name__} a {method}, or pass "
+        "build=lambda: … , which makes the dense model."
     )

@@ -1,4 +1,4 @@
-"""Which device this rank works on, and how it becomes the current one before the process group is made."""
+"""Choose the device of this rank and make it the current one, before the process group is made."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ezpz.dist.device_type import (
     is_shared,
     read_device,
     remember_device,
-    wished_device,
+    requested_device,
 )
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 
@@ -53,7 +53,7 @@ def get_torch_device(*, device_type: str | None = None, as_torch_device: bool | 
     """Return the device of this rank, with its index on accelerators.
 
     The index is the local rank among the visible devices; where the launcher shows each rank one device only, it is 0.
-    While a process group stands it is the device that `setup_torch` has bound.
+    While there is a process group it is the device that `setup_torch` has bound.
 
     Args:
         device_type: For a device of another type than `get_torch_device_type` tells.
@@ -72,7 +72,7 @@ def choose_device(device_id: int | str | torch.device | None = None) -> torch.de
 
     Args:
         device_id: What the program asks for: a device, its text, or an index among the visible ones, which cpu and mps
-            ignore, so that ``device_id=local_rank`` runs on a laptop too. ``TORCH_DEVICE`` stands above it.
+            ignore, so that ``device_id=local_rank`` runs on a laptop too. ``TORCH_DEVICE`` overrides it.
 
     Raises:
         UsageError: The device does not exist here, or ``TORCH_DEVICE`` cannot be used.
@@ -82,10 +82,10 @@ def choose_device(device_id: int | str | torch.device | None = None) -> torch.de
 
     source = "device_id"
     kind, index = _asked(device_id)
-    wish = wished_device()
-    if wish and (wish[0] != kind or wish[1] is not None):
-        source, (kind, index) = "TORCH_DEVICE", (wish[0], index if isinstance(device_id, int) else None)
-        index = wish[1] if wish[1] is not None else index
+    requested = requested_device()
+    if requested and (requested[0] != kind or requested[1] is not None):
+        source, (kind, index) = "TORCH_DEVICE", (requested[0], index if isinstance(device_id, int) else None)
+        index = requested[1] if requested[1] is not None else index
     if kind in {"cpu", "mps"}:
         return torch.device(kind)
     visible = accelerator_module(kind).device_count()
@@ -138,7 +138,7 @@ def _asked(device_id: Any) -> tuple[str, int | None]:
 
 def _index(kind: str, visible: int) -> int:
     """Return this rank's place among the visible devices; never its rank modulo their number."""
-    ranks = told()
+    ranks = this_rank()
     if visible == 1 and is_masked():
         return 0
     if is_shared(kind):
@@ -146,19 +146,19 @@ def _index(kind: str, visible: int) -> int:
     if ranks.local_rank < visible and ranks.local_world_size <= visible:
         return ranks.local_rank
     raise MachineError(
-        f"no device for local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}): {visible} {kind} "
-        f"devices are visible (from torch); expected one per rank. Start fewer ranks per host: `launch --ppn {visible} …`, "
-        "share devices: `launch --oversubscribe …`, or choose: TORCH_DEVICE=cpu."
+        f"no device for local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}): {visible} "
+        f"{kind} devices are visible (from torch); expected one per rank. Start fewer ranks per host: `launch --ppn "
+        f"{visible} …`, share devices: `launch --oversubscribe …`, or choose: TORCH_DEVICE=cpu."
     )
 
 
 def _warn_of_tile_masks() -> None:
     """Say what oneCCL does with a mask per rank: it wants to see its neighbours' devices, and hangs (vllm PR 53076)."""
-    ranks, mask = told(), os.environ.get("ZE_AFFINITY_MASK")
+    ranks, mask = this_rank(), os.environ.get("ZE_AFFINITY_MASK")
     if mask is None or ranks.local_rank or ranks.local_world_size == 1 or accelerator_module("xpu").device_count() != 1:
         return
     get_logger(__name__).warning(
-        f"each of {ranks.local_world_size} ranks sees one xpu device (from ZE_AFFINITY_MASK={mask}); collectives of xccl "
-        "hang between ranks that do not see each other's device. Run `unset ZE_AFFINITY_MASK` and let ezpz choose by "
-        "local rank."
+        f"each of {ranks.local_world_size} ranks sees one xpu device (from ZE_AFFINITY_MASK={mask}); collectives of "
+        "xccl hang between ranks that do not see each other's device. Run `unset ZE_AFFINITY_MASK` and let ezpz "
+        "choose by local rank."
     )

@@ -1,7 +1,7 @@
-"""Which type of device this rank works on: what is there, and TORCH_DEVICE above every probe.
+"""Choose the type of device that this rank works on: TORCH_DEVICE above every probe, else what is there.
 
 TORCH_DEVICE=cpu            a device type, with an index if wished (cuda:1)
-EZPZ_OVERSUBSCRIBE=1        ranks may share devices, as the launch was told to (--oversubscribe)
+EZPZ_OVERSUBSCRIBE=1        ranks may share devices, as the launch was asked to let them (--oversubscribe)
 
 The order is cuda (ROCm calls itself cuda), xpu, a vendor's own device that is registered with torch (PrivateUse1 under
 its name, such as npu), mps, cpu.
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = [
     "is_shared",
     "read_device",
     "remember_device",
-    "wished_device",
+    "requested_device",
 ]
 
 DEVICE_TYPES = ("cuda", "xpu", "mps", "cpu")  # torch's own
@@ -54,9 +54,9 @@ def get_torch_device_type(device_type: str | None = None) -> str:
         UsageError: ``TORCH_DEVICE`` or ``device_type`` is no device, or one that this torch does not offer.
         MachineError: ROCm's two masks hide all devices from each other.
     """
-    wish = read_device(device_type, "device_type") if device_type else wished_device()
-    if wish:
-        return wish[0]
+    requested = read_device(device_type, "device_type") if device_type else requested_device()
+    if requested:
+        return requested[0]
     standing = bound_device()
     if standing is not None:
         return str(standing.type)
@@ -66,8 +66,8 @@ def get_torch_device_type(device_type: str | None = None) -> str:
     return kind
 
 
-def wished_device() -> tuple[str, int | None] | None:
-    """Return type and index (None if not told) that ``TORCH_DEVICE`` asks for, or None without it.
+def requested_device() -> tuple[str, int | None] | None:
+    """Return type and index (None if not given) that ``TORCH_DEVICE`` asks for, or None without it.
 
     Raises:
         UsageError: It is no device, or this torch finds none of that type.
@@ -86,22 +86,22 @@ def read_device(text: str, source: str) -> tuple[str, int | None]:
     Raises:
         UsageError: It is no device, or this torch finds none of that type.
     """
-    found = _NAME.match(text.lower())
+    match = _NAME.match(text.lower())
     known = device_types()
     remedy = f"Run `unset {source}` to use what is there." if source.isupper() else "Leave it out to use what is there."
-    if not found or found["type"] not in known:
+    if not match or match["type"] not in known:
         raise UsageError(
-            f"unknown device {text!r} (from {source}); expected one of {', '.join(known)}, or the name of a device whose "
-            f"package was imported before. {remedy}"
+            f"unknown device {text!r} (from {source}); expected one of {', '.join(known)}, or the name of a device "
+            f"whose package was imported before. {remedy}"
         )
-    if not is_available(found["type"]):
-        if found["type"] == "cuda":
+    if not is_available(match["type"]):
+        if match["type"] == "cuda":
             _check_amd_masks(os.environ)
         raise UsageError(
-            f"no usable {found['type']} device (from {source}={text}): this torch finds none; expected one of "
+            f"no usable {match['type']} device (from {source}={text}): this torch finds none; expected one of "
             f"{', '.join(filter(is_available, known))}. {remedy}"
         )
-    return found["type"], int(found["index"]) if found["index"] else None
+    return match["type"], int(match["index"]) if match["index"] else None
 
 
 def device_types() -> tuple[str, ...]:
@@ -128,11 +128,11 @@ def is_masked() -> bool:
 
 
 def is_shared(kind: str) -> bool:
-    """Tell whether ranks of this host share devices of the type ``kind``, because the launch was told to let them."""
+    """Tell whether ranks of this host share devices of the type ``kind``, because the launch was asked to let them."""
     if kind in {"cpu", "mps"} or os.environ.get("EZPZ_OVERSUBSCRIBE") != "1":
         return False
     visible = int(accelerator_module(kind).device_count())
-    return 0 < visible < told().local_world_size and not (visible == 1 and is_masked())
+    return 0 < visible < this_rank().local_world_size and not (visible == 1 and is_masked())
 
 
 def accelerator_module(kind: str) -> Any:
@@ -152,7 +152,7 @@ def bound_device(*, in_group: bool = True) -> Any:
     """Return the device that was bound, else None.
 
     Args:
-        in_group: Only while a process group stands: before it, and after it is gone, the environment decides anew.
+        in_group: Only while there is a process group: before it, and after it is gone, the environment decides anew.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if in_group and not (dist is not None and dist.is_available() and dist.is_initialized()):
@@ -186,6 +186,7 @@ def _check_amd_masks(environ: Mapping[str, str]) -> None:
     if len(masks) < 2 or any(environ[name].strip() in {"", "-1", "NoDevFiles"} for name in (outer, inner)):
         return  # an empty mask hides the devices on purpose
     raise MachineError(
-        f"no usable device: ROCm filters twice, by {' and then by '.join(masks)} (from the environment), and the second "
-        f"counts among what the first leaves; expected one mask. Run `unset {inner}`, or TORCH_DEVICE=cpu to do without."
+        f"no usable device: ROCm filters twice, by {' and then by '.join(masks)} (from the environment), and the "
+        f"second counts among what the first leaves; expected one mask. Run `unset {inner}`, or TORCH_DEVICE=cpu to "
+        "do without."
     )

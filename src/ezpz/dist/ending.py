@@ -1,8 +1,9 @@
-"""How a rank ends: a group that is left in peace after success, and an exception that ends the whole job.
+"""End a rank: after success its group is left in peace, and an uncaught exception ends the whole job.
 
-Without this an exception on one rank leaves the others waiting: in a collective, or in MPI_Finalize, which mpi4py calls at the
-end of Python and which waits for all ranks. `setup_torch` installs a hook that first lets Python print the traceback, then tells
-the other ranks (`ezpz.dist.failure_watch`, where no launcher does so), and at the end of Python aborts an MPI that would wait.
+Without this an exception on one rank leaves the others waiting: in a collective, or in MPI_Finalize, which mpi4py calls
+at the end of Python and which waits for all ranks. `setup_torch` installs a hook that first lets Python print the
+traceback, then tells the other ranks (`ezpz.dist.failure_watch`, where no launcher does so), and at the end of Python
+aborts an MPI that would wait.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 # Dumps of torch's flight recorder for backends that record but do not dump: gloo on CPUs (torch 2.13).
 #
-# The same protocol as NCCL's monitor thread has, under the same variables, so that whoever asks need not know the backend:
+# The same protocol as NCCL's monitor thread has, under the same variables, so that whoever asks need not know the
+# backend:
 #
 # TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/run/ask_   rank 3 reads the named pipe /run/ask_3.pipe; any byte asks for a dump
 # TORCH_FR_DUMP_TEMP_FILE=/run/rank_          which it writes to /run/rank_3
@@ -46,7 +48,7 @@ def answer_requests(rank: int, backend: str, environ: Mapping[str, str]) -> None
         Path(pipe).unlink(missing_ok=True)
         os.mkfifo(pipe, 0o600)
         descriptor = os.open(pipe, os.O_RDWR)  # with a writer of its own, reading waits and never ends
-    except OSError as error:  # a hang is then told without the recorder; that is no reason to end a training
+    except OSError as error:  # a hang is then reported without the recorder; that is no reason to end a training
         get_logger(__name__).warning(f"no flight recorder: cannot make {pipe}: {error.strerror}")
         return
     # A daemon: it waits for ever, and must not keep the program from ending.
@@ -59,7 +61,8 @@ def _answer(descriptor: int, path: Path) -> None:
     c10d: Any = import_module("torch._C._distributed_c10d")  # torch has no public name for the dump
     while os.read(descriptor, 4096):
         try:
-            # Collectives, not only active ones, without stacks: those cost over a second of the two that are waited for.
+            # Collectives, not only active ones, without stacks: those cost over a second of the two that are waited
+            # for.
             trace = c10d._dump_fr_trace(True, False, False)  # noqa: SLF001  # as above
             write_whole(path, trace)
         except (AttributeError, OSError, RuntimeError, TypeError) as error:  # another torch, or a full disk
@@ -118,8 +121,8 @@ def tell_others_by(watch: Watch | None) -> None:
 def cleanup() -> None:
     """Leave the process group; never fails a run that succeeded, and does nothing without a group.
 
-    May stand in a ``finally``. While an exception is on its way it does nothing: the other ranks, which may wait in a collective,
-    shall see this rank end with its own exit code before their connections to it end.
+    May stand in a ``finally``. While an exception is on its way it does nothing: the other ranks, which may wait in a
+    collective, shall see this rank end with its own exit code before their connections to it end.
     """
     error = sys.exc_info()[1]
     if error is not None and not (isinstance(error, SystemExit) and not error.code):
@@ -174,8 +177,8 @@ def _fail(code: int, reason: str) -> None:
 def _at_end() -> None:
     """Run at the end of Python, before mpi4py calls MPI_Finalize.
 
-    The group is left to the end of the process: whether the program succeeded is not known here, and the communicators of
-    NCCL and XCCL end together or not at all.
+    The group is left to the end of the process: whether the program succeeded is not known here, and the communicators
+    of NCCL and XCCL end together or not at all.
     """
     if _State.watch is not None:
         _State.watch.leave()

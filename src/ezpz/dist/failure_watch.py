@@ -1,7 +1,8 @@
-r"""Ending together, where nobody looks after the ranks: a bare mpiexec or srun.
+r"""End all ranks when one fails, under launchers that do not: a bare mpiexec or srun.
 
-A rank that waits in NCCL, in a sleep or in MPI_Finalize does not notice that another one has failed. Rank 0 therefore listens,
-every rank keeps one TCP connection to it, and these lines go over it; the end of a connection says nothing by itself.
+A rank that waits in NCCL, in a sleep or in MPI_Finalize does not notice that another one has failed. Rank 0 therefore
+listens, every rank keeps one TCP connection to it, and these lines go over it; the end of a connection says nothing by
+itself.
 
     8c1f…                                  a rank's first line: the secret that rank 0 has put into the store
     failed 3 1 ValueError: no such key     of a failing rank to rank 0, and from there to all: rank, exit code, reason
@@ -44,7 +45,8 @@ def join(ranks: Ranks, store: dist.Store, host: str) -> Watch | None:
         host: Address of rank 0 as this rank reaches it.
 
     Returns:
-        This rank's end; None where rank 0 cannot listen or be reached, or the job is too large: then nobody is told.
+        This rank's end; None where rank 0 cannot listen or be reached, or the job is too large: then no rank hears of a
+        failure.
     """
     if ranks.world_size > MOST_RANKS:
         return None
@@ -52,19 +54,19 @@ def join(ranks: Ranks, store: dist.Store, host: str) -> Watch | None:
         if ranks.rank == 0:
             secret = secrets.token_hex(16)
             listener = _listen_everywhere()
-            told = f"{listener.getsockname()[1]} {secret}" if listener else ""
-            store.set("watch", told)
+            address = f"{listener.getsockname()[1]} {secret}" if listener else ""
+            store.set("watch", address)
             if listener:
                 _Hub(listener, secret)
             host = "localhost"
         else:
-            told = store.get("watch").decode()
-        if not told:
+            address = store.get("watch").decode()
+        if not address:
             return None
-        port, secret = told.split()
+        port, secret = address.split()
         return Watch(ranks.rank, socket.create_connection((host, int(port)), timeout=30), secret)
     except OSError as error:
-        get_logger(__name__).warning(f"rank {ranks.rank} is not told when another one fails: {error}")
+        get_logger(__name__).warning(f"rank {ranks.rank} does not hear when another one fails: {error}")
         return None
 
 
@@ -74,7 +76,7 @@ def _listen_everywhere() -> socket.socket | None:
             return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
         return socket.create_server(("", 0), backlog=1024)
     except OSError as error:
-        get_logger(__name__).warning(f"ranks are not told when another one fails: {error}")
+        get_logger(__name__).warning(f"ranks do not hear when another one fails: {error}")
         return None
 
 
@@ -140,7 +142,7 @@ def _flush(stream: object) -> None:
         if flush is not None:
             flush()
     except (OSError, ValueError):
-        return  # nobody reads, or it is closed
+        return  # the reader is gone, or it is closed
 
 
 class _Hub:
@@ -149,7 +151,7 @@ class _Hub:
     def __init__(self, listener: socket.socket, secret: str) -> None:
         self._secret = secret.encode()
         self._listener = listener
-        self._failure = b""  # the first that was heard: ranks that connect later are told too
+        self._failure = b""  # the first that was heard: ranks that connect later hear it too
         threading.Thread(target=self._serve, name="ezpz-watch-hub", daemon=True).start()
 
     def _serve(self) -> None:
@@ -166,7 +168,7 @@ class _Hub:
     def _accept(self, selector: selectors.BaseSelector, heard: dict[socket.socket, bytes]) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # too many open files: the run goes on, less well watched
+        except OSError as error:  # too many open files: the run continues, less well watched
             get_logger(__name__).warning(f"cannot watch all ranks: {error.strerror}")
             time.sleep(1.0)
             return

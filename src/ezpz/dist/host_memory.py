@@ -1,4 +1,4 @@
-"""What a rank on a CPU uses of its host's memory, and what the CPU is called, as the kernel tells.
+"""Read from the kernel how much memory a rank on a CPU uses of its host, and what the CPU is called.
 
 /proc/self/statm         2105 581 412 1 0 180 0          pages: whole, resident, … (proc_pid_statm(5))
 /proc/self/status        VmHWM:     2324 kB              the largest resident set so far (proc_pid_status(5))
@@ -72,7 +72,7 @@ def _limits() -> list[int]:
             continue
         root, name = (_CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (_CGROUPS, "memory.max")
         group = root / path.lstrip("/")
-        # A job's limit stands on any group above the one that holds the process.
+        # A job's limit is set on any group above the one that holds the process.
         for folder in (group, *group.parents):
             text = _read(folder / name).strip()
             if text.isdigit():  # "max" is none

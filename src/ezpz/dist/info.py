@@ -1,4 +1,4 @@
-"""What a rank knows of itself and its job, for a log, a configuration or a person."""
+"""Describe a rank and its job, for a log, a configuration or a person."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ezpz.dist.job import (
     get_num_nodes,
     host_index,
     job,
-    told,
+    this_rank,
 )
 from ezpz.log import get_logger
 
@@ -40,7 +40,7 @@ def get_dist_info(
         UsageError: Another framework, or a file without hosts.
     """
     check_framework(framework)
-    ranks = told()
+    ranks = this_rank()
     scheduler, job_id, hosts = job()
     info = {
         "RANK": ranks.rank,
@@ -72,7 +72,8 @@ def get_dist_info(
 def print_dist_setup(
     framework: str | None = None, hostfile: str | os.PathLike[str] | None = None, display: bool = True
 ) -> str:
-    """Return one line about this rank, ``['n01'][device='cuda:1'][host=0/2][local_rank=1/4][rank=1/8]``, true sizes throughout.
+    """Return one line about this rank, ``['n01'][device='cuda:1'][host=0/2][local_rank=1/4][rank=1/8]``, true sizes
+    throughout.
 
     Args:
         framework: As in `get_dist_info`.
@@ -80,10 +81,11 @@ def print_dist_setup(
         display: Also log it, as every rank may.
     """
     check_framework(framework)
-    ranks = told()
+    ranks = this_rank()
     index = host_index()
     line = (
-        f"['{get_hostname()}'][device='{get_torch_device()}'][host={'?' if index is None else index}/{get_num_nodes(hostfile)}]"
+        f"['{get_hostname()}'][device='{get_torch_device()}']"
+        f"[host={'?' if index is None else index}/{get_num_nodes(hostfile)}]"
         f"[local_rank={ranks.local_rank}/{ranks.local_world_size}][rank={ranks.rank}/{ranks.world_size}]"
     )
     if display:
@@ -119,12 +121,14 @@ def _mpi() -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """Return versions of what torch stands on: ``cuda``, ``hip``, ``xpu``, ``cudnn``, ``nccl`` and ``oneccl``, where it has them."""
+    """Return versions of the libraries below torch: ``cuda``, ``hip``, ``xpu``, ``cudnn``, ``nccl`` and ``oneccl``,
+    where it has them.
+    """
     import torch
 
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     ccl = sys.modules.get("oneccl_bindings_for_pytorch")
-    found: dict[str, object] = {
+    versions: dict[str, object] = {
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         "xpu": getattr(torch.version, "xpu", None),
@@ -132,11 +136,11 @@ def library_versions() -> dict[str, str]:
         "nccl": _nccl_version(torch) if torch.version.cuda or getattr(torch.version, "hip", None) else None,
         "oneccl": getattr(ccl, "__version__", None),
     }
-    return {name: str(version) for name, version in found.items() if version}
+    return {name: str(version) for name, version in versions.items() if version}
 
 
 def _nccl_version(torch: Any) -> str | None:
     try:
-        return ".".join(map(str, torch.cuda.nccl.version()))
+        return ".".join(map(str, getattr(torch, "cuda").nccl.version()))  # noqa: B009  # read, not called as a device
     except (AttributeError, ImportError, RuntimeError):  # a build without it
         return None

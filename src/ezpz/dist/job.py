@@ -1,4 +1,4 @@
-"""The job around this rank: hosts, devices, scheduler, machine. Every answer is found without starting a program.
+"""Describe the job around this rank: hosts, devices, scheduler, machine. No program is started for an answer.
 
 Inside `ezpz launch` its answer counts, because an MPI may hide the job's variables from ranks:
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 # Rank and world size, before and after the process group exists.
 #
-# The environment tells (`ezpz.ranks`). Where it only shows that some MPI has started this process, and not as which rank, mpi4py is
-# asked: these are launchers that `ezpz.ranks` does not read, such as a bare prterun or mpirun_rsh, and PALS on Aurora, which tells a
-# rank but no size.
+# The environment tells (`ezpz.ranks`). Where it only shows that some MPI has started this process, and not as which
+# rank, mpi4py is asked: these are launchers that `ezpz.ranks` does not read, such as a bare prterun or mpirun_rsh, and
+# PALS on Aurora, which tells a rank but no size.
 
 # Set in every process of some launcher: PALS without sizes, PMI and PMIx ones, MVAPICH's mpirun_rsh, Cray's aprun.
 _SIGNS = ("PALS_RANKID", "PMIX_RANK", "PMI_RANK", "PMI_ID", "MV2_COMM_WORLD_RANK", "MVP_COMM_WORLD_RANK", "ALPS_APP_PE")
@@ -38,11 +38,12 @@ _SIGNS = ("PALS_RANKID", "PMIX_RANK", "PMI_RANK", "PMI_ID", "MV2_COMM_WORLD_RANK
 _by_mpi: Ranks | None = None
 
 
-def told() -> Ranks:
+def this_rank() -> Ranks:
     """Return who the launcher says this process is.
 
     Raises:
-        RankError: The environment contradicts itself, or an unknown launcher has started this process and MPI cannot be asked.
+        RankError: The environment contradicts itself, or an unknown launcher has started this process and MPI cannot be
+            asked.
     """
     if "RANK" not in os.environ and _tells_no_size(os.environ):
         return _ask_mpi(ALONE, os.environ)
@@ -57,7 +58,7 @@ def _tells_no_size(environ: Mapping[str, str]) -> bool:
 
 def get_rank() -> int:
     """Return this process's rank, 0 for the first of ``get_world_size()``."""
-    return told().rank
+    return this_rank().rank
 
 
 def get_world_size(*, total: bool = False, in_use: bool = False) -> int:
@@ -69,12 +70,12 @@ def get_world_size(*, total: bool = False, in_use: bool = False) -> int:
     """
     if total and not in_use:
         return get_world_size_total()
-    return told().world_size
+    return this_rank().world_size
 
 
 def get_local_rank() -> int:
     """Return this process's rank among those of its own host."""
-    return told().local_rank
+    return this_rank().local_rank
 
 
 def _ask_mpi(alone: Ranks, environ: Mapping[str, str]) -> Ranks:
@@ -95,8 +96,9 @@ def _ask_mpi(alone: Ranks, environ: Mapping[str, str]) -> Ranks:
     rank, size = int(world.Get_rank()), int(world.Get_size())
     if sign and environ[sign] != str(rank):
         raise RankError(
-            f"mpi4py says rank {rank} of {size}, but {sign}={environ[sign]} (from the launcher); expected the same: mpi4py was built "
-            "for another MPI than the launcher's. Start the ranks with `ezpz launch`, or install mpi4py for that MPI."
+            f"mpi4py says rank {rank} of {size}, but {sign}={environ[sign]} (from the launcher); expected the same: "
+            "mpi4py was built for another MPI than the launcher's. Start the ranks with `ezpz launch`, or install "
+            "mpi4py for that MPI."
         )
     host = world.Split_type(module.COMM_TYPE_SHARED)
     local, local_size = int(host.Get_rank()), int(host.Get_size())
@@ -110,9 +112,9 @@ def _import_mpi(sign: str, value: str) -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # it is absent, or its MPI library is
         raise RankError(
-            f"cannot tell the rank: {sign}={value} (from the environment) shows a launcher whose other variables are unknown, and mpi4py "
-            f"cannot be asked: {error}; expected mpi4py, or RANK and WORLD_SIZE. Start the ranks with `ezpz launch`, or "
-            f"`unset {sign}` if no launcher started this."
+            f"cannot tell the rank: {sign}={value} (from the environment) shows a launcher whose other variables are "
+            f"unknown, and mpi4py cannot be asked: {error}; expected mpi4py, or RANK and WORLD_SIZE. Start the ranks "
+            f"with `ezpz launch`, or `unset {sign}` if no launcher started this."
         ) from None
     return MPI
 
@@ -134,7 +136,7 @@ __all__ = [
     "host_index",
     "job",
     "query_environment",
-    "told",
+    "this_rank",
 ]
 
 
@@ -181,8 +183,8 @@ def get_nodes_from_hostfile(hostfile: str | os.PathLike[str]) -> list[str]:
 def get_gpus_per_node() -> int:
     """Return the accelerators of this host that the job may use, 0 on a machine without any.
 
-    Counted as `ezpz.cluster.count_devices` does; of a rank that sees one device only, the ranks of its host are counted,
-    since its launcher gave one to each.
+    Counted as `ezpz.cluster.count_devices` does; of a rank that sees one device only, the ranks of its host are
+    counted, since its launcher gave one to each.
 
     Raises:
         UsageError: A variable that counts or hides devices cannot be read.
@@ -190,14 +192,16 @@ def get_gpus_per_node() -> int:
     allocation = _allocation()
     job_id = allocation.job_id if allocation else ""
     site = recognise(os.environ, probe.read, job_id).site
-    run = probe.run if told().family == "alone" else probe.run_nothing  # ranks do not ask a driver all at once
-    found = count_devices(os.environ, probe.read, run, allocation, site)
-    is_own = found.count == 1 and found.origin.partition(",")[0] in MASKS
-    return max(1, told().local_world_size) if is_own else found.count
+    run = probe.run if this_rank().family == "alone" else probe.run_nothing  # ranks do not ask a driver all at once
+    devices = count_devices(os.environ, probe.read, run, allocation, site)
+    is_own = devices.count == 1 and devices.origin.partition(",")[0] in MASKS
+    return max(1, this_rank().local_world_size) if is_own else devices.count
 
 
 def get_cpus_per_node() -> int:
-    """Return the CPUs of this host that the job was granted, otherwise all that it has; binding is left out of account."""
+    """Return the CPUs of this host that the job was granted, otherwise all that it has; binding is left out of
+    account.
+    """
     allocation = _allocation()
     if allocation is not None and allocation.cpus:
         index = _index_among(allocation.hosts)
@@ -215,8 +219,9 @@ def get_node_index() -> int:
     index = host_index()
     if index is None:
         raise MachineError(
-            f"cannot tell the index of host {get_hostname()}: the launcher does not say it (from {told().family}) and the "
-            f"job's hosts are {', '.join(job()[2])}; expected this host among them. Start the ranks with `ezpz launch`."
+            f"cannot tell the index of host {get_hostname()}: the launcher does not say it (from "
+            f"{this_rank().family}) and the job's hosts are {', '.join(job()[2])}; expected this host among them. "
+            "Start the ranks with `ezpz launch`."
         )
     return index
 
@@ -228,14 +233,14 @@ def get_world_size_total() -> int:
 
 def get_world_size_in_use() -> int:
     """Return the number of ranks that run, as `get_world_size` does."""
-    return told().world_size
+    return this_rank().world_size
 
 
 def get_scheduler(_scheduler: str | None = None) -> str:
     """Return ``SLURM``, ``PBS``, ``FLUX``, or ``UNKNOWN``: of the job, otherwise of the site that this host belongs to.
 
     Args:
-        _scheduler: Returned in capitals if given; ``EZPZ_SCHEDULER`` is the same wish.
+        _scheduler: Returned in capitals if given; ``EZPZ_SCHEDULER`` asks for the same.
     """
     name = _scheduler or job()[0]
     if name in {"none", "unknown"}:
@@ -247,8 +252,8 @@ def get_scheduler(_scheduler: str | None = None) -> str:
 def get_machine(hostname: str | None = None) -> str:
     """Return the machine's name, for example ``Aurora``, ``Polaris``, ``Perlmutter``; an unknown one's host name.
 
-    The sites of `ezpz sites` decide, by variables and names that no other machine shares: a host called ``login1`` alone
-    is nobody's.
+    The sites of `ezpz sites` decide, by variables and names that no other machine shares: a host called ``login1``
+    alone belongs to no site.
 
     Args:
         hostname: Name the machine that a host of this name belongs to, instead of this host's.
@@ -268,7 +273,7 @@ def get_machine(hostname: str | None = None) -> str:
 
 def query_environment() -> dict[str, int]:
     """Return ``world_size``, ``rank`` and ``local_rank`` of this process."""
-    ranks = told()
+    ranks = this_rank()
     return {"world_size": ranks.world_size, "rank": ranks.rank, "local_rank": ranks.local_rank}
 
 
@@ -277,7 +282,9 @@ def _is_launched() -> bool:
 
 
 def job() -> tuple[str, str, list[str]]:
-    """Return scheduler, job id and hosts: the launcher's answer, because an MPI may hide the job's variables from ranks."""
+    """Return scheduler, job id and hosts: the launcher's answer, because an MPI may hide the job's variables from
+    ranks.
+    """
     if _is_launched() and os.environ.get("EZPZ_HOSTS"):
         told_by_launcher = (os.environ.get("EZPZ_SCHEDULER", "none"), os.environ.get("EZPZ_JOBID", ""))
         return (*told_by_launcher, os.environ["EZPZ_HOSTS"].split(","))
@@ -302,5 +309,5 @@ def _index_among(hosts: tuple[str, ...] | list[str]) -> int | None:
 
 def host_index() -> int | None:
     """Return the index of this rank's host; None where neither the launcher nor the job's list of hosts tells."""
-    told_index = told().host_index
-    return _index_among(job()[2]) if told_index is None else told_index
+    host_index = this_rank().host_index
+    return _index_among(job()[2]) if host_index is None else host_index

@@ -1,7 +1,7 @@
-"""The mesh: which ranks work together for each kind of parallelism.
+"""Make the mesh of ranks that work together for each kind of parallelism.
 
-Ranks are numbered as in a table whose last column changes fastest, so that the ranks of one layer (tp) are neighbours and
-share a host, and pipeline stages (pp) lie farthest apart.
+Ranks are numbered as in a table whose last column changes fastest, so that the ranks of one layer (tp) are neighbours
+and share a host, and pipeline stages (pp) lie farthest apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.dist.device import get_torch_device_type
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.errors import MachineError, UsageError
 from ezpz.ranks import expand_counts, of_this_launch
 
@@ -91,8 +91,8 @@ def resolve(
     free = [name for name, value in wished.items() if value == REST]
     if len(free) > 1:
         raise UsageError(
-            f"{' and '.join(f'{name}=-1' for name in free)}: only one degree can be the rest (from the degrees of the mesh); "
-            f"expected one -1 at most. Give {' or '.join(free)} a number."
+            f"{' and '.join(f'{name}=-1' for name in free)}: only one degree can be the rest (from the degrees of the "
+            f"mesh); expected one -1 at most. Give {' or '.join(free)} a number."
         )
     fixed = {name: value for name, value in wished.items() if value != REST}
     product = math.prod(fixed.values())
@@ -110,7 +110,8 @@ def _check_numbers(values: dict[str, int], *, rest: bool) -> None:
         if type(value) is not int or not (value > 0 or (rest and value == REST)):
             expected = "a whole number from 1 on" + (", or -1 for the rest of the ranks" if rest else "")
             raise UsageError(
-                f"unusable {name}={value!r} (from the degrees of the mesh); expected {expected}. Give {name}=1 to do without."
+                f"unusable {name}={value!r} (from the degrees of the mesh); expected {expected}. Give {name}=1 to do "
+                "without."
             )
 
 
@@ -129,8 +130,8 @@ def _does_not_fit(world_size: int, fixed: dict[str, int], free: list[str]) -> st
     problem = f"{shown} does not {'divide' if free else 'make'} {_ranks(world_size)} (from the degrees of the mesh)"
     if not legal:
         return (
-            f"{problem}; expected degrees that multiply to {world_size}. Leave all but one of them at 1, and give that one "
-            f"{_alternatives(_divisors(world_size))}."
+            f"{problem}; expected degrees that multiply to {world_size}. Leave all but one of them at 1, and give "
+            f"that one {_alternatives(_divisors(world_size))}."
         )
     if len(legal) == 1 and len(used) == 1 and free:
         return f"{problem}; expected {_alternatives(next(iter(legal.values())))}: {_nearest(legal, used)} nearest."
@@ -150,8 +151,8 @@ def _check_host(degrees: Degrees, wished: dict[str, int], world_size: int, count
     rest = f" (tp=-1, the rest of {_ranks(world_size)})" if wished["tp"] == REST else ""
     raise UsageError(
         f"tp={degrees.tp}{rest} does not fit inside {hosts}; expected {_alternatives(legal)}: "
-        f"{_nearest({'tp': legal}, {'tp': degrees.tp})} nearest. Give that, or tp_across_hosts=True to let every layer wait "
-        "for the network between hosts."
+        f"{_nearest({'tp': legal}, {'tp': degrees.tp})} nearest. Give that, or tp_across_hosts=True to let every "
+        "layer wait for the network between hosts."
     )
 
 
@@ -163,8 +164,8 @@ def _counts(ranks_per_host: int | Sequence[int] | None, world_size: int) -> set[
         _check_numbers({"ranks_per_host": count}, rest=False)
     if not isinstance(ranks_per_host, int) and sum(counts) != world_size:
         raise UsageError(
-            f"the hosts have {sum(counts)} ranks together (from ranks_per_host={counts}); expected {world_size}, the world. "
-            "Give one count per host."
+            f"the hosts have {sum(counts)} ranks together (from ranks_per_host={counts}); expected {world_size}, the "
+            "world. Give one count per host."
         )
     # All ranks on one host: tensor parallel cannot leave it, however few of its ranks this world has.
     return {world_size} if len(counts) == 1 and counts[0] >= world_size else set(counts)
@@ -208,10 +209,10 @@ def _ranks(number: int) -> str:
 def new_groups(*, split: bool = True) -> Iterator[Callable[[list[Any]], None]]:
     """Let torch make process groups inside in a way that the backend can; all ranks must enter together.
 
-    A process group that is bound to a device (device_id) makes DeviceMesh split it, which xccl cannot: torch raises "its
-    backend does not support splitting" (torch 2.13, pytorch#186548). Without the binding torch makes the groups anew, which
-    works everywhere. The binding itself must stay, on the new groups too: without it a barrier and the gathers of FSDP2 may
-    take another tile than this rank's.
+    A process group that is bound to a device (device_id) makes DeviceMesh split it, which xccl cannot: torch raises
+    "its backend does not support splitting" (torch 2.13, pytorch#186548). Without the binding torch makes the groups
+    anew, which works everywhere. The binding itself must stay, on the new groups too: without it a barrier and the
+    gathers of FSDP2 may take another tile than this rank's.
 
     Args:
         split: False makes groups anew on backends that can split as well, e.g. because not all ranks take part.
@@ -282,13 +283,14 @@ def init_mesh(
     All ranks must call it with the same degrees. Asked again for the same degrees it returns the mesh that is there.
 
     Args:
-        dp_replicate: Copies of the model. One degree may be -1, "the rest of the ranks"; by default that is ``dp_shard``.
+        dp_replicate: Copies of the model. One degree may be -1, "the rest of the ranks"; by default that is
+            ``dp_shard``.
         dp_shard: Ranks over which the weights of one copy are sharded.
         cp: Ranks that share one sequence.
         tp: Ranks that share one layer.
         pp: Pipeline stages.
-        device_type: ``cuda``, ``xpu``, ``cpu``, …; by default the device's own, and ``cpu`` where the process group moves
-            only CPU tensors.
+        device_type: ``cuda``, ``xpu``, ``cpu``, …; by default the device's own, and ``cpu`` where the process group
+            moves only CPU tensors.
         tp_across_hosts: Let tensor parallel cross hosts.
 
     Returns:
@@ -358,12 +360,13 @@ def coordinate(mesh: DeviceMesh | None, name: str) -> int:
     coordinates = mesh.get_coordinate()
     if coordinates is None:
         raise MachineError(
-            f"rank {_world_rank()} has no place in {mesh}; expected a mesh of all ranks. Make it with ezpz.init_mesh(…)."
+            f"rank {_world_rank()} has no place in {mesh}; expected a mesh of all ranks. Make it with "
+            "ezpz.init_mesh(…)."
         )
-    found = 0
+    place_of_rank = 0
     for place in _places(mesh, name):
-        found = found * mesh.size(place) + int(coordinates[place])
-    return found
+        place_of_rank = place_of_rank * mesh.size(place) + int(coordinates[place])
+    return place_of_rank
 
 
 def axis(mesh: DeviceMesh, name: str) -> DeviceMesh | None:
@@ -428,8 +431,8 @@ def _places(mesh: DeviceMesh, name: str) -> list[int]:
 def _check_name(name: str, value: int) -> int:
     if name not in {*DIMENSIONS, "dp"}:
         raise UsageError(
-            f"a mesh has no dimension {name!r}; expected dp or one of {', '.join(DIMENSIONS)}. Ask for `dp` if batches are "
-            "to be told apart."
+            f"a mesh has no dimension {name!r}; expected dp or one of {', '.join(DIMENSIONS)}. Ask for `dp` if "
+            "batches are to be distinguished."
         )
     return value
 
@@ -439,8 +442,8 @@ def _world(who: str) -> ProcessGroup:
 
     if not dist.is_available() or not dist.is_initialized():
         raise MachineError(
-            f"{who} needs a process group, and this process has none (from torch.distributed); expected one of all ranks. "
-            "Call `ezpz.setup_torch()` first."
+            f"{who} needs a process group, and this process has none (from torch.distributed); expected one of all "
+            "ranks. Call `ezpz.setup_torch()` first."
         )
     return dist.group.WORLD
 
@@ -448,22 +451,24 @@ def _world(who: str) -> ProcessGroup:
 def _world_size() -> int:
     import torch.distributed as dist
 
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else told().world_size
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else this_rank().world_size
 
 
 def _world_rank() -> int:
     import torch.distributed as dist
 
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else told().rank
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else this_rank().rank
 
 
 def _ranks_per_host(world_size: int) -> int | list[int] | None:
-    """Return the ranks of each host, as the launch planned them or as this rank's launcher says; None if nobody knows."""
+    """Return the ranks of each host, as the launch planned them or as this rank's launcher says; None if neither
+    does.
+    """
     if "EZPZ_PLACEMENT" in os.environ and of_this_launch(os.environ):
         counts = list(expand_counts(os.environ["EZPZ_PLACEMENT"]))
         if sum(counts) == world_size:
             return counts
-    ranks = told()
+    ranks = this_rank()
     # A group of another size was made by hand, or plays a larger world: the launcher's hosts are not its hosts.
     return ranks.local_world_size if ranks.world_size == world_size else None
 

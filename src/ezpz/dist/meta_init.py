@@ -1,8 +1,8 @@
-"""Memory and initial weights for a model that was built without either, on the meta device, and sharded since.
+"""Give memory and initial weights to a model that was built on the meta device and sharded since.
 
-Initialising each shard where it lies is wrong on a CPU mesh: every rank draws the same numbers for its shard (torch 2.13), and
-on accelerators it gives other weights than one process would. So one rank initialises a dense copy on its CPU, and sends one
-tensor at a time; each rank keeps its part.
+Initialising each shard where it lies is wrong on a CPU mesh: every rank draws the same numbers for its shard (torch
+2.13), and on accelerators it gives other weights than one process would. So one rank initialises a dense copy on its
+CPU, and sends one tensor at a time; each rank keeps its part.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ def materialize(
 ) -> None:
     """Give the parameters and buffers that are on the meta device memory, and the values of the dense model.
 
-    With the same seed the weights are bit for bit those of one process without sharding, whatever the mesh. The dense model
-    is on the CPU of one rank only (of one per pipeline stage), and never on a device. What has memory already is left alone.
+    With the same seed the weights are bit for bit those of one process without sharding, whatever the mesh. The dense
+    model is on the CPU of one rank only (of one per pipeline stage), and never on a device. What has memory already is
+    left alone.
 
     All ranks must call it. In this order of preference the values come from: ``build``; ``initialize``; the model's
-    ``init_weights()``, or that of its parts; ``reset_parameters()`` of every module, children first, which is the order in
-    which constructors draw; and ``reset_buffers()`` for buffers that have no value by then.
+    ``init_weights()``, or that of its parts; ``reset_parameters()`` of every module, children first, which is the order
+    in which constructors draw; and ``reset_buffers()`` for buffers that have no value by then.
 
     Args:
         model: Built under ``torch.device("meta")``; sharded or not.
         initialize: Initialises a dense copy of the model in place, by ``torch.nn.init`` or any other means.
-        build: Makes the dense model; the surest way, also where constructors draw numbers that ``init_weights`` draws again.
+        build: Makes the dense model; the surest way, also where constructors draw numbers that ``init_weights`` draws
+            again.
         device: Where the tensors go; by default the device of the model's mesh, else this rank's.
-        seed: Seed of the initialisation, which leaves torch's generator as it stands. Without a seed it draws from the
+        seed: Seed of the initialisation, which leaves torch's generator as it is. Without a seed it draws from the
             generator, and ranks whose generators stood alike before stand alike afterwards.
 
     Raises:
         MachineError: The rank that initialises failed; its own error says why.
-        UsageError: Something has no value afterwards, is no parameter or buffer, or both ``initialize`` and ``build`` are
-            given. With pipeline stages ``build`` must be given: no stage knows what the others draw.
+        UsageError: Something has no value afterwards, is no parameter or buffer, or both ``initialize`` and ``build``
+            are given. With pipeline stages ``build`` must be given: no stage knows what the others draw.
     """
     import torch
 
@@ -63,8 +65,8 @@ def materialize(
     sender = Sender()
     if sender.staged and build is None:
         raise UsageError(
-            "the model is one pipeline stage of several (from the mesh), and no stage knows what the others draw; expected "
-            "build. Pass build=lambda: … , which makes the whole dense model with the same names."
+            "the model is one pipeline stage of several (from the mesh), and no stage knows what the others draw; "
+            "expected build. Pass build=lambda: … , which makes the whole dense model with the same names."
         )
     # Callers may still be inside torch.device("meta"), where every new tensor would be without memory again.
     with torch.device("cpu"):
@@ -114,6 +116,7 @@ def _refuse_strays(model: nn.Module) -> None:
         for own, value in vars(module).items():
             if getattr(value, "is_meta", False) is True:
                 raise UsageError(
-                    f"{f'{name}.' if name else ''}{own} is a tensor on the meta device, but neither parameter nor buffer (from "
-                    f"the model); expected one of them. Write self.register_buffer({own!r}, …, persistent=False)."
+                    f"{f'{name}.' if name else ''}{own} is a tensor on the meta device, but neither parameter nor "
+                    f"buffer (from the model); expected one of them. Write self.register_buffer({own!r}, …, "
+                    "persistent=False)."
                 )

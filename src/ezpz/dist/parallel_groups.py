@@ -96,14 +96,14 @@ def _group(name: str) -> ProcessGroup:
 
     if not dist.is_available() or not dist.is_initialized():
         raise MachineError(
-            f"there is no {name} group, because this process has no process group (from torch.distributed); expected one of "
-            "all ranks. Call `ezpz.setup_torch()` first."
+            f"there is no {name} group, because this process has no process group (from torch.distributed); expected "
+            "one of all ranks. Call `ezpz.setup_torch()` first."
         )
     mesh = get_mesh()
     if mesh is None and name == "dp":
         return dist.group.WORLD
-    found = axis(mesh, name) if mesh is not None else None
-    return found.get_group() if found is not None else _group_of_one()
+    dimension = axis(mesh, name) if mesh is not None else None
+    return dimension.get_group() if dimension is not None else _group_of_one()
 
 
 def _group_of_one() -> ProcessGroup:

@@ -1,9 +1,9 @@
-"""How many FLOP/s a device can do at most, per number format: what a measured rate is divided by for the MFU.
+"""List the most FLOP/s that a device can do, per number format; the MFU is a measured rate divided by it.
 
 Dense figures (no structured sparsity) of what torch calls one device: one GCD of an MI250X and one tile of a Max 1550,
-not the card. A device that is not in the table has no peak; no other device's stands in for it. The bf16 figures agree with
-the tables of torchtitan and nanochat of August 2026; those of other formats are the makers' printed ones, and no second table was
-compared.
+not the card. A device that is not in the table has no peak; no other device's is taken for it. The bf16 figures agree
+with the tables of torchtitan and nanochat of August 2026; those of other formats are the makers' printed ones, and no
+second table was compared.
 
 EZPZ_PEAK_FLOPS=312e12      the user's own figure, above the table, whatever the number format
 """
@@ -87,9 +87,10 @@ TABLE = (
 # Another chip, or a part of one, under a listed name: laptops' GPUs, slices (MIG), variants.
 _OTHER_CHIP = {"laptop", "mobile", "max", "mig", "ti", "super", "d"}
 
-# Intel's Max series, per compute unit and clock: a tile of Aurora has 448 units and the full chip 512 per tile, and under
-# COMPOSITE a device is a card with both tiles, which max_compute_units follows. The clock is what the chip holds in matrix
-# products, not the 1.6 GHz of the data sheet (Intel oneAPI GPU optimization guide; 419e12 per tile would result).
+# Intel's Max series, per compute unit and clock: a tile of Aurora has 448 units and the full chip 512 per tile, and
+# under COMPOSITE a device is a card with both tiles, which max_compute_units follows. The clock is what the chip holds
+# in matrix products, not the 1.6 GHz of the data sheet (Intel oneAPI GPU optimization guide; 419e12 per tile would
+# result).
 _MAX_SERIES = {"bf16": 512, "fp16": 512, "tf32": 256, "fp32": 32}
 _MAX_CLOCK = 1.3e9
 
@@ -107,9 +108,9 @@ _FORMATS = {
 
 
 def peak_flops(dtype: object = "bf16", device: torch.device | str | None = None) -> Peak | None:
-    """Return the most FLOP/s of a device in a number format, None where nobody has stated it.
+    """Return the most FLOP/s of a device in a number format, None where it is not known.
 
-    ``fp32`` means tf32 where torch was told to use it for fp32 products (``torch.set_float32_matmul_precision``).
+    ``fp32`` means tf32 where torch was set to use it for fp32 products (``torch.set_float32_matmul_precision``).
 
     Args:
         dtype: Format of the matrix products: ``bf16``, ``fp16``, ``fp32``, ``tf32``, or torch's own dtype.

@@ -11,7 +11,7 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 
@@ -34,7 +34,7 @@ DTYPES = {
 
 
 def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return the torch.dtype that a name stands for.
+    """Return the torch.dtype that a name means.
 
     Args:
         dtype: bf16, bfloat16, fp16, float16, fp32, float32 in any case, or one of the three as torch.dtype.
@@ -50,8 +50,8 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
             f"unknown dtype {dtype!r} (from dtype=); expected one of {', '.join(DTYPES)}. "
             'For full precision write dtype="fp32".'
         )
-    found: torch.dtype = getattr(torch, name)
-    return found
+    resolved: torch.dtype = getattr(torch, name)
+    return resolved
 
 
 def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -69,7 +69,7 @@ def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
 
     if is_bf16_supported(device):
         return wished
-    if told().rank == 0:
+    if this_rank().rank == 0:
         get_logger(__name__).warning(
             f"dtype=bf16 becomes fp32: {device_name(device)} does not compute bfloat16. "
             'Write dtype="fp32", or dtype="fp16" with a torch.amp.GradScaler.'
@@ -116,7 +116,9 @@ def _under_autocast(
 
 
 def _to_float32(value: Any, dtype: torch.dtype) -> Any:
-    """Cast what autocast has left in 16 bits; other objects than tensors in tuples, lists and dicts stay as they are."""
+    """Cast what autocast has left in 16 bits; other objects than tensors in tuples, lists and dicts stay as they
+    are.
+    """
     import torch
 
     if isinstance(value, torch.Tensor):

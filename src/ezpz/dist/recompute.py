@@ -1,4 +1,5 @@
-"""Activation checkpointing: keep only a part of what a block computes, and compute the rest again during the backward pass.
+"""Activation checkpointing: keep only a part of what a block computes, and compute the rest again during the backward
+pass.
 
     full         every block; only its input is kept
     selective    every second block: about half of the memory back for half of the extra time
@@ -6,8 +7,8 @@
                  what was communicated. Cheap operations are done again
     n            every n-th block
 
-torch's `checkpoint_wrapper` is not used: it is private, and puts a word of its own into the parameters' names. Which operations
-``op`` keeps is torchtitan's choice (its option ``selective_ac_option = "op"``).
+torch's `checkpoint_wrapper` is not used: it is private, and puts a word of its own into the parameters' names. Which
+operations ``op`` keeps is torchtitan's choice (its option ``selective_ac_option = "op"``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def stride_of(activation_checkpoint: str | int | None) -> int:
     """Return n for "every n-th block", 0 for none.
 
     Raises:
-        UsageError: The wish is none of None, "full", "selective", "op" and a positive number.
+        UsageError: The value is none of None, "full", "selective", "op" and a positive number.
     """
     if activation_checkpoint in {None, "none"}:
         return 0
@@ -54,14 +55,14 @@ def stride_of(activation_checkpoint: str | int | None) -> int:
     )
 
 
-def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], wish: str | int | None) -> None:
+def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], kind: str | int | None) -> None:
     """Let blocks be recomputed as wished; names in ``state_dict`` and of parameters stay as they are.
 
     Raises:
         UsageError: The model has no blocks, so nothing would be saved.
         MachineError: ``op`` is wished, and this torch cannot choose among operations.
     """
-    stride = stride_of(wish)
+    stride = stride_of(kind)
     if not stride:
         return
     if not blocks:
@@ -69,7 +70,7 @@ def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], wish: str | 
             f"activation_checkpoint found no repeated blocks in {type(model).__name__}; expected for example an "
             "nn.ModuleList of layers. Name what shall be recomputed: blocks=<module class>."
         )
-    more = {"context_fn": _op_contexts()} if wish == "op" else {}
+    more = {"context_fn": _op_contexts()} if kind == "op" else {}
     for block in blocks[::stride]:
         forward = block.forward
         block.forward = functools.update_wrapper(functools.partial(_again_in_backward, forward, more), forward)
@@ -88,9 +89,10 @@ def _op_contexts() -> Callable[[], Any]:
 
     if not hasattr(checkpoint, "create_selective_checkpoint_contexts"):
         raise MachineError(
-            f"activation_checkpoint='op' needs torch 2.5, and this is {torch.__version__}; expected a newer torch. Use 'selective'."
+            f"activation_checkpoint='op' needs torch 2.5, and this is {torch.__version__}; expected a newer torch. "
+            "Use 'selective'."
         )
-    kept = {found for library, name in _KEPT if (found := _operation(torch, library, name)) is not None}
+    kept = {operation for library, name in _KEPT if (operation := _operation(torch, library, name)) is not None}
     product = torch.ops.aten.mm.default
     save, again = checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -109,5 +111,5 @@ def _op_contexts() -> Callable[[], Any]:
 
 
 def _operation(torch: Any, library: str, name: str) -> Any:
-    found = getattr(getattr(torch.ops, library), name, None)
-    return getattr(found, "default", None)
+    overloads = getattr(getattr(torch.ops, library), name, None)
+    return getattr(overloads, "default", None)

@@ -1,11 +1,11 @@
-"""The three things that a seed controls, each by a function of its own.
+"""Set the three things that a seed controls, each by a function of its own.
 
     weights     `seed_everything(seed)`   the same on every rank, so that every rank builds the same model
     data        `data_seed(seed, step)`   another for every data-parallel rank, the same for all ranks of one replica
     dropout     `seed_dropout(seed)`      the same; call it when the model is built and wrapped
 
-Ranks of one tensor-, context- or pipeline-parallel replica work on the same samples, and tensor-parallel ranks hold copies of
-the same activations: their data and their dropout masks must be equal, or they would train different models.
+Ranks of one tensor-, context- or pipeline-parallel replica work on the same samples, and tensor-parallel ranks hold
+copies of the same activations: their data and their dropout masks must be equal, or they would train different models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIMIT = 2**32  # numpy takes no more
 def seed_everything(seed: int) -> None:
     """Seed Python, numpy (if it is loaded) and torch with the same number on every rank.
 
-    Equal seeds make equal initial weights; data is told apart by rank where it is sharded, not by this seed.
+    Equal seeds make equal initial weights; data differs by rank where it is sharded, not by this seed.
 
     Args:
         seed: A whole number from 0 to 2**32 - 1.

@@ -103,8 +103,9 @@ def ddp_group(mesh: DeviceMesh | None) -> Any:
         return None
     if degree(mesh, "tp") > 1:
         raise UsageError(
-            f"strategy='ddp' does not go with tp={degree(mesh, 'tp')}: DistributedDataParallel cannot average DTensors; "
-            "expected another strategy. Use strategy='fsdp', which with dp_shard=1 and dp_replicate=-1 keeps whole copies."
+            f"strategy='ddp' does not go with tp={degree(mesh, 'tp')}: DistributedDataParallel cannot average "
+            "DTensors; expected another strategy. Use strategy='fsdp', which with dp_shard=1 and dp_replicate=-1 "
+            "keeps whole copies."
         )
     if degree(mesh, "pp") == 1:
         return None

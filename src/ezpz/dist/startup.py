@@ -1,4 +1,4 @@
-"""One call that makes a process a rank."""
+"""Make a process a rank, in one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ezpz.dist.device import (
 )
 from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.dist.rendezvous import meet
 from ezpz.dist.seeds import seed_everything
 from ezpz.dist.siblings import is_supervised
@@ -76,18 +76,20 @@ def setup_torch(
     """Make this process a rank (device, backend, process group, and the mesh if sizes are given) and return its rank.
 
     Works alone, under ``ezpz launch``, torchrun, a bare ``mpiexec`` of MPICH, Intel MPI and Open MPI, and under srun,
-    without any MPI library; a world of one gets a group too. Calling it again returns the rank, and only a seed or sizes that are
-    given have an effect. The launch's plan, a group that the script has made, and mpi4py where that is in use must agree. The ranks'
-    numbers are written into ``os.environ`` under torchrun's names where they are missing, because other libraries look
-    there. From here on an exception that nobody catches ends the other ranks too.
+    without any MPI library; a world of one gets a group too. Calling it again returns the rank, and only a seed or
+    sizes that are given have an effect. The launch's plan, a group that the script has made, and mpi4py where that is
+    in use must agree. The ranks' numbers are written into ``os.environ`` under torchrun's names where they are missing,
+    because other libraries look there. From here on an exception that is not caught ends the other ranks too.
 
     Args:
-        backend: Collective backend such as ``gloo`` or ``nccl``; by default the device's own. ``DDP`` and ``deepspeed``, which
-            older programs pass, choose no collective backend.
+        backend: Collective backend such as ``gloo`` or ``nccl``; by default the device's own. ``DDP`` and
+            ``deepspeed``, which older programs pass, choose no collective backend.
         port: Port of rank 0's store; by default as the launcher tells, or a free one.
         seed: If given, passed to `seed_everything`.
-        timeout: Time limit of one collective, in seconds or as timedelta; else ``TORCH_DDP_TIMEOUT`` in seconds, else torch's own.
-        tensor_parallel_size: Ranks that share each layer; together with the next three it makes a mesh, which `get_mesh` returns.
+        timeout: Time limit of one collective, in seconds or as timedelta; else ``TORCH_DDP_TIMEOUT`` in seconds, else
+            torch's own.
+        tensor_parallel_size: Ranks that share each layer; together with the next three it makes a mesh, which
+            `get_mesh` returns.
         pipeline_parallel_size: Ranks among which the layers are divided.
         context_parallel_size: Ranks that share each sequence.
         dp_replicate: Copies of a model that is sharded inside each copy.
@@ -96,9 +98,11 @@ def setup_torch(
 
     Raises:
         RankError: The environment, the plan of the launch, torch's group or MPI contradict each other about the world.
-        RendezvousError: A rank did not arrive within 300 s (``EZPZ_RENDEZVOUS_SECONDS``) or has ended, or the port is taken.
+        RendezvousError: A rank did not arrive within 300 s (``EZPZ_RENDEZVOUS_SECONDS``) or has ended, or the port is
+            taken.
         MachineError: torch is missing, the host shows fewer devices than it has ranks, or no backend serves the device.
-        UsageError: ``TORCH_DEVICE``, ``TORCH_BACKEND``, ``MASTER_PORT`` or an argument is unusable, or the sizes do not fit the world.
+        UsageError: ``TORCH_DEVICE``, ``TORCH_BACKEND``, ``MASTER_PORT`` or an argument is unusable, or the sizes do not
+            fit the world.
     """
     sizes = {
         "dp_replicate": dp_replicate,
@@ -110,9 +114,9 @@ def setup_torch(
     if _distributed().is_initialized():
         check_group(ranks)
     else:
-        wish, _ = split_backend(backend)
-        device = _choose_device(device_id, wish)
-        _join_group(ranks, device, wish or get_torch_backend(), whole_port(port), timeout)
+        collective, _ = split_backend(backend)
+        device = _choose_device(device_id, collective)
+        _join_group(ranks, device, collective or get_torch_backend(), whole_port(port), timeout)
         verbose = verbose or ranks.local_rank == 0 or os.environ.get("EZPZ_LOG_ALL_RANKS") == "1"
     _make_mesh(ranks, sizes)
     if seed is not None:
@@ -125,7 +129,7 @@ def setup_torch(
 def _ready(sizes: dict[str, int]) -> Ranks:
     """Return who this process is, when nothing speaks against its becoming a rank: before anybody waits for anybody."""
     ending.install(os.environ)
-    ranks = told()
+    ranks = this_rank()
     check_plan(ranks, os.environ)
     _distributed()
     stage("torch")
@@ -192,8 +196,8 @@ def _make_mesh(ranks: Ranks, sizes: dict[str, int]) -> None:
         wanted = check_degrees(ranks.world_size, sizes).by_name()
         if any(degree(there, name) != size for name, size in wanted.items()):
             raise UsageError(
-                f"setup_torch was called again with another mesh: {wanted} (from its sizes), but this process has {there}; "
-                "expected the same. Call it once, or make further meshes with ezpz.init_mesh."
+                f"setup_torch was called again with another mesh: {wanted} (from its sizes), but this process has "
+                f"{there}; expected the same. Call it once, or make further meshes with ezpz.init_mesh."
             )
     init_mesh(sizes["dp_replicate"], cp=sizes["cp"], tp=sizes["tp"], pp=sizes["pp"])
 

@@ -1,4 +1,4 @@
-"""What a torch version cannot do on a device: refused with the reason, or done in another way.
+"""Refuse, with the reason, or do in another way what a torch version cannot do on a device.
 
 Versions were found in torch's own files (2.6 to 2.10, 2.13); where no version is named, none known can.
 """
@@ -32,19 +32,19 @@ class Limit(NamedTuple):
 
 FSDP2 = {
     "cuda": Limit((2, 4), "fully_shard does not exist before"),
-    "cpu": Limit((2, 8), "gloo cannot average gradients, and fully_shard cannot be told to sum before"),
+    "cpu": Limit((2, 8), "gloo cannot average gradients, and fully_shard cannot be made to sum before"),
     "xpu": Limit(
         (2, 8),
-        "up to 2.5 fully_shard calls torch.cuda, up to 2.6 it has no operators for xpu, and before 2.8 it cannot be told "
-        "to sum where oneCCL cannot average",
+        "up to 2.5 fully_shard calls torch.cuda, up to 2.6 it has no operators for xpu, and before 2.8 it cannot be "
+        "told to sum where oneCCL cannot average",
     ),
     "mps": Limit(None, "fully_shard has no operators for mps"),
     # any device of a vendor (PrivateUse1)
     "": Limit((2, 8), "fully_shard has no operators for devices outside torch before"),
 }
 
-# Since 2.8 gloo takes AVG, but its reduce_scatter sums all the same, so that gradients are too large by the number of ranks
-# (pytorch issue 162338, mended at the end of 2025). 2.13 was measured to be right.
+# Since 2.8 gloo takes AVG, but its reduce_scatter sums all the same, so that gradients are too large by the number of
+# ranks (pytorch issue 162338, mended at the end of 2025). 2.13 was measured to be right.
 _GLOO_AVERAGES = (2, 13)
 
 
@@ -87,9 +87,9 @@ def fsdp2() -> Any:
 def average_is_supported(device_type: str) -> bool:
     """Tell whether ``ReduceOp.AVG`` gives the right average on this type of device.
 
-    Where it does not, sum and divide. oneCCL (ccl: "Cannot use ReduceOp.AVG with XPU"; xccl between cards without XeLink)
-    refuses it, and before oneAPI 2026.0 it divides small messages twice (intel/torch-xpu-ops issues 2361, 3020). A
-    vendor's backend is not asked: one that cannot might not say so.
+    Where it does not, sum and divide. oneCCL (ccl: "Cannot use ReduceOp.AVG with XPU"; xccl between cards without
+    XeLink) refuses it, and before oneAPI 2026.0 it divides small messages twice (intel/torch-xpu-ops issues 2361,
+    3020). A vendor's backend is not asked: one that cannot might not say so.
 
     Args:
         device_type: ``cuda``, ``xpu``, ``mps``, ``cpu`` or a vendor's.
@@ -120,9 +120,9 @@ def sum_gradients(model: Any, device_type: str) -> bool:
 def move_model(model: Any, device: Any) -> Any:
     """Return the model on the device, its shared weights still shared.
 
-    ``fully_shard`` moves parameters by assigning ``.data``, which torch refuses between the CPU and a vendor's device, so a
-    model must be there before. ``Module.to`` gives such a device new parameters one by one, which would tear embedding and
-    output apart; swapping their contents keeps them one.
+    ``fully_shard`` moves parameters by assigning ``.data``, which torch refuses between the CPU and a vendor's device,
+    so a model must be there before. ``Module.to`` gives such a device new parameters one by one, which would tear
+    embedding and output apart; swapping their contents keeps them one.
 
     Args:
         model: A module with memory of its own, not on ``meta``.
@@ -141,7 +141,7 @@ def move_model(model: Any, device: Any) -> Any:
 
 
 def _backend_of(device_type: str) -> str:
-    """Return the backend that serves a device type in the group that stands; nothing without a group."""
+    """Return the backend that serves a device type in the present group; nothing without a group."""
     import torch.distributed as dist
 
     from ezpz.dist.backend import backend_for

@@ -195,7 +195,8 @@ def find_plan(model: nn.Module, tp_plan: Mapping[str, Any] | None, degree: int) 
         plan = plan()
     if not plan:
         raise UsageError(
-            f"no plan for tp={degree}: {type(model).__name__} has no tp_plan (from wrap_model); expected names of modules "
+            f"no plan for tp={degree}: {type(model).__name__} has no tp_plan (from wrap_model); expected names of "
+            "modules "
             'and how they are cut. Pass tp_plan=ezpz.dist.llama_plan(), or {"layers.*.up": "colwise", '
             '"layers.*.down": "rowwise"}.'
         )
@@ -238,16 +239,16 @@ def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> N
 
 
 def _resolve(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
-    """Return the modules that a pattern names; ``*`` stands for one part of a dotted name."""
+    """Return the modules that a pattern names; ``*`` matches one part of a dotted name."""
     parts = pattern.split(".") if pattern else []
-    found = [
+    matches = [
         (name, module)
         for name, module in model.named_modules()
         if len(own := name.split(".") if name else []) == len(parts)
-        and all(fnmatchcase(part, wish) for part, wish in zip(own, parts, strict=True))
+        and all(fnmatchcase(part, pattern) for part, pattern in zip(own, parts, strict=True))
     ]
-    if found:
-        return found
+    if matches:
+        return matches
     names = {".".join("*" if part.isdigit() else part for part in name.split(".")) for name, _ in model.named_modules()}
     near = nearest(pattern, sorted(names - {""}), 3, cutoff=0.3)
     raise UsageError(
@@ -307,7 +308,7 @@ def _replicate(module: nn.Module, mesh: DeviceMesh) -> None:
 def _gathers_sequence(mesh: DeviceMesh) -> Any:
     """Return a hook that makes the first tensor of a call whole along dimension 1, whatever else is passed.
 
-    torch's PrepareModuleInput must be told how many arguments a module takes, which differs between models.
+    torch's PrepareModuleInput must know how many arguments a module takes, which differs between models.
     """
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

@@ -1,7 +1,7 @@
-"""How long a collective may take before it fails.
+"""Set how long a collective may take before it fails.
 
-The first step is slow on purpose: kernels are compiled, connections are made, files are read for the first time. After it a
-collective that waits for minutes waits for a rank that is gone, and a shorter time-out says so sooner.
+The first step is slow on purpose: kernels are compiled, connections are made, files are read for the first time. After
+it a collective that waits for minutes waits for a rank that is gone, and a shorter time-out says so sooner.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["set_timeout"]
 def set_timeout(seconds: float) -> bool:
     """Let the collectives of the default group and of the mesh's groups fail after so many seconds; all ranks call it.
 
-    It waits until all ranks have come, so that none still takes the longer time that it was given before. Groups that were made
-    for other things, such as writing checkpoints, keep theirs.
+    It waits until all ranks have come, so that none still takes the longer time that it was given before. Groups that
+    were made for other things, such as writing checkpoints, keep theirs.
 
     Returns:
         Whether every backend took it; those that cannot are named in the log.
@@ -54,8 +54,8 @@ def _groups() -> list[ProcessGroup]:
     import torch.distributed as dist
 
     mesh = get_mesh()
-    found = [dist.group.WORLD, *(mesh.get_all_groups() if mesh is not None else [])]
-    return list({id(group): group for group in found}.values())
+    groups = [dist.group.WORLD, *(mesh.get_all_groups() if mesh is not None else [])]
+    return list({id(group): group for group in groups}.values())
 
 
 def _set(group: Any, timeout: timedelta) -> list[str]:
@@ -67,7 +67,7 @@ def _set(group: Any, timeout: timedelta) -> list[str]:
         device, _, name = pair.partition(":")
         try:
             # torch's own function knows nccl and gloo only, and warns of others.
-            group._get_backend(torch.device(device))._set_default_timeout(timeout)  # noqa: SLF001  # there is no public way
+            group._get_backend(torch.device(device))._set_default_timeout(timeout)  # noqa: SLF001  # no public way
         except (AttributeError, RuntimeError, NotImplementedError):
             refused.append(name)
     return refused

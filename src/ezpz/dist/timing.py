@@ -1,4 +1,4 @@
-"""How long calls of a function take, as a decorator: into the log and into the wandb run that this process has."""
+"""Time the calls of a function, as a decorator: into the log, and into the wandb run that this process has."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def _record(name: str, seconds: float) -> None:
         return
     try:
         run.log({name: seconds}, commit=False)
-    except Exception as error:  # noqa: BLE001  # a lost service, a run that has ended: a measurement must not end a training
+    except Exception as error:  # noqa: BLE001  # a lost service, a run that is over: no reason to end a training
         _is_recording = False
-        get_logger(__name__).warning(f"wandb gets no {name}: {type(error).__name__}: {error}; the program goes on.")
+        get_logger(__name__).warning(f"wandb gets no {name}: {type(error).__name__}: {error}; the program continues.")

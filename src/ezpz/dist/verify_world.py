@@ -1,6 +1,6 @@
-"""Whether the world that this rank is about to join is the one that was planned, and the one that others here believe in.
+"""Compare the world that this rank is about to join with the plan, torch's process group and MPI.
 
-Ranks that were started as N worlds of one train N times the same, and nobody notices. Three witnesses are heard, each only
+Ranks that were started as N worlds of one train N times the same, unnoticed. Three witnesses are heard, each only
 where it can know: the plan of the launch, torch's group if the script has made one, MPI if mpi4py has been started.
 """
 
@@ -35,8 +35,8 @@ def check_plan(ranks: Ranks, environ: Mapping[str, str]) -> None:
     if ranks.world_size != planned:
         raise RankError(
             f"rank {ranks.rank} belongs to a world of {ranks.world_size} (from {ranks.family}); expected {planned} "
-            f"(EZPZ_PLACEMENT={environ['EZPZ_PLACEMENT']}, the plan of this launch). Does the script or its environment set "
-            "RANK or WORLD_SIZE? Leave them to `ezpz launch`."
+            f"(EZPZ_PLACEMENT={environ['EZPZ_PLACEMENT']}, the plan of this launch). Does the script or its "
+            "environment set RANK or WORLD_SIZE? Leave them to `ezpz launch`."
         )
 
 
@@ -51,17 +51,18 @@ def check_group(ranks: Ranks) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     if (rank, size) != (ranks.rank, ranks.world_size):
         raise RankError(
-            f"torch's process group says rank {rank} of {size} (from the script's init_process_group), but this is rank "
-            f"{ranks.rank} of {ranks.world_size} (from {_source(ranks)}); expected the same. Let ezpz.setup_torch() make the "
-            "group, or give init_process_group the RANK and WORLD_SIZE of the environment."
+            f"torch's process group says rank {rank} of {size} (from the script's init_process_group), but this is "
+            f"rank {ranks.rank} of {ranks.world_size} (from {_source(ranks)}); expected the same. Let "
+            "ezpz.setup_torch() make the group, or give init_process_group the RANK and WORLD_SIZE of the environment."
         )
 
 
 def check_mpi(ranks: Ranks, environ: Mapping[str, str]) -> None:
     """Compare this rank with MPI's COMM_WORLD where mpi4py has started MPI; it is neither imported nor started here.
 
-    mpi4py that was built for another MPI than the launcher's does not find its peers, and says in every rank 0 of 1. Where no
-    MPI started the ranks that is its only possible answer, and worth a warning: many libraries import it unasked.
+    mpi4py that was built for another MPI than the launcher's does not find its peers, and says in every rank 0 of 1.
+    Where no MPI started the ranks that is its only possible answer, and worth a warning: many libraries import it
+    unasked.
 
     Raises:
         RankError: MPI contradicts the launcher.
@@ -80,22 +81,23 @@ def check_mpi(ranks: Ranks, environ: Mapping[str, str]) -> None:
         if flavour
         else f"the launcher says rank {ranks.rank} of {ranks.world_size}"
     )
-    said = f"mpi4py says rank {rank} of {size}, {planned}"
+    claim = f"mpi4py says rank {rank} of {size}, {planned}"
     if size == 1 and not _by_mpi(ranks, environ):
         get_logger(__name__).warning(
-            f"{said}: no MPI started these ranks ({flavour or ranks.family}), so that each is alone in COMM_WORLD; "
+            f"{claim}: no MPI started these ranks ({flavour or ranks.family}), so that each is alone in COMM_WORLD; "
             "do not use mpi4py's answers here, or start with an mpiexec."
         )
         return
     if size == 1:
         raise RankError(
-            f"{said}: mpi4py was built for another MPI ({library}) than the launcher's "
-            f"({flavour or ranks.family}); expected rank {ranks.rank} of {ranks.world_size}. Install mpi4py for that MPI, e.g. "
-            "`MPICC=mpicc python3 -m pip install --no-binary=mpi4py mpi4py`, or put the mpiexec of its MPI first on PATH."
+            f"{claim}: mpi4py was built for another MPI ({library}) than the launcher's "
+            f"({flavour or ranks.family}); expected rank {ranks.rank} of {ranks.world_size}. Install mpi4py for that "
+            "MPI, e.g. `MPICC=mpicc python3 -m pip install --no-binary=mpi4py mpi4py`, or put the mpiexec of its MPI "
+            "first on PATH."
         )
     raise RankError(
-        f"{said} (this is rank {ranks.rank} from {_source(ranks)}); expected the same. Ranks were started by two launchers, or "
-        "in another order: leave RANK and WORLD_SIZE to one of them."
+        f"{claim} (this is rank {ranks.rank} from {_source(ranks)}); expected the same. Ranks were started by two "
+        "launchers, or in another order: leave RANK and WORLD_SIZE to one of them."
     )
 
 

@@ -1,4 +1,4 @@
-"""A loss that is the mean over all tokens of all ranks, also where ranks hold different numbers of them.
+"""Scale a loss to the mean over all tokens of all ranks, also where ranks hold different numbers of them.
 
 DDP and FSDP average gradients over ranks. If each rank takes the mean of its own tokens, a rank with few tokens counts
 as much as one with many: 10 sequences over 4 ranks are not the batch of 10 any more. The remedy is to give each rank
@@ -60,7 +60,8 @@ def scale_loss(loss_sum: torch.Tensor, count: float | torch.Tensor, mesh: Device
     micro-batch the ``count`` of the whole step of this rank.
 
     Args:
-        loss_sum: Sum of the losses of this rank's tokens or samples, a 0-d tensor that backward starts from; 0 for none.
+        loss_sum: Sum of the losses of this rank's tokens or samples, a 0-d tensor that backward starts from; 0 for
+            none.
         count: How many they are.
         mesh: The mesh of the wrapped model; by default the one that `init_mesh` made, else all ranks are data parallel.
 

@@ -1,4 +1,4 @@
-"""Whole tensors on their way between one rank and those that hold parts of them, one at a time."""
+"""Send whole tensors between one rank and those that hold parts of them, one at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Sender:
     def values(
         self, make: Callable[[], dict[str, torch.Tensor]], place: torch.device, *, draws: bool
     ) -> dict[str, Any]:
-        """Return the dense values on the rank that sends, and nothing on the others; all of them learn if that failed."""
+        """Return the dense values on the rank that sends, and nothing on the others; all of them learn if that
+        failed.
+        """
         import torch
 
         before = torch.get_rng_state()
@@ -50,15 +52,15 @@ class Sender:
             failed = bool(self._broadcast(torch.tensor([failed], dtype=torch.uint8), place)[0])
         if failed:
             raise MachineError(
-                f"rank {self.source} could not initialise the model; expected initial weights from it. Its own message, above or "
-                "below this one, says what went wrong."
+                f"rank {self.source} could not initialise the model; expected initial weights from it. Its own "
+                "message, above or below this one, says what went wrong."
             )
         if draws:
             self._move_on(before, place)
         return made
 
     def _move_on(self, before: torch.Tensor, place: torch.device) -> None:
-        """Let ranks whose generators stood where the sender's did stand where it does now, as if each had initialised."""
+        """Set generators that were as the sender's was to where that is now, as if each had initialised."""
         import torch
 
         theirs = self._broadcast(before, place)
@@ -85,7 +87,8 @@ class Sender:
         if not self.grouped:
             return data
         served = {pair.split(":")[0] for pair in dist.get_backend_config(self.group).split(",")}
-        # Weights that stay on the host (offloading) have no backend in a group of nccl alone, and those on mps none in gloo.
+        # Weights that stay on the host (offloading) have no backend in a group of nccl alone, and those on mps none in
+        # gloo.
         moved = data.to(place if place.type in served else "cpu" if "cpu" in served else get_torch_device())
         moved = moved.clone() if moved is data else moved
         dist.broadcast(moved, src=self.source, group=self.group)
@@ -135,8 +138,8 @@ def _part(whole: torch.Tensor, sharded: Any) -> torch.Tensor | None:
     coordinates = sharded.device_mesh.get_coordinate()
     if coordinates is None:
         return None
-    # FSDP shards what tensor parallel has left of the same dimension, though its mesh dimension comes first: that is what a
-    # split factor tells.
+    # FSDP shards what tensor parallel has left of the same dimension, though its mesh dimension comes first: that is
+    # what a split factor tells.
     order = sorted(range(len(coordinates)), key=lambda place: hasattr(sharded.placements[place], "split_factor"))
     part = whole
     for place in order:

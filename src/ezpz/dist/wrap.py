@@ -1,4 +1,4 @@
-"""One call that makes a model ready for many ranks.
+"""Make a model ready for many ranks, in one call.
 
 The order is fixed, and each step has its reason:
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.blocks import find_blocks, largest_parts, select_blocks, without_shared
 from ezpz.dist.device import get_torch_device
-from ezpz.dist.job import told
+from ezpz.dist.job import this_rank
 from ezpz.dist.precision import autocast_forward, usable_dtype
 from ezpz.dist.recompute import recompute_blocks, stride_of
 from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, mark, replicate, shard
@@ -45,7 +45,7 @@ def compile_blocks(model: nn.Module, blocks: Sequence[nn.Module], device_type: s
     """
     missing = _missing(device_type)
     if missing:
-        if told().rank == 0:
+        if this_rank().rank == 0:
             get_logger(__name__).warning(f"compile=True is not possible here: {missing}. The model runs uncompiled.")
         return
     for module in blocks or [model]:
@@ -89,16 +89,17 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
 
     Args:
         model: On any device, or built under ``torch.device("meta")``. It is changed in place.
-        strategy: "ddp": a copy per rank. "fsdp": weights cut over ranks. "hsdp": cut inside a host, copied across hosts.
-            "zero1": as ddp, the optimizer's state cut (`make_optimizer`). "none": no data parallelism. "deepspeed".
-            Older code's True and ``use_fsdp=True`` mean "fsdp", False means "ddp".
+        strategy: "ddp": a copy per rank. "fsdp": weights cut over ranks. "hsdp": cut inside a host, copied across
+            hosts. "zero1": as ddp, the optimizer's state cut (`make_optimizer`). "none": no data parallelism.
+            "deepspeed". Older code's True and ``use_fsdp=True`` mean "fsdp", False means "ddp".
         mesh: From `init_mesh`; by default the one that it made last, else all ranks are data parallel.
         dtype: To compute in: bf16 (float32 with a warning where the device has none), fp16, fp32. Weights keep theirs.
         reshard_after_forward: FSDP: free a block's weights after its forward (less memory) or keep them until its
             backward (less traffic). Last block and root are kept in any case.
-        tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.tensor_parallel`. By default the model's own
-            ``tp_plan``, an attribute or a method. Not looked at where the mesh has no such axis.
-        activation_checkpoint: "full", "selective" (every second block), "op" (cheap operations), n (every n-th block): memory for time.
+        tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.tensor_parallel`. By default the
+            model's own ``tp_plan``, an attribute or a method. Not looked at where the mesh has no such axis.
+        activation_checkpoint: "full", "selective" (every second block), "op" (cheap operations), n (every n-th block):
+            memory for time.
         compile: Compile block by block.
         **extra: ``blocks=`` (classes, their names, or a function of a module) instead of those that repeat, see
             `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=`` for `materialize`; keywords of
@@ -164,7 +165,8 @@ def _options(model: nn.Module, strategy: str, extra: dict[str, Any]) -> dict[str
     """Check the remaining keywords, and return those that go to torch."""
     if hasattr(model, "set_requires_gradient_sync") or hasattr(model, "no_sync"):
         raise UsageError(
-            f"{type(model).__name__} is wrapped already (from wrap_model); expected a plain module. Call wrap_model once."
+            f"{type(model).__name__} is wrapped already (from wrap_model); expected a plain module. Call wrap_model "
+            "once."
         )
     passed_on = {"ddp": ddp_options, "zero1": ddp_options, "fsdp": fsdp_options, "hsdp": fsdp_options, "none": set}
     options = passed_on[strategy]()
@@ -184,8 +186,8 @@ def _mesh_for(strategy: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
 
     if strategy != "none" and not dist.is_initialized():
         raise UsageError(
-            f"strategy={strategy!r} needs a process group, and there is none; expected setup_torch() before wrap_model(). "
-            "Call ezpz.setup_torch() first; it works for one process too."
+            f"strategy={strategy!r} needs a process group, and there is none; expected setup_torch() before "
+            "wrap_model(). Call ezpz.setup_torch() first; it works for one process too."
         )
     mesh = mesh if mesh is not None else get_mesh()
     if strategy in {"ddp", "zero1"}:
@@ -204,7 +206,7 @@ def _mesh_for(strategy: str, mesh: DeviceMesh | None) -> DeviceMesh | None:
 def _mesh_of_hosts() -> DeviceMesh:
     from ezpz.dist.mesh import init_mesh
 
-    ranks = told()
+    ranks = this_rank()
     hosts, rest = divmod(ranks.world_size, ranks.local_world_size)
     if hosts < 2 or rest:
         raise UsageError(

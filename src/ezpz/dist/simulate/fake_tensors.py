@@ -1,11 +1,13 @@
-"""Tensors without data: shapes and sizes are real, values are made up, so that any model fits and computing is quick.
+"""Compute with tensors without data: shapes and sizes are real, values are made up, so that any model fits and
+computing is quick.
 
-torch's fake tensors make it so. Their mode is not simply switched on: all that reads a number (shuffles, meshes, counters, the
-agreement of ranks) would read nonsense, and torch itself could not even be asked for the groups of a mesh. Instead:
+torch's fake tensors make it so. Their mode is not simply switched on: all that reads a number (shuffles, meshes,
+counters, the agreement of ranks) would read nonsense, and torch itself could not even be asked for the groups of a
+mesh. Instead:
 
     every parameter       is fake, however it was made
     what meets a fake     becomes fake: activations, gradients, the optimizer's state, the loss
-    everything else       is real, unless it is new, has 1 MiB or more, and nobody is reading data
+    everything else       is real, unless it is new, has 1 MiB or more, and no data is being read
 
 What is read from a fake is 1, see `ezpz.dist.simulate.fake_tensors`.
 """
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# What is read from a tensor without data: a number is 1, `any()` is false, `all()`, `torch.equal` and `allclose` are true.
+# What is read from a tensor without data: a number is 1, `any()` is false, `all()`, `torch.equal` and `allclose` are
+# true.
 #
-# So `loss.item()`, `float(loss)`, `tolist()` and `numpy()` go on, `torch.isnan(x).any()` finds nothing, and `isfinite(x).all()`
-# is content. Of a single number, comparisons are those of 1: `loss.isnan()` is false, and `loss < best` may be either.
+# So `loss.item()`, `float(loss)`, `tolist()` and `numpy()` go on, `torch.isnan(x).any()` finds nothing, and
+# `isfinite(x).all()` is content. Of a single number, comparisons are those of 1: `loss.isnan()` is false, and `loss <
+# best` may be either.
 
 _VERDICTS = {"any": False, "all": True, "equal": True, "allclose": True}
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"}
@@ -45,7 +49,7 @@ class MadeUp:
         self.asked, self.first = 0, ""
 
     def number(self, dtype: Any) -> Any:
-        """Return the number that stands for every value."""
+        """Return the number that is taken for every value."""
         import torch
 
         self._note()
@@ -66,8 +70,8 @@ class MadeUp:
             return True, self.number(args[0].dtype)
         if name in _VERDICTS and overload == "default":
             self._note()
-            found = _VERDICTS[name]
-            return True, torch.tensor(found) if name in {"any", "all"} else found
+            verdict = _VERDICTS[name]
+            return True, torch.tensor(verdict) if name in {"any", "all"} else verdict
         if name in _COMPARISONS and overload in {"default", "Scalar", "Tensor"} and _all_single(args):
             self._note()
             return True, func(*(_one_for(value) for value in args), **kwargs)
@@ -92,7 +96,7 @@ def _one_for(value: Any) -> Any:
 
 
 def asker() -> str:
-    """Return file and line of the code that stands nearest to torch: ``train.py:31``."""
+    """Return file and line of the code that is nearest to torch: ``train.py:31``."""
     frame: Any = sys._getframe(1)  # noqa: SLF001  # the traceback module reads source files
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")
@@ -133,7 +137,8 @@ __all__ = ["Dataless"]
 _LARGE = 2**20  # bytes; what is smaller costs nothing, and may be a counter or a flag that somebody reads
 # What these make becomes data, whose values shuffle, select and end loops.
 _READERS = ("torch.utils.data", "torch.distributed.device_mesh", "ezpz.train.data", "ezpz.train.data.feeding")
-# What these make is a parameter, or will be written from fakes; it would stay real, as no operation changes its target's class.
+# What these make is a parameter, or will be written from fakes; it would stay real, as no operation changes its
+# target's class.
 _FILLERS = ("torch.nn.", "torch.distributed.fsdp", "torch.distributed.optim")
 _BETWEEN = ("torch._", "torch.utils._", "torch.overrides", __name__, "ezpz.dist.simulate.memory")
 
@@ -179,8 +184,8 @@ class Dataless:
                 return _same_object(func, args, func(*args, **kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise MachineError(
-                f"what {error.func} returns depends on values, and its input has none (from --no-data, in {asker()}); expected "
-                "something that is known without them. Simulate a smaller model, with data."
+                f"what {error.func} returns depends on values, and its input has none (from --no-data, in {asker()}); "
+                "expected something that is known without them. Simulate a smaller model, with data."
             ) from None
 
 
@@ -190,7 +195,8 @@ def _mode(dataless: Dataless) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    running, fake_key = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE  # noqa: SLF001  # no public names
+    running = torch._C._get_dispatch_mode  # noqa: SLF001  # no public name, as in the next line
+    fake_key = torch._C._TorchDispatchModeKey.FAKE  # noqa: SLF001
     answer = dataless.made_up.answer
 
     class Mode(TorchDispatchMode):  # type: ignore[misc]  # torch is not known to the type check
@@ -278,7 +284,9 @@ def _fake_parameters(dataless: Dataless) -> Any:
 
 
 def _let_fakes_move(dataless: Dataless) -> Any:
-    """Let ``model.to(…)`` exchange fakes, which torch refuses as long as its own table points at them; return what undoes it."""
+    """Let ``model.to(…)`` exchange fakes, which torch refuses as long as its own table points at them; return what
+    undoes it.
+    """
     import torch
 
     plain = torch.utils.swap_tensors

@@ -1,11 +1,12 @@
 """Count the tensors of this process: every storage that lives, from its first operation until it is freed.
 
 A mode of torch's dispatcher sees each operation below autograd, hence also in backward passes, optimizers and
-recomputation. DTensors and other wrappers are left to take themselves apart first, so that what is counted is this rank's
-own share. FSDP2 frees gathered parameters by resizing their storage, which is no operation: that method is wrapped.
+recomputation. DTensors and other wrappers are left to take themselves apart first, so that what is counted is this
+rank's own share. FSDP2 frees gathered parameters by resizing their storage, which is no operation: that method is
+wrapped.
 
-torch has a tracker of its own (torch.distributed._tools.mem_tracker, 2.13): it stops at the second call of a model outside
-of a training step, must be handed model and optimizer, and copies its tables at each operation.
+torch has a tracker of its own (torch.distributed._tools.mem_tracker, 2.13): it stops at the second call of a model
+outside of a training step, must be handed model and optimizer, and copies its tables at each operation.
 
 Not seen: what a kernel allocates and frees inside, other threads, and what never meets an operation.
 """
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 # How many bytes are alive, of which kind, and what they were when most were alive: bookkeeping without torch.
 #
-# What a block of memory is for is often known only after it was counted: a gradient is one once an optimizer takes it. So
-# blocks are renamed, and the picture of the peak is corrected with them.
+# What a block of memory is for is often known only after it was counted: a gradient is one once an optimizer takes it.
+# So blocks are renamed, and the picture of the peak is corrected with them.
 
 KINDS = ("parameters", "gradients", "optimizer", "buffers", "other")
 
@@ -52,7 +53,7 @@ class Ledger:
         most: The most bytes of each kind that were alive at once, but for "other", which holds what is not named yet.
         peak: The most bytes that were alive at once.
         at_peak: What they were, by kind; the sum is `peak`.
-        when: What ran at the peak, as `when` told.
+        when: What ran at the peak, as `when` names it.
         before: The peak before `begin`.
     """
 
@@ -176,7 +177,9 @@ class Watch:
         return block
 
     def _is_counted_fake(self, tensor: Any) -> bool:
-        """Tell the fakes that stand for data from those that DTensor asks for shapes; the storage of both is on "meta"."""
+        """Tell the fakes that stand for data from those that DTensor asks for shapes; the storage of both is on
+        "meta".
+        """
         if self._fakes is None or getattr(tensor, "fake_mode", None) is not self._fakes:
             return False
         return bool(tensor.fake_device.type == self._device_type)
@@ -195,7 +198,9 @@ class Watch:
             self.ledger.begin()  # building the model may take more, but on the device only if it is built there
         for part in module.modules():
             self._modules.add(part)
-            for kind, tensors in (("parameters", part._parameters), ("buffers", part._buffers)):  # noqa: SLF001  # the public ways list the parts' parts again
+            # The public ways list the parts' parts again.
+            own = (("parameters", part._parameters), ("buffers", part._buffers))  # noqa: SLF001  # as above
+            for kind, tensors in own:
                 for tensor in tensors.values():
                     if tensor is not None:
                         self._name(tensor, kind)
@@ -230,7 +235,7 @@ class Watch:
 
         if self._in_optimizer:
             return f"in the optimizer of step {self.steps + 1}"
-        task = getattr(torch._C, "_current_graph_task_id", lambda: -1)()  # noqa: SLF001  # no public name tells that autograd runs
+        task = getattr(torch._C, "_current_graph_task_id", lambda: -1)()  # noqa: SLF001  # no public name
         if task != -1:
             return f"in backward of step {self.steps + 1}"
         if not self._modules:

@@ -1,11 +1,12 @@
-"""One rank of a world that is not there: torch's fake backend, whose collectives do nothing, and what this rank would need.
+"""Run one rank of a simulated world on torch's fake backend, whose collectives do nothing, and report what it would
+need.
 
 `ezpz simulate` starts a script with
 
     EZPZ_SIMULATE=4096                       the size of the world
     EZPZ_SIMULATE_DATA=no                    its tensors shall have none (`ezpz.dist.simulate.fake_tensors`)
     EZPZ_SIMULATE_REPORT=/tmp/…/report.json  where to say what this rank needed, see `write_report`
-    TORCHELASTIC_RUN_ID=ezpz-simulate        any launcher below sets its own: its ranks are real and must not be simulated
+    TORCHELASTIC_RUN_ID=ezpz-simulate        a launcher below sets its own: its ranks are real and not simulated
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def make_group(ranks: Ranks, device: Any) -> None:
         UsageError: The simulation was not made for this process: it is a real rank of a launcher.
         MachineError: This torch has no fake backend.
     """
-    told = os.environ.get("EZPZ_SIMULATE", "")
-    if os.environ.get("TORCHELASTIC_RUN_ID") != RUN_ID or told != str(ranks.world_size):
+    size = os.environ.get("EZPZ_SIMULATE", "")
+    if os.environ.get("TORCHELASTIC_RUN_ID") != RUN_ID or size != str(ranks.world_size):
         raise UsageError(
-            f"rank {ranks.rank} of {ranks.world_size} is real, but EZPZ_SIMULATE={told} (from the environment) asks for a "
-            "simulated world; expected one of them. Run `unset EZPZ_SIMULATE`, or start the script itself with "
+            f"rank {ranks.rank} of {ranks.world_size} is real, but EZPZ_SIMULATE={size} (from the environment) asks "
+            "for a simulated world; expected one of them. Run `unset EZPZ_SIMULATE`, or start the script itself with "
             "`ezpz simulate`, without a launcher in between."
         )
     _init_fake(ranks)
@@ -74,11 +75,11 @@ def _init_fake(ranks: Ranks) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore  # importing it registers the backend
     except ImportError as error:
         raise MachineError(
-            f"cannot simulate a world: {error} (from torch {torch.__version__}); expected a torch with the fake backend. "
-            "Install torch 2.4 or newer."
+            f"cannot simulate a world: {error} (from torch {torch.__version__}); expected a torch with the fake "
+            "backend. Install torch 2.4 or newer."
         ) from None
     dist.init_process_group("fake", store=FakeStore(), rank=ranks.rank, world_size=ranks.world_size)
-    # A receiver would read the size of the object from memory that nobody has written, and allocate that much.
+    # A receiver would read the size of the object from memory that was never written, and allocate that much.
     for module in (dist, dist.distributed_c10d):
         module.broadcast_object_list = _receive_nothing
     _let_ddp_keep_its_gradients()
@@ -89,7 +90,8 @@ def _receive_nothing(object_list: list[Any], *_: Any, **__: Any) -> None:
 
 
 def _let_ddp_keep_its_gradients() -> None:
-    """Give every DDP model a hook in place of its all-reduce, whose result on the fake backend is None: DDP stops at that.
+    """Give every DDP model a hook in place of its all-reduce, whose result on the fake backend is None: DDP stops at
+    that.
 
     A hook of the script's own would end the same way and is left out.
     """
@@ -119,11 +121,11 @@ def write_report(path: str, ranks: Ranks, device: Any, watch: Watch | None, data
 
     ``finished`` is false in the report of the start; the rest then is zero. All sizes are bytes: ``largest`` and
     ``at_peak`` by kind, ``peak`` of the tensors from the first forward on, ``before`` until then, ``resident`` of the
-    whole process with Python and torch in it, and ``allocator`` of the accelerator's allocator, null on a CPU. Without ``data``
-    ``made_up`` is how many numbers were asked of tensors that had none, for the first time at ``made_up_at``.
+    whole process with Python and torch in it, and ``allocator`` of the accelerator's allocator, null on a CPU. Without
+    ``data`` ``made_up`` is how many numbers were asked of tensors that had none, for the first time at ``made_up_at``.
     """
     ledger = watch.ledger if watch else None
-    told = {
+    report = {
         "finished": watch is not None,
         "rank": ranks.rank,
         "world_size": ranks.world_size,
@@ -141,7 +143,7 @@ def write_report(path: str, ranks: Ranks, device: Any, watch: Watch | None, data
         "made_up_at": dataless.made_up.first if dataless else "",
         "allocator": _allocator(device),
     }
-    write_whole(path, json.dumps(told))
+    write_whole(path, json.dumps(report))
 
 
 def _resident() -> int:
