@@ -187,7 +187,12 @@ def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Addr
             "expected MASTER_ADDR. Start the ranks with `ezpz launch`, or `export MASTER_ADDR=<host of rank 0>`."
         )
     number = port or int(told or _hashed(environ))
-    return Address(allocation.hosts[0], number, f"{allocation.origin.get('hosts', allocation.scheduler)}, port from job and step", listens)
+    return Address(
+        allocation.hosts[0],
+        number,
+        f"{allocation.origin.get('hosts', allocation.scheduler)}, port from job and step",
+        listens,
+    )
 
 
 def _job(environ: Mapping[str, str]) -> str:
