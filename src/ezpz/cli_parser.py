@@ -246,7 +246,7 @@ class Parser(argparse.ArgumentParser):
         return [max(action.option_strings, key=len) for action in shown]
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong.
+        """Raise what argparse has refused.
 
         Raises:
             UsageError: Always.
@@ -299,4 +299,4 @@ def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], in
         code = end_with(error)
         return code if failure is None else failure
     except KeyboardInterrupt:
-        return 130  # 128 + SIGINT, as a shell tells it
+        return 130  # 128 + SIGINT, as a shell gives it

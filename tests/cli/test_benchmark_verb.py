@@ -236,10 +236,19 @@ def test_the_page_opens_without_errors_scripts_or_requests(folder, browser):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--run", "fspd"], "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit, llm, gpt. Did you mean fsdp?"),
+        (
+            ["--run", "fspd"],
+            (
+                "no trainer 'fspd' (from --run); expected some of test_dist, fsdp, fsdp_tp, vit, llm, gpt. "
+                "Did you mean fsdp?"
+            ),
+        ),
         (["--run", "vit,vit"], "vit is named twice in --run vit,vit"),
         (["--run", ","], "--run ',' names no trainer"),
-        (["--run", "vit", "--preset", "debgu"], "vit has no preset 'debgu' (from --preset); expected one of debug, tiny, small"),
+        (
+            ["--run", "vit", "--preset", "debgu"],
+            "vit has no preset 'debgu' (from --preset); expected one of debug, tiny, small",
+        ),
         (["vit"], "unexpected word 'vit' (from the command line); expected options. Try `--run vit`."),
         (["--nn", "3"], "unknown option --nn"),
         (["--ppn", "3", "-n", "7"], "cannot place 7 ranks (from -n)"),

@@ -1,6 +1,9 @@
 import sys
+from importlib import import_module
 
 import pytest
+
+from ezpz.cli import VERBS
 
 EZPZ = [sys.executable, "-m", "ezpz"]
 
@@ -27,14 +30,28 @@ def test_a_debug_run_shows_the_traceback_of_every_verb(run_cli, clean_env):
     assert "Traceback" in debug.stderr
 
 
-@pytest.mark.parametrize(
-    "verb",
-    ["compare", "export", "kill", "launch", "plot", "report", "runs", "simulate", "stacks", "test", "watch", "where"],
-)
-def test_every_verb_explains_itself(run_cli, verb):
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_explains_itself_in_80_columns(run_cli, verb):
     done = run_cli([*EZPZ, verb, "--help"])
-    assert done.returncode == 0
-    assert "usage:" in done.stdout.lower()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.lower().startswith("usage:")
+    if verb != "test":  # the trainer's own
+        assert max(map(len, done.stdout.splitlines())) <= 80
+    if verb not in {"launch", "test"}:
+        assert done.stdout.splitlines()[2].rstrip(".").lower() == VERBS[verb][1].lower()
+        assert "show this help" in done.stdout
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"launch", "test"}))
+def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, verb):
+    main = import_module(VERBS[verb][0]).main
+    words = ["run"] if verb in {"compare", "export", "report"} else []  # what these cannot do without
+    assert main(["--jsno", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "unknown option --jsno (from the command line)" in err
+    if verb not in {"export", "fetch", "kill", "plot", "report", "watch"}:  # those without --json
+        assert "Did you mean --json?" in err
 
 
 def test_test_is_the_smoke_test_under_the_launcher(run_cli, tmp_path):

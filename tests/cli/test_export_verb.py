@@ -57,5 +57,8 @@ def test_a_folder_that_cannot_be_written_is_told(run, capsys):
 
 
 def test_it_loads_no_torch(run):
-    code = f"import sys; from ezpz.cli import main; assert main(['export', {str(run)!r}]) == 0; assert 'torch' not in sys.modules"
+    code = (
+        f"import sys; from ezpz.cli import main; assert main(['export', {str(run)!r}]) == 0; "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -27,7 +27,10 @@ LAUNCHER = """
 import os, signal, subprocess, sys, time
 from ezpz.launch.record import Index
 launch, manner = sys.argv[1:]
-ranks = [subprocess.Popen(["sleep", "300"], env={**os.environ, "EZPZ_LAUNCH_ID": launch}, start_new_session=True, stdout=subprocess.DEVNULL) for _ in "ab"]
+environ = {**os.environ, "EZPZ_LAUNCH_ID": launch}
+ranks = [
+    subprocess.Popen(["sleep", "300"], env=environ, start_new_session=True, stdout=subprocess.DEVNULL) for _ in "ab"
+]
 def stop(*_):
     for rank in ranks:
         rank.terminate()
@@ -37,7 +40,8 @@ def stop(*_):
     os._exit(143)
 signal.signal(signal.SIGTERM, stop if manner == "polite" else signal.SIG_IGN)
 index = Index()
-index.enter(launch, {"started": time.time() - 130, "command": ["python3", "my train.py"], "world_size": 2, "hosts": ["n01"]})
+known = {"started": time.time() - 130, "command": ["python3", "my train.py"], "world_size": 2, "hosts": ["n01"]}
+index.enter(launch, known)
 print("up", flush=True)
 while True:
     signal.pause()

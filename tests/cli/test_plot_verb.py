@@ -214,7 +214,10 @@ def test_any_values_can_be_drawn(plot, tmp_path, values, text):
 
 def fresh(*words, cwd, **environ):
     """Run `ezpz plot` in an interpreter of its own."""
-    code = f"import sys; from ezpz.cli.plot import main; c = main(sys.argv[1:]); assert not {{*{HEAVY}}} & {{*sys.modules}}; sys.exit(c)"
+    code = (
+        "import sys; from ezpz.cli.plot import main; c = main(sys.argv[1:]); "
+        f"assert not {{*{HEAVY}}} & {{*sys.modules}}; sys.exit(c)"
+    )
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "HOME": str(cwd), **environ}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], env=env, cwd=cwd, capture_output=True, timeout=60, check=False

@@ -20,7 +20,10 @@ from runs_on_disk import row, write_run
 
 SRC = str(Path(__file__).parents[2] / "src")
 HEAVY = ("torch", "matplotlib", "xarray", "h5py", "pandas", "wandb")
-WATCH = f"import sys; from ezpz.cli.watch import main; c = main(sys.argv[1:]); assert not {{*{HEAVY}}} & {{*sys.modules}}; sys.exit(c)"
+WATCH = (
+    "import sys; from ezpz.cli.watch import main; c = main(sys.argv[1:]); "
+    f"assert not {{*{HEAVY}}} & {{*sys.modules}}; sys.exit(c)"
+)
 
 
 def facts(**changed):

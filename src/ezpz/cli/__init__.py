@@ -77,5 +77,5 @@ def make_verb_parser(verb: str, options: Iterable[Option], about: str = "", **mo
 def _usage() -> str:
     verbs = "\n".join(f"  {name:<11}{text}" for name, (_, text) in VERBS.items())
     return (
-        f"usage: ezpz VERB [ARG ...]\n\n{verbs}\n\nezpz VERB --help explains a verb; ezpz --version tells the version."
+        f"usage: ezpz VERB [ARG ...]\n\n{verbs}\n\nezpz VERB --help explains a verb; ezpz --version shows the version."
     )

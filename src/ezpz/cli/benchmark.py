@@ -66,11 +66,12 @@ _OPTIONS = (
     option("--json", action="store_true", help="print benchmark.json instead of the table"),
 )
 _ABOUT = """\
-Throughput, MFU, memory, time of a step, time to the first step of each on the machine at hand. A trainer that fails is reported
-and the next one runs."""
+Throughput, MFU, memory, time of a step, time to the first step of each on the machine at hand. A trainer that fails
+is reported and the next one runs."""
 _MORE = """\
-Any option of `launch` can stand beside them: -n 4, --ppn 2, --hosts n01,n02. What stands behind -- goes to every trainer. The
-folder then holds benchmark.json, benchmark.md, report.html, and of each trainer its log and its run folder.
+Any option of `launch` can stand beside them: -n 4, --ppn 2, --hosts n01,n02. What follows -- goes to every
+trainer. The folder then holds benchmark.json, benchmark.md, report.html, and of each trainer its log and its run
+folder.
 
 Exit code: 0 when all trainers ran; else that of the first that failed. After Ctrl-C 130; what ran is written."""
 _TAIL = 20  # lines of a failed trainer's log that are shown
@@ -339,8 +340,8 @@ NOTHING = dict.fromkeys(_FIGURES)
 def read_figures(folder: Path) -> tuple[dict[str, Any], str]:
     """Return a run's figures, and why it ended early in its own words; empty for a run that did not, or is not there.
 
-    The figures: ``ranks parameters steps``; ``sps tps mfu`` (medians of the steady steps); ``memory_gib`` (the largest of
-    all ranks); ``first_step step_median step_p95`` and ``time_to_first_step`` (since the process began) in seconds;
+    The figures: ``ranks parameters steps``; ``sps tps mfu`` (medians of the steady steps); ``memory_gib`` (the largest
+    of all ranks); ``first_step step_median step_p95`` and ``time_to_first_step`` (since the process began) in seconds;
     ``parts``, the median seconds of each part of a step.
     """
     try:
@@ -388,7 +389,7 @@ def _of_steps(run: Run, table: Table, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_epochs(table: Table, config: dict[str, Any]) -> dict[str, Any]:
-    """Return what rows of whole epochs tell: neither a first step nor a spread of steps can be seen in them."""
+    """Return what rows of whole epochs show: neither a first step nor a spread of steps can be seen in them."""
     seconds = _column(table, "dt")
     skip = 1 if len(seconds) > 1 else 0
     rates = {name: _middle(_column(table, name)[skip:]) for name in _RATES}
@@ -412,7 +413,7 @@ def _epoch_steps(config: dict[str, Any]) -> int | None:
 
 
 def _warmup(steps: int, config: dict[str, Any]) -> int:
-    """Return how many steps at the start are no steady ones: a tenth, at least two, and those that the run counts as such."""
+    """Return how many steps at the start are not steady: a tenth, at least two, and those that the run counts so."""
     warmup = config.get("warmup")
     wanted = max(2, steps // 10, warmup if isinstance(warmup, int) else 0)
     return wanted if wanted < steps else max(0, steps - 1)
@@ -568,7 +569,7 @@ _PAGE_PARTS = ("data", "forward", "backward", "optimizer")
 
 
 def run_pages(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
-    """Write the page of each run that has none, and note in each entry where it is, relative to the benchmark's folder."""
+    """Write the page of each run that has none, and note its place, relative to the folder, in the run's entry."""
     for entry in entries:
         page = folder / entry["trainer"] / "report.html"
         try:
@@ -595,7 +596,8 @@ def build_page(record: dict[str, Any], facts: Sequence[tuple[str, str]]) -> str:
         Part("commands", "Command lines", f"<pre>{shown(_command_lines(entries))}</pre>"),
     )
     main = _header(record) + "".join(part.render() for part in parts)
-    footer = f"Written by ezpz, {shown(record['ended'] or record['started'])}. The same figures: <code>benchmark.json</code>."
+    when = record["ended"] or record["started"]
+    footer = f"Written by ezpz, {shown(when)}. The same figures: <code>benchmark.json</code>."
     return document("ezpz benchmark", main, footer)
 
 

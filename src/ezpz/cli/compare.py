@@ -43,7 +43,7 @@ _OPTIONS = (
 )
 _EXIT_CODES = """\
 Exit code: 0 the curves agree within numerics and nothing material is set differently; 1 they differ; 2 they cannot
-be compared. A run given after B whose settings are those of A is a rerun, and tells how large rounding noise is."""
+be compared. A run given after B whose settings are those of A is a rerun, and shows how large rounding noise is."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Run one command in the foreground: signals are passed on to it, its exit code is known, and nothing of it outlives us."""
+"""Run one command in the foreground: pass signals on to it, return its exit code, and leave nothing of it behind."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run(
 ) -> Ended:
     """Run a command to its end.
 
-    By default it stays in this process's group, so that a debugger in it can use the terminal. Where its environment has
-    an ``EZPZ_LAUNCH_ID``, what it leaves behind is killed: below this process, and by that id (Linux).
+    By default it stays in this process's group, so that a debugger in it can use the terminal. Where its environment
+    has an ``EZPZ_LAUNCH_ID``, what it leaves behind is killed: below this process, and by that id (Linux).
 
     Args:
         command: Program and arguments.
