@@ -64,20 +64,29 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
         (
             "srun",
             MANY,
-            f"srun -N 3 -n 12 --ntasks-per-node=4 --nodelist=n01,n02,n03 --distribution=block -c 1 --overcommit --overlap {SRUN}",
+            (
+                "srun -N 3 -n 12 --ntasks-per-node=4 --nodelist=n01,n02,n03 --distribution=block -c 1 --overcommit --overlap "
+                f"{SRUN}"
+            ),
         ),
         ("srun", UNEVEN, f"srun -N 3 -n 7 --nodelist=/f --distribution=arbitrary -c 1 --overcommit --overlap {SRUN}"),
         (
             "srun",
             SUBSET,
-            f"srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=n03,n01 --distribution=block -c 1 --overcommit --overlap {SRUN}",
+            (
+                "srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=n03,n01 --distribution=block -c 1 --overcommit --overlap "
+                f"{SRUN}"
+            ),
         ),
         ("flux", ONE, "flux run --nodes=1 --ntasks=2 --requires=host:here -o cpu-affinity=per-task"),
         ("flux", MANY, "flux run --nodes=3 --ntasks=12 --requires=host:n01,n02,n03 -o cpu-affinity=per-task"),
         (
             "torchrun",
             ONE,
-            "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=0 --no-python",
+            (
+                "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=0 "
+                "--no-python"
+            ),
         ),
     ],
 )

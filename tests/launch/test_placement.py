@@ -122,7 +122,8 @@ def test_slots_of_a_host_file_are_the_users_own_request(devices, wanted, options
             hosts(2, (1, 1)),
             GPU4,
             {"ranks": 9, "origin": "WORLD_SIZE"},
-            "cannot place 9 ranks (from WORLD_SIZE) on 2 hosts with 4 devices each (nvidia-smi -L): that is room for 8. "
+            "cannot place 9 ranks (from WORLD_SIZE) on 2 hosts with 4 devices each (nvidia-smi -L): that is room for 8."
+            " "
             "Use `-n 8`, 3 hosts or `--oversubscribe` to share devices.",
             id="9 ranks on 2 hosts of 4 devices",
         ),

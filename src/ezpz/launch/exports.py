@@ -20,7 +20,7 @@ from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.files import private_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.options import parse
-from ezpz.launch.planning import PlanBuilder, Survey, survey, untold_job
+from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -111,7 +111,7 @@ def _taken(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     here = detect(environ)
     if here.job_id:
-        return {**read(state_file(environ, here.scheduler, here.job_id)), **untold_job(here)}
+        return {**read(state_file(environ, here.scheduler, here.job_id)), **missing_job_variable(here)}
     answering = [one.name for one in schedulers() if one.listing and probe.run(list(one.listing)) is not None]
     variables, path = load(environ, probe.host_name(probe.read), answering)
     if path:

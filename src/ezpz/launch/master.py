@@ -92,7 +92,8 @@ def choose_address(
         if _is_loopback(requested):
             raise UsageError(
                 f"unusable address {requested!r} (from MASTER_ADDR): ranks run on {len(placement.hosts)} hosts "
-                f"from {first} on, and it means each host itself; expected an address of the first host. Run `unset MASTER_ADDR`."
+                f"from {first} on, and it means each host itself; expected an address of the first host. "
+                "Run `unset MASTER_ADDR`."
             )
         return Master(requested, "MASTER_ADDR")
     advised = _by_site(first, site) if site else first

@@ -303,7 +303,7 @@ class LaunchPlan:
         return [sys.executable, "-I", "-S", SHIM, *command]
 
     def agent_line(self) -> Callable[..., list[str]]:
-        """Return a function of a host's index and of a log file: the line by which the launcher starts the agent there."""
+        """Return a function of a host's index and a log file, which returns the line that starts the agent there."""
         if self.flavour is None:
             raise ValueError("the local flavour starts no agents on other hosts")
         return partial(self.flavour.agent_line, self.order())
@@ -359,7 +359,7 @@ class LaunchPlan:
         return [*lines, "wait"]
 
     def _lines_by_host(self) -> list[str]:
-        """Return a line per host; its payload reads the environment of the shell where it is pasted: no secret is shown."""
+        """Return a line per host; its payload is the environment of the shell where it is pasted: no secret is shown."""
         environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
         gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
         payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
-__all__ = ["PlanBuilder", "Survey", "select", "survey", "untold_job", "wanted_devices"]
+__all__ = ["PlanBuilder", "Survey", "missing_job_variable", "select", "survey", "wanted_devices"]
 
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
@@ -187,7 +187,7 @@ class PlanBuilder:
                 MappingProxyType(self.agent_settings),
                 self.keeps_terminal,
             ),
-            job=untold_job(survey.allocation),
+            job=missing_job_variable(survey.allocation),
             environ=self.environ,
             context=Context(survey.devices, survey.allocation.origin.get("hosts", ""), self.notes),
         )
@@ -235,7 +235,7 @@ def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -
     return tuple(against)
 
 
-def untold_job(allocation: Allocation) -> dict[str, str]:
+def missing_job_variable(allocation: Allocation) -> dict[str, str]:
     """Return the variable of a job that this host's name led to: the launcher needs it, and this shell lacks it."""
     if not allocation.job_id:
         return {}

@@ -102,7 +102,7 @@ class _Run(Supervisor):
         return outcome.code
 
     def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
-        """Write run.json, now that the ranks take their time to start; `ezpz kill` and `ezpz stacks` find the launch."""
+        """Write run.json while the ranks start, and let `ezpz kill` and `ezpz stacks` find the launch."""
         fields = record.started(self.plan, self.began)
         placed = fields["plan"]
         entry = {
@@ -187,7 +187,7 @@ class _LauncherRun(_Run):
 
 
 class _SshRun(_Run):
-    """Ranks whose agents are started with ssh, one per host: what ssh printed is part of the cause when a host fails."""
+    """Ranks whose agents are started with ssh, one per host; what ssh printed is part of the cause of a failure."""
 
     _logs = ""
 
