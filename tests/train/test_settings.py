@@ -332,7 +332,7 @@ def test_the_help_tells_sections_keys_defaults_and_what_is_not_supported(capsys)
         parse(make(fallback="debug"), ["--help"])
     text = capsys.readouterr().out
     told = " ".join(text.split())
-    assert "--job.config_file or --config FILE; what is typed stands above it" in text
+    assert "--job.config_file or --config FILE; what is typed overrides it" in text
     assert "(without a file or --preset: --preset debug)" in text
     for section in ("[job]", "[training]", "[data]"):
         assert f"\n{section}\n" in text

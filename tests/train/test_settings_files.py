@@ -109,13 +109,13 @@ def test_dotted_keys_and_inline_tables_have_lines_too(load):
         (b"[model]\nname = '\xff'\n", "invalid start byte at byte 16 (from --config); expected TOML in UTF-8."),
         (
             "size = 3\n",
-            "size stands in no section (from a.toml, line 1); expected a [section] above it. Did you mean model.size?",
+            "size is in no section (from a.toml, line 1); expected a [section] above it. Did you mean model.size?",
         ),
         (
             "[modell]\nsize = 3\n",
             "unknown section 'modell' of modell.size (from a.toml, line 1); expected one of model, data. Did you mean model.size?",
         ),
-        ("[[model]]\nsize = 3\n", "model stands in no section (from a.toml, line 1)"),
+        ("[[model]]\nsize = 3\n", "model is in no section (from a.toml, line 1)"),
         (
             "\n[wholly.other]\nx = 3\n",
             "unknown section 'wholly' of wholly.other (from a.toml, line 2); expected one of model, data.",
@@ -142,7 +142,7 @@ def test_dotted_keys_and_inline_tables_have_lines_too(load):
         ("[model]\nsize = 1\nwidth = 2\n", "model.width is model.size once more (from a.toml, line 3)"),
         (
             "[model]\nfile = 'x'\n",
-            "model.file cannot stand in a file (from a.toml, line 2); expected it on the command line.",
+            "model.file cannot be in a file (from a.toml, line 2); expected it on the command line.",
         ),
     ],
 )

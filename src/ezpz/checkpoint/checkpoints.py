@@ -118,8 +118,8 @@ def _tell(path: Path, manifest: Manifest, layout: Layout) -> None:
         )
     )
     logger.info(
-        f"saved by {before}, loaded by {now}: each rank goes on with the random numbers of the first rank that had its "
-        "data-parallel place; places that there were not draw new ones, derived from rank 0's"
+        f"saved by {before}, loaded by {now}: each rank continues with the random numbers of the first rank that had "
+        "its data-parallel place; places that there were not draw new ones, derived from rank 0's"
     )
 
 
@@ -141,7 +141,7 @@ class Saving(NamedTuple):
     manifest: Manifest
 
 
-class _Said(NamedTuple):
+class _Report(NamedTuple):
     """What every rank tells the others first."""
 
     error: EzpzError | None
@@ -157,28 +157,28 @@ def prepare_save(contents: Contents, together: Together, base: Path, step: int) 
         UsageError: An object's state cannot be saved; on all ranks.
         EzpzError: The folder cannot be made; on all ranks.
     """
-    error, draft, found = None, None, None
+    error, draft, collected = None, None, None
     try:
-        found = _collect(contents)
+        collected = _collect(contents)
         draft = _begin(base, step) if together.rank == 0 else None
     except EzpzError as problem:
         error = problem
     has_state = contents.optimizer is not None and optimizers.has_state(contents.optimizer)
-    said = together.gather(_Said(error, draft, has_state, digest_of(found[2]) if found else ""))
-    if draft is not None and any(each.error for each in said):
+    reports = together.gather(_Report(error, draft, has_state, digest_of(collected[2]) if collected else ""))
+    if draft is not None and any(each.error for each in reports):
         discard(draft.folder)
-    raise_first(each.error for each in said)
-    agreed = said[0].draft
-    if agreed is None or found is None:
+    raise_first(each.error for each in reports)
+    agreed = reports[0].draft
+    if agreed is None or collected is None:
         raise AssertionError  # an error was raised in either case
-    tensors, fingerprint, objects, random = found
-    own_objects = len({each.objects for each in said}) > 1
+    tensors, fingerprint, objects, random = collected
+    own_objects = len({each.objects for each in reports}) > 1
     rank = f"rank-{together.rank}"
     tensors["random"] = {rank: random}
     if own_objects or together.rank == 0:
         tensors["objects"] = {rank: objects}
     manifest = _describe(contents, over_ranks(fingerprint, together), together)
-    optimizer = manifest.optimizer and {**manifest.optimizer, "fresh": not any(each.has_state for each in said)}
+    optimizer = manifest.optimizer and {**manifest.optimizer, "fresh": not any(each.has_state for each in reports)}
     manifest = replace(manifest, step=step, number=agreed.number, own_objects=own_objects, optimizer=optimizer)
     return Saving(agreed, tensors, manifest)
 
@@ -231,7 +231,7 @@ def write_save(saving: Saving, together: Together, keep: int, *, ahead: bool) ->
     try:
         storage.write(saving.tensors, draft.folder, together, ahead=ahead)
         error = together.broadcast(_seal(saving) if together.rank == 0 else None)
-    except storage.StorageError as problem:  # told to all ranks by torch
+    except storage.StorageError as problem:  # torch gives it to all ranks
         error = _failed(draft.final, str(problem))
     if together.rank == 0:
         if error is None:
@@ -291,7 +291,7 @@ class Checkpoints:
             schedule: Of the learning rate.
             state: Further objects with ``state_dict`` and ``load_state_dict``, by name.
             keep: How many checkpoints to keep; 0 keeps all.
-            asynchronous: Copy to the CPU's memory, and write while the training goes on.
+            asynchronous: Copy to the CPU's memory, and write while the training continues.
 
         Raises:
             UsageError: ``keep`` is negative, or rank 0 gave no folder, or one that cannot be written; on all ranks.
@@ -301,12 +301,12 @@ class Checkpoints:
         self._keep, self._asynchronous = keep, asynchronous
         self._pending: tuple[Future[EzpzError | None], Path] | None = None
         self._error: EzpzError | None = None  # of the last save
-        told: tuple[Path | None, Path | None, str] = (None, None, "")
+        start: tuple[Path | None, Path | None, str] = (None, None, "")
         if self._together.is_simulated:
-            told = folder_of(folder or "."), None, ""
+            start = folder_of(folder or "."), None, ""
         elif self._together.rank == 0:
-            told = _look_around(folder, keep)
-        base, self._latest, problem = self._together.broadcast(told)
+            start = _look_around(folder, keep)
+        base, self._latest, problem = self._together.broadcast(start)
         if base is None:
             raise UsageError(problem)
         self.folder = base
@@ -329,7 +329,7 @@ class Checkpoints:
 
     @property
     def latest(self) -> Path | None:
-        """The newest complete checkpoint in the folder, as far as this object knows; looks at no disk and waits for nothing."""
+        """The newest complete checkpoint in the folder that this object knows; reads no disk, waits for nothing."""
         if self._pending is not None and self._pending[0].done():
             future, path = self._pending
             if future.exception() is None and future.result() is None:
@@ -427,7 +427,7 @@ class Checkpoints:
         """Say in one line that an asynchronous save has failed."""
         error, self._error = self._error, None
         if error is not None and self._together.rank == 0:
-            logger.error(f"an asynchronous save has failed, and the training goes on: {error}")
+            logger.error(f"an asynchronous save has failed, and the training continues: {error}")
 
     def _raise(self) -> None:
         error, self._error = self._error, None

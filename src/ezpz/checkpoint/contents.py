@@ -1,5 +1,5 @@
-"""What a checkpoint holds of a run: model, optimizer, schedule, further objects and random numbers, on the way out and
-back.
+"""Collect and restore what a checkpoint holds: model, optimizer, schedule, further objects and random numbers, on the
+way out and back.
 
 model/<name>                             as the plain model calls it, whatever wraps it
 optimizer/{state,packed}/<name>/<key>    `ezpz.checkpoint.optimizers`
@@ -131,15 +131,15 @@ class Contents(NamedTuple):
     device_type: str
 
     def collect(self) -> tuple[dict[str, Any], Fingerprint]:
-        """Return this rank's model and optimizer as nested dictionaries of tensors, which are the live ones, and the fingerprint."""
+        """Return this rank's model and optimizer as nested dictionaries of the live tensors, and the fingerprint."""
         model = get_model_state_dict(self.model)
-        found: dict[str, Any] = {"model": {name: value for name, value in model.items() if _is_tensor(value)}}
+        tensors: dict[str, Any] = {"model": {name: value for name, value in model.items() if _is_tensor(value)}}
         extra = {name: pack(value, f"the state of {name}") for name, value in model.items() if not _is_tensor(value)}
         if extra:
-            found["extra"] = extra
+            tensors["extra"] = extra
         if self.optimizer is not None:
-            found["optimizer"] = optimizers.collect(self.model, self.optimizer)
-        return found, {name: _described(value) for name, value in model.items()}
+            tensors["optimizer"] = optimizers.collect(self.model, self.optimizer)
+        return tensors, {name: _described(value) for name, value in model.items()}
 
     def fingerprint(self) -> Fingerprint:
         """Return name, format and whole shape of every entry of the model's state on this rank."""
@@ -147,14 +147,14 @@ class Contents(NamedTuple):
 
     def objects(self) -> torch.Tensor:
         """Return schedule, further objects and options of the optimizer as a tensor of bytes."""
-        found: dict[str, Any] = {"state": {name: each.state_dict() for name, each in self.state.items()}}
-        for name, state in found["state"].items():
+        objects: dict[str, Any] = {"state": {name: each.state_dict() for name, each in self.state.items()}}
+        for name, state in objects["state"].items():
             pack(state, f"state {name!r}")  # an error shall name the object
         if self.schedule is not None:
-            found["schedule"] = self.schedule.state_dict()
+            objects["schedule"] = self.schedule.state_dict()
         if self.optimizer is not None:
-            found["groups"] = optimizers.group_options(self.optimizer)
-        return pack(found, "the schedule or the options of the optimizer")
+            objects["groups"] = optimizers.group_options(self.optimizer)
+        return pack(objects, "the schedule or the options of the optimizer")
 
     def random(self) -> torch.Tensor:
         """Return the state of this rank's random numbers as a tensor of bytes."""
@@ -239,10 +239,10 @@ def _described(value: Any) -> list[Any]:
 
 
 def _differences(saved: Fingerprint, own: Fingerprint) -> list[str]:
-    found = [f"it lacks {name}" for name in own if name not in saved]
-    found += [f"this model has no {name}" for name in saved if name not in own]
+    differences = [f"it lacks {name}" for name in own if name not in saved]
+    differences += [f"this model has no {name}" for name in saved if name not in own]
     both = [(name, saved[name], own[name]) for name in own if name in saved and saved[name] != own[name]]
-    return [f"{name} is {_shown(one)} in it and {_shown(other)} here" for name, one, other in both] + found
+    return [f"{name} is {_shown(one)} in it and {_shown(other)} here" for name, one, other in both] + differences
 
 
 def _shown(entry: list[Any]) -> str:

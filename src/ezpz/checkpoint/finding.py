@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder count: the complete ones, in the order in which they were saved.
+"""Find the complete checkpoints of a folder, in the order in which they were saved.
 
 Standard library only, so that a command line can ask without loading torch.
 """
@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 
 
 class Found(NamedTuple):
-    """A complete checkpoint: its folder, steps done, time of saving (ISO 8601), bytes, and number of ranks that saved."""
+    """A complete checkpoint: folder, steps done, time of saving (ISO 8601), bytes, and number of ranks that saved."""
 
     path: Path
     step: int
@@ -91,15 +91,15 @@ def _candidates(folder: Path | str, *, aloud: bool = True) -> list[tuple[Path, M
         names = [entry.name for entry in os.scandir(base) if entry.is_dir()]
     except OSError:
         return []
-    found = []
+    candidates = []
     for name in sorted(names):
         try:
-            found.append((base / name, _read(base / name)))
+            candidates.append((base / name, _read(base / name)))
         except Unusable as reason:
-            # In a run folder itself there are folders of other things, which nobody takes for checkpoints.
+            # In a run folder itself there are folders of other things, which are no checkpoints.
             if aloud and (base.name == FOLDER or name.lstrip(".").startswith("step-")):
                 _pass_over(base / name, reason)
-    return sorted(found, key=lambda each: (each[1].number, each[1].step))
+    return sorted(candidates, key=lambda each: (each[1].number, each[1].step))
 
 
 def _read(path: Path) -> Manifest:

@@ -82,7 +82,7 @@ def _sync(folder: Path) -> None:
 
 
 def prune(base: Path, keep: int) -> None:
-    """Remove the oldest complete checkpoints beyond the newest ``keep``; 0 keeps all. Trouble costs a line in the log."""
+    """Remove the oldest complete checkpoints beyond the newest ``keep``; 0 keeps all. Trouble is logged."""
     for path, _ in complete_in(base)[:-keep] if keep else []:
         hidden = path.with_name(
             f".{path.name}.{token_hex(4)}{_SUFFIX}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# Whether a model here and weights of Hugging Face fit together, found out before anything is written or changed.
+# Compare a model here with weights of Hugging Face, before anything is written or changed.
 
 _FORGOTTEN = ".rotary_emb.inv_freq"  # older versions saved this table, which follows from the sizes
 
@@ -96,11 +96,13 @@ def plan_import(folder: Path, shapes: Mapping[str, tuple[int, ...]], layout: Lay
     """
     problem, remark, wanted = "", "", {}
     try:
-        found = files.find_entries(folder)
+        entries = files.find_entries(folder)
         config = _config(folder)
         remark = layout.remark(config) if config else ""
-        wanted = {name: found[_place(name, found, layout)] for name in shapes if _place(name, found, layout) in found}
-        problem = _difference(found, wanted, shapes, layout) or (layout.objection(config) if config else "")
+        wanted = {
+            name: entries[_place(name, entries, layout)] for name in shapes if _place(name, entries, layout) in entries
+        }
+        problem = _difference(entries, wanted, shapes, layout) or (layout.objection(config) if config else "")
     except OSError as error:
         problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except files.UnreadableError as error:
@@ -120,20 +122,20 @@ def _config(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        told = json.loads(path.read_bytes())
+        config = json.loads(path.read_bytes())
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        config = None
+    if not isinstance(config, dict):
         raise files.UnreadableError("config.json is damaged: no table where it must be")
-    return told
+    return config
 
 
-def _place(name: str, found: Mapping[str, files.Entry], layout: Layout) -> str:
-    return name if name in found else layout.tied.get(name, name)
+def _place(name: str, entries: Mapping[str, files.Entry], layout: Layout) -> str:
+    return name if name in entries else layout.tied.get(name, name)
 
 
 def _difference(
-    found: Mapping[str, files.Entry],
+    entries: Mapping[str, files.Entry],
     wanted: Mapping[str, files.Entry],
     shapes: Mapping[str, tuple[int, ...]],
     layout: Layout,
@@ -143,17 +145,19 @@ def _difference(
         if name in layout.tied.values() and entry.shape[1:] == shapes[name][1:] and entry.shape != shapes[name]:
             theirs, ours = entry.shape[0], shapes[name][0]
             return f"its vocabulary of {theirs:,} is {'larger' if theirs > ours else 'smaller'} than the model's of {ours:,}"
-    odd = [f"{name} is in {entry.dtype}" for name, entry in found.items() if entry.dtype not in files.FORMATS.values()]
+    odd = [
+        f"{name} is in {entry.dtype}" for name, entry in entries.items() if entry.dtype not in files.FORMATS.values()
+    ]
     if odd:
         return f"{odd[0]}, which is not read here"
-    more = [name for name in found if name not in shapes and not name.endswith(_FORGOTTEN)]
+    more = [name for name in entries if name not in shapes and not name.endswith(_FORGOTTEN)]
     lost = [
         *(f"it has no {name}" for name in shapes if name not in wanted),
         *(f"this model has no {name}" for name in more if name not in layout.tied),
         *(
             f"its {name} is no copy of {layout.tied[name]}, as in this model"
             for name in more
-            if _differs(name, found, layout)
+            if _differs(name, entries, layout)
         ),
         *(
             f"{name} is {list(entry.shape)} in it and {list(shapes[name])} here"
@@ -164,13 +168,13 @@ def _difference(
     return "; ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
 
 
-def _differs(name: str, found: Mapping[str, files.Entry], layout: Layout) -> bool:
+def _differs(name: str, entries: Mapping[str, files.Entry], layout: Layout) -> bool:
     """Tell whether a weight that should be another one's copy is none."""
     import torch
 
     if name not in layout.tied:
         return False
-    own, other = found[name], found.get(layout.tied[name])
+    own, other = entries[name], entries.get(layout.tied[name])
     if other is None or (own.shape, own.dtype) != (other.shape, other.dtype):
         return True
     return not torch.equal(files.read_tensor(own), files.read_tensor(other))

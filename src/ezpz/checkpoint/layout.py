@@ -1,4 +1,4 @@
-"""Who takes up whose random numbers: ranks that train on the same part of the batches.
+"""Match ranks of a save with ranks of a load: those that train on the same part of the batches share random numbers.
 
 Ranks of one data-parallel place (those of one tensor-parallel replica) must draw alike; see `ezpz.dist.seeds`.
 """
@@ -41,7 +41,7 @@ def current_layout(rank: int, world_size: int) -> Layout:
 
 
 def place_of(rank: int, mesh: Mapping[str, int]) -> int:
-    """Return a rank's place along data parallel, copies and shards as one; the last dimension of a mesh changes fastest."""
+    """Return a rank's place along data parallel (copies and shards as one); a mesh's last dimension changes fastest."""
     place, stride = 0, 1
     for name, size in reversed(list(mesh.items())):
         rank, coordinate = divmod(rank, size)
@@ -52,7 +52,7 @@ def place_of(rank: int, mesh: Mapping[str, int]) -> int:
 
 
 def source_of(layout: Layout, manifest: Manifest) -> int | None:
-    """Return the rank whose random numbers this rank goes on with: its own, else the first one of the same data-parallel place."""
+    """Return the rank whose random numbers this rank takes: its own, else the first of the same data-parallel place."""
     if layout.is_that_of(manifest):
         return layout.rank
     ranks = (rank for rank in range(manifest.world_size) if place_of(rank, manifest.mesh) == layout.place)

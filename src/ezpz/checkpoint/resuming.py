@@ -1,4 +1,4 @@
-"""Where a run begins: fresh, at its newest checkpoint, or at the one that was named."""
+"""Choose where a run begins: fresh, at its newest checkpoint, or at the one that was named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 
 
 class Choice(NamedTuple):
-    """The folder of the run, for ``History(outdir=…)``, and the checkpoint to load; None for a new folder and a fresh run."""
+    """The run's folder, for ``History(outdir=…)``, and the checkpoint to load; None for a new one, and a fresh run."""
 
     outdir: Path | None
     checkpoint: Path | None
@@ -35,7 +35,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -
         root: Folder of all runs.
 
     Returns:
-        The run goes on in the folder of its checkpoint, unless ``outdir`` says otherwise.
+        The run continues in the folder of its checkpoint, unless ``outdir`` names another.
 
     Raises:
         UsageError: The path that ``wish`` names is not there or holds no complete checkpoint; on all ranks.
@@ -57,17 +57,17 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -
     return choice
 
 
-def _look(wish: str, runs: Path, outdir: Path | None) -> Choice:
-    if wish == "none":
+def _look(request: str, runs: Path, outdir: Path | None) -> Choice:
+    if request == "none":
         return Choice(outdir, None)
-    if wish == "auto":
-        found = find_latest(outdir) if outdir else _newest_of(runs.absolute())
-        if found is None:
+    if request == "auto":
+        checkpoint = find_latest(outdir) if outdir else _newest_of(runs.absolute())
+        if checkpoint is None:
             logger.info(f"no complete checkpoint in {outdir or runs / '*'}: a fresh run")
             return Choice(outdir, None)
     else:
-        found = _named(Path(wish).expanduser().absolute(), wish)
-    return Choice(outdir or _run_of(found), found)
+        checkpoint = _named(Path(request).expanduser().absolute(), request)
+    return Choice(outdir or _run_of(checkpoint), checkpoint)
 
 
 def _run_of(checkpoint: Path) -> Path:
@@ -75,8 +75,8 @@ def _run_of(checkpoint: Path) -> Path:
 
 
 def _newest_of(runs: Path) -> Path | None:
-    found = [path for run in sorted(runs.glob("*/")) if (path := find_latest(run)) is not None]
-    return max(found, key=_when, default=None)
+    newest = [path for run in sorted(runs.glob("*/")) if (path := find_latest(run)) is not None]
+    return max(newest, key=_when, default=None)
 
 
 def _when(path: Path) -> float:
@@ -86,25 +86,27 @@ def _when(path: Path) -> float:
         return 0.0
 
 
-def _named(path: Path, wish: str) -> Path:
+def _named(path: Path, request: str) -> Path:
     """Return the checkpoint that a path means."""
     if not path.is_dir():
         what = "it is a file" if path.exists() else "there is nothing"
-        raise UsageError(f"cannot resume from {wish!r}: {what}; expected a run folder or a checkpoint. {_near(path)}")
+        raise UsageError(
+            f"cannot resume from {request!r}: {what}; expected a run folder or a checkpoint. {_near(path)}"
+        )
     is_checkpoint = (path / NAME).exists() or path.name.startswith("step-")
     if not is_checkpoint:
-        found = find_latest(path)
-        if found is None:
+        newest = find_latest(path)
+        if newest is None:
             raise UsageError(
-                f"cannot resume from {wish!r}: it holds no complete checkpoint; expected a run folder with "
+                f"cannot resume from {request!r}: it holds no complete checkpoint; expected a run folder with "
                 f"{FOLDER}/step-*, or a checkpoint. {_near(path)}"
             )
-        return found
+        return newest
     try:
         look_at(path)
     except Unusable as reason:
         raise UsageError(
-            f"cannot resume from {wish!r}: {reason}; expected a complete checkpoint. {_near(path)}"
+            f"cannot resume from {request!r}: {reason}; expected a complete checkpoint. {_near(path)}"
         ) from None
     return path
 

@@ -87,13 +87,13 @@ def planned(shapes: Mapping[str, tuple[int, ...]], dtype: str, shard_bytes: int)
 def header_of(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> bytes:
     """Return the beginning of a file of these tensors, whose bytes follow it in this order."""
     word = next(word for word, name in FORMATS.items() if name == dtype)
-    told: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, shape in shapes.items():
         end = begin + prod(shape) * _BYTES[dtype]
-        told[name] = {"dtype": word, "shape": list(shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": word, "shape": list(shape), "data_offsets": [begin, end]}
         begin = end
-    text = json.dumps(told, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -113,24 +113,24 @@ def find_entries(folder: Path) -> dict[str, Entry]:
         OSError: One cannot be read.
     """
     if (folder / INDEX).is_file():
-        told = _json(INDEX, (folder / INDEX).read_bytes()).get("weight_map")
-        if not isinstance(told, dict) or not all(isinstance(name, str) for name in told.values()):
+        weight_map = _json(INDEX, (folder / INDEX).read_bytes()).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
             raise UnreadableError(f"{INDEX} has no weight_map")
-        names = sorted(set(told.values()))
+        names = sorted(set(weight_map.values()))
         if any(Path(name).name != name for name in names):
             raise UnreadableError(f"{INDEX} names files outside of the folder")
     else:
-        told, names = None, [ALONE]
-    found: dict[str, Entry] = {}
+        weight_map, names = None, [ALONE]
+    entries: dict[str, Entry] = {}
     for name in names:
         if not (folder / name).is_file():
             others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
             raise UnreadableError(f"it has no {name}" + (f", but {', '.join(others[:4])}" if others else ""))
-        found.update(_entries(folder / name))
-    lost = sorted(set(told or ()) - found.keys())
+        entries.update(_entries(folder / name))
+    lost = sorted(set(weight_map or ()) - entries.keys())
     if lost:
         raise UnreadableError(f"{lost[0]} is in {INDEX} and in no file")
-    return found
+    return entries
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
@@ -141,9 +141,9 @@ def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
             raise UnreadableError(
                 f"{path.name} is cut, or no safetensors: its header would have {length} of {size} bytes"
             )
-        told = _json(path.name, file.read(length))
+        header = _json(path.name, file.read(length))
     ends = 0
-    for name, entry in told.items():
+    for name, entry in header.items():
         if name == "__metadata__":
             continue
         try:
@@ -165,12 +165,12 @@ def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
 
 def _json(name: str, data: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(data)
+        content = json.loads(data)
     except ValueError:
         raise UnreadableError(f"{name} is damaged: no JSON where it must be") from None
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         raise UnreadableError(f"{name} is damaged: no table where it must be")
-    return told
+    return content
 
 
 def read_tensor(entry: Entry) -> torch.Tensor:

@@ -34,7 +34,7 @@ class FolderWriter:
         self._guarded(self._begin)
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
-        """Write a tensor; after a failure nothing, because the other ranks go on until the end."""
+        """Write a tensor; after a failure nothing, because the other ranks continue until the end."""
         self._guarded(self._put, name, tensor)
 
     def finish(self, config: Mapping[str, Any]) -> EzpzError | None:

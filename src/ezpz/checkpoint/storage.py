@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["StorageError", "places_of", "read", "read_metadata", "write"]
 
 _METADATA = ".metadata"
-_ALONE = "torch.distributed is disabled, unavailable or uninitialized"  # said of every save of a single process
+_ALONE = (
+    "torch.distributed is disabled, unavailable or uninitialized"  # torch warns so at every save of a single process
+)
 
 
 class StorageError(EzpzError):
-    """Files cannot be written or read; the same on all ranks. The message names the first rank's problem, without a full stop."""
+    """Files cannot be written or read; the same on all ranks. The message names the first rank's problem."""
 
 
 def write(tensors: Mapping[str, Any], folder: Path, together: Together, *, ahead: bool) -> None:
@@ -94,8 +96,8 @@ def read_metadata(folder: Path) -> Any:
 
 def places_of(metadata: Any) -> dict[tuple[str, ...], Any]:
     """Return the path of every tensor in the nested dictionaries that were saved, with its size and format."""
-    found = metadata.state_dict_metadata
-    return {tuple(map(str, path)): found[key] for key, path in metadata.planner_data.items() if key in found}
+    tensors = metadata.state_dict_metadata
+    return {tuple(map(str, path)): tensors[key] for key, path in metadata.planner_data.items() if key in tensors}
 
 
 class _Unpickler(pickle.Unpickler):

@@ -70,8 +70,8 @@ def run(args: Namespace) -> None:
     config, how = args.config, args.config.train
     sizes = configure(args)
     ezpz.setup_torch(seed=how.seed)
-    wish = "auto" if how.init_from == "resume" and args.resume == "none" else args.resume
-    choice = checkpoint.choose(wish, name=args.name, outdir=args.outdir or config.data.out_dir)
+    resume = "auto" if how.init_from == "resume" and args.resume == "none" else args.resume
+    choice = checkpoint.choose(resume, name=args.name, outdir=args.outdir or config.data.out_dir)
     train.log_setup(args)
 
     tokens = load(args)
@@ -79,7 +79,7 @@ def run(args: Namespace) -> None:
     logger.info(
         f"data={tokens.name}: {tokens.origin}; {len(tokens.train):,} tokens to train, {len(tokens.test):,} to test"
     )
-    evaluation.tell_baselines()
+    evaluation.log_baselines()
     model, optimizer, cost = build(config, replace(sizes, vocab_size=tokens.vocabulary))
     if how.eval_only:
         evaluate_only(model, evaluation, choice)

@@ -1,7 +1,7 @@
 r"""The text that the character GPT learns: shipped, a file, or prepared as the files that wordplay and nanoGPT read.
 
     ROOT/shakespeare_char/train.bin, val.bin    unsigned 16-bit numbers, little-endian, one per character
-    ROOT/shakespeare_char/meta.json             {"vocab_size": 65, "characters": "\n !$&',-.3:;?ABC…"}; number i is character i
+    ROOT/shakespeare_char/meta.json             {"vocab_size": 65, "characters": "\n !$&',-.3:;?ABC…"}  by number
 
 Their ``meta.pkl`` is not read: unpickling a file can run any code that is in it.
 """
@@ -67,9 +67,9 @@ def prepare(args: Namespace) -> None:
     tokens = train.load_tokens("shakespeare" if name in _SHIPPED else name, folder=_folder(args).parent)
     characters = tokens.symbols
     if characters is None or len(characters) > 1 << 16:
-        found = "no characters" if characters is None else f"{len(characters):,} different characters"
+        size = "no characters" if characters is None else f"{len(characters):,} different characters"
         raise UsageError(
-            f"cannot prepare {name}: it has {found} (from data.dataset); expected a text with at most 65,536 of them. "
+            f"cannot prepare {name}: it has {size} (from data.dataset); expected a text with at most 65,536 of them. "
             "Type data=shakespeare, or the name of a text file."
         )
     print(f"length of dataset in characters: {len(tokens.train) + len(tokens.test):,}")
@@ -126,13 +126,13 @@ def encode(text: str, tokens: train.Tokens, *, origin: str) -> list[int]:
 
 
 def decode(ids: list[int], tokens: train.Tokens) -> str:
-    """Return tokens as text; those that stand for no character, of a vocabulary with room, as the replacement character."""
+    """Return tokens as text; those without a character, of a vocabulary with room, as the replacement character."""
     characters = tokens.symbols or ""
     return "".join(characters[each] if each < len(characters) else "\ufffd" for each in ids)
 
 
 def _folder(args: Namespace, made_from: str = "") -> Path:
-    """Return where the prepared files of this data are; what is made from a text file has its name without the ending."""
+    """Return the folder of this data's prepared files; of a text file its name without the ending."""
     data = args.config.data
     root = Path(data.root_path).expanduser() if data.root_path else train.data_folder(args.data_dir)
     name = "shakespeare_char" if data.dataset in _SHIPPED else data.dataset
@@ -149,16 +149,16 @@ def _look(folder: Path) -> tuple[bool, str | None, str]:
     try:
         characters = json.loads(file.read_text(encoding="utf-8"))["characters"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        told: Any = f"{type(error).__name__}: {error}"
+        problem: Any = f"{type(error).__name__}: {error}"
     else:
         if isinstance(characters, str) and characters:
             return True, characters, ""
-        told = f"characters are {characters!r}"
+        problem = f"characters are {characters!r}"
     return (
         *(False, None),
         (
-            f"cannot use {file}: {told} (from the file); expected what `prepare` writes. Delete {folder}, or prepare it "
-            "again."
+            f"cannot use {file}: {problem} (from the file); expected what `prepare` writes. Delete {folder}, or "
+            "prepare it again."
         ),
     )
 

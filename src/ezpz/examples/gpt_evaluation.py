@@ -1,4 +1,4 @@
-"""What the character GPT is looked at by: losses on both parts of the text beside what counting would reach, and a sample."""
+"""Evaluate the character GPT: losses on both parts of the text beside what counting would reach, and a sample."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class Evaluation:
         self._prompt = encode(how.prompt, tokens, origin=origin) if how.sample_tokens and how.prompt else []
         self._levels: dict[str, float] = {}
 
-    def tell_baselines(self) -> None:
+    def log_baselines(self) -> None:
         """Log what counting reaches on this data; rank 0 counts."""
         if ezpz.get_rank() != 0:
             return
-        found = train.text_baselines(self._tokens)
-        self._levels = {name: val for name, (_, val) in found.items()}
-        told = ", ".join(f"{name} {seen:.3f}/{val:.3f}" for name, (seen, val) in found.items())
+        baselines = train.text_baselines(self._tokens)
+        self._levels = {name: val for name, (_, val) in baselines.items()}
+        text = ", ".join(f"{name} {seen:.3f}/{val:.3f}" for name, (seen, val) in baselines.items())
         least = "" if self._tokens.entropy is None else f", entropy {self._tokens.entropy:.3f}"
         logger.info(
             f"baselines of the data, nats per token of train/val: guessing {math.log(self._tokens.vocabulary):.3f}, "
-            f"{told}{least}"
+            f"{text}{least}"
         )
 
     def __call__(self, model: Any, done: int) -> dict[str, float]:
-        """Return ``train_loss`` and ``val_loss``, and log where that stands and what the model writes.
+        """Return ``train_loss`` and ``val_loss``, and log which baselines are beaten and what the model writes.
 
         Args:
             model: As `ezpz.wrap_model` returned it.
@@ -69,9 +69,9 @@ class Evaluation:
         passed = [name for name, level in self._levels.items() if losses["val_loss"] < level]
         best = min(passed, key=self._levels.__getitem__, default="")
         levels = ", ".join(f"{name} {level:.3f}" for name, level in self._levels.items())
-        stands = f"below the {best}s" if best else "above them all"
-        told = " ".join(f"{name}={loss:.6f}" for name, loss in losses.items())
-        logger.info(f"after {done} steps: {told}, {stands} ({levels})")
+        rank = f"below the {best}s" if best else "above them all"
+        text = " ".join(f"{name}={loss:.6f}" for name, loss in losses.items())
+        logger.info(f"after {done} steps: {text}, {rank} ({levels})")
         self._sample(model, done)
         return losses
 
@@ -101,7 +101,7 @@ class Evaluation:
 
 
 def _spread(part: torch.Tensor, length: int, batch_size: int, batches: int) -> tuple[Any, Any]:
-    """Return the sequences of a part, and which of them this rank evaluates, batch by batch: evenly spread over the part."""
+    """Return the sequences of a part, and which of them this rank evaluates by batches: evenly spread over the part."""
     sequences = train.TokenBatches(part, length, batch_size)
     count = min(len(sequences), batches * batch_size * ezpz.get_world_size())
     chosen = torch.arange(count) * len(sequences) // count

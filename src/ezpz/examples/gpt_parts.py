@@ -1,4 +1,4 @@
-"""What the character GPT is trained with: the model on all ranks, its optimizer and its learning rate."""
+"""The model of the character GPT on all ranks, its optimizer and its learning rate."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def make_optimizer(model: Any, config: Any) -> Any:
     parameters = list(model.parameters())
     decayed = [each for each in parameters if each.dim() >= 2]
     others = [each for each in parameters if each.dim() < 2]
-    for told, group in (("decayed", decayed), ("non-decayed", others)):
+    for kind, group in (("decayed", decayed), ("non-decayed", others)):
         logger.info(
-            f"num {told} parameter tensors: {len(group)}, with {sum(each.numel() for each in group):,} parameters"
+            f"num {kind} parameter tensors: {len(group)}, with {sum(each.numel() for each in group):,} parameters"
         )
     return ezpz.make_optimizer(
         model,

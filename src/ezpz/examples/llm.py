@@ -4,7 +4,7 @@
     launch python3 -m ezpz.examples.llm --job.config_file llama3_8b.toml --training.seq_len=2048 --outdir runs/8b
     ezpz simulate -n 8 --memory 40GB --no-data python3 -m ezpz.examples.llm --config llama3_8b.toml    # does it fit?
 
-Sections and keys are those of torchtitan's files (`ezpz.examples.llm_config`); anything in them can be said on the
+Sections and keys are those of torchtitan's files (`ezpz.examples.llm_config`); anything in them can be given on the
 command line, which counts more than the file. docs/llm.md explains the lines that it prints.
 """
 
@@ -73,7 +73,7 @@ def build(config: LlmConfig, model: LlamaConfig, mesh: Any) -> tuple[Any, train.
 
 
 def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
-    """Become a rank; return the mesh, the run's folder if it is known already, and the checkpoint to go on from."""
+    """Become a rank; return the mesh, the run's folder if it is known already, and the checkpoint to continue from."""
     config = args.config
     if config.metrics.disable_color_printing:
         os.environ.pop("FORCE_COLOR", None)  # the log, the tables and the plots all go by these two

@@ -1,4 +1,4 @@
-"""The configuration of `ezpz.examples.llm`: its sections, other names of their keys, presets, and the parser of all that."""
+"""The configuration of `ezpz.examples.llm`: sections, other names of their keys, presets, and their parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ALIASES", "PRESETS", "LlmConfig", "options"]
 
 @dataclass(frozen=True)
 class LlmConfig:
-    """Everything that `ezpz.examples.llm` can be told, by the sections of its files."""
+    """All settings of `ezpz.examples.llm`, by the sections of its files."""
 
     job: sections.Job
     profiling: sections.Profiling

@@ -1,4 +1,4 @@
-"""The parts of `ezpz.examples.llm`: its data, its sizes, how ranks share the model, and what happens before and after the steps."""
+"""Parts of `ezpz.examples.llm`: data, sizes, how ranks share the model, and what happens before and after the steps."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def sizes(config: LlmConfig, tokens: train.Tokens) -> LlamaConfig:
     Raises:
         UsageError: The data has more different tokens than the model shall have, or sizes do not fit the mesh.
     """
-    wished, found = config.model.vocab_size, tokens.vocabulary
-    if wished and wished < found:
+    asked, different = config.model.vocab_size, tokens.vocabulary
+    if asked and asked < different:
         raise UsageError(
-            f"--model.vocab_size {wished} is too small: {tokens.name} has {found} different tokens (from its tokenizer "
-            f"or data); expected at least {found}. Leave it out."
+            f"--model.vocab_size {asked} is too small: {tokens.name} has {different} different tokens (from its "
+            f"tokenizer or data); expected at least {different}. Leave it out."
         )
     flavor = LLAMA_SIZES[config.model.flavor.lower()]
-    model = replace(flavor, vocab_size=wished or found, max_seq_len=config.training.seq_len)
+    model = replace(flavor, vocab_size=asked or different, max_seq_len=config.training.seq_len)
     cut = {name: getattr(model, name) for name in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
     ezpz.check_divisible(config.training.tensor_parallel_degree, **cut, seq_len=config.training.seq_len)
     return model
@@ -104,16 +104,16 @@ def warmup(args: Namespace) -> int:
     Raises:
         UsageError: The warm-up was typed, and is as long as the run.
     """
-    wished, steps = args.config.training.warmup_steps, args.config.training.steps
-    if wished < steps:
-        return int(wished)
+    asked, steps = args.config.training.warmup_steps, args.config.training.steps
+    if asked < steps:
+        return int(asked)
     if args.origins["training.warmup_steps"] == "the command line":
         raise UsageError(
-            f"--training.warmup_steps {wished} does not fit training.steps={steps} (from "
+            f"--training.warmup_steps {asked} does not fit training.steps={steps} (from "
             f"{args.origins['training.steps']}); expected 0 to {steps - 1}. Train longer, or warm up for less."
         )
     logger.info(
-        f"warmup_steps={steps // 10} instead of {wished} ({args.origins['training.warmup_steps']}): {steps} steps"
+        f"warmup_steps={steps // 10} instead of {asked} ({args.origins['training.warmup_steps']}): {steps} steps"
     )
     return int(steps // 10)
 
@@ -168,16 +168,16 @@ def profiles(args: Namespace, folder: Path | None) -> list[Any]:
         args: As parsed.
         folder: The run's folder; None on ranks that know of none, and write nothing.
     """
-    wishes, every = args.config.profiling, args.config.profiling.profile_freq
-    found = [ezpz.profile(args.profile)]
+    how, every = args.config.profiling, args.config.profiling.profile_freq
+    profilers = [ezpz.profile(args.profile)]
     for on, kind, name in (
-        (wishes.enable_profiling, "torch", wishes.save_traces_folder),
-        (wishes.enable_memory_snapshot, "mem", wishes.save_memory_snapshot_folder),
+        (how.enable_profiling, "torch", how.save_traces_folder),
+        (how.enable_memory_snapshot, "mem", how.save_memory_snapshot_folder),
     ):
         if on:
             spec = f"{kind}:steps={every - 1},every={every}"
-            found.append(ezpz.profile(spec, outdir=None if folder is None else folder / name))
-    return found
+            profilers.append(ezpz.profile(spec, outdir=None if folder is None else folder / name))
+    return profilers
 
 
 def after_first(act: Callable[[], object], profilers: Sequence[Any]) -> Callable[[], None]:

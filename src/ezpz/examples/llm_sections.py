@@ -59,7 +59,7 @@ class Job:
 
     config_file: str = setting("", "TOML file of settings", in_files=False)
     dump_folder: str = setting("outputs", "folder under which runs are written; --outdir is the run's own")
-    description: str = setting("default job", "what is logged first, and stands in run.json")
+    description: str = setting("default job", "what is logged first, and is in run.json")
     print_args: bool = setting(False, "print all settings and where each came from")
     use_for_integration_test: bool = setting(False, "ignored: it chooses files for the tests of another program")
 

@@ -1,4 +1,4 @@
-"""Which kernel computes attention, and whether this device has it.
+"""Choose the kernel that computes attention, among those that this device has.
 
     math         softmax(Q K^T / sqrt(d)) V, written out: runs everywhere, holds every score in memory
     sdpa         torch's scaled_dot_product_attention, which chooses a kernel itself
@@ -108,7 +108,7 @@ def _can(name: str, device: torch.device | str, dtype: torch.dtype, head_dim: in
 
 def _format_of(dtype: torch.dtype | str) -> torch.dtype:
     word = str(dtype).lower().removeprefix("torch.")
-    found = getattr(torch, _SHORT.get(word, word), None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    format_ = getattr(torch, _SHORT.get(word, word), None)
+    if not isinstance(format_, torch.dtype) or not format_.is_floating_point:
         raise UsageError(f"unknown number format {dtype!r}; expected {', '.join(_SHORT)} or a dtype of torch.")
-    return found
+    return format_

@@ -175,7 +175,7 @@ class GPT(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
 
     @property
     def counted(self) -> int:
-        """Number of parameters without the table of positions, as GPT-2's sizes are told; what is cut over ranks counts whole."""
+        """Number of parameters without the table of positions, as GPT-2's sizes count; shards count whole."""
         positions = self.transformer.wpe.weight
         return sum(parameter.numel() for parameter in self.parameters() if parameter is not positions)
 

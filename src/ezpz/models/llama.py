@@ -119,7 +119,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
             nn.init.normal_(self.output.weight, std=0.25 * self.config.dim**-0.5)
 
     def reset_buffers(self) -> None:
-        """Fill the table of rotary positions ``(2, max_seq_len, head_dim / 2)``: cosines and sines, from float32 angles."""
+        """Fill the table of rotary positions ``(2, max_seq_len, head_dim / 2)``: cosines and sines in float32."""
         pairs = torch.arange(0, self.config.head_dim, 2, dtype=torch.float32, device="cpu")
         turns = self.config.rope_theta ** (-pairs / self.config.head_dim)
         angles = torch.arange(self.config.max_seq_len, dtype=torch.float32, device="cpu")[:, None] * turns

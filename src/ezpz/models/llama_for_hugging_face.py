@@ -1,8 +1,8 @@
-"""How a `Llama` is written down as Hugging Face's ``LlamaForCausalLM``: names, order of rows, and ``config.json``.
+"""Translate a `Llama` to and from Hugging Face's ``LlamaForCausalLM``: names, order of rows, and ``config.json``.
 
     tok_embeddings.weight               model.embed_tokens.weight
-    layers.0.attention.wq.weight        model.layers.0.self_attn.q_proj.weight            rows in another order, wk alike
-    output.weight                       lm_head.weight                                    left out where it is the embedding
+    layers.0.attention.wq.weight        model.layers.0.self_attn.q_proj.weight            rows reordered, wk alike
+    output.weight                       lm_head.weight                                    none where it is the embedding
 
 Rotary positions turn pairs of features: neighbours here, as in Meta's weights; feature i and i + head_dim / 2 of a head
 there. So the rows of wq and wk that make a head's even features come first there, then those of the odd ones. Source:
@@ -102,22 +102,25 @@ class LlamaLayout:
         return tensor.unflatten(0, (-1, 2, self._head_dim // 2)).transpose(1, 2).flatten(0, 2)
 
     def objection(self, config: Mapping[str, Any]) -> str:
-        """Return how another ``config.json`` differs in what shapes do not show, as the end of a sentence; "" if it does not."""
-        told = {**_MEANT, **config}
-        told.setdefault("num_key_value_heads", told["num_attention_heads"])
-        told.update({key: value for key, value in _rotary(config).items() if key == "rope_theta"})
+        """Return how another ``config.json`` differs where shapes do not show it, as the end of a sentence, or ""."""
+        theirs = {**_MEANT, **config}
+        theirs.setdefault("num_key_value_heads", theirs["num_attention_heads"])
+        theirs.update({key: value for key, value in _rotary(config).items() if key == "rope_theta"})
         for key in (*_MEANT, "num_key_value_heads"):
-            if told[key] != self.config[key]:
-                return f"its {key} is {told[key]}, and that of this model {self.config[key]}"
+            if theirs[key] != self.config[key]:
+                return f"its {key} is {theirs[key]}, and that of this model {self.config[key]}"
         return ""
 
     def remark(self, config: Mapping[str, Any]) -> str:
-        """Return what another ``config.json`` asks for and this model does not do, in a sentence; "" if there is nothing."""
+        """Return what another ``config.json`` asks for and this model does not do, in a sentence, or ""."""
         rotary = _rotary(config)
         kind = rotary.get("rope_type", rotary.get("type", "default"))
         if kind == "default":
             return ""
-        return f"its rotary positions are stretched ({kind}), and those of this model are not: far positions mean something else"
+        return (
+            f"its rotary positions are stretched ({kind}), and those of this model are not: far positions mean "
+            "something else"
+        )
 
 
 def llama_layout(config: LlamaConfig, *, bos: int | None = None, eos: int | None = None) -> LlamaLayout:
@@ -132,6 +135,6 @@ def llama_layout(config: LlamaConfig, *, bos: int | None = None, eos: int | None
 
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is written about rotary positions beside the base: ``rope_scaling`` in version 4, ``rope_parameters`` in 5."""
-    told = config.get("rope_parameters") or config.get("rope_scaling")
-    return told if isinstance(told, dict) else {}
+    """Return the entry for rotary positions: ``rope_scaling`` in version 4, ``rope_parameters`` in 5."""
+    positions = config.get("rope_parameters") or config.get("rope_scaling")
+    return positions if isinstance(positions, dict) else {}

@@ -1,4 +1,4 @@
-"""How long each part of a step took, without waiting for the device in any step.
+"""Time the parts of a step, without waiting for the device in any step.
 
     dtd data    dtf forward    dtb backward    dto clipping and optimizer    dt the whole step: their sum
 

@@ -74,8 +74,8 @@ def _equal_turns(mine: list[Any]) -> tuple[int, Any]:
     return most, mine[-1] if mine else lent
 
 
-def _named(told: Any) -> dict[str, Any]:
-    loss, more = told if isinstance(told, tuple) else (told, {})
+def _named(computed: Any) -> dict[str, Any]:
+    loss, more = computed if isinstance(computed, tuple) else (computed, {})
     return {"loss": loss, **more}
 
 

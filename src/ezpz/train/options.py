@@ -191,7 +191,7 @@ def make_parser(
     """Return a parser with the options that all trainers share; a trainer adds its own to ``parser.group("model")``.
 
     Args:
-        prog: The module that is run, such as ``ezpz.examples.fsdp``; it stands in front of errors.
+        prog: The module that is run, such as ``ezpz.examples.fsdp``; errors begin with it.
         description: What the trainer shows.
         presets: Name of a preset to the values that it sets; ``--preset`` exists where there is one.
         **defaults: Values of shared options instead of those below. ``max_iters`` makes the option of that name,
@@ -256,7 +256,8 @@ def _add_training(parser: Parser, defaults: Mapping[str, object]) -> None:
         "--activation_checkpoint",
         type=_stride,
         metavar="HOW",
-        help="save memory by computing activations again: full, selective (every second block), op (all but costly operations), N (every N-th block)",
+        help="save memory by computing activations again: full, selective (every second block), op (all but costly "
+        "operations), N (every N-th block)",
     )
     add("--seed", type=non_negative_int, default=42, metavar="N", help="seed of weights, order of data, and dropout")
     if "max_iters" in defaults:
@@ -323,7 +324,7 @@ def _spelled(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
 
 
 def _fit_warmup(args: Namespace) -> None:
-    """Refuse a warm-up longer than the run; one that nobody typed gives way to a short run that somebody did."""
+    """Refuse a warm-up longer than the run; one that was not typed gives way to a short run that was."""
     steps = getattr(args, "max_iters", 0)
     if not steps or args.warmup_iters < steps:
         return

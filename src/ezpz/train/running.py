@@ -1,4 +1,4 @@
-"""From a command line to an exit code: what stands under the `main` of every trainer."""
+"""Run a trainer: from its command line to its exit code."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def log_setup(args: Namespace) -> None:
 
 
 def _settings(args: Namespace) -> dict[str, str]:
-    """Return settings with their origins: those that somebody gave, or all if ``job.print_args`` asks for them."""
+    """Return settings with their origins: those that were given, or all if ``job.print_args`` asks for them."""
     every = getattr(getattr(args.config, "job", None), "print_args", False)
-    found: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for key, origin in args.origins.items():
         section, _, name = key.partition(".")
         if every or origin != "default":
-            found[key] = f"{getattr(getattr(args.config, section), name)} ({origin})"
-    return found
+            shown[key] = f"{getattr(getattr(args.config, section), name)} ({origin})"
+    return shown
 
 
 def loop_options(args: Namespace) -> dict[str, Any]:

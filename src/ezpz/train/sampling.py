@@ -1,4 +1,4 @@
-"""Let a language model go on from a prompt: the same tokens for the same seed, on every rank."""
+"""Let a language model continue a prompt: the same tokens for the same seed, on every rank."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sample_tokens(
 
 
 def _last(logits: Any) -> torch.Tensor:
-    """Return the logits behind the last position, ``(vocabulary,)`` float32 on the CPU, also where ranks hold parts of them."""
+    """Return the logits behind the last position, ``(vocabulary,)`` float32 on the CPU, also where ranks share them."""
     whole = logits.full_tensor() if hasattr(logits, "full_tensor") else logits
     last: torch.Tensor = whole[0, -1].float().cpu()
     return last
@@ -83,7 +83,7 @@ def _draw(logits: torch.Tensor, temperature: float, top_k: int, generator: torch
 
 def _check(prompt: Sequence[int], count: int, context: int, temperature: float, top_k: int) -> None:
     if not prompt:
-        raise UsageError("an empty prompt (from sample_tokens); expected at least one token to go on from.")
+        raise UsageError("an empty prompt (from sample_tokens); expected at least one token to continue.")
     least = {"count": (count, 0), "context": (context, 1), "temperature": (temperature, 0), "top_k": (top_k, 0)}
     for name, (value, smallest) in least.items():
         if not value >= smallest:

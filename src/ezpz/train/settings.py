@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-# A TOML file of settings: every value with the line that it stands on.
+# A TOML file of settings: every value with its line.
 #
 # [training]
 # seq_len = 2048  # as in the configuration files of torchtitan (https://github.com/pytorch/torchtitan), up to v0.2.2
@@ -50,7 +50,7 @@ class SettingsFile:
     lines: dict[tuple[str, ...], int]
 
     def origin(self, *path: str) -> str:
-        """Return where a name stands: ``llama3_8b.toml, line 37``."""
+        """Return the place of a name: ``llama3_8b.toml, line 37``."""
         return f"{self.name}, line {self.lines.get(path, self.lines.get(path[:1], 1))}"
 
 
@@ -78,9 +78,9 @@ def read_settings_file(path: str, option: str) -> SettingsFile:
         tables = toml.loads(text)
     except toml.TOMLDecodeError as error:
         what = str(error)
-        found = _PLACE.search(what)
-        place = ", ".join(found.groups()) if found and found[1] else f"line {_unfinished(text, toml)}"
-        why = what[: found.start()] if found else what
+        place_match = _PLACE.search(what)
+        place = ", ".join(place_match.groups()) if place_match and place_match[1] else f"line {_unfinished(text, toml)}"
+        why = what[: place_match.start()] if place_match else what
         raise UsageError(
             f"cannot read {path}: {why} (from {file.name}, {place}); expected TOML. Correct that place."
         ) from None
@@ -144,18 +144,18 @@ def _paths(table: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
             yield from _paths(value, (*above, name))
 
 
-# The settings as `--help` tells them: sections, keys, defaults, and what is known but not supported.
+# The settings as `--help` shows them: sections, keys, defaults, and what is known but not supported.
 
 _WIDTH = 120
 _COLUMN = 34  # where texts begin, as those of the options do
 
 
-def tell_settings(plan: Plan) -> str:
+def describe_settings(plan: Plan) -> str:
     """Return all keys by section, each with its text, what it takes and its default."""
     first = next(iter(plan.keys))
     lines = [f"settings, typed as --{first} VALUE or {first}=VALUE; a boolean may stand alone:"]
     if plan.files:
-        lines.append(f"(also in a TOML file: {' or '.join(plan.files.values())} FILE; what is typed stands above it)")
+        lines.append(f"(also in a TOML file: {' or '.join(plan.files.values())} FILE; what is typed overrides it)")
     if plan.groups:
         lines.append(f"(several at once: {', '.join(f'{group}=NAME' for group in plan.groups)})")
     if plan.fallback:
@@ -212,8 +212,8 @@ def _other_names(plan: Plan) -> list[str]:
         elif other != own:
             lines.append(f"  {other} = {'not ' if opposite else ''}{own}")
     for (section, own_section), keys in moved.items():
-        told = f"{section}.KEY = {own_section}.KEY, where KEY is {', '.join(keys)}"
-        lines += _wrapped(told, "  ", "    ")
+        text = f"{section}.KEY = {own_section}.KEY, where KEY is {', '.join(keys)}"
+        lines += _wrapped(text, "  ", "    ")
     return ["", "other names:", *lines] if lines else []
 
 
@@ -349,14 +349,14 @@ class Key:
     def expected(self) -> str:
         """Return in words what this key may hold."""
         rule = self.rule
-        told = f"one of {', '.join(rule.choices)}" if rule.choices else _WHAT[self.kind]
+        text = f"one of {', '.join(rule.choices)}" if rule.choices else _WHAT[self.kind]
         if rule.above is not None:
-            told += f" above {_number(rule.above)}"
+            text += f" above {_number(rule.above)}"
         if rule.least is not None:
-            told += f" from {_number(rule.least)} {'on' if rule.most is None else f'to {_number(rule.most)}'}"
+            text += f" from {_number(rule.least)} {'on' if rule.most is None else f'to {_number(rule.most)}'}"
         elif rule.most is not None:
-            told += f" up to {_number(rule.most)}"
-        return f"{told}, or none" if self.optional else told
+            text += f" up to {_number(rule.most)}"
+        return f"{text}, or none" if self.optional else text
 
 
 def keys_of(kind: type) -> dict[str, Key]:
@@ -437,7 +437,7 @@ class Plan:
         return self.keys[self.names[name][0]]
 
     def wanted(self, name: str) -> str:
-        """Return in words what stands behind an option of this name."""
+        """Return in words what belongs behind an option of this name."""
         if name in self.files:
             return "a TOML file"
         return self.key(name).expected() if name in self.names else "a name"
@@ -494,7 +494,7 @@ def _lay_file(whole: _Values, file: SettingsFile) -> None:
             same = [name for name in plan.names if name.endswith(f".{section}")]
             near = f" Did you mean {same[0]}?" if same else did_you_mean(section, plan.names)
             raise UsageError(
-                f"{section} stands in no section (from {file.origin(section)}); expected a [section] above it.{near}"
+                f"{section} is in no section (from {file.origin(section)}); expected a [section] above it.{near}"
             )
         if not any(name.startswith(f"{section}.") for name in plan.names):
             raise unknown_key(plan, f"{section}.{next(iter(table), '')}".rstrip("."), file.origin(section))
@@ -505,7 +505,7 @@ def _lay_file(whole: _Values, file: SettingsFile) -> None:
             own = plan.names[name][0]
             if not plan.keys[own].rule.in_files:
                 raise UsageError(
-                    f"{name} cannot stand in a file (from {origin}); expected it on the command line. Delete that line."
+                    f"{name} cannot be in a file (from {origin}); expected it on the command line. Delete that line."
                 )
             if own in named:
                 raise UsageError(
@@ -524,7 +524,7 @@ def _build(plan: Plan, values: Mapping[str, object]) -> Any:
     return plan.kind(**{section: kinds[section](**members) for section, members in sections.items()})
 
 
-# Which words of a command line are settings: ``--training.seq_len 128``, ``training.seq-len=128``,
+# The words of a command line that are settings: ``--training.seq_len 128``, ``training.seq-len=128``,
 # ``--training.compile``.
 
 COMMAND_LINE = "the command line"
@@ -553,7 +553,7 @@ def split_words(plan: Plan, parser: SettingsParser, words: Sequence[str]) -> Wor
     Raises:
         UsageError: A word looks like a setting and is none, or has no value.
     """
-    found, rest = Words(), list(words)
+    split, rest = Words(), list(words)
     known = parser.known()
     takes_value = parser.takes_value()
     while rest:
@@ -563,32 +563,32 @@ def split_words(plan: Plan, parser: SettingsParser, words: Sequence[str]) -> Wor
         ours = bare in plan.names or bare in plan.files or bare in plan.groups
         if ours and (word.startswith("--") or equals):
             text = value if equals else _next_value(plan, bare, name, rest)
-            _put(plan, found, bare, text)
+            _put(plan, split, bare, text)
         elif "." in bare and (word.startswith("--") or (equals and _is_name(bare))):
             raise unknown_key(plan, bare, COMMAND_LINE)
         elif equals and not word.startswith("-") and f"__{bare}" in known:
-            found.rest.append(f"{known[f'__{bare}']}={value}")  # outdir=D, as people type it beside train.max_iters=5
+            split.rest.append(f"{known[f'__{bare}']}={value}")  # outdir=D, as people type it beside train.max_iters=5
         else:
-            found.rest.append(word)
+            split.rest.append(word)
             if not equals and word.startswith("--") and takes_value.get(f"__{bare}") and rest:
-                found.rest.append(rest.pop(0))  # `--outdir a.b=c` is a folder
-    return found
+                split.rest.append(rest.pop(0))  # `--outdir a.b=c` is a folder
+    return split
 
 
-def _put(plan: Plan, found: Words, name: str, text: str) -> None:
+def _put(plan: Plan, split: Words, name: str, text: str) -> None:
     """Store a setting, and forget what was typed before it under another name of the same key."""
     if name in plan.files:
-        other = next((file for file in found.files.values() if file != text), None)
-        if other is not None and name not in found.files:
+        other = next((file for file in split.files.values() if file != text), None)
+        if other is not None and name not in split.files:
             raise UsageError(
                 f"two files of settings: {other}, {text} (from the command line); expected one. Leave one out."
             )
-        found.files[name] = text
+        split.files[name] = text
     elif name in plan.groups:
-        found.groups[name] = text
+        split.groups[name] = text
     else:
         same = plan.names[name][0]
-        found.keys = {told: was for told, was in found.keys.items() if plan.names[told][0] != same} | {name: text}
+        split.keys = {told: was for told, was in split.keys.items() if plan.names[told][0] != same} | {name: text}
 
 
 def _next_value(plan: Plan, bare: str, name: str, rest: list[str]) -> str:
@@ -658,7 +658,7 @@ def setting(
     None.
 
     Args:
-        default: The value where nobody gives another.
+        default: The value where no other is given.
         help: What the key does, in a few words.
         choices: The words that it takes, in any case.
         spellings: What people write, in small letters -> the value that they mean.
@@ -738,7 +738,7 @@ def make_settings_parser(
         files: Options that name a TOML file. Where one is also a key, as ``--job.config_file``, the key gets the file's
             name.
         groups: Name of a group -> what a choice in it sets: ``data=shakespeare`` calls
-            ``groups["data"]("shakespeare")``, and typed keys stand above what it returns, ``{"data.dataset":
+            ``groups["data"]("shakespeare")``, and typed keys override what it returns, ``{"data.dataset":
             "shakespeare"}``.
         aliases: Other names of keys -> the key, or "not " and the key for one that means the opposite.
         presets: Name of a preset -> values by ``section.key``.
@@ -764,7 +764,7 @@ def make_settings_parser(
             f"unknown fallback {fallback!r} (from make_settings_parser); expected one of {', '.join(presets)}."
         )
     for name in presets:
-        resolve(plan, Words(), name)  # what is wrong in it is told before anybody asks for it
+        resolve(plan, Words(), name)  # what is wrong in it is an error at once, not when it is asked for
     parser = SettingsParser(prog, description, plan)
     if presets:
         add_preset(parser)
@@ -772,18 +772,18 @@ def make_settings_parser(
     add_resume(parser.group("checkpoints"))
     add_output(parser.group("output"))
     set_defaults(parser, defaults, "make_settings_parser")
-    parser.epilog = f"{tell_settings(plan)}\n\n{parser.epilog}".rstrip()
+    parser.epilog = f"{describe_settings(plan)}\n\n{parser.epilog}".rstrip()
     return parser
 
 
 def _aliased(keys: Mapping[str, object], aliases: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
-    told = {name: (target.removeprefix("not "), target.startswith("not ")) for name, target in aliases.items()}
-    for name, (target, _) in told.items():
+    targets = {name: (target.removeprefix("not "), target.startswith("not ")) for name, target in aliases.items()}
+    for name, (target, _) in targets.items():
         if name in keys or target not in keys:
             raise UsageError(
                 f"alias {name!r} of {target!r} (from make_settings_parser); expected a new name of a known key."
             )
-    return told
+    return targets
 
 
 def as_dict(config: Any) -> dict[str, dict[str, Any]]:

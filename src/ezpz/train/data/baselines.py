@@ -1,4 +1,4 @@
-"""How well counting predicts a text: a model that is worse than the bigrams has not looked at the letter before."""
+"""Measure how well counting predicts a text: a model worse than bigrams has not looked at the letter before."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def _cross_entropies(train: Any, test: Any, order: int, vocabulary: int) -> tupl
 def _grams(part: Any, order: int, vocabulary: int) -> Any:
     """Return each run of ``order`` tokens as one number; 2^48 is the largest for three 16-bit tokens."""
     end = len(part) - order + 1
-    found = part[:end]
+    grams = part[:end]
     for place in range(1, order):
-        found = found * vocabulary + part[place : place + end]
-    return found
+        grams = grams * vocabulary + part[place : place + end]
+    return grams
 
 
 def _look_up(keys: Any, values: Any, wanted: Any) -> Any:

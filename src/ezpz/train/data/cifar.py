@@ -36,21 +36,21 @@ def read_cifar10(path: Path) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     import numpy as np
 
     wanted = {*_TRAIN, *_TEST}
-    found: dict[str, tuple[Any, Any]] = {}
+    members: dict[str, tuple[Any, Any]] = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:  # in the order of the file: a gzip cannot be read backwards
                 content = archive.extractfile(member) if member.name in wanted and member.isreg() else None
                 if content is not None:
-                    found[member.name] = read_records(content.read(), f"{path}:{member.name}")
+                    members[member.name] = read_records(content.read(), f"{path}:{member.name}")
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise _unusable(str(path), str(error)) from error
-    missing = sorted(wanted - found.keys())
+    missing = sorted(wanted - members.keys())
     if missing:
         raise _unusable(str(path), f"it has no {missing[0]}")
     parts = []
     for names in (_TRAIN, _TEST):
-        images, labels = zip(*(found[name] for name in names), strict=True)
+        images, labels = zip(*(members[name] for name in names), strict=True)
         parts.append((np.concatenate(images), np.concatenate(labels)))
     return parts[0], parts[1]
 

@@ -1,6 +1,6 @@
 """Texts for a tokenizer, document by document, in pieces that fit the memory however long a file is.
 
-    {"text": "Beginners BBQ Class Taking Place in Missoula!…", "timestamp": "2019-04-25T12:57:54Z"}     one line, one document
+    {"text": "Beginners BBQ Class Taking Place in Missoula!…", "timestamp": "2019-04-25T12:57:54Z"}   a line, a document
 
 Such lines (.jsonl or .json, also with .gz) are the form in which C4 is published (huggingface.co/datasets/allenai/c4).
 """
@@ -40,7 +40,7 @@ class Documents:
 
     Attributes:
         origin: Where they come from, in one line.
-        size: Bytes on the disk; None where nobody knows ahead.
+        size: Bytes on the disk; None where it is not known ahead.
         key: Makes what is equal for equal texts only; may read all of a file.
         read: Yields pieces of text, and None where a document ends.
         instead: Where reading may raise a DownloadError: makes other texts, out of what it says.
@@ -62,15 +62,15 @@ def documents_of_the_shipped_text() -> Documents:
 
 
 def documents_of_texts(texts: Callable[[], Iterable[str]], origin: str, key: str = "") -> Documents:
-    """Return texts of some other source, each a document; the key names them where reading them all twice would cost too much."""
+    """Return texts of another source, each a document; the key names them where reading twice costs too much."""
 
-    def told() -> str:
+    def digest_of_all() -> str:
         digest = sha256(key.encode())
         for text in () if key else texts():
             digest.update(f"{len(text)} {text}".encode())
         return digest.hexdigest()
 
-    return Documents(origin, None, told, lambda: (piece for text in texts() for piece in _whole(text)))
+    return Documents(origin, None, digest_of_all, lambda: (piece for text in texts() for piece in _whole(text)))
 
 
 def documents_of_text(path: Path) -> Documents:
@@ -155,7 +155,7 @@ def _read_text(path: Path) -> Iterator[str | None]:
 
 
 def _pieces(file: Any) -> Iterator[str]:
-    """Cut a text where a line begins with a word: no split pattern in use joins what stands before and behind that place."""
+    """Cut a text where a line begins with a word: no split pattern in use joins the two sides."""
     held: list[str] = []
     size = 0
     while line := file.readline(_PIECE):
@@ -189,7 +189,7 @@ def _read_lines(path: Path) -> Iterator[str]:
 
 
 def _text_in(line: bytes) -> str:
-    told = json.loads(line)
-    if not isinstance(told, dict) or not isinstance(told.get("text"), str):
+    document = json.loads(line)
+    if not isinstance(document, dict) or not isinstance(document.get("text"), str):
         raise ValueError('it has no "text"')  # noqa: TRY004  # its reader tells it as it tells of what is no JSON
-    return str(told["text"])
+    return str(document["text"])

@@ -483,7 +483,7 @@ def download(
     patience: Patience,
     progress: Callable[[int], None] = lambda _: None,
 ) -> str:
-    """Put a file in its place by one rename, after size and sum were found right.
+    """Put a file in its place by one rename, after size and sum were checked.
 
     Args:
         remote: The file.

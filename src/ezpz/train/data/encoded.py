@@ -1,6 +1,6 @@
 """Texts as token ids: short ones in memory, long ones encoded once per host into a file that all its ranks map.
 
-    <data folder>/encoded/<sum of texts and tokenizer>.u2     little-endian, 2 bytes per id; .i4: 4 bytes, above 65,536 words
+    <data folder>/encoded/<sum of texts and tokenizer>.u2   little-endian, 2 bytes per id; .i4: 4, above 65,536 words
 
 The file gets its name when it is complete. Ranks of other hosts find it where the folder is shared, and later runs
 anywhere.
@@ -71,11 +71,11 @@ def encode_together(source: Source, tokenizer: Tokenizer, folder: str | os.PathL
     until = time.monotonic() + _PATIENCE if get_world_size() > 1 else float("inf")
     mine = agreed(obtain, source.name)
     ready: Any = broadcast(mine)  # of rank 0, which always looks
-    return agreed(read, source.name, lambda told: len(told[0]))
+    return agreed(read, source.name, lambda mapped: len(mapped[0]))
 
 
-def _mark(told: tuple[Any, str]) -> object:
-    return sha256(told[0].tobytes()).hexdigest()
+def _mark(encoded: tuple[Any, str]) -> object:
+    return sha256(encoded[0].tobytes()).hexdigest()
 
 
 def _in_memory(documents: Documents, tokenizer: Tokenizer) -> tuple[Any, str]:

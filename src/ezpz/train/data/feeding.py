@@ -1,4 +1,4 @@
-"""Batches of a rank as a function of the position alone, and each sample once for evaluation; docs/data.md tells what a batch costs."""
+"""Batches of a rank as a function of the position alone, and each sample once for evaluation."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def read_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
 
     See `open_hugging_face`.
     """
-    found = open_hugging_face(name, folder, may_download=may_download)
-    return _BETWEEN.join(text.encode() for text in found.read()), found.origin
+    texts = open_hugging_face(name, folder, may_download=may_download)
+    return _BETWEEN.join(text.encode() for text in texts.read()), texts.origin
 
 
 def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_download: bool) -> Texts:
@@ -39,7 +39,7 @@ def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
     Args:
         name: ``NAME``, ``NAME:SPLIT`` or ``NAME@CONFIGURATION:SPLIT``; the split is train by default.
         folder: Where `datasets` keeps its files; its own cache by default.
-        may_download: False needs HF_HUB_OFFLINE=1, because `datasets` can be told in no other way: it asks the hub even
+        may_download: False needs HF_HUB_OFFLINE=1, because `datasets` knows no other way: it asks the hub even
             for what it has.
 
     Raises:
@@ -62,17 +62,17 @@ def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
     split = split or "train"
     cache = str(folder) if folder is not None else None
     try:
-        found: Any = datasets.load_dataset(path, configuration or None, split=split, cache_dir=cache)
+        rows: Any = datasets.load_dataset(path, configuration or None, split=split, cache_dir=cache)
     except (OSError, ValueError, RuntimeError) as error:  # what its versions raise: all kinds, with texts of many lines
         raise UsageError(
             f"cannot load hf:{name}: {first_line(error)} (from datasets); expected NAME[@CONFIGURATION][:SPLIT]. Where "
             "hosts have no network, load it once on a host that has, with the same HF_HOME."
         ) from error
-    column = _text_column(found, name)
+    column = _text_column(rows, name)
 
     def read() -> Iterator[str]:
         size = 0
-        for row in found:
+        for row in rows:
             text = str(row[column])
             yield text
             size += len(text.encode()) + len(_BETWEEN)
@@ -84,8 +84,8 @@ def open_hugging_face(name: str, folder: str | os.PathLike[str] | None, *, may_d
 
 def is_offline() -> bool:
     """Tell whether the environment keeps Hugging Face's packages from the network."""
-    told = {os.environ.get(variable, "").upper() for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")}
-    return bool(told & {"1", "ON", "YES", "TRUE"})
+    values = {os.environ.get(variable, "").upper() for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")}
+    return bool(values & {"1", "ON", "YES", "TRUE"})
 
 
 def first_line(error: BaseException) -> str:
@@ -93,8 +93,8 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _text_column(found: Any, name: str) -> str:
-    columns = {key: getattr(kind, "dtype", "") for key, kind in found.features.items()}
+def _text_column(rows: Any, name: str) -> str:
+    columns = {key: getattr(kind, "dtype", "") for key, kind in rows.features.items()}
     texts = [key for key, kind in columns.items() if kind in {"string", "large_string"}]
     if not texts:
         raise UsageError(f"hf:{name} has no column of text (from datasets); expected one among {', '.join(columns)}.")

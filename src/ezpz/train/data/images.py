@@ -1,4 +1,4 @@
-"""Images with labels, by name: real ones where they can be had, made ones otherwise, and it is said which."""
+"""Images with labels, by name: real ones where they can be had, made ones otherwise, with a warning."""
 
 from __future__ import annotations
 

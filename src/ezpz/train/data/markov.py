@@ -56,7 +56,7 @@ class MarkovLanguage:
 
     @property
     def entropy(self) -> float:
-        """Nats per symbol of the stationary chain: the sum over symbols of their frequency times the entropy of what follows."""
+        """Nats per symbol of the stationary chain: the sum over symbols of frequency times entropy of what follows."""
         import numpy as np
 
         own = -(self.chances * np.log(np.maximum(self.chances, 1e-300))).sum(axis=1)
@@ -93,7 +93,7 @@ class MarkovLanguage:
 
 
 def _sharpen(scores: Any, entropy: float) -> Any:
-    """Return chances, a row of which has the given entropy: softmax of the scores times a factor, found by halving per row."""
+    """Return chances whose rows have the given entropy: softmax of the scores times a factor, by halving per row."""
     import numpy as np
 
     low, high = np.zeros((len(scores), 1)), np.full((len(scores), 1), 1e4)

@@ -1,4 +1,4 @@
-"""Which texts a name stands for."""
+"""Find the texts that a name means."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _GAMMA, _MIX_1, _MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644EC
 
 
 class SyntheticImages:
-    """A data set of any length that needs no memory: an image is a function of seed and index, the same on every rank."""
+    """A data set of any length without memory: an image is a function of seed and index, the same on every rank."""
 
     def __init__(
         self,

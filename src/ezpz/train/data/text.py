@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "characters", "file_named", "read_bytes", "read_text", "read_token_file", "shakespeare"]
 
-NAMES = "The names of data sets are markov, random, shakespeare, c4, c4_test, bytes:FILE, tokens:FILE.bin, jsonl:PATH, hf:NAME and FILE."
+NAMES = (
+    "The names of data sets are markov, random, shakespeare, c4, c4_test, bytes:FILE, tokens:FILE.bin, jsonl:PATH, "
+    "hf:NAME and FILE."
+)
 _SCANNED = 1 << 30  # bytes of a token file that are looked at for ids that are too large
 _SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -84,7 +87,7 @@ def read_text(path: Path) -> str:
 
 
 def characters(text: str) -> tuple[Any, str]:
-    """Return a text as ids, ``(characters,)`` int64 numpy array, and its alphabet: character number i is ``alphabet[i]``."""
+    """Return a text as ids, ``(characters,)`` int64 numpy array, and its alphabet: character i is ``alphabet[i]``."""
     import numpy as np
 
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)

@@ -1,4 +1,4 @@
-"""All ranks come to the same data or to the same error: small collectives around what each one finds on its host."""
+"""All ranks come to the same data or to the same error: small collectives around what each has on its host."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def warn_once(text: str) -> None:
 
 
 def looks_for_host() -> bool:
-    """Tell whether this rank looks for its host; every process does where the ranks have not met, or only one is played."""
+    """Tell whether this rank looks for its host; every process does where ranks have not met, or one is simulated."""
     import torch.distributed as dist
 
     from ezpz.dist import get_local_rank
@@ -119,5 +119,5 @@ def _first(problem: EzpzError | None) -> EzpzError:
     """Return the error of the lowest rank that has one, to all ranks; all ranks must call."""
     from ezpz.dist import gather_objects
 
-    told = [error for error in gather_objects(problem) if error is not None]
-    return problem if problem is not None and str(told[0]) == str(problem) else told[0]
+    errors = [error for error in gather_objects(problem) if error is not None]
+    return problem if problem is not None and str(errors[0]) == str(problem) else errors[0]

@@ -1,7 +1,7 @@
 """Tokenizers: bytes, which need nothing, and those that others have trained and that a user names by file.
 
-    TOKENIZER/tokenizer.json           {"model": {"type": "BPE", "vocab": …}, "added_tokens": …}   (library `tokenizers`)
-    TOKENIZER/tokenizer_config.json    {"bos_token": "<s>", "eos_token": {"content": "</s>"}}      which tokens begin and end a text
+    TOKENIZER/tokenizer.json           {"model": {"type": "BPE", "vocab": …}, "added_tokens": …}  library `tokenizers`
+    TOKENIZER/tokenizer_config.json    {"bos_token": "<s>", "eos_token": {"content": "</s>"}}  begin and end of a text
     tokenizer.model                    IQ== 0                                                      (library `tiktoken`)
                                        Ig== 1           base64 of a token's bytes, and its id
 
@@ -128,10 +128,10 @@ def _bytes_to_text(ids: list[int]) -> str:
 
 def _from_json(name: str, path: Path, data: bytes) -> Tokenizer:
     try:
-        told = json.loads(data)
+        content = json.loads(data)
     except ValueError as error:
         raise UsageError(f"{path} is no tokenizer: {error} (from the file); {_EXPECTED}") from error
-    if not isinstance(told, dict) or not isinstance(told.get("model"), dict):
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise UsageError(f'{path} is no tokenizer: it has no "model" with a vocabulary (from the file); {_EXPECTED}')
     library = _library("tokenizers", path)
     try:
@@ -145,7 +145,7 @@ def _from_json(name: str, path: Path, data: bytes) -> Tokenizer:
     ids: dict[str, int] = made.get_vocab(with_added_tokens=True)
     if not ids:
         raise UsageError(f"{path} is no usable tokenizer: its vocabulary is empty (from the file); {_EXPECTED}")
-    beside = _told_beside(path)
+    beside = _special_tokens_beside(path)
     bos, eos = (
         _special(ids, beside.get(f"{key}_token"), usual) for key, usual in (("bos", _BEGINNINGS), ("eos", _ENDS))
     )
@@ -160,21 +160,21 @@ def _from_json(name: str, path: Path, data: bytes) -> Tokenizer:
     return Tokenizer(name, max(ids.values()) + 1, bos, eos, digest, encode, decode)
 
 
-def _told_beside(path: Path) -> dict[str, str]:
-    """Return bos_token and eos_token of the files that lie beside a tokenizer.json; a file that is none of these tells nothing."""
-    found: dict[str, str] = {}
+def _special_tokens_beside(path: Path) -> dict[str, str]:
+    """Return bos_token and eos_token of the files beside a tokenizer.json; a file that is none of these has none."""
+    tokens: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         beside = read_object(path.parent / name)
         for key in ("bos_token", "eos_token"):
             token = beside.get(key)
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
-                found[key] = token
-    return found
+                tokens[key] = token
+    return tokens
 
 
-def _special(ids: dict[str, int], told: str | None, usual: Sequence[str]) -> int | None:
-    return next((ids[token] for token in (told, *usual) if token in ids), None)
+def _special(ids: dict[str, int], named: str | None, usual: Sequence[str]) -> int | None:
+    return next((ids[token] for token in (named, *usual) if token in ids), None)
 
 
 def _from_ranks(name: str, path: Path, data: bytes) -> Tokenizer:

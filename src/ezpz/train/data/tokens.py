@@ -84,7 +84,7 @@ def load_tokens(
             decides, and a larger number leaves room.
         length: Tokens to train with in made languages; an eighth of it to test with.
         tokenizer: From `load_tokenizer`: texts become its ids, and a document ends with its eos. By default documents
-            are bytes (``load_tokenizer("bytes")``), other texts as said above. What holds no text (markov, random,
+            are bytes (``load_tokenizer("bytes")``), other texts as above. What holds no text (markov, random,
             bytes:, tokens:) does not use it, but tokens: are compared with its size.
         path: For c4 and c4_test: a file of documents or a folder of them, instead of the network.
 
@@ -156,8 +156,8 @@ def _read(name: str, folder: str | os.PathLike[str] | None, vocabulary: int | No
     if kind == "hf" and colon:
         from ezpz.train.data.hugging_face import read_hugging_face
 
-        data, told = read_hugging_face(rest, folder, may_download=may_download)
-        return _as_bytes(name, f"Hugging Face {told}", data, vocabulary)
+        data, origin = read_hugging_face(rest, folder, may_download=may_download)
+        return _as_bytes(name, f"Hugging Face {origin}", data, vocabulary)
     if kind == "bytes" and colon:
         path = file_named(rest, folder)
         return _as_bytes(name, f"file {path}", read_bytes(path), vocabulary)
@@ -208,13 +208,13 @@ def _cut(name: str, origin: str, ids: Any, vocabulary: int, symbols: str | None)
     return Tokens(name, origin, vocabulary, stream[:trained], stream[trained:], None, symbols)
 
 
-def _enough(found: int, wished: int | None, name: str, kind: str) -> int:
-    if wished is not None and wished < found:
+def _enough(different: int, vocabulary: int | None, name: str, kind: str) -> int:
+    if vocabulary is not None and vocabulary < different:
         raise UsageError(
-            f"{name} has {found} different {kind} (from its files), too many for a vocabulary of {wished}; expected at "
-            f"least {found}."
+            f"{name} has {different} different {kind} (from its files), too many for a vocabulary of {vocabulary}; "
+            f"expected at least {different}."
         )
-    return wished or found
+    return vocabulary or different
 
 
 def _mark(tokens: Tokens) -> object:
