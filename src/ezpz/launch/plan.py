@@ -359,7 +359,7 @@ class LaunchPlan:
         return [*lines, "wait"]
 
     def _lines_by_host(self) -> list[str]:
-        """Return a line per host; its payload is the environment of the shell where it is pasted: no secret is shown."""
+        """Return a line per host; its payload is the environment of the shell where it is pasted: no secret shows."""
         environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
         gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
         payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]
