@@ -4,24 +4,17 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ezpz.cluster.scheduler import schedulers
+
 ROOT = Path(__file__).resolve().parents[2]
 UTILS = ROOT / "src/ezpz/bin/utils.sh"
 SHELLS = {"bash": ["bash", "--noprofile", "--norc"], "zsh": ["zsh", "-f"]}
 
-# What the surrounding machine may say about jobs and environments must not reach a test.
+# Variables of the surrounding machine's jobs and environments, which must not reach a test.
 FOREIGN = (
-    "PBS_",
-    "SLURM",
-    "FLUX_",
-    "XDG_",
-    "EZPZ_",
-    "CONDA",
-    "VIRTUAL_ENV",
-    "PYTHON",
-    "LOADEDMODULES",
-    "NHOSTS",
-    "NGPU",
-    "DIST_LAUNCH",
+    *(mark for scheduler in schedulers() for mark in scheduler.marks),
+    *("PBS_", "SLURM", "FLUX_", "XDG_", "EZPZ_", "CONDA", "VIRTUAL_ENV", "PYTHON", "LOADEDMODULES"),
+    *("NHOSTS", "NGPU", "DIST_LAUNCH"),
 )
 
 # A Python that plays its part without costing a second. It answers what utils.sh asks an interpreter, notes each call
@@ -131,7 +124,7 @@ def on_host(shell, name):
 
 
 def answers(shell, commands):
-    """Put programs on PATH that give recorded answers; what was not recorded, they refuse. Each call is in $FAKE_LOG."""
+    """Put programs on PATH that give recorded answers and refuse all else. Each call is in $FAKE_LOG."""
     programs = {}
     for number, (line, answer) in enumerate(commands.items()):
         program, arguments = line.split(" ", 1)

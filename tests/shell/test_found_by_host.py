@@ -7,8 +7,14 @@ from shells import UTILS, answers, job, on_host
 
 SQUEUE = "squeue --noheader --states=RUNNING --user=me --nodelist={} --format=%A|%i|%N"
 QSTAT = "qstat -u me -n1rw"
-HEAD = "\nhead: \nJob ID   Username Queue Jobname SessID NDS TSK Memory Time  S Time\n-------- -------- ----- ------- ------ --- --- ------ ----- - -----\n"
-SHOWN = "JobId=13 JobName=it\n   JobState=RUNNING\n   NodeList=n[01-02]\n   BatchHost=n01\n   NumNodes=2 NumCPUs=4 NumTasks=4\n"
+HEAD = (
+    "\nhead: \nJob ID   Username Queue Jobname SessID NDS TSK Memory Time  S Time\n"
+    "-------- -------- ----- ------- ------ --- --- ------ ----- - -----\n"
+)
+SHOWN = (
+    "JobId=13 JobName=it\n   JobState=RUNNING\n   NodeList=n[01-02]\n   BatchHost=n01\n"
+    "   NumNodes=2 NumCPUs=4 NumTasks=4\n"
+)
 SCONTROL = {"scontrol show job 13": {"rc": 0, "stdout": SHOWN}}
 
 

@@ -130,7 +130,7 @@ def test_many_hosts_are_shortened(small):
 
 @pytest.fixture
 def python(shell):
-    """A shell whose python3 imports a stand-in for ezpz, which prints $STUB_SAYS for `--sh` and notes what it launches."""
+    """A shell whose python3 imports a stand-in for ezpz: it prints $STUB_SAYS for `--sh`, and what it launches."""
     stub = shell.cwd.parent / "stub/ezpz"
     for name in ("launch", "cluster"):
         (stub / name).mkdir(parents=True)
