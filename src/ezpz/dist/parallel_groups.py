@@ -1,4 +1,4 @@
-"""Rank, size and group of each kind of parallelism, under the names that users of Megatron's kind of code know.
+"""Return rank, size and group of each kind of parallelism, under the names that users of Megatron's kind of code know.
 
 They answer from the mesh of the last `ezpz.init_mesh`; without one, all ranks are data parallel.
 """
@@ -11,6 +11,8 @@ from ezpz.dist.mesh import axis, coordinate, degree, get_mesh, new_groups
 from ezpz.errors import MachineError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch.distributed import ProcessGroup
 
 __all__ = [
@@ -31,64 +33,43 @@ __all__ = [
 _alone: list[tuple[Any, Any]] = []  # the world and the group of this rank only, made when first asked for
 
 
-def get_tensor_parallel_rank() -> int:
-    """Return this rank's place among those that share its layers, from 0."""
-    return coordinate(get_mesh(), "tp")
+def _getters(name: str, members: str) -> tuple[Callable[[], int], Callable[[], int], Callable[[], ProcessGroup]]:
+    """Return the three questions about one dimension of the mesh.
+
+    Args:
+        name: The dimension.
+        members: The ranks along it, for the docstrings.
+    """
+
+    def rank() -> int:
+        return coordinate(get_mesh(), name)
+
+    def world_size() -> int:
+        return degree(get_mesh(), name)
+
+    def group() -> ProcessGroup:
+        return _group(name)
+
+    rank.__doc__ = f"Return this rank's place among {members}, from 0."
+    world_size.__doc__ = f"Return the number of {members}, 1 without them."
+    group.__doc__ = (
+        f"Return the group of {members}; without them of this rank alone. Those ranks ask together the first time."
+    )
+    return rank, world_size, group
 
 
-def get_tensor_parallel_world_size() -> int:
-    """Return the number of ranks that share a layer, 1 without tensor parallel."""
-    return degree(get_mesh(), "tp")
-
-
-def get_tensor_parallel_group() -> ProcessGroup:
-    """Return the group of the ranks that share this rank's layers; a group of one without tensor parallel."""
-    return _group("tp")
-
-
-def get_data_parallel_rank() -> int:
-    """Return this rank's place among those that see different data, from 0: the one that selects its batch."""
-    return coordinate(get_mesh(), "dp")
-
-
-def get_data_parallel_world_size() -> int:
-    """Return the number of ranks that see different data."""
-    return degree(get_mesh(), "dp")
-
-
-def get_data_parallel_group() -> ProcessGroup:
-    """Return the group of the ranks that see different data; all ranks must ask for it the first time."""
-    return _group("dp")
-
-
-def get_pipeline_parallel_rank() -> int:
-    """Return the pipeline stage of this rank, from 0."""
-    return coordinate(get_mesh(), "pp")
-
-
-def get_pipeline_parallel_world_size() -> int:
-    """Return the number of pipeline stages, 1 without a pipeline."""
-    return degree(get_mesh(), "pp")
-
-
-def get_pipeline_parallel_group() -> ProcessGroup:
-    """Return the group of the ranks that pass one batch on; a group of one without a pipeline."""
-    return _group("pp")
-
-
-def get_context_parallel_rank() -> int:
-    """Return this rank's place among those that share a sequence, from 0."""
-    return coordinate(get_mesh(), "cp")
-
-
-def get_context_parallel_world_size() -> int:
-    """Return the number of ranks that share a sequence, 1 without context parallel."""
-    return degree(get_mesh(), "cp")
-
-
-def get_context_parallel_group() -> ProcessGroup:
-    """Return the group of the ranks that share this rank's sequences; a group of one without context parallel."""
-    return _group("cp")
+get_tensor_parallel_rank, get_tensor_parallel_world_size, get_tensor_parallel_group = _getters(
+    "tp", "the ranks that share this rank's layers"
+)
+get_data_parallel_rank, get_data_parallel_world_size, get_data_parallel_group = _getters(
+    "dp", "the ranks that see different data"
+)
+get_pipeline_parallel_rank, get_pipeline_parallel_world_size, get_pipeline_parallel_group = _getters(
+    "pp", "the ranks that pass one batch on, a pipeline stage each"
+)
+get_context_parallel_rank, get_context_parallel_world_size, get_context_parallel_group = _getters(
+    "cp", "the ranks that share this rank's sequences"
+)
 
 
 def _group(name: str) -> ProcessGroup:
