@@ -1,4 +1,4 @@
-"""Where am I? Scheduler, job, hosts, devices and site, each answer with its origin. Standard library only."""
+"""Find scheduler, job, hosts, devices and site of this process, each with its origin. Standard library only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ __getattr__, __dir__ = attach(
     own="detect",
 )
 
-# Detection order: Flux is started inside other schedulers' jobs and hides them; the others tell their own nesting.
+# Detection order: Flux is started inside other schedulers' jobs and hides them; the process tree shows how the others
+# are nested.
 SCHEDULERS = ("flux", "slurm", "pbs")
 
 
@@ -49,7 +50,7 @@ def detect(
         more: Ask the scheduler also for what only people want to know: the end of the job.
 
     Raises:
-        MachineError: A job is told of, but its hosts cannot be found.
+        MachineError: There is a job, but its hosts cannot be found.
         UsageError: A host expression cannot be read.
     """
     import os

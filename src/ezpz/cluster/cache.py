@@ -1,7 +1,7 @@
 """Answers that cost time and seldom change, kept as JSON in ``$XDG_CACHE_HOME/ezpz`` (``~/.cache/ezpz``).
 
-Whoever keeps an answer puts into its key what it depends on; a file that is missing, foreign or broken is an answer that is not
-there, and a home that cannot be written only costs the time again.
+Whoever keeps an answer puts into its key what it depends on; a file that is missing, foreign or broken is an answer
+that is not there, and a home that cannot be written only costs the time again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def state_of(path: str) -> str:
     """Return a text that changes when a file does: its real path, size and time of change."""
     real = os.path.realpath(path)
     try:
-        told = os.stat(real)
+        content = os.stat(real)
     except OSError:
         return real
-    return f"{real} {told.st_size} {told.st_mtime_ns}"
+    return f"{real} {content.st_size} {content.st_mtime_ns}"
 
 
 def _path(environ: Mapping[str, str], name: str) -> str:

@@ -1,16 +1,18 @@
 """Flux: the hosts of the instance that this shell talks to, or of the job that this process is a task of.
 
     FLUX_URI=local:///run/flux/local       set in every shell and task of an instance; the outermost is the system's own
-    FLUX_JOB_ID=f2XkGqvd9                  set in tasks of ``flux run``, not in the shell of ``flux batch`` or ``flux alloc``
+    FLUX_JOB_ID=f2XkGqvd9                  set in tasks of ``flux run``, not in shells of ``flux batch`` and ``flux alloc``
 
-An instance that is itself a job knows its id and hosts: ``flux getattr jobid`` prints ``f2XkGqvd9`` (base 58, after U+0192 in
-a UTF-8 locale), ``flux getattr hostlist`` a host expression such as ``tuolumne[1001-1004]``; ``flux hostlist JOBID`` the hosts of a job.
+An instance that is itself a job knows its id and hosts: ``flux getattr jobid`` prints ``f2XkGqvd9`` (base 58, after
+U+0192 in a UTF-8 locale), ``flux getattr hostlist`` a host expression such as ``tuolumne[1001-1004]``; ``flux hostlist
+JOBID`` the hosts of a job.
 ``flux resource list --states=all --no-header --format='{nnodes} {ncores} {ngpus}'`` prints ``4 384 16``.
-``flux job timeleft`` prints the seconds that are left, or ``infinity``. An instance made by ``flux start`` has no job id; like
-every instance it tells in ``flux getattr security.owner`` whose it is: the user's number, or another for the system's instance.
+``flux job timeleft`` prints the seconds that are left, or ``infinity``. An instance made by ``flux start`` has no job
+id; like every instance it tells in ``flux getattr security.owner`` whose it is: the user's number, or another for the
+system's instance.
 
-Written from the manual pages of flux-core 0.66 (flux-environment(7), flux-getattr(1), flux-hostlist(1), flux-resource(1),
-flux-job(1)); replayed in tests, never run on a Flux machine.
+Written from the manual pages of flux-core 0.66 (flux-environment(7), flux-getattr(1), flux-hostlist(1),
+flux-resource(1), flux-job(1)); replayed in tests, never run on a Flux machine.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ __all__ = ["SCHEDULER"]
 class Flux(Scheduler):
     """Flux, whose instances are jobs of other schedulers or of Flux itself.
 
-    A shell that was opened by ssh speaks with the system's instance, which knows no enclosing job: nothing is found for it.
+    A shell that was opened by ssh speaks with the system's instance, which knows no enclosing job: nothing is found for
+    it.
     """
 
     name = "flux"

@@ -12,7 +12,8 @@ MPI_FLAVOURS = ("impi", "openmpi5", "openmpi4", "pals", "mpich")
 # The first one needs nothing; the last one is taken where hosts have nothing else.
 FLAVOURS = ("local", *MPI_FLAVOURS, "srun", "flux", "torchrun", "ssh")
 
-# Launchers that a site's table may name beside the flavours, whatever their version; a note says that they are passed over.
+# Launchers that a site's table may name beside the flavours, whatever their version; a note says that they are passed
+# over.
 NOT_STARTED = ("ibrun",)
 
 

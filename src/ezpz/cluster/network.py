@@ -1,7 +1,8 @@
 """The network interface and address by which this host speaks with the others of its job.
 
-The kernel is asked, not guessed at by names: a UDP socket that is connected to a host sends nothing, but its own address is the
-one that packets to that host would carry. On Linux the interface is found by its address (``SIOCGIFADDR``, netdevice(7)).
+The kernel is asked, not guessed at by names: a UDP socket that is connected to a host sends nothing, but its own
+address is the one that packets to that host would carry. On Linux the interface is found by its address
+(``SIOCGIFADDR``, netdevice(7)).
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def _interface(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:  # an interface without an address; macOS, which numbers its questions differently
                 continue
-            if socket.inet_ntoa(told[20:24]) == address:
+            if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return ""

@@ -8,8 +8,8 @@ The node file names a host once per MPI process that was asked for, in chunk ord
     n01
     n02
 
-It stands on the job's first host only; on its sister hosts ``qstat -f`` knows the same (qstat.py). A shell opened by ssh has
-no variables: the last column of ``qstat -u USER -n1rw`` names the hosts of each running job:
+It stands on the job's first host only; on its sister hosts ``qstat -f`` knows the same (qstat.py). A shell opened by
+ssh has no variables: the last column of ``qstat -u USER -n1rw`` names the hosts of each running job:
 
     1.head     user     workq     pbs-batch-mpip*     --     3     6    --  00:01 R   --  n01/0*2+n02/0*2+n03/0*2
 
@@ -73,9 +73,9 @@ class Pbs(Scheduler):
                 granted = _granted(job, lines, path, f"PBS_NODEFILE={path}" if path == named else path)
                 told = show_job(job, run) if more else None
                 return replace(_with(granted, told), notes=_shrunk(environ, job, lines))
-        found = show_job(job, run) or earlier_hosts(environ, "pbs", job)
-        if found:
-            return found
+        known = show_job(job, run) or earlier_hosts(environ, "pbs", job)
+        if known:
+            return known
         problem = "is unset" if not named else "cannot be read" if read(named) is None else "is empty"
         raise MachineError(
             f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={named} {problem}, and qstat -f {job} gave no answer; expected "
@@ -102,10 +102,10 @@ class Pbs(Scheduler):
                 f"Choose it: `export PBS_JOBID={next(iter(jobs))}`."
             )
         [(job, words)] = jobs.items()
-        found = show_job(checked_job(job, "qstat"), run)
+        known = show_job(checked_job(job, "qstat"), run)
         hosts = tuple(dict.fromkeys(exec_hosts(words)))
         origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
-        return found or Allocation("pbs", job, hosts, origin=origin)
+        return known or Allocation("pbs", job, hosts, origin=origin)
 
 
 def _granted(job: str, lines: list[str], path: str, source: str) -> Allocation:
@@ -125,12 +125,12 @@ def _granted(job: str, lines: list[str], path: str, source: str) -> Allocation:
     )
 
 
-def _with(found: Allocation, told: Allocation | None) -> Allocation:
+def _with(known: Allocation, told: Allocation | None) -> Allocation:
     """Return the node file's answer with what only the server knows."""
     if told is None:
-        return found
-    origin = {**found.origin, **{name: told.origin[name] for name in ("devices", "end_time")}}
-    return replace(found, devices=told.devices, end_time=told.end_time, origin=origin)
+        return known
+    origin = {**known.origin, **{name: told.origin[name] for name in ("devices", "end_time")}}
+    return replace(known, devices=told.devices, end_time=told.end_time, origin=origin)
 
 
 def _shrunk(environ: Mapping[str, str], job: str, lines: list[str]) -> tuple[str, ...]:

@@ -38,13 +38,13 @@ def run(argv: list[str]) -> str | None:
         return None
     with process:
         try:
-            told = process.communicate(timeout=_TIME_LIMIT)[0]
+            output = process.communicate(timeout=_TIME_LIMIT)[0]
         except subprocess.TimeoutExpired:
             return None
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    return told.decode(errors="replace") if process.returncode == 0 else None
+    return output.decode(errors="replace") if process.returncode == 0 else None
 
 
 def run_nothing(argv: list[str]) -> str | None:

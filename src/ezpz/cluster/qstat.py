@@ -1,7 +1,7 @@
-"""What ``qstat -f`` tells of a PBS job: hosts, slots, devices and its end, where no node file can be read.
+"""Read a PBS job from ``qstat -f``: hosts, slots, devices and its end, where no node file can be read.
 
-``qstat -f -F json 1.head`` (OpenPBS 23.06.06) has the fields below in ``Jobs``; the classic ``qstat -f 1.head`` of older
-versions has them as lines, which it cuts anywhere and continues behind a tab:
+``qstat -f -F json 1.head`` (OpenPBS 23.06.06) has the fields below in ``Jobs``; the classic ``qstat -f 1.head`` of
+older versions has them as lines, which it cuts anywhere and continues behind a tab:
 
     Job Id: 1.head
         exec_host = n01/0*2+n02/0*2
@@ -10,8 +10,8 @@ versions has them as lines, which it cuts anywhere and continues behind a tab:
         Resource_List.walltime = 00:01:00
         stime = Fri Nov 20 15:22:30 2026
 
-``exec_host`` has one word ``host/slot[*cpus]`` per chunk of ``select`` (``[count:]resource=value[:…]`` joined by ``+``), in its
-order. A chunk holds ``mpiprocs`` processes: 1 when it is not said, 0 when the chunk has no CPUs.
+``exec_host`` has one word ``host/slot[*cpus]`` per chunk of ``select`` (``[count:]resource=value[:…]`` joined by
+``+``), in its order. A chunk holds ``mpiprocs`` processes: 1 when it is not said, 0 when the chunk has no CPUs.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def exec_hosts(text: str) -> list[str]:
 
 def _json(text: str, job: str) -> dict[str, str]:
     try:
-        told = json.loads(text)["Jobs"][job]
-        resources = told.get("Resource_List", {})
+        answer = json.loads(text)["Jobs"][job]
+        resources = answer.get("Resource_List", {})
         flat = {f"Resource_List.{name}": str(value) for name, value in resources.items()}
-        return {name: value for name, value in told.items() if isinstance(value, str)} | flat
+        return {name: value for name, value in answer.items() if isinstance(value, str)} | flat
     except (ValueError, KeyError, TypeError, AttributeError):  # old releases print JSON that is none
         return {}
 
@@ -61,8 +61,8 @@ def _classic(text: str, job: str) -> dict[str, str]:
     if not whole.startswith(f"Job Id: {job}\n"):
         return fields
     for line in whole.splitlines()[1:]:
-        name, found, value = line.strip().partition(" = ")
-        if found:
+        name, equals, value = line.strip().partition(" = ")
+        if equals:
             fields.setdefault(name, value)
     return fields
 
@@ -83,7 +83,7 @@ def _allocation(job: str, fields: Mapping[str, str], origin: str) -> Allocation:
             f"the ranks per host are not known: {len(chunks)} hosts were granted for {len(sizes)} chunks (from {origin})",
         )
     hosts = tuple(slots or dict.fromkeys(chunks))
-    told: dict[str, Any] = {"devices": _devices(fields, hosts), "end_time": _end(fields), "notes": notes}
+    answer: dict[str, Any] = {"devices": _devices(fields, hosts), "end_time": _end(fields), "notes": notes}
     names = ("scheduler", "job_id", "hosts", "slots", "tasks", "devices", "end_time")
     return Allocation(
         scheduler="pbs",
@@ -92,7 +92,7 @@ def _allocation(job: str, fields: Mapping[str, str], origin: str) -> Allocation:
         slots=tuple(slots.values()) if slots else None,
         tasks=sum(slots.values()) if slots else None,
         origin=dict.fromkeys(names, origin),
-        **told,
+        **answer,
     )
 
 

@@ -1,7 +1,8 @@
 """Describe a scheduler: the questions that all of ezpz asks of one, with answers for a scheduler that needs no special care.
 
-`ezpz.cluster.SCHEDULERS` names the schedulers in the order of detection. ``cluster/NAME.py`` holds one instance of a class of its
-own, called ``SCHEDULER``. Nothing outside these files compares a scheduler's name: whoever needs a fact asks for it here.
+`ezpz.cluster.SCHEDULERS` names the schedulers in the order of detection. ``cluster/NAME.py`` holds one instance of a
+class of its own, called ``SCHEDULER``. Nothing outside these files compares a scheduler's name: whoever needs a fact
+asks for it here.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ class Scheduler:
     Attributes:
         name: In answers and variables, e.g. ``pbs``; also the name of its file.
         title: As people write it, e.g. ``PBS``.
-        job_variables: Variables that hold the job's id, the preferred one first: it is set for a launcher where the job was found
+        job_variables: Variables that hold the job's id, the preferred one first: it is set for a launcher where the job
+            was found
             without variables.
         other_marks: More variables that only a job's processes have.
-        ancestor_prefixes: How the names of the programs above a job's processes begin: the nearest one tells the inner of two jobs.
+        ancestor_prefixes: How the names of the programs above a job's processes begin: the nearest one tells the inner
+            of two jobs.
         hides_others: Whether its jobs always lie inside those of other schedulers, never around them.
         own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
         kept_variables: More variables that a second shell of the job gets; no secrets.
@@ -34,7 +37,8 @@ class Scheduler:
         end_variable: Holds the end of the job in seconds since 1970-01-01 UTC.
         slots_option: The option or resource by which a user asks for more slots.
         host_variable: Holds the scheduler's name of this host where it may be another than the host's own.
-        threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: no wish for one rank.
+        threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: no wish for one
+            rank.
         device_variables: Tell the devices that were granted; of a job of another scheduler they mean nothing.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """

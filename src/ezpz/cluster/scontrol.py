@@ -1,7 +1,7 @@
-"""What ``scontrol`` tells of a job: hosts, slots, devices and its end, for shells without the job's variables.
+"""Read a Slurm job from ``scontrol``: hosts, slots, devices and its end, for shells without the job's variables.
 
-``scontrol -d show job 13`` (Slurm 22.05.8), of which these words are read; an array's or a heterogeneous job's answer holds
-several such blocks, parted by empty lines:
+``scontrol -d show job 13`` (Slurm 22.05.8), of which these words are read; an array's or a heterogeneous job's answer
+holds several such blocks, parted by empty lines:
 
     JobId=13 JobName=interactive
        StartTime=2026-11-20T19:21:32 EndTime=2026-11-20T19:31:32 Deadline=N/A
@@ -44,23 +44,23 @@ def show_job(job: str, run: Run) -> Allocation | None:
         command = ["scontrol", "show", "job", job]
         text = run(command)
     for block in re.split(r"\n\s*\n", text or ""):
-        told = dict(re.findall(r"(\S+?)=(\S*)", block))
-        if told.get("JobId") == job and told.get("NodeList", "(null)") != "(null)":
+        fields = dict(re.findall(r"(\S+?)=(\S*)", block))
+        if fields.get("JobId") == job and fields.get("NodeList", "(null)") != "(null)":
             break
     else:
         return None
-    hosts = tuple(dict.fromkeys(expand(told["NodeList"])))
+    hosts = tuple(dict.fromkeys(expand(fields["NodeList"])))
     lines = dict(_details(block))
     origin = " ".join(command)
     return Allocation(
         scheduler="slurm",
         job_id=job,
         hosts=hosts,
-        slots=_slots(told, lines, hosts),
-        tasks=int(told["NumTasks"]) if told.get("NumTasks", "").isdigit() else None,
+        slots=_slots(fields, lines, hosts),
+        tasks=int(fields["NumTasks"]) if fields.get("NumTasks", "").isdigit() else None,
         cpus=tuple(lines[host][0] for host in hosts) if set(hosts) <= set(lines) else None,
-        devices=_devices(told, lines),
-        end_time=_seconds(told.get("EndTime", "")),
+        devices=_devices(fields, lines),
+        end_time=_seconds(fields.get("EndTime", "")),
         notes=_others(text or "", job),
         origin=dict.fromkeys(("scheduler", "job_id", "hosts", "slots", "tasks", "cpus", "devices", "end_time"), origin),
     )
@@ -81,22 +81,22 @@ def _gpus(text: str) -> int:
     return sum(int(count) for count in _GPUS.findall(text))
 
 
-def _slots(told: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tuple[str, ...]) -> tuple[int, ...] | None:
-    per_host = told.get("NtasksPerN:B:S:C", "0").split(":")[0]
+def _slots(fields: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tuple[str, ...]) -> tuple[int, ...] | None:
+    per_host = fields.get("NtasksPerN:B:S:C", "0").split(":")[0]
     if per_host.isdigit() and int(per_host):
         return (int(per_host),) * len(hosts)
-    each = told.get("CPUs/Task", "1")
+    each = fields.get("CPUs/Task", "1")
     if not each.isdigit() or not set(hosts) <= set(lines):
         return None
     return tuple(max(1, lines[host][0] // int(each)) for host in hosts)
 
 
-def _devices(told: dict[str, str], lines: dict[str, tuple[int, int]]) -> int | None:
+def _devices(fields: dict[str, str], lines: dict[str, tuple[int, int]]) -> int | None:
     """Return the GPUs per host; None when hosts differ, and without any: some sites grant whole hosts and count no GPUs."""
     if lines:
         counts = {gpus for _, gpus in lines.values()}
         return counts.pop() or None if len(counts) == 1 else None
-    return _gpus(told.get("TresPerNode", "")) or None
+    return _gpus(fields.get("TresPerNode", "")) or None
 
 
 def _seconds(text: str) -> int | None:
@@ -111,8 +111,8 @@ def _others(text: str, job: str) -> tuple[str, ...]:
     """Return a note on the other components of a heterogeneous job."""
     blocks = [dict(re.findall(r"(\S+?)=(\S*)", block)) for block in re.split(r"\n\s*\n", text)]
     others = [
-        f"component {told.get('HetJobOffset', '?')} has {told.get('NodeList', '?')}"
-        for told in blocks
-        if told.get("HetJobId") == job and told.get("JobId") != job
+        f"component {fields.get('HetJobOffset', '?')} has {fields.get('NodeList', '?')}"
+        for fields in blocks
+        if fields.get("HetJobId") == job and fields.get("JobId") != job
     ]
     return (f"component 0 of a heterogeneous job is used; {', '.join(others)}",) if others else ()

@@ -59,8 +59,8 @@ def host_names(read: Read) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def by_variables(sites: Mapping[str, Site], environ: Mapping[str, str], wish: str = "") -> tuple[str, str] | None:
-    """Return the site whose variable is set, and that variable; ``wish`` settles what would be a contradiction.
+def by_variables(sites: Mapping[str, Site], environ: Mapping[str, str], requested: str = "") -> tuple[str, str] | None:
+    """Return the site whose variable is set, and that variable; ``requested`` settles what would be a contradiction.
 
     Raises:
         MachineError: Variables of two sites are set.
@@ -71,8 +71,8 @@ def by_variables(sites: Mapping[str, Site], environ: Mapping[str, str], wish: st
             for name, patterns in site.recognise.variables.items():
                 if site.name not in found and one_of(environ.get(name, ""), patterns):
                     found[site.name] = f"{name}={environ[name]}"
-        if wish in found:
-            return wish, found[wish]
+        if requested in found:
+            return requested, found[requested]
         if len(found) > 1:
             (first, one), (second, other) = list(found.items())[:2]
             raise MachineError(
@@ -288,14 +288,14 @@ def recognise(environ: Mapping[str, str], read: Read, job_id: str = "") -> Recog
         ModuleNotFoundError
     ) as error:  # Python 3.10 in an environment that was not made by pip: a launch needs no site
         return Recognised(None, f"not looked for: {error}")
-    wish = environ.get("EZPZ_SITE", "")
+    requested = environ.get("EZPZ_SITE", "")
     is_stale = environ.get("EZPZ_JOBID", job_id) != job_id
-    if wish and not is_stale:
-        return Recognised(_adapt(_named(wish, sites), environ), "EZPZ_SITE")
-    found = by_variables(sites, environ, wish) or by_names(sites, host_names(read))
+    if requested and not is_stale:
+        return Recognised(_adapt(_named(requested, sites), environ), "EZPZ_SITE")
+    found = by_variables(sites, environ, requested) or by_names(sites, host_names(read))
     if found is None:
-        if wish:
-            return Recognised(_adapt(_named(wish, sites), environ), "EZPZ_SITE")
+        if requested:
+            return Recognised(_adapt(_named(requested, sites), environ), "EZPZ_SITE")
         return Recognised(None, "no site's variables or host names")
     return Recognised(_adapt(sites[found[0]], environ), found[1])
 
@@ -319,11 +319,11 @@ def _adapt(site: Site, environ: Mapping[str, str]) -> Site:
     return site
 
 
-def _named(wish: str, sites: Mapping[str, Site]) -> Site:
-    if wish in sites:
-        return sites[wish]
-    near = nearest(wish, sites, 3)
+def _named(requested: str, sites: Mapping[str, Site]) -> Site:
+    if requested in sites:
+        return sites[requested]
+    near = nearest(requested, sites, 3)
     raise UsageError(
-        f"unknown site: {wish!r} (from EZPZ_SITE); expected one of {', '.join(near or sites)}. "
+        f"unknown site: {requested!r} (from EZPZ_SITE); expected one of {', '.join(near or sites)}. "
         "Correct or unset EZPZ_SITE; `ezpz sites` lists all sites."
     )

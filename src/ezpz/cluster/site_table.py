@@ -86,7 +86,7 @@ def _like(pattern: str) -> Callable[[str], object]:
 
 def _filled(allowed: tuple[str, ...]) -> Callable[[str], object]:
     return lambda text: (
-        text.isprintable() and all(found.group(1) in allowed for found in re.finditer(_PLACEHOLDER, text))
+        text.isprintable() and all(match.group(1) in allowed for match in re.finditer(_PLACEHOLDER, text))
     )
 
 

@@ -13,8 +13,8 @@ Devices that were granted:
 
     SLURM_GPUS_ON_NODE=4                    this host's, inside the job; in a step the step's
     SLURM_STEP_GPUS=0,1  SLURM_JOB_GPUS=0-3 global numbers of this host's devices, in a step and in the batch script
-    SLURM_GPUS_PER_NODE=4 | a100:4 | a100:2,h100:1      as asked for with --gpus-per-node; also where salloc left the shell
-    SLURM_GPUS_PER_TASK=1 with SLURM_NTASKS_PER_NODE=4  as asked for
+    SLURM_GPUS_PER_NODE=4 | a100:4 | a100:2,h100:1      as asked for with --gpus-per-node; also where salloc left the
+    shell SLURM_GPUS_PER_TASK=1 with SLURM_NTASKS_PER_NODE=4  as asked for
     https://slurm.schedmd.com/sbatch.html, "OUTPUT ENVIRONMENT VARIABLES"; tests/data/environments/slurm-batch-gpus.json
 
 Recorded from Slurm 22.05.8 (tests/data/environments/slurm-*.json).
@@ -109,14 +109,14 @@ class Slurm(Scheduler):
         names = _names(environ)
         listed = next((name for name in names["hosts"] if environ.get(name)), "")
         in_salloc = "SLURMD_NODENAME" not in environ and not any(environ.get(name) for name in _GRANTS)
-        told = show_job(job, run) if more or in_salloc or not listed else None
+        shown = show_job(job, run) if more or in_salloc or not listed else None
         if not listed:
-            return told or _left_over(environ, job)
+            return shown or _left_over(environ, job)
         origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
         origin |= {name: names[name][0] for name in ("slots", "tasks", "cpus")}
         end = environ.get("SLURM_JOB_END_TIME", "")
-        if told:
-            origin |= {name: told.origin[name] for name in ("devices", "end_time")}
+        if shown:
+            origin |= {name: shown.origin[name] for name in ("devices", "end_time")}
         if end.isdigit():
             origin["end_time"] = "SLURM_JOB_END_TIME"
         return Allocation(
@@ -126,8 +126,8 @@ class Slurm(Scheduler):
             slots=_counts(environ, names["slots"][0]),
             tasks=_number(environ, names["tasks"][0]),
             cpus=_counts(environ, names["cpus"][0]) if names["cpus"][0] else None,
-            devices=told.devices if told else None,
-            end_time=int(end) if end.isdigit() else told.end_time if told else None,
+            devices=shown.devices if shown else None,
+            end_time=int(end) if end.isdigit() else shown.end_time if shown else None,
             notes=_components(environ, listed),
             origin=origin,
         )
@@ -152,9 +152,9 @@ class Slurm(Scheduler):
                 f"Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
             )
         job = checked_job(next(iter(jobs)), "squeue")
-        found = show_job(job, run)
-        if found:
-            return found
+        known = show_job(job, run)
+        if known:
+            return known
         where = f"squeue --nodelist={node}"
         hosts = tuple(dict.fromkeys(name for row in rows for name in expand(row[2])))
         return Allocation("slurm", job, hosts, origin=dict.fromkeys(("scheduler", "job_id", "hosts"), where))

@@ -28,8 +28,8 @@ __all__ = ["Point", "key"]
 def key(environ: Mapping[str, str]) -> str:
     """Return a name that is common to the ranks of this start and to no others.
 
-    It is made of the names of job and start and of the nearest process above that is no rank itself: ranks may be wrapped in
-    shells of their own, so the parent alone is not common to them.
+    It is made of the names of job and start and of the nearest process above that is no rank itself: ranks may be
+    wrapped in shells of their own, so the parent alone is not common to them.
     """
     jobs = (name for one in schedulers() for name in one.job_variables)
     starts = (family.start_variable for family in FAMILIES)

@@ -1,7 +1,8 @@
 """Notice that ranks of this host have ended before they could meet the others, where no launcher would.
 
-Hydra (MPICH, Intel MPI) and srun let the other ranks run when one has ended with an error, so that they would wait for it
-until time is up. But they start all ranks of a host as children of one process: when it has fewer, a rank is gone. Linux lists them:
+Hydra (MPICH, Intel MPI) and srun let the other ranks run when one has ended with an error, so that they would wait for
+it until time is up. But they start all ranks of a host as children of one process: when it has fewer, a rank is gone.
+Linux lists them:
 
     /proc/4711/task/4711/children     4712 4713 4715                      (proc(5): children of one thread)
 """

@@ -72,7 +72,8 @@ def choose(
 
     Raises:
         UsageError: ``--flavour`` names no flavour.
-        LaunchError: The requested launcher is not there, an ``mpiexec`` does not say what it is, or nothing could start the ranks.
+        LaunchError: The requested launcher is not there, an ``mpiexec`` does not say what it is, or nothing could start
+            the ranks.
     """
     around = _Surroundings(allocation, is_here, environ, run, site)
     if wish:
@@ -197,8 +198,8 @@ def _in_python(path: str, environ: Mapping[str, str]) -> bool:
     return any(home and path.startswith(f"{home}{os.sep}") for home in homes)
 
 
-# The flavour of an ``mpiexec``, by its own output; asked once per program and kept in ``$XDG_CACHE_HOME/ezpz/launchers.json``
-# under the program's real path, size and time of change:
+# The flavour of an ``mpiexec``, by its own output; asked once per program and kept in
+# ``$XDG_CACHE_HOME/ezpz/launchers.json`` under the program's real path, size and time of change:
 #
 # {"/opt/mpich/bin/mpiexec.hydra 123456 1795188151000000000": ["mpich", "5.0.2"]}
 

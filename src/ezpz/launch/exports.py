@@ -60,23 +60,23 @@ def exports(*, second: bool = False) -> list[str]:
     taken = _taken(environ) if second else {}
     environ |= taken
     os.environ.update(taken)  # the launcher that is looked for below reads it
-    found = survey(parse([], environ), environ)
-    for note in found.notes:
+    surveyed = survey(parse([], environ), environ)
+    for note in surveyed.notes:
         _say(f"note: {note}")
-    values = _values(found, environ)
-    _save(environ, found, values)
+    values = _values(surveyed, environ)
+    _save(environ, surveyed, values)
     names = _kept_names()
     given = {name: value for name, value in taken.items() if name in names}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in {**given, **values}.items()]
-    # A list of hosts that is too long for the environment of a program is still a variable of the shell; an earlier, shorter one
-    # may have been exported.
-    hosts = found.allocation.hosts
+    # A list of hosts that is too long for the environment of a program is still a variable of the shell; an earlier,
+    # shorter one may have been exported.
+    hosts = surveyed.allocation.hosts
     how = "export" if named_hosts(hosts) else "unset EZPZ_HOSTS;"
     return [*lines, f"{how} EZPZ_HOSTS={shlex.quote(','.join(hosts))}"]
 
 
-def _values(found: Survey, environ: Mapping[str, str]) -> dict[str, str]:
-    allocation, devices, placement, site = found[:4]
+def _values(surveyed: Survey, environ: Mapping[str, str]) -> dict[str, str]:
+    allocation, devices, placement, site = surveyed[:4]
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
@@ -90,14 +90,14 @@ def _values(found: Survey, environ: Mapping[str, str]) -> dict[str, str]:
         "NGPU_PER_HOST": str(devices.count),
         "NGPUS": str(devices.count * len(hosts)),
         "HOSTFILE": allocation.hostfile or write_lines(os.path.join(folder, "hostfile"), hosts),
-        "DIST_LAUNCH": _prefix(found, folder, environ),
+        "DIST_LAUNCH": _prefix(surveyed, folder, environ),
     }
 
 
-def _prefix(found: Survey, folder: str, environ: Mapping[str, str]) -> str:
+def _prefix(surveyed: Survey, folder: str, environ: Mapping[str, str]) -> str:
     """Return the plain launch line; empty, with a word on stderr, where no launcher is known: the rest is of use."""
     try:
-        builder = PlanBuilder(found, parse([], {}), environ)
+        builder = PlanBuilder(surveyed, parse([], {}), environ)
         builder.write_hostfile(folder)
         return " ".join(builder.build().prefix())
     except LaunchError as error:
@@ -119,8 +119,8 @@ def _taken(environ: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def _save(environ: Mapping[str, str], found: Survey, values: Mapping[str, str]) -> None:
-    allocation = found.allocation
+def _save(environ: Mapping[str, str], surveyed: Survey, values: Mapping[str, str]) -> None:
+    allocation = surveyed.allocation
     path = state_file(environ, allocation.scheduler, allocation.job_id) if allocation.job_id else ""
     ours = {**values, "EZPZ_HOSTS": ",".join(allocation.hosts), "EZPZ_JOB_END": str(allocation.end_time or "")}
     try:
@@ -134,9 +134,9 @@ def _say(text: str) -> None:
     print(f"ezpz: {text}", file=sys.stderr)
 
 
-# The file of a job, for a second shell of it. ``ezpz_setup_job`` writes it, ``ezpz_get_job_env`` takes it: on compute hosts
-# without the scheduler's commands nothing else tells a shell that was opened by ssh which job it is in. One line of shell per
-# variable of a fixed list, so that no secret is ever kept, and only its user can read it:
+# The file of a job, for a second shell of it. ``ezpz_setup_job`` writes it, ``ezpz_get_job_env`` takes it: on compute
+# hosts without the scheduler's commands nothing else tells a shell that was opened by ssh which job it is in. One line
+# of shell per variable of a fixed list, so that no secret is ever kept, and only its user can read it:
 #
 # export PBS_JOBID=1.head
 # export EZPZ_HOSTS='n01,n02'

@@ -1,8 +1,8 @@
 """Warn of the end of the job's wall time, ten minutes and one minute before.
 
-A scheduler may say it in a variable, SLURM_JOB_END_TIME=1795289400 (Slurm from 22.05 on), and a second shell of a job has
-EZPZ_JOB_END beside EZPZ_JOBID (exports.py). Otherwise a child process asks the scheduler's command; the child is this file, run
-as ``python3 -I -S wall.py SCHEDULER JOB``: a busy scheduler takes seconds, and a launch shall not wait.
+A scheduler may say it in a variable, SLURM_JOB_END_TIME=1795289400 (Slurm from 22.05 on), and a second shell of a job
+has EZPZ_JOB_END beside EZPZ_JOBID (exports.py). Otherwise a child process asks the scheduler's command; the child is
+this file, run as ``python3 -I -S wall.py SCHEDULER JOB``: a busy scheduler takes seconds, and a launch shall not wait.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How many accelerators each host offers to this job, found without torch.
+"""Count the accelerators that each host offers to this job, without torch.
 
-The first source that tells decides, and what later ones say differently stands in the notes (docs/devices.md):
+The first source with an answer decides; what later ones say differently is in the notes (docs/devices.md):
 
 EZPZ_NGPU_PER_HOST=4  TORCH_DEVICE=cpu    the user's word
 masks.py                                  what visible-device variables leave
@@ -42,7 +42,7 @@ __all__ = ["VENDORS", "Devices", "count_devices"]
 
 # In the order in which torch prefers their devices. Each module has KIND, LOOKED, exists() and probe().
 VENDORS = {"nvidia": nvidia, "amd": amd, "intel": intel, "apple": apple}
-_WISH = "EZPZ_NGPU_PER_HOST"
+_NUMBER = "EZPZ_NGPU_PER_HOST"
 _KINDS = ("cuda", "xpu", "mps", "cpu")
 
 
@@ -52,7 +52,7 @@ class _Scene(NamedTuple):
     run: Run
     allocation: Allocation | None
     site: SiteDevices | None
-    wish: str  # the kind that TORCH_DEVICE names, or ""
+    requested: str  # the kind that TORCH_DEVICE names, or ""
     here: bool  # this host is one of the job's
     vendor: str  # key of VENDORS, or "" without a driver and for hosts that cannot be looked at
     exist: int  # devices that kernel files tell; 0 when they do not
@@ -77,35 +77,37 @@ def count_devices(
     Raises:
         UsageError: A variable cannot be read.
     """
-    wish, number = _wished_kind(environ), _wished_number(environ)
-    if wish == "cpu":
-        return Devices(0, "cpu", "TORCH_DEVICE", (f"TORCH_DEVICE=cpu decides over {_WISH}={number}",) if number else ())
+    requested, number = _requested_kind(environ), _requested_number(environ)
+    if requested == "cpu":
+        return Devices(
+            0, "cpu", "TORCH_DEVICE", (f"TORCH_DEVICE=cpu decides over {_NUMBER}={number}",) if number else ()
+        )
     here = allocation is None or _is_here(environ, read, allocation)
-    vendor, exist = _driver(environ, read, wish) if here else ("", 0)
-    scene = _Scene(environ, read, run, allocation, site, wish, here, vendor, exist)
-    found = _overridden(scene, number) if number is not None else _told(scene) or _probed(scene)
-    notes = (*grants.strangers(environ, allocation), *found.notes)
+    vendor, exist = _driver(environ, read, requested) if here else ("", 0)
+    scene = _Scene(environ, read, run, allocation, site, requested, here, vendor, exist)
+    counted = _overridden(scene, number) if number is not None else _told(scene) or _probed(scene)
+    notes = (*grants.strangers(environ, allocation), *counted.notes)
     selector = environ.get("ONEAPI_DEVICE_SELECTOR", "")
-    if found.kind == "xpu" and re.search(r":\d", selector):
+    if counted.kind == "xpu" and re.search(r":\d", selector):
         notes += (f"ONEAPI_DEVICE_SELECTOR={selector} may hide devices from torch; it was not taken into account",)
-    return found._replace(notes=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)))  # one line each
+    return counted._replace(notes=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)))  # one line each
 
 
-def _wished_kind(environ: Mapping[str, str]) -> str:
+def _requested_kind(environ: Mapping[str, str]) -> str:
     text = environ.get("TORCH_DEVICE", "").strip().lower()
     kind = text.partition(":")[0]
     # A vendor's own device is known to torch inside ranks alone: then somebody must have counted it.
-    known = kind in _KINDS or bool(environ.get(_WISH, "").strip())
+    known = kind in _KINDS or bool(environ.get(_NUMBER, "").strip())
     if text and not (known and re.fullmatch(r"[a-z_]+(:\d+)?", text, re.ASCII)):
-        expected = f"one of {', '.join(_KINDS)}, or a vendor's device beside {_WISH}=N"
+        expected = f"one of {', '.join(_KINDS)}, or a vendor's device beside {_NUMBER}=N"
         raise refusal("the device", "TORCH_DEVICE", environ["TORCH_DEVICE"], expected)
     return kind
 
 
-def _wished_number(environ: Mapping[str, str]) -> int | None:
-    text = environ.get(_WISH, "").strip()
+def _requested_number(environ: Mapping[str, str]) -> int | None:
+    text = environ.get(_NUMBER, "").strip()
     if text and not (text.isascii() and text.isdigit()):
-        raise refusal("the number of devices", _WISH, environ[_WISH], "a whole number")
+        raise refusal("the number of devices", _NUMBER, environ[_NUMBER], "a whole number")
     return int(text) if text else None
 
 
@@ -121,9 +123,9 @@ def _short(name: str) -> str:
     return name if is_address else name.partition(".")[0]
 
 
-def _driver(environ: Mapping[str, str], read: Read, wish: str) -> tuple[str, int]:
+def _driver(environ: Mapping[str, str], read: Read, requested: str) -> tuple[str, int]:
     for name, vendor in VENDORS.items():
-        exist = vendor.exists(environ, read) if wish in {"", vendor.KIND} else None
+        exist = vendor.exists(environ, read) if requested in {"", vendor.KIND} else None
         if exist is not None:
             return name, exist
     return "", 0
@@ -132,46 +134,46 @@ def _driver(environ: Mapping[str, str], read: Read, wish: str) -> tuple[str, int
 def _kind(scene: _Scene) -> str:
     # Of hosts that cannot be looked at, the site knows; a scheduler's count does not say whose devices it counts.
     site = scene.site.device if scene.site and scene.site.device != "cpu" else ""
-    return scene.wish or (VENDORS[scene.vendor].KIND if scene.vendor else site or "cuda")
+    return scene.requested or (VENDORS[scene.vendor].KIND if scene.vendor else site or "cuda")
 
 
 def _overridden(scene: _Scene, number: int) -> Devices:
-    found = Devices(number, _kind(scene) if number else "cpu", _WISH)
+    counted = Devices(number, _kind(scene) if number else "cpu", _NUMBER)
     try:
-        told = _told(scene)
+        from_variables = _told(scene)
     except UsageError as error:  # this variable is the way out of others that cannot be read
-        return found._replace(notes=(str(error),))
-    if told is None:
-        return found._replace(notes=_beyond(scene, found))
-    if told.count != number:
-        return found._replace(notes=(_contrast(scene, found, told.origin, told.count),))
-    return found
+        return counted._replace(notes=(str(error),))
+    if from_variables is None:
+        return counted._replace(notes=_beyond(scene, counted))
+    if from_variables.count != number:
+        return counted._replace(notes=(_contrast(scene, counted, from_variables.origin, from_variables.count),))
+    return counted
 
 
 def _told(scene: _Scene) -> Devices | None:
     """Return what the environment tells: the mask before the grant, since ranks started here inherit the mask."""
     vendor = scene.vendor or ("intel" if _kind(scene) == "xpu" else "")
     mask = masks.visible(scene.environ, vendor, scene.exist, scene.read)
-    if mask and scene.wish not in {"", mask.kind} and mask.count:
+    if mask and scene.requested not in {"", mask.kind} and mask.count:
         mask = None  # of another vendor than TORCH_DEVICE names
     grant = grants.granted(scene.environ, scene.allocation, here=scene.here)
     if grant is None:
         return None if mask is None else mask._replace(notes=mask.notes + _beyond(scene, mask))
-    told = Devices(grant.number, _kind(scene) if grant.number else "cpu", grant.origin, grant.notes)
+    from_variables = Devices(grant.number, _kind(scene) if grant.number else "cpu", grant.origin, grant.notes)
     if mask is None:
-        return told._replace(notes=told.notes + _beyond(scene, told))
+        return from_variables._replace(notes=from_variables.notes + _beyond(scene, from_variables))
     # A scheduler sets masks anew on the job's hosts; this other host's own says nothing there.
-    first, second = (mask, told) if scene.here else (told, mask)
+    first, second = (mask, from_variables) if scene.here else (from_variables, mask)
     notes = first.notes + second.notes + _beyond(scene, first)
     if first.count != second.count:
         notes += (_contrast(scene, first, second.origin, second.count),)
     return first._replace(notes=notes)
 
 
-def _contrast(scene: _Scene, found: Devices, other: str, count: int) -> str:
-    text = f"{_quoted(scene, found.origin)} tells {found.count}, {_quoted(scene, other)} {count}; the first decides"
-    name = _first(found.origin)
-    return f"{text} (`unset {name}` for all)" if found.count < count and name in {_WISH, *masks.MASKS} else text
+def _contrast(scene: _Scene, counted: Devices, other: str, count: int) -> str:
+    text = f"{_quoted(scene, counted.origin)} tells {counted.count}, {_quoted(scene, other)} {count}; the first decides"
+    name = _first(counted.origin)
+    return f"{text} (`unset {name}` for all)" if counted.count < count and name in {_NUMBER, *masks.MASKS} else text
 
 
 def _first(origin: str) -> str:
@@ -183,22 +185,22 @@ def _quoted(scene: _Scene, origin: str) -> str:
     return origin.replace(name, f"{name}={scene.environ[name]}", 1) if name in scene.environ else origin
 
 
-def _beyond(scene: _Scene, found: Devices) -> tuple[str, ...]:
+def _beyond(scene: _Scene, counted: Devices) -> tuple[str, ...]:
     """Compare an answer with what kernel files show on this host; no process is started for that."""
-    name = _quoted(scene, found.origin)
-    if not scene.here or not found.count:
+    name = _quoted(scene, counted.origin)
+    if not scene.here or not counted.count:
         return ()
     if not scene.vendor:
-        is_ours = scene.wish in {"", *_KINDS}  # nothing is known of a vendor's own driver
-        return (f"{name} tells {found.count}, but {_nowhere(scene)} on this host",) if is_ours else ()
-    if scene.exist and found.count > scene.exist and "MIG-" not in name:
+        is_ours = scene.requested in {"", *_KINDS}  # nothing is known of a vendor's own driver
+        return (f"{name} tells {counted.count}, but {_nowhere(scene)} on this host",) if is_ours else ()
+    if scene.exist and counted.count > scene.exist and "MIG-" not in name:
         looked = VENDORS[scene.vendor].LOOKED
-        return (f"{name} tells {found.count}, but the driver has {scene.exist} ({looked}); shared or MIG ones?",)
+        return (f"{name} tells {counted.count}, but the driver has {scene.exist} ({looked}); shared or MIG ones?",)
     return ()
 
 
 def _nowhere(scene: _Scene) -> str:
-    looked = [vendor.LOOKED for vendor in VENDORS.values() if scene.wish in {"", vendor.KIND}]
+    looked = [vendor.LOOKED for vendor in VENDORS.values() if scene.requested in {"", vendor.KIND}]
     return f"no driver found ({', '.join(looked)})"
 
 
@@ -207,34 +209,34 @@ def _probed(scene: _Scene) -> Devices:
         return _site(scene) or _from_elsewhere(scene)
     if not scene.vendor:
         return Devices(0, "cpu", _nowhere(scene), _missed(scene))
-    found = _probe(scene, VENDORS[scene.vendor])
-    if found.count:
-        return found
+    counted = _probe(scene, VENDORS[scene.vendor])
+    if counted.count:
+        return counted
     default = _site(scene)
-    return default._replace(notes=found.notes) if default else found
+    return default._replace(notes=counted.notes) if default else counted
 
 
 def _probe(scene: _Scene, vendor: ModuleType) -> Devices:
-    found: Devices = vendor.probe(scene.environ, scene.read, scene.run)
-    return found
+    counted: Devices = vendor.probe(scene.environ, scene.read, scene.run)
+    return counted
 
 
 def _site(scene: _Scene) -> Devices | None:
     site = scene.site
-    if site is None or site.devices_per_host is None or scene.wish not in {"", site.device}:
+    if site is None or site.devices_per_host is None or scene.requested not in {"", site.device}:
         return None
     count = site.devices_per_host
     return Devices(count, site.device if count else "cpu", f"site {site.name}")
 
 
 def _from_elsewhere(scene: _Scene) -> Devices:
-    vendor, _ = _driver(scene.environ, scene.read, scene.wish)
-    found = _probe(scene, VENDORS[vendor]) if vendor else Devices(0, "cpu", _nowhere(scene))
-    what = "its devices were counted" if found.count else "none are assumed"
+    vendor, _ = _driver(scene.environ, scene.read, scene.requested)
+    counted = _probe(scene, VENDORS[vendor]) if vendor else Devices(0, "cpu", _nowhere(scene))
+    what = "its devices were counted" if counted.count else "none are assumed"
     note = (
-        f"nobody tells the devices of the job's hosts, of which this is none; {what}; run `export {_WISH}=N` if wrong"
+        f"nobody tells the devices of the job's hosts, of which this is none; {what}; run `export {_NUMBER}=N` if wrong"
     )
-    return found._replace(notes=(note, *found.notes))
+    return counted._replace(notes=(note, *counted.notes))
 
 
 def _missed(scene: _Scene) -> tuple[str, ...]:
@@ -244,6 +246,6 @@ def _missed(scene: _Scene) -> tuple[str, ...]:
         notes.append(
             f"site {site.name} has {site.devices_per_host} {site.device} devices per host, this host shows none"
         )
-    if scene.wish:
+    if scene.requested:
         notes.append(f"TORCH_DEVICE={scene.environ['TORCH_DEVICE']} asks for a device that this host does not show")
     return tuple(note for note in notes if note)

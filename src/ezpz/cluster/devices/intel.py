@@ -6,8 +6,9 @@ r"""Intel: DRM lists the cards; Level Zero shows each card, or each tile of it, 
 ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE       cards; FLAT and COMBINED: tiles. Unset: FLAT, so Intel's GPU optimization guide
                                          (2024.1, "Exposing the Device Hierarchy")
 
-A discrete card cannot be told by its class: Data Center cards are 0x038000, Arc cards 0x030000 like the GPU inside a CPU,
-which in turn is 0x038000 on a host without a screen. The GPU inside a CPU is always at 0000:00:02.0; it is not counted.
+A discrete card cannot be told by its class: Data Center cards are 0x038000, Arc cards 0x030000 like the GPU inside a
+CPU, which in turn is 0x038000 on a host without a screen. The GPU inside a CPU is always at 0000:00:02.0; it is not
+counted.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _SECOND_TILE = ("gt/gt{0}/id", "device/tile{0}/gt{0}/freq0/min_freq", "device/ti
 
 def exists(environ: Mapping[str, str], read: Read) -> int | None:
     """Return how many devices the hierarchy makes of the discrete cards, or None without one."""
-    found = tiles(read)
-    if not found:
+    match = tiles(read)
+    if not match:
         return None
-    return len(found) if hierarchy(environ) == "COMPOSITE" else sum(found)
+    return len(match) if hierarchy(environ) == "COMPOSITE" else sum(match)
 
 
 def probe(environ: Mapping[str, str], read: Read, run: Run) -> Devices:
@@ -54,10 +55,10 @@ def hierarchy(environ: Mapping[str, str]) -> str:
     Raises:
         UsageError: ``ZE_FLAT_DEVICE_HIERARCHY`` is none of the three.
     """
-    told = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "")
-    if told and told not in _HIERARCHIES:
-        raise refusal("the device hierarchy", "ZE_FLAT_DEVICE_HIERARCHY", told, "FLAT, COMPOSITE or COMBINED")
-    return told or "FLAT"
+    output = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "")
+    if output and output not in _HIERARCHIES:
+        raise refusal("the device hierarchy", "ZE_FLAT_DEVICE_HIERARCHY", output, "FLAT, COMPOSITE or COMBINED")
+    return output or "FLAT"
 
 
 def tiles(read: Read) -> list[int]:

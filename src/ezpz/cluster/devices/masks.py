@@ -5,13 +5,14 @@ CUDA_VISIBLE_DEVICES=0,2 | GPU-8932f937,GPU-5d5b… | MIG-c6d4f1ef-…
     hides all. https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html, and torch's
     own reading, torch.cuda._parse_visible_devices (2.13), which also takes "1gpu" for 1. MIG: see nvidia.py.
 ROCR_VISIBLE_DEVICES=0,GPU-4b2c…   HIP_VISIBLE_DEVICES=0,2
-    ROCr filters first, HIP then counts among what is left: ROCR=3 and HIP=3 leave nothing. CUDA_VISIBLE_DEVICES is HIP's
-    second name. https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, flux-framework/flux-core issue 4534
+    ROCr filters first, HIP then counts among what is left: ROCR=3 and HIP=3 leave nothing. CUDA_VISIBLE_DEVICES is
+    HIP's second name. https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, flux-framework/flux-core issue
+    4534
 ZE_AFFINITY_MASK=0 | 0.1 | 0,1.0
-    Level Zero specification 1.7 and later, core programming guide, "Affinity Mask": the hierarchy is read first. COMPOSITE:
-    "1" is a card with all its tiles, "1.0" a tile of it; entries of one card make one device. FLAT and COMBINED: "1" is
-    the second tile of the host, and "1.0" names nothing. Order and repetition do not matter; an entry beyond what
-    exists is passed over; empty is the same as unset. (Drivers before 2023 knew COMPOSITE only.)
+    Level Zero specification 1.7 and later, core programming guide, "Affinity Mask": the hierarchy is read first.
+    COMPOSITE: "1" is a card with all its tiles, "1.0" a tile of it; entries of one card make one device. FLAT and
+    COMBINED: "1" is the second tile of the host, and "1.0" names nothing. Order and repetition do not matter; an entry
+    beyond what exists is passed over; empty is the same as unset. (Drivers before 2023 knew COMPOSITE only.)
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ def _level_zero(environ: Mapping[str, str], exist: int, read: Read) -> Devices:
     cards = intel.tiles(read) if exist else []
     chosen, passed = set(), []
     for entry in (word.strip() for word in text.split(",")):
-        found = re.fullmatch(r"(\d+)(?:\.(\d+))?(?:\.\d+)?", entry, re.ASCII)
-        if not found:
+        match = re.fullmatch(r"(\d+)(?:\.(\d+))?(?:\.\d+)?", entry, re.ASCII)
+        if not match:
             raise refusal("the visible devices", _ZE, text, "device numbers such as 0,1 or, under COMPOSITE, 0.1")
-        device, tile = int(found[1]), found[2]
+        device, tile = int(match[1]), match[2]
         beyond = bool(exist) and device >= exist
         if model == "COMPOSITE":
             beyond = beyond or (bool(cards) and tile is not None and int(tile) >= cards[device])

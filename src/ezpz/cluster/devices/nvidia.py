@@ -7,8 +7,8 @@ nvidia-smi -L                "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5b…)"
                              "  MIG 1g.5gb      Device  0: (UUID: MIG-c6d4…)", below the GPU that it is a part of
 
 MIG (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html, "CUDA Device Enumeration"): before
-driver release 570 a process sees one MIG device of the whole host, and no GPU beside it; from 570 on it sees one compute
-instance of each GPU instance, and the GPUs without MIG.
+driver release 570 a process sees one MIG device of the whole host, and no GPU beside it; from 570 on it sees one
+compute instance of each GPU instance, and the GPUs without MIG.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def exists(environ: Mapping[str, str], read: Read) -> int | None:
 
 def release(read: Read) -> int:
     """Return the driver's release, e.g. 570; 0 where it cannot be told."""
-    found = re.search(r"\s(\d{3,4})\.\d+", read(_VERSION) or "")
-    return int(found[1]) if found else 0
+    match = re.search(r"\s(\d{3,4})\.\d+", read(_VERSION) or "")
+    return int(match[1]) if match else 0
 
 
 def probe(environ: Mapping[str, str], read: Read, run: Run) -> Devices:
@@ -55,8 +55,8 @@ def probe(environ: Mapping[str, str], read: Read, run: Run) -> Devices:
     for line in text.splitlines():
         if line.startswith("GPU "):
             gpus.append([])
-        elif gpus and (found := _MIG.match(line)):
-            gpus[-1].append((int(found["compute"] or 0), int(found["slices"])))
+        elif gpus and (match := _MIG.match(line)):
+            gpus[-1].append((int(match["compute"] or 0), int(match["slices"])))
     if gpus:
         count, notes = _seen_at_once(gpus, release(read))
         return Devices(count, KIND, "nvidia-smi -L", notes)

@@ -1,7 +1,7 @@
 """Know the kinds of launcher, called flavours: each file here holds one, which answers the questions of `base.Flavour`.
 
-Their names, and the order in which an ``mpiexec`` is compared with them, are in `ezpz.cluster.launchers`. Adding a flavour is one
-file and one word there; docs/launch.md names the tests that fail until it is complete.
+Their names, and the order in which an ``mpiexec`` is compared with them, are in `ezpz.cluster.launchers`. Adding a
+flavour is one file and one word there; docs/launch.md names the tests that fail until it is complete.
 """
 
 from __future__ import annotations

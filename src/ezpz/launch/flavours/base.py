@@ -23,7 +23,8 @@ class Flavour:
         is_mpi: Whether it is the ``mpiexec`` of an MPI, which one rank can make abort all the others.
         gives_mpi: Whether an MPI that is started in its ranks finds them all.
         tells_version: Whether ``EXE --version`` is asked before its line is written.
-        ends_ranks_itself: Whether it is to learn how ranks ended: the scheduler's accounting shows it, and it ends them silently.
+        ends_ranks_itself: Whether it is to learn how ranks ended: the scheduler's accounting shows it, and it ends them
+            silently.
         starts_agents: Whether it starts an agent of ours on each host, which starts the ranks there (`agent_line`).
     """
 

@@ -3,8 +3,8 @@
     $ mpiexec --version
     Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)
 
-Machine file: ``n01:2`` per line (``-f`` collapses repeated hosts, ``-machinefile`` keeps the counts). Pinning is left to
-the placement of torch's own threads; a user's ``I_MPI_PIN`` wins.
+Machine file: ``n01:2`` per line (``-f`` collapses repeated hosts, ``-machinefile`` keeps the counts). Pinning is left
+to the placement of torch's own threads; a user's ``I_MPI_PIN`` wins.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Cray PALS, the ``mpiexec`` of HPE Cray EX under PBS (Aurora, Polaris, Crux).
 
-It has no text that names it: its program is in a folder ``…/pals/…``, and its ``--help`` has ``--cpu-bind``, ``--depth``
-and ``--no-vni``, which no other mpiexec has together. From the sites' pages (argonne-lcf/user-guides@7d04a3f9, running jobs):
+It has no text that names it: its program is in a folder ``…/pals/…``, and its ``--help`` has ``--cpu-bind``,
+``--depth`` and ``--no-vni``, which no other mpiexec has together. From the sites' pages
+(argonne-lcf/user-guides@7d04a3f9, running jobs):
 
     mpiexec -n 24 -ppn 12 --hostfile FILE --cpu-bind list:4-7:8-11:… --envall python3 …
 
-Host file: a host per line. ``--ppn`` ranks go to each host in turn, so only the last host can hold fewer. It rejects the words of
-Hydra and Open MPI (``--bind-to``, ``--map-by``, ``-x``).
+Host file: a host per line. ``--ppn`` ranks go to each host in turn, so only the last host can hold fewer. It rejects
+the words of Hydra and Open MPI (``--bind-to``, ``--map-by``, ``-x``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Slurm's srun, measured with 22.05.
 
 srun takes ``SLURM_NTASKS`` and other variables of the job as options, so every count is given explicitly. A host list
-with one entry per rank and ``--distribution=arbitrary`` places uneven blocks exactly. Steps do not share CPUs since 20.11: a second
-launch in the same job would wait for the first for ever without ``--overlap``.
+with one entry per rank and ``--distribution=arbitrary`` places uneven blocks exactly. Steps do not share CPUs since
+20.11: a second launch in the same job would wait for the first for ever without ``--overlap``.
 
     $ srun --version
     slurm-wlm 22.05.8

@@ -2,8 +2,9 @@
 
     ssh -o BatchMode=yes -o ConnectTimeout=10 -x -T n01 'exec /usr/bin/python3 -I -S …/start_agent.py 0'
 
-Options are those of OpenSSH (ssh(1), 9.2), where the first of two settings counts. ``EZPZ_SSH`` names another program with its options,
-in shell words; it is called in the same way. On the launcher's own host no ssh is needed: the agent is started directly.
+Options are those of OpenSSH (ssh(1), 9.2), where the first of two settings counts. ``EZPZ_SSH`` names another program
+with its options, in shell words; it is called in the same way. On the launcher's own host no ssh is needed: the agent
+is started directly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Use torchrun's agent as the launcher of one host: for scripts that need elastic's error files.
 
-    python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=4 --master-addr=127.0.0.1 --master-port=29500 --no-python CMD…
+    python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=4 --master-addr=127.0.0.1 --master-port=29500
+    --no-python CMD…
 
 Its agent holds the store at the port and sets the whole contract itself (torch 2.13, torch.distributed.run).
 """
