@@ -236,3 +236,8 @@ def test_a_file_is_readable(path):
     assert not [number for number, line in enumerate(text.splitlines(), 1) if len(line) > 120], "more than 120 columns"
     purpose = ast.get_docstring(ast.parse(text)) or ""
     assert not RIDDLE.match(purpose), f"say plainly what it is for: {purpose.splitlines()[0]}"
+
+
+def test_no_two_test_files_share_a_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
