@@ -66,7 +66,8 @@ def log_ticks(low: float, high: float, *, most: int = _MOST) -> tuple[list[float
         most: About how many ticks beyond the first there may be.
 
     Returns:
-        Powers of ten, with 2 and 5 times them where the axis is short, or the ticks of `nice_ticks` where it is shorter.
+        Powers of ten, with 2 and 5 times them where the axis is short, or the ticks of `nice_ticks` where it is
+        shorter.
     """
     for factors in ((1, 2, 5), (1,)):
         powers = range(floor(low), ceil(high) + 1)

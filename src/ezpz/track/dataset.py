@@ -73,8 +73,8 @@ def write_dataset(path: Path, rows: Table, attrs: Mapping[str, str], windows: Se
 def write_csv(path: Path, rows: Table) -> None:
     """Write every row as a line of comma-separated values (RFC 4180, UTF-8) in one move.
 
-    Columns are ``step``, ``logged_at`` (epoch seconds), ``attempt`` and the metrics by their own names. What is missing is
-    empty, NaN and infinities are ``NaN``, ``Infinity`` and ``-Infinity``, lists and histograms are JSON.
+    Columns are ``step``, ``logged_at`` (epoch seconds), ``attempt`` and the metrics by their own names. What is missing
+    is empty, NaN and infinities are ``NaN``, ``Infinity`` and ``-Infinity``, lists and histograms are JSON.
 
     Raises:
         TrackError: The file cannot be written.

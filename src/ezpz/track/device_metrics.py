@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 def fetch(tensors: Sequence[Tensor]) -> list[float | int | bool]:
     """Return the numbers that tensors hold, with one copy to the host for each pair of device and dtype.
 
-    ``tensor.item()`` waits for the device each time; here tensors of one kind are stacked where they lie and read together.
+    ``tensor.item()`` waits for the device each time; here tensors of one kind are stacked where they lie and read
+    together.
 
     Args:
         tensors: Tensors of one element each, of any device, dtype and shape.
 
     Returns:
-        One number per tensor, in their order: an int for whole dtypes, a bool for bool, else a float. Nothing is rounded.
+        One number per tensor, in their order: an int for whole dtypes, a bool for bool, else a float. Nothing is
+        rounded.
 
     Raises:
         RuntimeError: A tensor has more than one element, or no value to read (of the meta device).

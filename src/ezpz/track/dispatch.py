@@ -1,7 +1,8 @@
 """Pass rows on from the journal: to rank 0's view over all ranks, and to copies at other places.
 
-A row is passed on when it is complete: tensors that lie on a device are read once per window, and rows behind them wait, so that
-everybody gets rows whole and in order. Standing still is never the training's business: all of it happens in other threads.
+A row is passed on when it is complete: tensors that lie on a device are read once per window, and rows behind them
+wait, so that everybody gets rows whole and in order. Standing still is never the training's business: all of it happens
+in other threads.
 """
 
 from __future__ import annotations

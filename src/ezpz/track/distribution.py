@@ -27,7 +27,11 @@ class Histogram(NamedTuple):
     edges: list[float]
 
 
-def histogram(values: Any, bins: int = 64, range: tuple[float, float] | None = None) -> Histogram:  # noqa: A002  # numpy's own name for it
+def histogram(
+    values: Any,
+    bins: int = 64,
+    range: tuple[float, float] | None = None,  # noqa: A002  # numpy's own name for it
+) -> Histogram:
     """Count values into bins, for `History.update({"grad/hist": ezpz.track.histogram(gradient)})`.
 
     Args:
@@ -52,15 +56,15 @@ def histogram(values: Any, bins: int = 64, range: tuple[float, float] | None = N
     good = type(bins) is int and 1 <= bins <= MOST_BINS
     if not good or (range is not None and not range[0] < range[1]):
         raise TrackError(
-            f"cannot count into {bins!r} bins of the range {range!r} (from histogram); expected 1 to {MOST_BINS} bins, and "
-            "a lower edge below the higher one."
+            f"cannot count into {bins!r} bins of the range {range!r} (from histogram); expected 1 to {MOST_BINS} bins, "
+            "and a lower edge below the higher one."
         )
     counts, edges = np.histogram(finite, bins=bins, range=range)
     return Histogram(counts.tolist(), edges.tolist())
 
 
 def as_histogram(value: object) -> Histogram | None:
-    """Return a `Histogram`, also of an object that carries one as ``histogram`` and ``bins`` (wandb's); None for others."""
+    """Return a `Histogram`, also of an object with ``histogram`` and ``bins`` (wandb's); None for others."""
     if not isinstance(value, Histogram):
         counts, edges = getattr(value, "histogram", None), getattr(value, "bins", None)
         if counts is None or edges is None or callable(counts):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Variables that choose devices, threads, algorithms or transports; nothing else of the environment is kept. Those of
 # torchrun, which name the ranks, differ in every run.
 _SHOWN = re.compile(
-    r"^(NCCL|RCCL|CCL|FI|MPICH|OMPI_MCA|UCX|I_MPI|PALS|CUDA|HIP|ROCR|ZE|ONEAPI|SYCL|HSA|GLOO|OMP|MKL|KMP|OPENBLAS|TORCH|PYTORCH|"
-    r"TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX)_\w+$"
+    r"^(NCCL|RCCL|CCL|FI|MPICH|OMPI_MCA|UCX|I_MPI|PALS|CUDA|HIP|ROCR|ZE|ONEAPI|SYCL|HSA|GLOO|OMP|MKL|KMP|OPENBLAS|TORCH|"
+    r"PYTORCH|TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX)_\w+$"
 )
 _NVIDIA = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 
@@ -54,8 +54,8 @@ def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] =
         read: Returns a file's text, empty where there is none.
 
     Returns:
-        ``modules`` (names), ``driver`` and ``library`` (name to version), ``system``, ``variables``; what cannot be found is
-        absent. Values of variables named like secrets, and logins in URLs, are left out.
+        ``modules`` (names), ``driver`` and ``library`` (name to version), ``system``, ``variables``; what cannot be
+        found is absent. Values of variables named like secrets, and logins in URLs, are left out.
     """
     facts: dict[str, object] = {
         "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
@@ -102,8 +102,8 @@ def _system(read: Callable[[str], str]) -> str:
 def began() -> float:
     """Return when this process began, in epoch seconds; now, where there is no ``/proc``.
 
-    Field 22 of ``/proc/self/stat`` counts clock ticks since the host's start, which ``btime`` of ``/proc/stat`` tells (proc(5));
-    that is whole seconds, so the host's uptime, to a hundredth, is subtracted from the clock instead.
+    Field 22 of ``/proc/self/stat`` counts clock ticks since the host's start, which ``btime`` of ``/proc/stat`` tells
+    (proc(5)); that is whole seconds, so the host's uptime, to a hundredth, is subtracted from the clock instead.
     """
     try:
         ticks = int(proc.start_time("self"))
@@ -195,7 +195,7 @@ def version(name: str) -> str | None:
 
 
 def script_name() -> str:
-    """Return the name of the running program: ``test_dist`` for ``python3 -m ezpz.test_dist``, ``train`` for ``train.py``.
+    """Return the running program's name: ``test_dist`` for ``python3 -m ezpz.test_dist``, ``train`` for ``train.py``.
 
     Returns:
         The last part of the module's name, the script's name without its ending, or ``history`` at a prompt.

@@ -72,8 +72,8 @@ def weight_of(weight: object) -> float:
         number = -1.0
     if not (isfinite(number) and number >= 0):
         raise TrackError(
-            f"cannot weigh a row with {weight!r} (from History.update(weight=...)); expected a number from 0 on, such as the "
-            "tokens of this rank."
+            f"cannot weigh a row with {weight!r} (from History.update(weight=...)); expected a number from 0 on, "
+            "such as the tokens of this rank."
         )
     return number
 
@@ -87,16 +87,17 @@ _logs = ""  # where a history has this rank's log
 class History:
     """A run's metrics: every row reaches the journal at once, the rest is made from it at the end.
 
-    Rank 0 records. On other ranks the same calls return the same lines, and their values travel to rank 0 in the background,
-    a window of steps at a time. Nothing here is a collective, and no device is waited for except once per window.
+    Rank 0 records. On other ranks the same calls return the same lines, and their values travel to rank 0 in the
+    background, a window of steps at a time. Nothing here is a collective, and no device is waited for except once per
+    window.
 
         with ezpz.History() as history:
             for step in range(100):
                 print(history.update({"loss": loss, "dt": dt}))
 
-    Leaving the block finalizes; an exception marks the run as failed, keeps all data, draws nothing and passes on. SIGTERM
-    leaves a complete export too. A program that ends without `finalize` leaves the journal and ``run.json``, from which
-    all else can be made (``ezpz export``, ``ezpz report``).
+    Leaving the block finalizes; an exception marks the run as failed, keeps all data, draws nothing and passes on.
+    SIGTERM leaves a complete export too. A program that ends without `finalize` leaves the journal and ``run.json``,
+    from which all else can be made (``ezpz export``, ``ezpz report``).
 
     Attributes:
         name: Name of the run and of its HDF5 file.
@@ -117,15 +118,16 @@ class History:
 
         Args:
             name: Name of the run; otherwise that of the running module or script.
-            outdir: The run folder itself, made if need be; rows are added to a journal that it holds already, as a further
-                attempt. Otherwise ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` below the current folder.
+            outdir: The run folder itself, made if need be; rows are added to a journal that it holds already, as a
+                further attempt. Otherwise ``outputs/<name>/<YYYY-MM-DD-HHMMSS>/`` below the current folder.
             window: Steps whose values all ranks send to rank 0 together, and rows whose tensors are read together.
-            trackers: Further places for the metrics: ``wandb``, ``tensorboard``, ``mlflow``, ``csv``, or objects that are a
-                `ezpz.track.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay the training.
+            trackers: Further places for the metrics: ``wandb``, ``tensorboard``, ``mlflow``, ``csv``, or objects that
+                are a `ezpz.track.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay
+                the training.
 
         Raises:
-            UsageError: The name is no folder name, the folder cannot be used, another process writes it, the window is no
-                number of steps, or a tracker is unknown.
+            UsageError: The name is no folder name, the folder cannot be used, another process writes it, the window is
+                no number of steps, or a tracker is unknown.
             RankError: The environment contradicts itself about who this process is.
         """
         global _newest
@@ -170,16 +172,17 @@ class History:
         """Record one row, and tell the launcher that this rank makes progress (`ezpz.heartbeat`).
 
         Args:
-            metrics: Name to number, bool, string, short 1-D array or `ezpz.track.histogram`; tensors and arrays of any library
-                are read. A tensor on a device is copied there and read with those of a whole window. Names may hold ``/``.
-                A metric called ``step`` that holds an int is the step when no other is given.
+            metrics: Name to number, bool, string, short 1-D array or `ezpz.track.histogram`; tensors and arrays of any
+                library are read. A tensor on a device is copied there and read with those of a whole window. Names may
+                hold ``/``. A metric called ``step`` that holds an int is the step when no other is given.
             step: The row's step, an int of 64 bits; otherwise one more than the last.
-            weight: What this rank's values count for in the mean over ranks, such as its tokens; otherwise all count the same.
+            weight: What this rank's values count for in the mean over ranks, such as its tokens; otherwise all count
+                the same.
             summarize: Return the line.
 
         Returns:
-            ``iter=3 loss=0.123456 dt=0.001234``, floats with 6 significant digits; empty without ``summarize``. A value that
-            is still on a device is left out, until the last row of its window.
+            ``iter=3 loss=0.123456 dt=0.001234``, floats with 6 significant digits; empty without ``summarize``. A value
+            that is still on a device is left out, until the last row of its window.
 
         Raises:
             TrackError: A name, value or weight cannot be recorded, two steps contradict each other, or the history was
@@ -195,8 +198,8 @@ class History:
             writer.check_names(values if not late else {**values, **late})
             if writer.ended:
                 raise TrackError(
-                    f"cannot record step {row_step} (from History.update): {self.outdir} is finalized; expected no update "
-                    f"after that. Make a new History(outdir=...) to add to it."
+                    f"cannot record step {row_step} (from History.update): {self.outdir} is finalized; "
+                    f"expected no update after that. Make a new History(outdir=...) to add to it."
                 )
             writer.journal.write(row_step, values)
         self._next_step = row_step + 1
@@ -220,7 +223,8 @@ class History:
         """Store a configuration in ``run.json``: the one that was asked for, and the one that is in effect.
 
         The effective one is read from the live objects (`ezpz.track.effective`): dropout probabilities, settings of the
-        optimizer, the schedule at several steps, types, number and checksum of parameters, attention. It changes nothing.
+        optimizer, the schedule at several steps, types, number and checksum of parameters, attention. It changes
+        nothing.
 
         Args:
             config: A mapping, namespace or dataclass. Values named like secrets are left out, foreign objects are
@@ -288,7 +292,8 @@ class History:
         Rank 0 waits for what other ranks have on their way: at most 30 s, and 3 s from the last that came.
 
         Args:
-            plots: Draw every numeric metric as text, PNG and SVG, and write the report. A drawing that fails is one warning.
+            plots: Draw every numeric metric as text, PNG and SVG, and write the report. A drawing that fails is one
+                warning.
             show: Print the text plots as well.
 
         Returns:

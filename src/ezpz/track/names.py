@@ -94,7 +94,7 @@ _BYTES = ("GiB", "GB", "MiB", "MB", "KiB", "KB")
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a name in lower case: ``["hidden", "dropout"]`` of ``hidden_dropout`` and ``hiddenDropout``."""
+    """Return the words of a name in lower case: ``["val", "loss"]`` of ``val_loss`` and ``valLoss``."""
     return [word for word in _BETWEEN.split(_JOINTS.sub(" ", name).lower()) if word]
 
 
@@ -150,7 +150,7 @@ def is_step_time(name: str) -> bool:
 
 
 def part_of_step(name: str) -> str | None:
-    """Return the part of a step that a metric times: one of `PARTS`, ``wait`` for a wait before a collective, or None."""
+    """Return the part of a step that a metric times: one of `PARTS`, ``wait`` before a collective, or None."""
     words = _plain(name)
     if words in _SHORT_PARTS:
         return _SHORT_PARTS[words]
@@ -216,7 +216,7 @@ def main_loss(names: Iterable[str]) -> str | None:
 
 
 def main_throughput(names: Iterable[str]) -> tuple[str, bool] | None:
-    """Return the metric that tells best how fast a run is, and whether it is a time, of which less is faster; or None."""
+    """Return the metric that shows best how fast a run is, and whether it is a time (less is faster); or None."""
     by_last: dict[str, str] = {}
     for name in names:
         for end in (name.lower(), name.lower().rpartition("/")[2]):
@@ -229,7 +229,7 @@ def main_throughput(names: Iterable[str]) -> tuple[str, bool] | None:
 
 
 def unit(name: str) -> str:
-    """Return the unit in which a metric is shown, as far as its name says it: ``tok/s``, ``GiB``, ``ms``; else nothing."""
+    """Return the unit of a metric as far as its name says it: ``tok/s``, ``GiB``, ``ms``; else nothing."""
     if is_memory(name):
         return next((each for each in _BYTES if each.lower() in name.lower()), "")
     if is_throughput(name):

@@ -60,7 +60,7 @@ def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list
 
 
 def _draw_ranks(run: Run) -> None:
-    """Draw the time that tells ranks apart best, where there are several: ``plots/mplot/ranks/<metric>.png`` and ``.svg``."""
+    """Draw the time in which several ranks differ most: ``plots/mplot/ranks/<metric>.png`` and ``.svg``."""
     if not run.windows:
         return
     from ezpz.track.by_rank import counting_windows, slowest_key
@@ -107,7 +107,7 @@ def file_stem(name: str, taken: set[str]) -> str:
 
 
 def _for_the_terminal(series: list[Series]) -> list[Series]:
-    """Return what people look at first: two losses, then throughput, times, and the rest in turn; all where there are few."""
+    """Return what people look at first: two losses, throughput, times, the rest in turn; all where there are few."""
     if len(series) <= _ON_TERMINAL:
         return series
     lines = [item for item in series if len(item.steps) > 1 and "_per_" not in item.name]

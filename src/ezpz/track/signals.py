@@ -1,9 +1,9 @@
 """Complete the records at SIGTERM, as schedulers send it at the end of wall time, and SIGHUP; then pass the signal on.
 
-Python calls a handler between two of its own instructions, so not while the main thread waits in C++, as in a collective
-whose other ranks have been ended already. The C half of Python's handler writes the signal's number to a pipe at once, in any
-case (``signal.set_wakeup_fd``); a thread reads it and does the work when the handler has not begun within a second. An event
-loop that uses the wake-up itself keeps it.
+Python calls a handler between two of its own instructions, so not while the main thread waits in C++, as in a
+collective whose other ranks have been ended already. The C half of Python's handler writes the signal's number to a
+pipe at once, in any case (``signal.set_wakeup_fd``); a thread reads it and does the work when the handler has not begun
+within a second. An event loop that uses the wake-up itself keeps it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,8 @@ def restarts(table: Table) -> list[int]:
 def counted(table: Table) -> Table:
     """Return the rows that count in a run that was started again.
 
-    A later attempt continues from a checkpoint, so what earlier ones recorded from its first step on was overtaken by it.
+    A later attempt continues from a checkpoint, so what earlier ones recorded from its first step on was overtaken by
+    it.
     """
     if not table.attempts or table.attempts[-1] == 1:
         return table

@@ -1,8 +1,8 @@
 """Start a wandb run that the program itself uses as well, to which every row of a history is logged too: `setup_wandb`.
 
 Reads WANDB_MODE, WANDB_DISABLED and WANDB_PROJECT (WB_PROJECT in older scripts), and to know whether wandb has a key
-WANDB_API_KEY, WANDB_IDENTITY_TOKEN_FILE, WANDB_BASE_URL and NETRC; all else is between wandb and the user. A run that only
-the history writes is started by ``History(trackers="wandb")`` (`ezpz.track.trackers.to_wandb`).
+WANDB_API_KEY, WANDB_IDENTITY_TOKEN_FILE, WANDB_BASE_URL and NETRC; all else is between wandb and the user. A run that
+only the history writes is started by ``History(trackers="wandb")`` (`ezpz.track.trackers.to_wandb`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def verify_wandb() -> bool:
     Neither wandb is imported nor a network used.
 
     Returns:
-        False when ``WANDB_DISABLED`` or ``WANDB_MODE=disabled`` says so, when wandb is not installed, and when it has no
+        False when ``WANDB_DISABLED`` or ``WANDB_MODE=disabled`` says so, when wandb is not installed, and when it has
+        no
         key: none in ``WANDB_API_KEY`` and none for its server in ``~/.netrc`` (or ``NETRC``). True otherwise;
         ``WANDB_MODE=offline`` needs no key.
     """

@@ -87,7 +87,7 @@ class Writer:
         signals.attach(self._at_signal)
 
     def _come_first(self) -> None:
-        """Have `_at_exit` called before what is registered already: h5py, once it is loaded, closes HDF5 in its turn."""
+        """Have `_at_exit` called before what is registered already: h5py, once loaded, closes HDF5 in its turn."""
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         self._can_export_at_exit = "h5py" in sys.modules
@@ -245,7 +245,7 @@ class Writer:
             get_logger(__name__).warning(f"cannot write {self._run.path}: {error.strerror}; it still says 'running'.")
 
     def _at_signal(self, name: str) -> None:
-        """Leave a complete folder before a signal ends the process; it may also be handled, and the training continue."""
+        """Leave a complete folder before a signal ends the process; it may also be handled, and training continue."""
         if os.getpid() != self._pid:
             return
         problems = []
@@ -266,8 +266,9 @@ class Writer:
     def _at_exit(self) -> None:
         """Complete ``run.json`` when the program ends without `finish`; the journal is complete already.
 
-        The HDF5 file stays out unless h5py was loaded before: one that is first imported while Python exits ends the process by
-        a segmentation fault (3.16 with Python 3.11), because Python no longer calls the exit function that h5py registers.
+        The HDF5 file stays out unless h5py was loaded before: one that is first imported while Python exits ends the
+        process by a segmentation fault (3.16 with Python 3.11), because Python no longer calls the exit function that
+        h5py registers.
         """
         if os.getpid() != self._pid:  # a forked child has inherited this, and the run is not its own
             return

@@ -2,9 +2,9 @@
 
 The writer holds an open-file-description lock (Linux 3.15, ``fcntl(2)``), which the system gives back when the process
 ends, however it ends, and which no other open and close of the file in the same process gives up, as with POSIX locks.
-Readers ask with ``F_OFD_GETLK``, which takes nothing. Where a file system has no locks (Lustre without ``-o flock``), or
-Python no such constant (macOS), host, pid and the time of its birth in ``run.json`` must do, and on other hosts the age
-of the last row.
+Readers ask with ``F_OFD_GETLK``, which takes nothing. Where a file system has no locks (Lustre without ``-o flock``),
+or Python no such constant (macOS), host, pid and the time of its birth in ``run.json`` must do, and on other hosts the
+age of the last row.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _asked(journal: Path) -> bool | None:
 
 
 def birth(pid: int) -> str | None:
-    """Return when a process of this host began, as text that tells it from a later one of its number; None if it is gone.
+    """Return a process's start, as text that differs from a later process of the same number; None if it is gone.
 
     Field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since the host's start; empty text where there is no /proc.
     """

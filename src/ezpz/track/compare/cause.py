@@ -1,8 +1,8 @@
 """Find the setting that explains a divergence: one that can act at the step at which the curves part.
 
 Dropout, data, weights and kernels act on the very first loss. The optimizer and its schedule act only after the first
-step, so a first loss that is the same to the last bit acquits all others, and one that differs much acquits them. Curves
-that part late were trained alike until then: the schedule, a restart or the data of that step remain.
+step, so a first loss that is the same to the last bit acquits all others, and one that differs much acquits them.
+Curves that part late were trained alike until then: the schedule, a restart or the data of that step remain.
 """
 
 from __future__ import annotations

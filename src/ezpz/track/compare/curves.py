@@ -126,7 +126,8 @@ def choose_metric(all_series: Sequence[dict[str, Series]], wanted: str | None) -
         known = sorted({name for each in all_series for name in each})
         if wanted not in known:
             raise UsageError(
-                f"no metric {wanted!r} (from --metric) in any of the runs; expected one of {', '.join(known[:20]) or 'some'}."
+                f"no metric {wanted!r} (from --metric) in any of the runs; "
+                f"expected one of {', '.join(known[:20]) or 'some'}."
             )
         return wanted if wanted in names else None
     return main_loss(names)

@@ -137,7 +137,8 @@ def differences(
         letters: How the runs are called.
 
     Returns:
-        What differs, the likeliest to change numbers first. Effective values are compared of objects that were read in both.
+        What differs, the likeliest to change numbers first. Effective values are compared of objects that were read in
+        both.
     """
     ours, theirs = settings_of(first), settings_of(second)
     read = _read_of(first) & _read_of(second)

@@ -1,7 +1,7 @@
 """Find the step from which two curves differ: to the last bit, beyond rounding, and so that it matters.
 
-r is the log ratio of the two curves. Runs that differ only by rounding begin with a tiny r, which grows slowly; its mean
-over a window stays small. Signs say that they are not such runs, and the earliest counts:
+r is the log ratio of the two curves. Runs that differ only by rounding begin with a tiny r, which grows slowly; its
+mean over a window stays small. Signs say that they are not such runs, and the earliest counts:
 
     start   root mean square of r over the first 10 steps, before runs can drift apart, above the tolerance of a step;
             or both curves go up and down by more than that tolerance, but not together
@@ -201,7 +201,7 @@ def _other_batches(levels: tuple[Any, Any], part: slice, allowed: Tolerance) -> 
 
 
 def _shared(levels: tuple[Any, Any], part: slice) -> tuple[float, float] | None:
-    """Return how far two curves go up and down together, and by how much the less restless of them does from step to step.
+    """Return how far two curves go up and down together, and by how much the calmer one does from step to step.
 
     Second differences take the trend out; of independent noise they have 6 times the variance.
     """

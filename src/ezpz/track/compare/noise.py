@@ -50,7 +50,7 @@ def window_of(points: int) -> int:
 
 
 def windowed(values: Any, width: int) -> tuple[Any, Any]:
-    """Return mean and standard deviation over every stretch of ``width`` values, each of shape (points - width + 1,)."""
+    """Return mean and standard deviation of every ``width`` neighbours, each of shape (points - width + 1,)."""
     import numpy as np
 
     if len(values) < width:

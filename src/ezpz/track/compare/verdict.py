@@ -109,7 +109,7 @@ def _differ(cause: Cause, apart: Divergence, letters: tuple[str, str]) -> str:
 
 
 def _step(cause: Cause, apart: Divergence) -> int | None:
-    """Return the step to name: what acts on every loss does so from the first, however late the mean of a window shows it."""
+    """Return the step to name: what acts on every loss does so from the first, however late a window shows it."""
     acts_at_once = cause.kind in {Kind.STOCHASTIC, Kind.MODEL, Kind.SEED}
     return apart.first if acts_at_once and apart.first_different == apart.first else apart.numerics
 
@@ -135,7 +135,7 @@ def _named(likely: Sequence[Difference]) -> str:
 
 
 def _short(key: str) -> str:
-    """Return the part of a dotted name that tells it: ``lr`` of ``optimizer.groups.0.lr`` and of ``schedule.lr.300``."""
+    """Return the telling part of a dotted name: ``lr`` of ``optimizer.groups.0.lr`` and of ``schedule.lr.300``."""
     parts = [part for part in key.partition(" ")[0].split(".") if not part.isdecimal() and part != "*"]
     return parts[-1] if parts else key
 

@@ -7,7 +7,7 @@
     model.parameters, .trainable numbers of elements, all of a model that is cut over ranks
     model.dtypes, .buffers       {"float32": 1234}, elements of parameters and of buffers by dtype
     model.devices                {"cuda": 1234}, elements by type of device
-    model.checksum               of all parameters, see `ezpz.track.effective.live_model`; absent where the model is not whole here
+    model.checksum               of all parameters, see `ezpz.track.effective.live_model`; absent where it is not whole
     model.sharded, model.meta    true where it is not: cut over ranks, without memory yet
     model.modules                {"Linear": 48}, the 20 most frequent classes of modules without parts
     model.training               false if it is in evaluation mode
@@ -23,7 +23,8 @@
     numerics.<switch>            see `ezpz.track.effective.describing`
     problems                     what could not be read, and why
 
-Nothing here waits for another rank: the first rank alone calls it. Objects are read by duck typing; torch is not loaded.
+Nothing here waits for another rank: the first rank alone calls it. Objects are read by duck typing; torch is not
+loaded.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def describe(model: Any = None, optimizer: Any = None, scheduler: Any = None) ->
     for name, read in parts:
         try:
             facts.update(read())
-        except Exception as error:  # noqa: BLE001  # foreign objects may raise anything when looked at, and training must continue
+        except Exception as error:  # noqa: BLE001  # foreign objects may raise anything; training must continue
             problems.append(f"{name}: {error!r}")
     if problems:
         facts["problems"] = problems
@@ -141,7 +142,7 @@ def _shortened(value: object) -> object:
 
 
 def attention_backends() -> dict[str, bool]:
-    """Return which ways of ``scaled_dot_product_attention`` torch may choose from; empty as long as torch is not loaded."""
+    """Return the ways of ``scaled_dot_product_attention`` that torch may choose from; empty without torch."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return {}

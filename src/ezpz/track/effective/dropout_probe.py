@@ -40,8 +40,8 @@ def probe(model: Any) -> list[str]:
 
     Returns:
         One line per kind, the most frequent first and those that were not called last. Behind the brackets is what is
-        special: ``in eval mode now`` where the model trains and this part does not, ``in eval mode too`` where evaluation throws dice as well,
-        ``not called`` where only a probability that the part holds speaks for it.
+        special: ``in eval mode now`` where the model trains and this part does not, ``in eval mode too`` where
+        evaluation draws random numbers as well, ``not called`` where only a probability that the part holds speaks for it.
     """
     import torch
 
@@ -97,7 +97,7 @@ def _verdict(module: Any, dtype: Any, device: Any, *, trains: bool) -> str:
 
 
 def _try(module: Any, shape: tuple[int, ...], dtype: Any, device: Any) -> tuple[bool, bool]:
-    """Return whether a module throws dice in training mode, and whether it does in evaluation mode."""
+    """Return whether a module draws random numbers in training mode, and whether it does in evaluation mode."""
     import torch
 
     with _own_generators(module):
@@ -143,7 +143,7 @@ def _is_shared(parameter: Any) -> bool:
 
 
 def _number_kind(model: Any) -> tuple[Any, Any]:
-    """Return dtype and device of the model's first floating weight; float32 on the CPU where it has none, or no memory."""
+    """Return dtype and device of the model's first floating weight; float32 on the CPU without one."""
     import torch
 
     for parameter in model.parameters():

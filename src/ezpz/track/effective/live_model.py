@@ -21,7 +21,7 @@ _MOST_KINDS = 20
 
 
 def describe_model(model: Any) -> dict[str, object]:
-    """Return the ``model``, ``dropout`` and ``attention`` entries of `ezpz.track.effective`; waits for no other rank."""
+    """Return the ``model``, ``dropout`` and ``attention`` entries of `ezpz.track.effective`, without other ranks."""
     around, inner = _unwrapped(model)
     parts = inner.named_modules() if hasattr(inner, "named_modules") else [("", inner)]
     modules = [(_OWN_PARTS.sub("", name).rstrip("."), module) for name, module in parts]
@@ -246,7 +246,8 @@ def checksum(tensors: Iterable[tuple[str, Any]]) -> str:
     """Return 16 hexadecimal digits of named tensors, the same on every device and for every number of threads.
 
     Of each tensor the sum and the sum of squares of its bits, read as integers, are taken modulo 2**64: integers add up
-    to the same in any order, which floats do not. Two tensors with the same numbers in another order have the same sums.
+    to the same in any order, which floats do not. Two tensors with the same numbers in another order have the same
+    sums.
 
     Args:
         tensors: Names and tensors in any order, which does not matter. They must be whole: nothing is gathered. What

@@ -1,8 +1,9 @@
 """Predict the learning rates of a scheduler by stepping a stand-in: the live one is only read.
 
-Schedulers of ``torch.optim.lr_scheduler``, and classes of others that leave their ``step`` alone. The stand-in is a copy
-of the scheduler's fields around a copy of the optimizer's groups without their tensors. It is stepped 1,000 times;
-beyond that torch's own closed form is asked, where a scheduler has one. Paths: ``_get_closed_form_lr`` of torch 2.4 to 2.13.
+Schedulers of ``torch.optim.lr_scheduler``, and classes of others that leave their ``step`` alone. The stand-in is a
+copy of the scheduler's fields around a copy of the optimizer's groups without their tensors. It is stepped 1,000 times;
+beyond that torch's own closed form is asked, where a scheduler has one. Paths: ``_get_closed_form_lr`` of torch 2.4 to
+2.13.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def describe_schedule(scheduler: Any) -> dict[str, object]:
         scheduler: A scheduler, possibly inside accelerate's; neither it nor its optimizer is changed.
 
     Returns:
-        ``schedule.class``, its settings that are numbers, and ``schedule.lr``: the rate of the first group by step, from
-        the present step on; ``schedule.groups.1.lr`` where another group's differs. ``schedule.note`` says why the rates
-        are missing.
+        ``schedule.class``, its settings that are numbers, and ``schedule.lr``: the rate of the first group by step,
+        from the present step on; ``schedule.groups.1.lr`` where another group's differs. ``schedule.note`` says why the
+        rates are missing.
     """
     facts: dict[str, object] = {}
     inner = getattr(scheduler, "scheduler", None)

@@ -7,7 +7,8 @@
 
 A pair is a name, ``=``, ``:`` or (between commas) a blank, and a number, which a unit may follow. The step is ``step``,
 ``global_step``, ``iter``, ``iteration``, ``it`` or ``epoch``, whichever is first in this list; a line without one
-holds no row. Escapes are taken out; of lines that begin with ``[rank=3]``, as those of `ezpz.log` do, only rank 0's count.
+holds no row. Escapes are taken out; of lines that begin with ``[rank=3]``, as those of `ezpz.log` do, only rank 0's
+count.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def is_log(path: Path) -> bool:
 def read_log(path: Path) -> Reading | None:
     """Read a log, or return None if no line of it holds a row.
 
-    A step that is logged again for the same metric begins a further attempt, unless an epoch rose with it: then steps are
-    counted through.
+    A step that is logged again for the same metric begins a further attempt, unless an epoch rose with it: then steps
+    are counted through.
 
     Raises:
         OSError: The file cannot be read.

@@ -1,7 +1,7 @@
 """Read and write the few protobuf messages of other tools without their libraries.
 
-A message is a sequence of fields, each a varint ``number << 3 | type`` and then, by type: 0 a varint, 1 eight bytes, 2 a
-varint length and so many bytes, 5 four bytes (https://protobuf.dev/programming-guides/encoding/):
+A message is a sequence of fields, each a varint ``number << 3 | type`` and then, by type: 0 a varint, 1 eight bytes, 2
+a varint length and so many bytes, 5 four bytes (https://protobuf.dev/programming-guides/encoding/):
 
     08 96 01            field 1, varint 150
     12 03 61 62 63      field 2, three bytes "abc"

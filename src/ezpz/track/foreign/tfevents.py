@@ -1,13 +1,13 @@
 """Read event files of TensorBoard, ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``, of any writer.
 
-A file is a sequence of framed records (`ezpz.track.foreign.tfevents`), each a protobuf message ``Event``. Scalars stand in
-it in one of two ways, by the age of the writer; the fields are listed in `ezpz.track.trackers.to_tensorboard`:
+A file is a sequence of framed records (`ezpz.track.foreign.tfevents`), each a protobuf message ``Event``. Scalars stand
+in it in one of two ways, by the age of the writer; the fields are listed in `ezpz.track.trackers.to_tensorboard`:
 
     Summary.Value  1 tag "loss", 2 simple_value 0.25                                             torch, tensorboardX
     Summary.Value  1 tag "loss", 8 tensor {1 dtype 1, 4 tensor_content …}, 9 {1 {1 "scalars"}}   tensorboard, tensorflow
 
-Texts are tensors of the plugin "text". The plugin "hparams" holds a configuration. Histograms, pictures, audio and graphs
-are passed over, as are texts at steps without a number: they are documents, such as a configuration.
+Texts are tensors of the plugin "text". The plugin "hparams" holds a configuration. Histograms, pictures, audio and
+graphs are passed over, as are texts at steps without a number: they are documents, such as a configuration.
 """
 
 from __future__ import annotations

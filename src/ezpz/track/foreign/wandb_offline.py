@@ -1,8 +1,8 @@
 """Read runs that wandb kept offline: ``wandb/offline-run-<time>-<id>/run-<id>.wandb``.
 
-The file is seven bytes of head and then a LevelDB log (https://github.com/google/leveldb/blob/main/doc/log_format.md) of
-protobuf messages ``Record`` (wandb/proto/wandb_internal.proto, which wandb ships as wandb_internal_pb2.py); its checksum
-is the CRC-32 of zlib over type and data:
+The file is seven bytes of head and then a LevelDB log (https://github.com/google/leveldb/blob/main/doc/log_format.md)
+of protobuf messages ``Record`` (wandb/proto/wandb_internal.proto, which wandb ships as wandb_internal_pb2.py); its
+checksum is the CRC-32 of zlib over type and data:
 
     3a 57 26 42  e1 be  00                 ":W&B", magic 0xbee1, version 0
     a0 66 8b 5f  4b 00  01  08 01 c2 …     checksum, length 75, type 1 (1 whole, 2 first, 3 middle, 4 last), the data
@@ -15,8 +15,8 @@ is the CRC-32 of zlib over type and data:
     header       1 version_info: 1 producer
     environment  2 python, 3 started_at: 1 seconds, 5 args (repeated), 6 program, 9 git: 2 commit, 12 host, 14 executable
 
-Blocks are 32 KiB; a block's last bytes that hold no head of a record are zeros. wandb keeps the last block in its memory,
-so the file of a killed run lacks its end.
+Blocks are 32 KiB; a block's last bytes that hold no head of a record are zeros. wandb keeps the last block in its
+memory, so the file of a killed run lacks its end.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def read_wandb(files: list[Path]) -> Reading:
         data = path.read_bytes()
         if data[:4] != b":W&B" or data[6:7] > b"\x00":
             raise UsageError(
-                f"cannot read {path} (from the command line): it begins with {data[:7]!r}; expected ':W&B' and version 0."
+                f"cannot read {path} (from the command line): it begins with {data[:7]!r}; "
+                f"expected ':W&B' and version 0."
             )
         reading.state = "unknown"
         broken = 0

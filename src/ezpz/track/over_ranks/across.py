@@ -1,8 +1,9 @@
 """Bring values of all ranks to rank 0 in the background: no collective, no wait and no order between ranks.
 
-The program's thread does no more than append to a list. A thread of each rank looks at it four times a second, cuts it into
-windows of steps and hands these to `ezpz.track.over_ranks.transport`; rank 0's makes one record of each window (`ezpz.track.over_ranks.window`). Ranks
-may record different keys, fewer rows or nothing at all, and may end when they like.
+The program's thread does no more than append to a list. A thread of each rank looks at it four times a second, cuts it
+into windows of steps and hands these to `ezpz.track.over_ranks.transport`; rank 0's makes one record of each window
+(`ezpz.track.over_ranks.window`). Ranks may record different keys, fewer rows or nothing at all, and may end when they
+like.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Across:
 
         Args:
             patience: Seconds that rank 0 waits at most. It waits until every rank has ended or has sent its rows up to
-                rank 0's last step, or has sent nothing new for 3 s. Other ranks wait 5 s at most, and no longer than this,
-                for their rest to be taken.
+                rank 0's last step, or has sent nothing new for 3 s. Other ranks wait 5 s at most, and no longer than
+                this, for their rest to be taken.
         """
         if self._open and os.getpid() == self._pid:
             self._end(patience, patience + _GRACE if self._task.ranks.rank == 0 else min(_LEAVE, patience))
@@ -111,7 +112,7 @@ class Across:
             while not task.stop and not worker.turn():
                 task.wake.wait(worker.pause())
                 task.wake.clear()
-        except Exception as error:  # noqa: BLE001  # torch, gloo or a callback may raise anything; training must continue
+        except Exception as error:  # noqa: BLE001  # torch, gloo or a callback may raise anything
             get_logger(__name__).warning(
                 f"values of all ranks are no longer gathered: {type(error).__name__}: {error}; training continues."
             )

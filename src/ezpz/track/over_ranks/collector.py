@@ -83,8 +83,8 @@ class Collector:
     def records(self, *, rest: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the records of windows that are complete, and forget these.
 
-        A window is complete when every rank that has not ended has passed its end. One that was never heard of is waited for
-        60 s; no rank is waited for when more than two windows lie here with a million values.
+        A window is complete when every rank that has not ended has passed its end. One that was never heard of is
+        waited for 60 s; no rank is waited for when more than two windows lie here with a million values.
 
         Args:
             rest: Yield the others too, with what there is.

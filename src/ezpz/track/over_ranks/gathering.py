@@ -26,8 +26,8 @@ __all__ = ["Child", "Root", "Task"]
 
 _TICK = 0.25  # seconds between two turns
 _SOON = 0.02  # the same when somebody waits for this rank, or a message is half here
-# How often ranks that are missing are looked for, by the seconds since this one began: (until, every). A store that has ended with
-# rank 0 lets torch print a page of warning at the next look, so the looks grow rare.
+# How often ranks that are missing are looked for, by the seconds since this one began: (until, every). A store that has
+# ended with rank 0 lets torch print a page of warning at the next look, so the looks grow rare.
 _LOOKS = ((2.0, 0.0), (10.0, _TICK), (60.0, 2.0), (float("inf"), 10.0))
 _MOST_ROWS = 16384  # that wait until the ranks have met
 _QUIET = 3.0  # seconds without news after which rank 0 waits no longer
@@ -235,7 +235,8 @@ class Root(_Worker):
             return False
         if self._task.rows:
             get_logger(__name__).info(
-                "values of rank 0 alone are recorded: not every rank has made this history, or torch's process group was missing."
+                "values of rank 0 alone are recorded: not every rank has made this history, or torch's process group "
+                "was missing."
             )
         return True
 

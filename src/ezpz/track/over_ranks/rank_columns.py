@@ -5,8 +5,8 @@
     rank_step                       int64 (rank_step), the steps of the rows of that; of a world of more than 64 ranks, which
                                     keeps one mean per window, the last step of each window
 
-Counters (``iter``, ``epoch``, …) have none. Where a metric of the user has one of these names already, that metric stays: the derived one is left out, a dimension
-gets ``_`` behind its name.
+Counters (``iter``, ``epoch``, …) have none. Where a metric of the user has one of these names already, that metric
+stays: the derived one is left out, a dimension gets ``_`` behind its name.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 r"""Cut one rank's rows into slices of some steps, and pack them into bytes.
 
     {"r":3,"u":200,"e":0,"l":0,"n":100,"k":["loss","lr"],"s":["lr"],"w":1}\n
-    int64[n] steps, float64[n] weights if "w", float64[n] for each key, uint8[n] for each key of "s": 1 where it was recorded
+    int64[n] steps, float64[n] weights if "w", float64[n] for each key, uint8[n] for each key of "s": 1 where it was
+    recorded
 
-``r`` is the rank, ``u`` the step before which nothing of it is missing, ``e`` 1 if the rank has ended and 2 if it is gone
-without a word, ``l`` how many rows came too late for their window.
+``r`` is the rank, ``u`` the step before which nothing of it is missing, ``e`` 1 if the rank has ended and 2 if it is
+gone without a word, ``l`` how many rows came too late for their window.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Slice(NamedTuple):
         late: Rows so far that were left out because their window had passed.
         steps: int64 array of shape (n,).
         weights: float64 array of shape (n,), NaN where none was given; None if none was.
-        columns: Key to float64 values and a bool mask of shape (n,) that tells where it was recorded, None for everywhere.
+        columns: Key to float64 values and a bool mask of shape (n,) that tells where it was recorded, None for
+            everywhere.
     """
 
     rank: int

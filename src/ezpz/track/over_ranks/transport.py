@@ -1,11 +1,12 @@
 """Send messages of every rank to rank 0 in the background: point to point over gloo groups of our own, without waiting.
 
-Ranks stand in groups of at most ``fan_out`` neighbours whose first rank is the parent of the others; the first ranks stand in
-groups again, up to rank 0. Each group is one gloo process group, made without `torch.distributed.new_group`: that is a
-collective, and its global count belongs to the program's own thread. It is made when all its ranks have announced themselves
-in the store, so that a rank that never comes keeps no rank waiting.
+Ranks stand in groups of at most ``fan_out`` neighbours whose first rank is the parent of the others; the first ranks
+stand in groups again, up to rank 0. Each group is one gloo process group, made without `torch.distributed.new_group`:
+that is a collective, and its global count belongs to the program's own thread. It is made when all its ranks have
+announced themselves in the store, so that a rank that never comes keeps no rank waiting.
 
-Only the making of a group waits, some milliseconds, for ranks that have all come; for the rest see `ezpz.track.over_ranks.transport`.
+Only the making of a group waits, some milliseconds, for ranks that have all come; for the rest see
+`ezpz.track.over_ranks.transport`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 # parent to child    two int64: _GO, 0 lets it send one message; _ASK, 0 wants one now
 # child to parent    two int64: length, 1 if it is the last; then as many bytes and a 1
 #
-# A wait in gloo cannot be given up: one that times out closes all connections of its group (unbound_buffer.cc of gloo), and one
-# that returns while Python ends aborts the process. So no rank waits: the memory of a posted receive is filled with what no
-# sender sends, and looked at now and then. A child sends only when it was let, so that one message at most is on its way, and
-# the next leave says that it has come. What the other end has left raises RuntimeError when something new is begun.
+# A wait in gloo cannot be given up: one that times out closes all connections of its group (unbound_buffer.cc of gloo),
+# and one that returns while Python ends aborts the process. So no rank waits: the memory of a posted receive is filled
+# with what no sender sends, and looked at now and then. A child sends only when it was let, so that one message at most
+# is on its way, and the next leave says that it has come. What the other end has left raises RuntimeError when
+# something new is begun.
 
 _GO, _ASK = 1, 2
 _UP, _BODY, _DOWN, _NEVER = 1, 2, 3, 4  # tags; within one, gloo keeps the order of both ends
@@ -212,7 +214,8 @@ def find_store(ranks: Ranks, prefix: str) -> Any:
         prefix: What every key begins with.
 
     Returns:
-        A ``torch.distributed.Store``; None as long as there is no group. torch is not imported when the program has not.
+        A ``torch.distributed.Store``; None as long as there is no group. torch is not imported when the program has
+        not.
     """
     # Parents get the attribute when the import of a submodule has ended, which another thread may be at.
     dist: Any = getattr(sys.modules.get("torch"), "distributed", None)
@@ -227,12 +230,13 @@ def find_store(ranks: Ranks, prefix: str) -> Any:
         return None
     if store is None or not dist.is_gloo_available():
         return None
-    # A client answers one question at a time: with its own (torch 2.8 and newer) the program's thread need not wait for ours.
+    # A client answers one question at a time: with its own (torch 2.8 and newer) the program's thread need not wait for
+    # ours.
     return dist.PrefixStore(prefix, store.clone() if hasattr(store, "clone") else store)
 
 
 class Funnel:
-    """This rank's place in the tree. All calls are made from one thread; none waits, but for `meet` when a group is made.
+    """This rank's place in the tree. All calls come from one thread; none waits, but for `meet` when a group is made.
 
     Attributes:
         ending: Whether this rank puts no more.
@@ -388,7 +392,7 @@ class Funnel:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to be done: no child that could send, and the parent knows that this rank has ended."""
+        """Whether nothing is left to do: no child could send, and the parent knows that this rank has ended."""
         above = self._parent is None or (self._parent.done and not self._parent.on_its_way)
         return self.orphaned or (above and not self.is_parent)
 

@@ -3,11 +3,11 @@
     {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],"std":[0.5,"NaN"],
      "argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
 
-Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64 around
-their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does not count,
-even if its value is NaN; where all weights are 0, none is used. NaN is carried into mean and standard deviation. The extremes are
-those of the numbers; they are NaN only where there is nothing else. ``argmin`` and ``argmax`` are the lowest rank that has it.
-Where no rank recorded a key, everything is null.
+Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64
+around their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does
+not count, even if its value is NaN; where all weights are 0, none is used. NaN is carried into mean and standard
+deviation. The extremes are those of the numbers; they are NaN only where there is nothing else. ``argmin`` and
+``argmax`` are the lowest rank that has it. Where no rank recorded a key, everything is null.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Window(NamedTuple):
         world: World size.
         every: 1 if ``ranks`` holds the values of every step, 0 if it holds one mean per rank.
         steps: int64 array of shape (n,), ascending.
-        keys: Key to arrays by name: ``mean``, ``min``, ``max``, ``std`` float64 of shape (n,); ``argmin``, ``argmax`` int64 of
-            shape (n,), -1 where no rank recorded the key; ``ranks`` float64 of shape (world, n), or (world, 1). What
-            was not recorded is NaN.
+        keys: Key to arrays by name: ``mean``, ``min``, ``max``, ``std`` float64 of shape (n,); ``argmin``, ``argmax``
+            int64 of shape (n,), -1 where no rank recorded the key; ``ranks`` float64 of shape (world, n), or (world,
+            1). What was not recorded is NaN.
     """
 
     world: int
@@ -102,7 +102,8 @@ def records(
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of one window: one, or several of fewer steps (of fewer keys in a large world).
 
-    Python's JSON encoder keeps all other threads waiting, 1 µs for each number, so that none gets more than 8192 of them.
+    Python's JSON encoder keeps all other threads waiting, 1 µs for each number, so that none gets more than 8192 of
+    them.
 
     Args:
         slices: What each rank sent of this window, in its order; a later value of a step counts.

@@ -38,7 +38,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z", re.ASCII)
 
 
 class Request(NamedTuple):
-    """One kind of profile: which steps (the last is None for all that follow), again every n (0: once), which ranks (None for all)."""
+    """One kind of profile: steps (last None: all that follow), again every n (0: once), ranks (None: all)."""
 
     kind: str
     first: int
@@ -129,8 +129,8 @@ def _every(words: list[str], first: int, last: int | None, part: str, source: st
         or int(words[0]) <= last - first
     ):
         raise UsageError(
-            f"cannot profile {part!r}: every={','.join(words)} does not fit its steps (from {source}); expected one number, larger "
-            "than the window is long, such as torch:steps=99,every=100."
+            f"cannot profile {part!r}: every={','.join(words)} does not fit its steps (from {source}); "
+            "expected one number, larger than the window is long, such as torch:steps=99,every=100."
         )
     return int(words[0])
 

@@ -264,7 +264,8 @@ class Trigger:
     def look(self, folder: Path | None) -> str | None:
         """Return the text of a file that was touched; None when there is nothing to do.
 
-        A change is acted upon when a second look finds it unchanged: ``echo py > PROFILE_NOW`` makes an empty file first.
+        A change is acted upon when a second look finds it unchanged: ``echo py > PROFILE_NOW`` makes an empty file
+        first.
 
         Args:
             folder: The run folder, None as long as it is not known.

@@ -177,7 +177,7 @@ class MemoryHistory:
         memory: Any = getattr(accelerator_module(kind), "memory", None)
         if not hasattr(memory, "_record_memory_history"):
             raise UsageError(f"memory snapshots are not available on {kind}; expected cuda or xpu.")
-        memory._record_memory_history(max_entries=_MOST_ENTRIES)  # noqa: SLF001  # torch's documented way, underscore and all
+        memory._record_memory_history(max_entries=_MOST_ENTRIES)  # noqa: SLF001  # torch's documented way
         self._memory = memory
 
     def step(self) -> None:

@@ -60,7 +60,7 @@ def heat_chart(matrix: Matrix, axis: Axis) -> Chart:
 
 
 def _reduced(matrix: Matrix) -> tuple[Any, Any, int, int]:
-    """Return a grid that a page can hold, its columns' steps, how many steps a column and how many ranks a row shows."""
+    """Return a grid that a page can hold, its columns' steps, and how many steps and ranks each cell shows."""
     import warnings
 
     import numpy as np
@@ -123,7 +123,8 @@ def _rows(frame: Frame, ranks: int, rows: int) -> str:
         for row in range(0, rows, every)
     )
     middle = frame.top + height / 2
-    return f'{labels}<text x="14" y="{middle:.0f}" text-anchor="middle" transform="rotate(-90 14 {middle:.0f})">rank</text>'
+    turned = f'transform="rotate(-90 14 {middle:.0f})"'
+    return f'{labels}<text x="14" y="{middle:.0f}" text-anchor="middle" {turned}>rank</text>'
 
 
 def _scale(frame: Frame, low: float, high: float) -> str:
@@ -151,5 +152,6 @@ def _slowest(matrix: Matrix) -> str:
     if len(typical) < 2:
         return f"one rank, {number(middle)} in the median"
     if ratio < _NOTABLE:
-        return f"no rank stands out: the slowest is rank {worst} with {number(typical[worst])}, {ratio:.2f} x the median rank"
+        text = f"the slowest is rank {worst} with {number(typical[worst])}, {ratio:.2f} x the median rank"
+        return f"no rank stands out: {text}"
     return f"rank {worst} is the slowest: {number(typical[worst])}, {ratio:.2f} x the median rank"

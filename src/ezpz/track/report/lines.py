@@ -85,7 +85,7 @@ def widened(low: float, high: float, margin: float = 0.05) -> tuple[float, float
 
 
 def rounded(values: Sequence[float] | Any) -> list[float | None]:
-    """Return values with 6 significant digits as JSON holds them in the fewest characters; None where none is finite."""
+    """Return values with 6 significant digits in the fewest characters of JSON; None where not finite."""
     import numpy as np
 
     shown: list[float | None] = []

@@ -53,7 +53,7 @@ def embedded(value: object) -> str:
 
 
 def slug(title: str, taken: set[str]) -> str:
-    """Return an id for a chart: letters, digits and dashes of its title, unique among ``taken``, to which it is added."""
+    """Return an id for a chart: letters, digits and dashes of its title; it is added to ``taken``."""
     base = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "chart"
     name, count = base, 1
     while name in taken:

@@ -122,7 +122,8 @@ def marks(frame: Frame, ends: tuple[float, float], restarts: Iterable[float]) ->
     inside = [step for step in restarts if ends[0] <= step <= ends[1]]
     places = place(inside, ends, width).tolist()
     return "".join(
-        f'<path class="restart" d="M{frame.left + x:.1f},{frame.top}v{height}"><title>restart at step {step:.0f}</title></path>'
+        f'<path class="restart" d="M{frame.left + x:.1f},{frame.top}v{height}">'
+        f"<title>restart at step {step:.0f}</title></path>"
         for step, x in zip(inside, places, strict=True)
     )
 

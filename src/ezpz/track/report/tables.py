@@ -32,7 +32,8 @@ def value_text(value: Any) -> str:
     elif isinstance(value, bool) or value is None:
         text = {True: "true", False: "false", None: "none"}[value]
     elif hasattr(value, "counts") and hasattr(value, "edges"):
-        text = f"histogram of {number(sum(value.counts))} values from {number(value.edges[0])} to {number(value.edges[-1])}"
+        low, high = number(value.edges[0]), number(value.edges[-1])
+        text = f"histogram of {number(sum(value.counts))} values from {low} to {high}"
     elif isinstance(value, (list, dict)):
         text = json.dumps(value, default=str)
     else:
@@ -41,7 +42,7 @@ def value_text(value: Any) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), links: Mapping[str, str] | None = None) -> str:
-    """Return rows of plain text as a table whose first column names the others; ``links`` are addresses of such names."""
+    """Return rows of plain text as a table whose first column names the others; ``links`` are their addresses."""
     known = list(rows)
     left_out = len(known) - _MOST_ROWS
     if left_out > 0:

@@ -138,7 +138,7 @@ def folder_of(word: str) -> Path | None:
     path = path.parent if path.is_file() else path
     if not path.is_dir():
         raise UsageError(
-            f"no folder {path} (from the command line, which means outputs/ where it names none); expected a run folder, or one "
-            "that holds runs. `ezpz runs` lists them."
+            f"no folder {path} (from the command line, which means outputs/ where it names none); "
+            "expected a run folder, or one that holds runs. `ezpz runs` lists them."
         )
     return path if is_run(path) else newest_run(path)

@@ -29,7 +29,8 @@ class Tail:
 
     Attributes:
         path: The journal.
-        restarts: How often the file was another one, or shorter than before; its records then came from the start again.
+        restarts: How often the file was another one, or shorter than before; its records then came from the start
+            again.
         passed: Lines so far that are no record: torn by a crash, or somebody else's.
     """
 
@@ -147,7 +148,7 @@ class Live:
         self._attempt = 1
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take in rows, as `ezpz.track.terminal.follow.Tail` returns them; kinds that hold no metrics are passed over."""
+        """Take in rows, as `Tail` returns them; kinds that hold no metrics are passed over."""
         for row in rows:
             if row["k"] not in {"", "late"}:
                 continue

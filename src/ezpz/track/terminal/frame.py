@@ -111,7 +111,7 @@ def _rate(live: Live) -> list[str]:
 
 
 def _table(series: Sequence[Series], screen: Screen, room: int) -> list[str]:
-    """Return a line for each series: name, last value, curve; where there are more than ``room``, the last line says so."""
+    """Return a line for each series: name, last value, curve; of more than ``room`` the last line counts the rest."""
     side = max((columns(item.name) for item in series), default=0)
     side = min(side, max(6, screen.width - 20))
     lines = []

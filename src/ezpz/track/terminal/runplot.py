@@ -133,7 +133,8 @@ def _panels(runs: Sequence[Run], since: Sequence[float], options: PlotOptions) -
 def _overlaid(panels: Sequence[_Panel], runs: int, options: PlotOptions) -> list[_Panel]:
     if not options.keys:
         raise UsageError(
-            "--overlay without a metric (from the command line); expected names. For example `ezpz plot DIR loss --overlay`."
+            "--overlay without a metric (from the command line); expected names. "
+            "For example `ezpz plot DIR loss --overlay`."
         )
     lines = [
         line._replace(label=line.name if runs == 1 else f"{line.label} {line.name}")

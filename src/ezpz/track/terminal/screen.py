@@ -96,7 +96,7 @@ def look(stream: TextIO, *, width: int | None = None, piped: int = PIPED) -> Scr
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines of a terminal; 0 for each that is not known (Open MPI gives ranks one without a size)."""
+    """Return columns and lines of a terminal; 0 for each unknown one (Open MPI gives ranks one without a size)."""
     try:
         size = os.get_terminal_size(stream.fileno()) if stream.isatty() else os.terminal_size((0, 0))
     except (OSError, ValueError):  # no descriptor, or a closed one

@@ -44,8 +44,8 @@ def strip(title: str, labels: Sequence[str], cells: Any, steps: Any, how: Drawin
         whole: Let the lightest shade be 0, and leave no value out of the scale.
 
     Returns:
-        Lines that take ``how.width`` columns each: title, rows, steps, and the scale. Columns that have no room of their
-        own show the mean of their neighbours.
+        Lines that take ``how.width`` columns each: title, rows, steps, and the scale. Columns that have no room of
+        their own show the mean of their neighbours.
     """
     import numpy as np
 
@@ -159,8 +159,8 @@ def rank_table(windows: Sequence[Row], key: str) -> tuple[Any, Any]:
             values = values[:, : len(steps)]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise TrackError(
-                f"cannot read {key!r} of all ranks at step {window['step']} (from the journal): {error}; expected a list "
-                "of numbers for each rank. Another version of ezpz may have written it."
+                f"cannot read {key!r} of all ranks at step {window['step']} (from the journal): {error}; "
+                "expected a list of numbers for each rank. Another version of ezpz may have written it."
             ) from error
         if window["a"] != attempt:  # it continues from a checkpoint: what was recorded beyond that was overtaken
             attempt = window["a"]

@@ -1,4 +1,4 @@
-"""Summarize a run: in one line (``train: finished, 300 rows, steps 0 to 299, 5 min 12 s``), and as a table of metrics."""
+"""Summarize a run: in one line (``train: finished, 300 rows, steps 0 to 299, 5 min 12 s``), and its metrics as a table."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _row(cells: Cells) -> tuple[str, ...]:
     if not kinds <= _NUMBERS:
         kind = "mixed" if len(kinds) > 1 else {"str": "text"}.get(next(iter(kinds)).__name__, "").lower()
         return count, kind or next(iter(kinds)).__name__.lower(), "", "", ""
-    numbers = [value for value in values if value == value]  # noqa: PLR0124  # NaN differs from itself, and is no extreme
+    numbers = [value for value in values if value == value]  # noqa: PLR0124  # NaN, no extreme, differs
     return count, *map(
         _number, (values[0], values[-1], min(numbers, default=values[0]), max(numbers, default=values[0]))
     )

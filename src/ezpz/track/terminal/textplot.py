@@ -160,7 +160,7 @@ class _Axes(NamedTuple):
     yticks: tuple[list[float], list[str]]
 
     def share(self, values: Any) -> Any:
-        """Return where values stand between the ends: plotext cannot subtract the largest floats without an overflow."""
+        """Return where values stand between the ends: plotext overflows on the largest floats."""
         low, high = self.y
         return (values / 2 - low / 2) / (high / 2 - low / 2)
 

@@ -65,7 +65,7 @@ class Trackers:
         return bool(self._workers)
 
     def log(self, step: int, values: Mapping[str, Value]) -> None:
-        """Hand one row to every tracker, in about a microsecond; a tracker that is far behind loses it, which is reported."""
+        """Hand one row to every tracker, in about a microsecond; a tracker far behind loses it, which is reported."""
         if self._workers:
             row = (step, time(), values)
             for worker in self._workers:

@@ -43,10 +43,11 @@ class About(NamedTuple):
 class Tracker(Protocol):
     """A place that a run is copied to. Its calls come one after the other, from a thread of its own.
 
-    Any of them may raise: that costs one warning, after which the tracker is not called again. Two more methods are used
-    where an object has them: ``identify(about) -> dict``, called at once by the thread that makes the history, which
-    returns what `start` will return as far as that is known without waiting, so that a run that is killed early finds its
-    copy again; and ``log_rows(rows)``, called in place of `log` with all rows that wait, each ``(step, time, values)``.
+    Any of them may raise: that costs one warning, after which the tracker is not called again. Two more methods are
+    used where an object has them: ``identify(about) -> dict``, called at once by the thread that makes the history,
+    which returns what `start` will return as far as that is known without waiting, so that a run that is killed early
+    finds its copy again; and ``log_rows(rows)``, called in place of `log` with all rows that wait, each ``(step, time,
+    values)``.
 
     Attributes:
         name: What warnings and `Trackers.state` call it.

@@ -4,8 +4,8 @@
     0,0.5,warm up,
     10,0.25,,0.75
 
-A column that appears late is added at the right; the file is then written anew in one move, so that a reader never finds
-lines of two headers. Lists and histograms are JSON in their cell.
+A column that appears late is added at the right; the file is then written anew in one move, so that a reader never
+finds lines of two headers. Lists and histograms are JSON in their cell.
 """
 
 from __future__ import annotations

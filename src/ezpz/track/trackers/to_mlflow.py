@@ -3,8 +3,8 @@
 Reads MLFLOW_EXPERIMENT_NAME as well; all else is between MLflow and the user. MLflow wants
 MLFLOW_ALLOW_FILE_STORE=true for a file store, which is set here unless it is set already. A SQLite store is not made by
 itself: MLflow takes 4 s (20 s on a busy machine) to make one, and a program that ends meanwhile leaves one that MLflow
-refuses. Numbers travel in batches, because a call of its own for each costs milliseconds. Texts, lists and histograms stay
-in the run folder: MLflow has no series of them.
+refuses. Numbers travel in batches, because a call of its own for each costs milliseconds. Texts, lists and histograms
+stay in the run folder: MLflow has no series of them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MlflowTracker:
             self._client.log_batch(self._run, metrics=metrics[start : start + _MOST_METRICS])
 
     def config(self, config: Mapping[str, object]) -> None:
-        """Log parameters; MLflow keeps the first value of each, so that another one becomes a tag ``changed.<name>``."""
+        """Log parameters; MLflow keeps the first value of each, so another one becomes a tag ``changed.<name>``."""
         from mlflow.entities import Param, RunTag
 
         flat = {_allowed(key): _text(value) for key, value in flatten(config)}
@@ -110,7 +110,7 @@ def _local(about: About) -> str:
 
 
 def _allowed(name: str) -> str:
-    """Return a metric's or parameter's name with ``_`` for what MLflow refuses, such as ``%``, ``../`` and a leading ``/``."""
+    """Return a name with ``_`` for what MLflow refuses, such as ``%``, ``../`` and a leading ``/``."""
     parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
     return "/".join("_" if part.strip() in {"", ".", ".."} else part for part in parts)[:250]
 

@@ -1,7 +1,7 @@
 """Copy a run to Weights & Biases, or to ``trackers/wandb`` until ``wandb sync`` takes it there.
 
-Reads WANDB_NAME and WANDB_RUN_ID besides what `ezpz.track.wandb` reads. The one place that wandb holds rows is a block in
-its memory, so it is only ever a copy.
+Reads WANDB_NAME and WANDB_RUN_ID besides what `ezpz.track.wandb` reads. The one place that wandb holds rows is a block
+in its memory, so it is only ever a copy.
 """
 
 from __future__ import annotations

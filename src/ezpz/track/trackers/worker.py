@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 # Threads that a tracker's library starts must not keep the program from ending.
 #
-# Python waits for every thread that is no daemon, and for every worker of a ``ThreadPoolExecutor``, before it calls what
-# is registered with ``atexit``: a library that waits for a network there would hold the ranks, the launcher and the job. A
-# thread inherits to be a daemon from the thread that starts it, which holds for all but those that say ``daemon=False``.
-# These are made daemons too, and only these: threads that a program starts by itself are left alone.
+# Python waits for every thread that is no daemon, and for every worker of a ``ThreadPoolExecutor``, before it calls
+# what is registered with ``atexit``: a library that waits for a network there would hold the ranks, the launcher and
+# the job. A thread inherits to be a daemon from the thread that starts it, which holds for all but those that say
+# ``daemon=False``. These are made daemons too, and only these: threads that a program starts by itself are left alone.
 
 _OWNER = "_ezpz_tracker"  # on a thread: the tracker's thread that it descends from
 
@@ -57,8 +57,8 @@ def forget(thread: Thread) -> None:
 def _release_pools() -> None:
     """Keep ``concurrent.futures`` from waiting for descendants at the end.
 
-    It waits in a function that Python calls before those of ``atexit``, the last registered first; so ours is registered
-    after its. The names are private: without them Python waits as ever.
+    It waits in a function that Python calls before those of ``atexit``, the last registered first; so ours is
+    registered after its. The names are private: without them Python waits as ever.
     """
     from concurrent.futures import thread as pools
 
