@@ -1,4 +1,4 @@
-"""How the ranks find each other: a store of torch on the host of rank 0.
+"""Bring the ranks together by a store of torch on the host of rank 0.
 
 In this order:
 
