@@ -40,7 +40,7 @@ def test_it_says_what_how_large_from_where_and_into_which_folder(fake):
     base = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[0]
     names = re.findall(r'^  "(\w+)[><=][^;]*?",', base, re.MULTILINE)  # tomli is for one version of Python alone
     pin = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE).group()
-    assert len(names) == 7
+    assert len(names) == 8
     for word in (*names, pin, "250 MB", "800 MB", "several GB", str(ROOT), f"{fake.cwd}/.venv", "the current folder"):
         assert word in said
     assert "https://index.example/simple" in said
