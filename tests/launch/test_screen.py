@@ -163,7 +163,7 @@ def test_late_repetitions_are_counted_and_told_once(make_files):
     assert files.err() == b"a.py:3: UserWarning: this is old [2 ranks]\n" + b"before\nbehind\n" * 3
     assert files.screen.due() == 10.3
     files.screen.tick(10.3)
-    assert files.err().endswith(b"behind\nezpz: 3 more ranks said the same: a.py:3: UserWarning: this is old\n")
+    assert files.err().endswith(b"behind\nezpz: 3 more ranks wrote the same: a.py:3: UserWarning: this is old\n")
     files.screen.show(7, 2, WARNING, 11.0)
     files.screen.close()
     assert files.err().endswith(b"is old\n" + WARNING)
@@ -177,7 +177,7 @@ def test_counts_are_told_at_the_end_with_the_first_sixty_characters(make_files):
     files.screen.show(1, 2, long, 0.5)
     files.screen.close()
     told = files.err().decode().splitlines()[-1]
-    assert told == "ezpz: 1 more rank said the same: WARNING " + "ä" * 52 + "…"
+    assert told == "ezpz: 1 more rank wrote the same: WARNING " + "ä" * 52 + "…"
 
 
 def test_a_rank_that_repeats_itself_is_shown_and_those_that_repeat_it_fold(make_files):
@@ -224,7 +224,7 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
     for number in range(1000):
         files.screen.show(0, 2, b"warning %d\n" % number, 0.0)
     files.screen.show(0, 2, b"warning " + b"x" * 5000 + b"\n", 0.0)
-    assert len(files.screen._folds._said) <= 256
+    assert len(files.screen._folds._warned) <= 256
     files.screen.show(0, 2, b"y" * (2 << 20), 0.0)
     assert files.screen.full
     files.screen.tick(0.3)

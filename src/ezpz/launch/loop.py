@@ -31,7 +31,9 @@ class Loop:
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
 
     def read(self, file: Any, action: Callable[[Any], object]) -> None:
-        """Call ``action(file)`` whenever there is something to read; nothing changes where the file is watched already."""
+        """Call ``action(file)`` whenever there is something to read; nothing changes where the file is watched
+        already.
+        """
         self._watch(file, selectors.EVENT_READ, action)
 
     def write(self, file: Any, action: Callable[[Any], object]) -> None:
@@ -98,7 +100,7 @@ def _do_nothing() -> None:
 
 
 class SignalPipe:
-    """Signals as something to wait for: each that comes makes a descriptor readable, and none is lost between two looks.
+    """Signals as something to wait for: each makes a descriptor readable, and none is lost between two looks.
 
     A context manager, which gives the signals back; a process that does nothing else need not leave it.
 

@@ -1,7 +1,9 @@
 """Define, encode and check every message between the launcher, the host agents, the shims and the ranks.
 
-A message is one line. Each kind is a class whose fields say what they may hold, and each way that messages travel is a table of
-the kinds that travel it. Lines of JSON go between the launcher and its agents; a shim writes words, because `json` would cost each
+A message is one line. Each kind is a class whose fields say what they may hold, and each way that messages travel is a
+table of
+the kinds that travel it. Lines of JSON go between the launcher and its agents; a shim writes words, because `json`
+would cost each
 of them 5 ms:
 
     CHALLENGES     launcher to agent   {"nonce": "8f…", "time": 1795287600.1}
@@ -12,7 +14,8 @@ of them 5 ms:
     FROM_RANKS     shim, rank to agent up 4711
     TO_SHIMS       agent to shim       signal 15
 
-and a `Piece` of output on a connection of its own: ``3 1 12`` (rank, stream, bytes), a newline, and the bytes. Whatever else
+and a `Piece` of output on a connection of its own: ``3 1 12`` (rank, stream, bytes), a newline, and the bytes. Whatever
+else
 arrives is a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
 """
 
@@ -41,7 +44,8 @@ class MalformedMessage(ValueError):  # noqa: N818  # named by what it is: nothin
     """A line is no message: of an unknown kind, or with a field that is missing, of a wrong type or too large."""
 
 
-# What a field may hold. `check` takes a value out of JSON, `read` one out of a line of words, and `fit` makes one that is sent
+# What a field may hold. `check` takes a value out of JSON, `read` one out of a line of words, and `fit` makes one that
+# is sent
 # small enough: the end of a long text is worth less than the host that would be lost with the message.
 
 
@@ -228,7 +232,9 @@ def _list(of: _Field, most: int) -> Any:
 if not TYPE_CHECKING:
 
     def dataclass_transform(**_):  # noqa: ANN003, ANN201
-        """Do nothing at run time: it tells type checkers that the fields of a message are what its constructor takes."""
+        """Do nothing at run time: it tells type checkers that the fields of a message are what its constructor
+        takes.
+        """
         return lambda made: made
 
 
@@ -294,7 +300,8 @@ def _from_fields(kind: type[Message], values: dict[str, Any]) -> Message:
     return kind(**checked)
 
 
-# How launcher and agent meet. The secret itself never crosses the network: each side shows that it can sign the other's nonce.
+# How launcher and agent meet. The secret itself never crosses the network: each side shows that it can sign the other's
+# nonce.
 
 
 class Challenge(Message):
@@ -305,7 +312,9 @@ class Challenge(Message):
 
 
 class Hello(Message):
-    """An agent's first words on its control connection; ``index`` is -1 where it does not know which host of the plan it is."""
+    """An agent's first words on its control connection; ``index`` is -1 where it does not know which host of the plan
+    it is.
+    """
 
     kind = "hello"
     host: str = _text(255)
@@ -322,7 +331,9 @@ class OutputHello(Hello):
 
 
 class Settings(Message):
-    """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's folder."""
+    """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
+    folder.
+    """
 
     log_dir: str = _text(_PATH)
     idle: float | None = _seconds(optional=True)
@@ -369,7 +380,9 @@ class PortTaken(Message):
 
 
 class RankFailed(Message):
-    """A rank ended badly: its last words on stderr, whether these are on the screen already, and what its code does not tell."""
+    """A rank ended badly: its last words on stderr, whether these are on the screen already, and what its code does not
+    tell.
+    """
 
     kind = "ended"
     rank: int = _rank()
@@ -435,7 +448,7 @@ class Note(Message):
 
 
 class Refused(Message):
-    """The agent cannot start its ranks, or has been told to end by somebody else."""
+    """The agent cannot start its ranks, or has been ordered to end by another program."""
 
     kind = "refused"
     text: str = _text()
@@ -487,7 +500,9 @@ class Release(Message):
 
 
 class ShimStarted(Message):
-    """A shim of this host has started, for this rank of the launcher's world; its rank's stdout and stderr come with it."""
+    """A shim of this host has started, for this rank of the launcher's world; its rank's stdout and stderr come with
+    it.
+    """
 
     kind = "shim"
     rank: int = _rank()
@@ -644,9 +659,10 @@ class _Words(Direction):
             raise MalformedMessage(f"no message: {line[:60]!r}")
         words = rest.split(" ", len(kind.fields) - 1) if kind.fields else []
         if len(words) != len(kind.fields):
-            raise MalformedMessage(f"{kind.__name__} has {len(kind.fields)} fields, found {len(words)}")
+            raise MalformedMessage(f"{kind.__name__} has {len(kind.fields)} fields; {len(words)} came")
         try:
-            return kind(**{name: field.read(word) for (name, field), word in zip(kind.fields.items(), words)})  # noqa: B905  # of one length
+            read = [field.read(word) for field, word in zip(kind.fields.values(), words)]  # noqa: B905  # of one length
+            return kind(**dict(zip(kind.fields, read)))  # noqa: B905  # as above
         except MalformedMessage as error:
             raise MalformedMessage(f"{kind.__name__}: {error}") from None
 
@@ -683,7 +699,7 @@ class Piece:
             other.data,
         )
 
-    __hash__ = None  # type: ignore[assignment]  # nobody keeps them
+    __hash__ = None  # type: ignore[assignment]  # none is kept in a set
 
     def encode(self) -> bytes:
         """Return what crosses the connection."""

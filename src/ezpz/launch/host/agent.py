@@ -1,8 +1,10 @@
-"""Run the one process per host that speaks with the launcher: it hears shims and ranks, reads what they write, and kills them.
+"""Run the one process per host that speaks with the launcher: it hears shims and ranks, reads output, and kills.
 
 It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the launcher itself (local), or run as
-``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there are no shims.
-When the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that was killed.
+``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there
+are no shims.
+When the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that
+was killed.
 What it reports, and what it is ordered to do, are the tables of `ezpz.launch.messages`.
 """
 
@@ -183,7 +185,9 @@ class Agent:
             self._loop.read(connection.control, lambda _: self._obey())
 
     def stand_guard(self, *, obeys_signals: bool) -> None:
-        """Adopt orphans, and notice the end of children; other signals count only where this is a host's own process."""
+        """Adopt orphans, and notice the end of children; other signals count only where this is a host's own
+        process.
+        """
         heard = (signal.SIGCHLD, *(_ENDING if obeys_signals else ()))
         signals = SignalPipe(heard, (*_FOR_RANKS, *(() if obeys_signals else _ENDING)))
         signals.__enter__()
@@ -385,13 +389,17 @@ class Agent:
             self._release(codes=False)
 
     def _release(self, *, codes: bool) -> None:
-        """Let the shims end, all together: Hydra (MPICH 5.0.2) uses a whole core from the end of its first process on."""
+        """Let the shims end, all together: Hydra (MPICH 5.0.2) uses a whole core from the end of its first process
+        on.
+        """
         for rank in self.ranks.values():
             rank.order(messages.Release(codes=codes and not rank.by_us))
         self._over = True
 
     def _kill(self) -> None:
-        """Kill all that was started here: orphans of whatever session become children of their shim, or of this process."""
+        """Kill all that was started here: orphans of whatever session become children of their shim, or of this
+        process.
+        """
         for rank in self._alive():
             rank.signal(signal.SIGKILL, group=self.own_session)
         shims = {rank.shim_pid for rank in self.ranks.values() if rank.shim}

@@ -1,8 +1,11 @@
 r"""Connect the processes of a launch: shims and ranks with the agent of their host, and the agent with the launcher.
 
-An agent has two connections to the launcher, so that a screen that is full never delays the report of a failure: one for messages
-(`ezpz.launch.messages`) in both directions, which begins with a challenge, an introduction and a welcome, and one for output, which
-begins in the same way. Each side shows that it can sign the other's nonce (HMAC, RFC 2104, SHA-256); the secret itself never
+An agent has two connections to the launcher, so that a screen that is full never delays the report of a failure: one
+for messages
+(`ezpz.launch.messages`) in both directions, which begins with a challenge, an introduction and a welcome, and one for
+output, which
+begins in the same way. Each side shows that it can sign the other's nonce (HMAC, RFC 2104, SHA-256); the secret itself
+never
 crosses the network.
 """
 
@@ -45,7 +48,8 @@ __all__ = [
 # EZPZ_SOCKET=@ezpz-5f3a…      an abstract socket (unix(7)): no file, no limit by TMPDIR, gone with its process
 # EZPZ_SOCKET=/tmp/ezpz-501/5f3a….sock      where there are none (macOS)
 #
-# The first shim that binds the name starts the agent, so that no rank needs to know which one that is. `_socket` is `socket` without
+# The first shim that binds the name starts the agent, so that no rank needs to know which one that is. `_socket` is
+# `socket` without
 # the enums that would cost every shim 5 ms and 1 MB.
 
 _BACKLOG = 4096
@@ -96,7 +100,9 @@ def reach(where: str, patience: float = 10.0) -> _socket.socket:
 
 
 def is_own(connection: _socket.socket) -> bool:
-    """Tell whether the other side belongs to this user; where the kernel does not tell, the folder of the socket has."""
+    """Tell whether the other side belongs to this user; where the kernel does not tell, the folder of the socket
+    has.
+    """
     if sys.platform != "linux":
         return True
     return credentials(connection)[1] == os.getuid()
@@ -238,7 +244,9 @@ class Connection:
 
 
 class NoConnection:
-    """In place of a connection, where the launcher cannot be reached or a line was pasted by hand: all is written here."""
+    """In place of a connection, where the launcher cannot be reached or a line was pasted by hand: all is written
+    here.
+    """
 
     clock = 0.0
     full = waiting = False
@@ -306,7 +314,8 @@ def connect(variable: str, index: int) -> Connection:
             continue
         return Connection(ends[0], ends[1], settings, clock)
     raise LaunchError(
-        f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way back. Does a "
+        f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way "
+        "back. Does a "
         "firewall stand between them? Start `launch` on one of the hosts."
     )
 

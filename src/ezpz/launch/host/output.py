@@ -1,7 +1,9 @@
-r"""What one rank writes, on its way from the pipes of its host's agent to the launcher.
+r"""Prepare what one rank writes for the launcher, on its way from the pipes of its host's agent.
 
-Ranks write in whatever pieces they like; several write at once; the last words of a rank that fails matter most and scroll away
-first. So pieces are cut behind whole lines, a traceback waits for the end of its rank, and all bytes go into the rank's log.
+Ranks write in whatever pieces they like; several write at once; the last words of a rank that fails matter most and
+scroll away
+first. So pieces are cut behind whole lines, a traceback waits for the end of its rank, and all bytes go into the rank's
+log.
 Nothing here reads, waits or knows the time: an agent feeds what it has read and takes what may be shown.
 """
 
@@ -35,7 +37,7 @@ _STACK_BEGINS = re.compile(
     rb"|Stack \(most recent call first\):|Current thread's C stack trace \(most recent call first\):"
 )
 # A frame of a dump has no comma before `in`, unlike one of a traceback.
-_STACK_GOES_ON = re.compile(
+_STACK_CONTINUES = re.compile(
     rb'  File ".*", line (?:\d+|\?\?\?) in |  Binary file "|  <[^>]*>\s*$|  Garbage-collecting\s*$'
     rb"|(?:  )?\.\.\.\s*$|Extension modules: |Python runtime state: "
 )
@@ -169,9 +171,9 @@ class RankOutput:
             if self._in_dump and not line.strip():
                 self._blank += line
                 continue
-            match = _STACK_GOES_ON.match(line) or _STACK_BEGINS.search(
+            match = _STACK_CONTINUES.match(line) or _STACK_BEGINS.search(
                 line
-            )  # a progress bar may stand before the first
+            )  # a progress bar may come before the first
             start = match.start() if match and len(dump) < _LARGEST_DUMP else len(line)
             self._in_dump = start < len(line)
             (dump if self._in_dump else others).extend(self._blank)
@@ -190,7 +192,7 @@ class RankOutput:
             while data:
                 data = data[os.write(self._log, data) :]
         except OSError as error:
-            self.problem = f"cannot write {self._path}: {error.strerror}; this log ends here, the rank goes on"
+            self.problem = f"cannot write {self._path}: {error.strerror}; this log ends here, the rank continues"
             self._close_log()
 
     def _close_log(self) -> None:
@@ -229,15 +231,15 @@ class _Lines:
 
 
 def _traceback_begins(data: bytes) -> int:
-    """Return where the first line that begins a traceback, or faulthandler's, stands, or the length of all."""
+    """Return the start of the first line that begins a traceback, or faulthandler's; without one the length of all."""
     fatal = data.find(_FATAL)
     end = len(data) if fatal < 0 else fatal
-    found = data.find(_LAST, 0, end)
-    while found >= 0:
-        start = max(data.rfind(b"\n", 0, found), data.rfind(b"\r", 0, found)) + 1
-        if _TRACEBACK.search(_COLOUR.sub(b"", data[start : found + len(_LAST) + 16])):  # rich colours the bracket alone
+    at = data.find(_LAST, 0, end)
+    while at >= 0:
+        start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
+        if _TRACEBACK.search(_COLOUR.sub(b"", data[start : at + len(_LAST) + 16])):  # rich colours the bracket alone
             return start
-        found = data.find(_LAST, found + 1, end)
+        at = data.find(_LAST, at + 1, end)
     return end
 
 

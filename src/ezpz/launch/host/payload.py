@@ -1,6 +1,7 @@
-r"""Pack what the launcher sends through ssh to the agent of a host: the command, its folder, and the environment of the ranks.
+r"""Pack what the launcher sends through ssh to a host's agent: the command, its folder, and the ranks' environment.
 
-Command lines are limited and shells differ, so it comes as the first bytes of stdin, and what follows is rank 0's input:
+Command lines are limited and shells differ, so it comes as the first bytes of stdin, and what follows is rank 0's
+input:
 
     118 {"command": ["python3", "train.py"], "folder": "/home/user/run", "environ": {"EZPZ_PLACEMENT": "2(x2)", …}}
     length, a space, JSON in ASCII; bytes that are no UTF-8 are lone surrogates, as Python's surrogateescape writes them
@@ -55,7 +56,7 @@ def _text(word: str) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return the bytes that a text of a payload stands for."""
+    """Return the bytes that a text of a payload encodes."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -71,7 +72,8 @@ def _folder(environ: Mapping[str, str]) -> str:
         return os.getcwd()
     except OSError as error:
         raise LaunchError(
-            f"cannot tell the working folder ({folder or 'no PWD'}): {error.strerror}; expected one that other hosts know. It was removed: "
+            f"cannot tell the working folder ({folder or 'no PWD'}): {error.strerror}; expected one that other hosts "
+            "know. It was removed: "
             "`cd` to another."
         ) from None
 
@@ -87,7 +89,8 @@ def unpack(source: int) -> Payload:
         byte = os.read(source, 1)
         if not (byte.isdigit() or (byte == b" " and length)):
             raise LaunchError(
-                f"no payload for {os.uname().nodename} came through ssh: found {length + byte!r} (from stdin); expected its length. "
+                f"no payload for {os.uname().nodename} came through ssh: found {length + byte!r} (from stdin); "
+                "expected its length. "
                 f"Does a start-up file of the shell there read stdin? Try `echo x | ssh {os.uname().nodename} cat`."
             )
         length += byte
@@ -97,7 +100,8 @@ def unpack(source: int) -> Payload:
         left -= len(parts[-1])
         if not parts[-1]:
             raise LaunchError(
-                f"the payload for {os.uname().nodename} is cut: {left} of {int(length)} bytes are missing (from stdin); expected all. "
+                f"the payload for {os.uname().nodename} is cut: {left} of {int(length)} bytes are missing (from "
+                "stdin); expected all. "
                 "The connection broke: start again."
             )
     return Payload(**json.loads(b"".join(parts)))

@@ -1,10 +1,12 @@
-"""Which processes of a launch still live on this host, and the end of every one of them.
+"""Find the processes of a launch that still live on this host, and kill every one of them.
 
 Two answers together, because each alone has a hole: the tree below this process (with `adopt` also orphans, whatever
 session they went to), and the environment at each process's start, in which every process of a launch carries
 
-    EZPZ_LAUNCH_ID=5f3a90c2       of a rank, and all that it starts; `5f3a90c2/81bd…` of a launch inside one of its ranks
-    EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, agents; their end tells nothing of a rank
+    EZPZ_LAUNCH_ID=5f3a90c2       of a rank, and all that it starts; `5f3a90c2/81bd…` of a launch inside one of its
+    ranks
+    EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, agents; their end tells
+    nothing of a rank
 
 A process that leaves the tree and wipes its environment as well is not found. Linux tells all of it in /proc
 (proc(5): stat, environ, ns); without /proc, on macOS, only direct children that ended are seen, by `reap`.
@@ -98,8 +100,8 @@ def tagged(launch: str, *, everything: bool = False) -> list[int]:
         launch: The launch's id.
         everything: Also what starts the ranks, not only what they are and start.
     """
-    found = _Tag(launch, everything=everything)
-    return sorted(pid for pid in proc.pids() if found.on(pid))
+    tag = _Tag(launch, everything=everything)
+    return sorted(pid for pid in proc.pids() if tag.on(pid))
 
 
 def reap() -> list[tuple[int, int]]:
@@ -126,7 +128,7 @@ def servant_of(pid: int) -> int:
 
 
 def kill_tree(pid: int, patience: float = 5.0) -> None:
-    """Kill every process below ``pid`` until none is left; nobody is reaped."""
+    """Kill every process below ``pid`` until none is left; none is reaped."""
     import time
 
     end = time.monotonic() + patience
@@ -213,12 +215,12 @@ def _closure(roots: set[int], parents: dict[int, int]) -> set[int]:
     below: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         below.setdefault(parent, []).append(pid)
-    found, todo = set(roots), list(roots)
+    below_roots, todo = set(roots), list(roots)
     while todo:
-        new = [pid for pid in below.get(todo.pop(), ()) if pid not in found]
-        found.update(new)
+        new = [pid for pid in below.get(todo.pop(), ()) if pid not in below_roots]
+        below_roots.update(new)
         todo += new
-    return found
+    return below_roots
 
 
 class _Tag:

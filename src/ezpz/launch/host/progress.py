@@ -1,6 +1,7 @@
 """Follow how far the ranks of one host are: the stages of their start, their heartbeats, and what a hanging rank does.
 
-A program that never imports ezpz is watched from outside: whether a Python runs in its process tree, whether libtorch is mapped in
+A program that never imports ezpz is watched from outside: whether a Python runs in its process tree, whether libtorch
+is mapped in
 it. One that does (`ezpz.setup_torch`, `ezpz.heartbeat`) reports the exact times itself, on a connection of its own.
 """
 
@@ -145,7 +146,9 @@ class Progress:
 
     @staticmethod
     def _how(rank: RankProcess) -> tuple[int, int]:
-        """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it named none."""
+        """Return the Python of a rank, 0 without any, and the signal at which it writes its stacks, 0 where it named
+        none.
+        """
         from ezpz.launch.host import stacks
 
         pythons = stacks.pythons(rank.pid)

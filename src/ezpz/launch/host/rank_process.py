@@ -1,4 +1,6 @@
-"""Keep what an agent knows of one rank: its process, its shim if there is one, its output, and the stages it has reached."""
+"""Keep what an agent knows of one rank: its process, its shim if there is one, its output, and the stages it has
+reached.
+"""
 
 from __future__ import annotations
 

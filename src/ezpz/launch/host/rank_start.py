@@ -1,4 +1,4 @@
-"""How the process of one rank begins: bound to its CPUs, in a session of its own, tied to the life of its parent."""
+"""Start the process of one rank: bound to its CPUs, in a session of its own, tied to the life of its parent."""
 
 from __future__ import annotations
 
@@ -20,21 +20,28 @@ if TYPE_CHECKING:
 
 # torch's flight recorder: the last collectives of every rank, asked for when ranks hang.
 #
-# Only with ``--timeout`` or ``--idle-timeout``. Ranks make a named pipe ``ask_<rank>.pipe`` and write, once something was
-# written into it, a pickle ``rank_<rank>``; ``python -m torch.distributed.flight_recorder.fr_trace FOLDER`` compares NCCL's.
+# Only with ``--timeout`` or ``--idle-timeout``. Ranks make a named pipe ``ask_<rank>.pipe`` and write, once something
+# was
+# written into it, a pickle ``rank_<rank>``; ``python -m torch.distributed.flight_recorder.fr_trace FOLDER`` compares
+# NCCL's.
 #
-# Tested with torch 2.13 on CPUs: gloo records each collective as it does for NCCL (2000 of them unless told otherwise), but
+# Tested with torch 2.13 on CPUs: gloo records each collective as it does for NCCL (2000 of them unless told otherwise),
+# but
 # nothing of torch dumps it, so `ezpz.dist.ending` answers the pipe in ranks that call `ezpz.setup_torch`; fr_trace
-# does not read these dumps (KeyError: their pg_config lacks the group's name), `pickle` does. From torch's own files alone
-# (ProcessGroupNCCL.hpp and FlightRecorder.hpp of 2.13; no GPU was at hand): NCCL's monitor thread makes and reads the pipe of
+# does not read these dumps (KeyError: their pg_config lacks the group's name), `pickle` does. From torch's own files
+# alone
+# (ProcessGroupNCCL.hpp and FlightRecorder.hpp of 2.13; no GPU was at hand): NCCL's monitor thread makes and reads the
+# pipe of
 # TORCH_NCCL_DEBUG_INFO_PIPE_FILE itself, so that no script need call ezpz, looks at it once a second
-# (TORCH_NCCL_COORD_CHECK_MILSEC), and ends the rank when it cannot make it. An older torch that does not know TORCH_FR_BUFFER_SIZE
-# may record nothing: its name, TORCH_NCCL_TRACE_BUFFER_SIZE, brings a warning from every rank today and is left to the user.
+# (TORCH_NCCL_COORD_CHECK_MILSEC), and ends the rank when it cannot make it. An older torch that does not know
+# TORCH_FR_BUFFER_SIZE
+# may record nothing: its name, TORCH_NCCL_TRACE_BUFFER_SIZE, brings a warning from every rank today and is left to the
+# user.
 
 _WAIT = 2.0  # seconds for the dumps
 _POLL = 0.05
 _EVENTS = "2000"  # torch's own default since TORCH_FR_BUFFER_SIZE is its name
-# Our name, and the older ones by which a user may have said the same: torch reads the first that is set.
+# Our name, and the older ones by which a user may have asked for the same: torch reads the first that is set.
 _NAMES = {
     "TORCH_FR_BUFFER_SIZE": ("TORCH_NCCL_TRACE_BUFFER_SIZE",),
     "TORCH_FR_DUMP_TEMP_FILE": ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",),
@@ -47,7 +54,8 @@ def settings(folder: str, environ: Mapping[str, str] = os.environ) -> dict[str, 
     """Return the variables that make every rank keep a recorder and wait for being asked.
 
     Args:
-        folder: Must be there on every host before ranks start, empty of earlier pipes, on a file system with named pipes.
+        folder: Must be there on every host before ranks start, empty of earlier pipes, on a file system with named
+            pipes.
         environ: What the user has set, under whichever name, is left out.
     """
     wanted = {
@@ -104,14 +112,14 @@ def ask(folder: str, ranks: Iterable[int]) -> list[str]:
 
 
 def _poke(path: str) -> bool:
-    """Write into a pipe that somebody reads; False where nobody does, or it is no pipe."""
+    """Write into a pipe that has a reader; False where it has none, or is no pipe."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # ENXIO without a reader
     except OSError:
         return False
     try:
         return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and os.write(descriptor, b"1") == 1
-    except OSError:  # it is full: nobody reads in fact
+    except OSError:  # it is full: its reader does not read
         return False
     finally:
         os.close(descriptor)
@@ -120,10 +128,10 @@ def _poke(path: str) -> bool:
 def _state(path: str) -> tuple[int, int]:
     """Return time and size of a file; zeros when it is not there or still empty."""
     try:
-        told = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return 0, 0
-    return (told.st_mtime_ns, told.st_size) if told.st_size else (0, 0)
+    return (status.st_mtime_ns, status.st_size) if status.st_size else (0, 0)
 
 
 __all__ = [
@@ -168,20 +176,21 @@ def start(
         own_session: Whether it leaves this process's session, so that it can be signalled with all that it starts.
     """
     parent = os.getpid()
-    told, tell = os.pipe()  # closes by itself when the program begins
+    read, write = os.pipe()  # closes by itself when the program begins
     pid = os.fork()
     if pid:
-        for fd in (tell, *(output or ())):
+        for fd in (write, *(output or ())):
             os.close(fd)
-        said = os.read(told, 4)
-        os.close(told)
-        return pid, int.from_bytes(said, sys.byteorder)
+        problem = os.read(read, 4)
+        os.close(read)
+        return pid, int.from_bytes(problem, sys.byteorder)
     try:
         if own_session:
             os.setsid()
         if not reads:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for fd, end in zip((1, 2), output or ()):  # noqa: B905  # both or none; strict= needs a second look at its length
+        # both or none; strict= needs a second look at its length
+        for fd, end in zip((1, 2), output or ()):  # noqa: B905
             os.dup2(end, fd)
         _signal.set_wakeup_fd(-1)
         # Python ignores SIGPIPE, and a rank would inherit that.
@@ -191,11 +200,12 @@ def start(
         if cpus:
             os.sched_setaffinity(0, cpus)
         die_with_parent()
-        if os.getppid() != parent:  # it died before the wish for its death signal was armed
+        if os.getppid() != parent:  # it died before its death signal was armed
             os._exit(125)
-        os.execvpe(command[0], command, environ)  # type: ignore[arg-type]  # str and bytes are not mixed within one call
+        # str and bytes are not mixed within one call
+        os.execvpe(command[0], command, environ)  # type: ignore[arg-type]
     except OSError as error:
-        os.write(tell, (error.errno or errno.EIO).to_bytes(4, sys.byteorder))
+        os.write(write, (error.errno or errno.EIO).to_bytes(4, sys.byteorder))
     finally:
         os._exit(127)
     raise AssertionError  # not reached: the child has ended or is another program
@@ -239,14 +249,17 @@ def afford(cpus: Sequence[int] | None) -> str:
         os.sched_setaffinity(0, allowed)
     except OSError:
         return (
-            f"cannot be bound to CPUs {cpus[0]} to {cpus[-1]} (from the plan); {os.uname().nodename} allows {len(allowed)} "
+            f"cannot be bound to CPUs {cpus[0]} to {cpus[-1]} (from the plan); {os.uname().nodename} allows "
+            f"{len(allowed)} "
             f"from {min(allowed)} to {max(allowed)}"
         )
     return ""
 
 
 def name_interface(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return gloo's interface, the one that leads to rank 0: by itself it takes that of the host's name, perhaps loopback."""
+    """Return gloo's interface, the one that leads to rank 0: by itself it takes that of the host's name, perhaps
+    loopback.
+    """
     if "GLOO_SOCKET_IFNAME" in environ:
         return {}
     from ezpz.cluster.network import route_to
@@ -258,7 +271,8 @@ def name_interface(environ: Mapping[str, str]) -> dict[str, str]:
 def hold_port(port: int) -> bool:
     """Keep the rendezvous port for rank 0's store as long as this process lives; tell whether it was free.
 
-    Bound, but not listening: with ``SO_REUSEADDR`` on both sides rank 0 can listen on it, and nobody else can take it.
+    Bound, but not listening: with ``SO_REUSEADDR`` on both sides rank 0 can listen on it, and no other process can take
+    it.
     """
     held = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     held.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)

@@ -1,10 +1,14 @@
 """Start one rank under a foreign launcher, and tell the agent of its host how it ended.
 
 Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
-imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan, runs
-the command as its child and passes signals on. The first shim of a host forks off the agent (`ezpz.launch.host.agent`), which from
-then on reads what the ranks write. What shims and agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of
-`ezpz.launch.messages`; a shim whose rank has ended waits to be released, with the rank's code or with 0 where the launcher knows the
+imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan,
+runs
+the command as its child and passes signals on. The first shim of a host forks off the agent (`ezpz.launch.host.agent`),
+which from
+then on reads what the ranks write. What shims and agent say to each other are the tables ``FROM_RANKS`` and
+``TO_SHIMS`` of
+`ezpz.launch.messages`; a shim whose rank has ended waits to be released, with the rank's code or with 0 where the
+launcher knows the
 rest. Without EZPZ_CONTROL, in a line pasted from ``--dry-run``, there is no agent, and the shim ends as its rank does.
 """
 
@@ -46,7 +50,8 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
     counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
     if ranks.world_size != sum(counts):
         raise LaunchError(
-            f"rank {ranks.rank} of {ranks.world_size} came up (from {ranks.family}); expected a world of {sum(counts)} (from "
+            f"rank {ranks.rank} of {ranks.world_size} came up (from {ranks.family}); expected a world of "
+            f"{sum(counts)} (from "
             "the plan). The launcher started separate worlds: check that mpiexec and the job belong together."
         )
     first = 0
@@ -56,8 +61,10 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
         first += count
     if (ranks.local_rank, ranks.local_world_size) != (ranks.rank - first, count):
         raise LaunchError(
-            f"rank {ranks.rank} is local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}); expected "
-            f"{ranks.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's options."
+            f"rank {ranks.rank} is local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}); "
+            "expected "
+            f"{ranks.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's "
+            "options."
         )
     return ranks.at_host(index), len(counts)
 
@@ -73,7 +80,7 @@ def main(command: list[str]) -> int:
         ranks, hosts = checked_ranks(environ)
     except EzpzError as error:
         return _refuse(environ, error)
-    if ranks.family != "contract":  # torchrun's agent has said it all, and holds the store itself
+    if ranks.family != "contract":  # torchrun's agent has set it all, and holds the store itself
         environ.update(rank_variables(ranks, hosts))
     environ["EZPZ_RUN_ID"] = environ.get("TORCHELASTIC_RUN_ID", "")  # that agent gives its own
     environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
@@ -162,7 +169,8 @@ class _Shim:
             self._agent = reach(where)
         except OSError as error:
             raise LaunchError(
-                f"cannot reach the agent of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; expected the first "
+                f"cannot reach the agent of {os.uname().nodename} at {where} (from EZPZ_SOCKET): {error.strerror}; "
+                "expected the first "
                 "rank of this host to listen there. Start again; if it stays so, try `--flavour ssh`."
             ) from None
         reads, self._output = pipes()
@@ -233,7 +241,9 @@ class _Shim:
         kill_tree(os.getpid())
 
     def linger(self, code: int) -> int:
-        """Wait until the agent has reported to the launcher: an mpiexec would judge the end of this process by rules of its own."""
+        """Wait until the agent has reported to the launcher: an mpiexec would judge the end of this process by rules of
+        its own.
+        """
         while self._agent is not None and self._released is None:
             self._attend()
         return 0 if self._released is False else code

@@ -1,7 +1,9 @@
-"""What a process is doing: its Python stack by faulthandler or py-spy, else what the kernel says of it.
+"""Find out what a process is doing: its Python stack by faulthandler or py-spy, else what the kernel says of it.
 
-On the host of the ranks, by its agent, without their help: a script need not import ezpz. faulthandler writes its text into
-the rank's stderr when the agent sends the signal that `ezpz.progress` told, or SIGABRT where PYTHONFAULTHANDLER is set:
+On the host of the ranks, by its agent, without their help: a script need not import ezpz. faulthandler writes its text
+into
+the rank's stderr when the agent sends the signal that `ezpz.progress` named, or SIGABRT where PYTHONFAULTHANDLER is
+set:
 
     Fatal Python error: Aborted                                  (SIGABRT alone)
 
@@ -34,7 +36,8 @@ __all__ = ["Frame", "kernel_state", "maps_torch", "parse_dump", "py_spy", "pytho
 
 _PY_SPY_SECONDS = 5.0
 _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`, which is asked for every rank
-# Not at the start of a line only: a progress bar may stand before it. "Current thread's C stack trace" (3.14) is another.
+# Not at the start of a line only: a progress bar may come before it. "Current thread's C stack trace" (3.14) is
+# another.
 _BLOCK = re.compile(r"(?P<who>Current thread|Thread|Stack)\b(?!')[^\n]*?\(most recent call first\):")
 _FRAME = re.compile(r'  File (?:"(?P<file>[^\n]*?)"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<function>[^\r\n]*)')
 _STATES = {
@@ -74,13 +77,13 @@ def stage_of(pid: int) -> str:
     Returns:
         ``torch`` when a Python of its tree has torch's library mapped, ``interpreter`` when there is any, else nothing.
     """
-    found = ""
+    stage = ""
     for each in _tree(pid, _TREE_SECONDS):
         if _is_python(each):
             if maps_torch(each):
                 return "torch"
-            found = "interpreter"
-    return found
+            stage = "interpreter"
+    return stage
 
 
 def parse_dump(text: str) -> list[Frame]:
@@ -179,7 +182,9 @@ def maps_torch(pid: int) -> bool:
 
 
 def _tree(pid: int, oldest: float) -> Iterator[int]:
-    """Yield a process and its descendants, parents first; ``oldest`` in seconds, where all processes must be looked at."""
+    """Yield a process and its descendants, parents first; ``oldest`` in seconds, where all processes must be looked
+    at.
+    """
     waiting = [pid]
     for each in waiting:
         yield each

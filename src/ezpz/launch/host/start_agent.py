@@ -35,7 +35,9 @@ _SHIMS_HAVE_GONE = (
 
 
 def run_for_shims(listener: socket.socket, control: str, launch: str, placement: str, index: int | None) -> int:
-    """Be the agent of a host whose ranks ``mpiexec`` or ``srun`` starts; they run on when the launcher cannot be reached."""
+    """Be the agent of a host whose ranks ``mpiexec`` or ``srun`` starts; they run on when the launcher cannot be
+    reached.
+    """
     process_tree.call_me("ezpz-agent")
     counts = list(expand_counts(placement))
     expected = _SHIMS_HAVE_GONE if index is None else counts[index]
@@ -195,7 +197,8 @@ def _enter(folder: str) -> None:
         os.chdir(to_bytes(folder))
     except OSError as error:
         raise LaunchError(
-            f"cannot enter {folder} on {os.uname().nodename} (from the launcher's working folder): {error.strerror}; expected the same "
+            f"cannot enter {folder} on {os.uname().nodename} (from the launcher's working folder): {error.strerror}; "
+            "expected the same "
             "folder on every host. Start `launch` in a folder that they share."
         ) from None
 

@@ -1,4 +1,6 @@
-"""Keep the processes that the launcher starts itself: this host's agent, the ``mpiexec`` in front of all ranks, or an ``ssh`` per host."""
+"""Keep the processes that the launcher starts itself: this host's agent, the ``mpiexec`` in front of all ranks, or an
+``ssh`` per host.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,8 @@ class Children:
 
     Attributes:
         all: The processes, also those that have ended.
-        unsupervised: Whether a host has written that its agent cannot reach the launcher: then mpiexec passes its output on.
+        unsupervised: Whether a host has written that its agent cannot reach the launcher: then mpiexec passes its
+            output on.
         afterwards: What mpiexec wrote when a rank had failed: for run.json, because its guesses at the cause are none.
     """
 
@@ -136,14 +139,18 @@ class Children:
         return not any(child.pipes for child in self.all) or time.monotonic() >= self._read_until
 
     def to_blame(self, failures: list[Failure]) -> bool:
-        """Whether one of them explains these failures: it was killed, and Slurm killed the ranks with it, or it has ended them."""
+        """Whether one of them explains these failures: it was killed, and Slurm killed the ranks with it, or it has
+        ended them.
+        """
         if any(child.code is not None and child.code < 0 and not child.by_us for child in self.all):
             return all(failure.is_consequence or failure.status == -signal.SIGKILL for failure in failures)
         return self.aborted and all(failure.is_consequence for failure in failures)
 
     @property
     def aborted(self) -> bool:
-        """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called MPI_Abort."""
+        """Whether one has ended all ranks by itself, with a code that no signal explains: a rank has called
+        MPI_Abort.
+        """
         if not self._is_mpi:
             return False  # torchrun's agent and srun end with codes of their own when somebody kills a shim
         return any(child.code and child.code > 0 and child.code not in _OF_SIGKILL for child in self.all)
@@ -167,7 +174,9 @@ class Children:
             time.sleep(0.002)
 
     def reap(self) -> list[Child]:
-        """Return those that have ended since the last call; orphans that this process has adopted are reaped as well."""
+        """Return those that have ended since the last call; orphans that this process has adopted are reaped as
+        well.
+        """
         ended = []
         for pid, status in process_tree.reap():
             for child in self.all:

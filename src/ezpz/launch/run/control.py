@@ -1,4 +1,4 @@
-"""Connect the launcher with its host agents: let in those that know the secret, read their reports, and send them orders.
+"""Connect the launcher with its host agents: let in those that know the secret, read reports, and send orders.
 
 An agent that has gone without reporting `Done` is lost, and its host with it.
 """

@@ -112,7 +112,9 @@ def how(status: int) -> str:
 
 
 def earliest(failures: Iterable[Failure]) -> Failure:
-    """Return the cause: what happened by itself before a killed shim, and that before what mpiexec then did to other ranks."""
+    """Return the cause: what happened by itself before a killed shim, and that before what mpiexec then did to other
+    ranks.
+    """
     return min(failures, key=lambda failure: (failure.why.startswith(PASSED_ON), failure.is_consequence, failure.at))
 
 
@@ -143,7 +145,9 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
 
 
 def log_of(failure: Failure, log_dir: str, folder: str) -> str:
-    """Return the file with the output of the rank that failed; without --log-dir one with its last words, written here."""
+    """Return the file with the output of the rank that failed; without --log-dir one with its last words, written
+    here.
+    """
     if failure.rank is None:
         return ""
     path = os.path.join(log_dir or folder, f"rank-{failure.rank}.log")

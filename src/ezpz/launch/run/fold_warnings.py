@@ -1,7 +1,9 @@
-r"""Warnings that many ranks write at once, made into one line.
+r"""Fold warnings that many ranks write at once into one line.
 
-A warning waits a moment for the other ranks to say the same, and what its rank writes behind it waits too, so that the order of
-each rank is kept. Windows close in the order in which they opened; a rank joins only those younger than the last that it is in.
+A warning waits a moment for the other ranks to write the same, and what its rank writes behind it waits too, so that
+the order of
+each rank is kept. Windows close in the order in which they opened; a rank joins only those younger than the last that
+it is in.
 Nothing here writes or knows the time.
 """
 
@@ -21,7 +23,8 @@ _QUOTED = 60  # characters
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # a.py:3: UserWarning: text\n  warnings.warn("text")\n   Python's warnings, with the source line, whatever it says
 # [rank0]:[W1121 19:12:49.123456789 socket.cpp:464] text\n   glog, as torch's C++ writes it, with or without the rank
-# W1121 19:12:49.123000 4711 torch/_inductor/utils.py:1137] text\n   torch/_logging/_internal.py, the same with or without
+# W1121 19:12:49.123000 4711 torch/_inductor/utils.py:1137] text\n   torch/_logging/_internal.py, the same with or
+# without
 _WARNING = re.compile(
     rb"(?:(?m:^)|(?<=\r))(?:[^\r\n]{0,4096}(?i:warn)|(?:\[rank\d+\]:)?(?:\[W|W\d{4} \d\d:))[^\r\n]{0,4096}\r?\n"
     rb"(?:  [^\r\n]{0,4096}\r?\n)?"
@@ -34,15 +37,15 @@ _GLOG_ANYWHERE = re.compile(rb"W\d{4} ")
 class _Window:
     """One showing of a warning, as long as other ranks may join."""
 
-    __slots__ = ("closes", "number", "ranks", "said", "text", "time")
+    __slots__ = ("closes", "number", "ranks", "text", "time", "warned")
 
-    def __init__(self, text: bytes, said: _Said, time: int, number: int, closes: float) -> None:
-        self.text, self.said, self.time, self.number, self.closes = text, said, time, number, closes
+    def __init__(self, text: bytes, warned: _Warned, time: int, number: int, closes: float) -> None:
+        self.text, self.warned, self.time, self.number, self.closes = text, warned, time, number, closes
         self.ranks: list[int] = []
 
 
-class _Said:
-    """A warning of the last seconds: how often each rank said it, and who only repeated others."""
+class _Warned:
+    """A warning of the last seconds: how often each rank wrote it, and which ranks only repeated others."""
 
     __slots__ = ("counts", "key", "more", "open", "text", "times", "until")
 
@@ -66,14 +69,14 @@ class Folds:
         self.held = 0
         self._world_size = world_size
         self._opened = 0
-        self._said: dict[bytes, _Said] = {}
-        self._shown: deque[_Said] = deque()  # in order of their `until`
+        self._warned: dict[bytes, _Warned] = {}
+        self._shown: deque[_Warned] = deque()  # in order of their `until`
         self._windows: deque[_Window] = deque()
         self._behind: dict[int, deque[bytes | _Window]] = {}  # what waits, of ranks of which anything waits
         self._midline: set[int] = set()
 
     def add(self, rank: int, data: bytes, now: float) -> list[tuple[tuple[int, ...], bytes]]:
-        """Return what may be shown now that a rank has said something more."""
+        """Return what may be shown now that a rank has written something more."""
         ready = self.tick(now)
         continues = rank in self._midline
         (self._midline.discard if data[-1:] in b"\r\n" else self._midline.add)(rank)
@@ -90,7 +93,7 @@ class Folds:
     def due(self) -> float | None:
         """Return the monotonic time of the next `tick` that has something to show, or None."""
         times = [window.closes for window in self._windows][:1]
-        times += [said.until for said in self._shown if said.more and said.until is not None][:1]
+        times += [warned.until for warned in self._shown if warned.more and warned.until is not None][:1]
         return min(times, default=None)
 
     def tick(self, now: float) -> list[tuple[tuple[int, ...], bytes]]:
@@ -103,7 +106,7 @@ class Folds:
         return ready
 
     def release(self, now: float) -> list[tuple[tuple[int, ...], bytes]]:
-        """Return all that waits: something else is to be said after it."""
+        """Return all that waits: another line is to be shown after it."""
         ready: list[tuple[tuple[int, ...], bytes]] = []
         while self._windows:
             self._close(now, ready)
@@ -125,18 +128,18 @@ class Folds:
 
     def _warning(self, rank: int, text: bytes, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
         key = _GLOG.sub(b"", text)
-        said = self._said.get(key)
-        if said is None:
-            if len(self._said) >= _MOST:
+        warned = self._warned.get(key)
+        if warned is None:
+            if len(self._warned) >= _MOST:
                 self._plain(rank, text, ready)
                 return
-            said = self._said[key] = _Said(key, text)
-        time = said.counts[rank] = said.counts.get(rank, 0) + 1
-        window = said.open.get(time)
-        if time > said.times:
-            window = self._open(said, text, now)
+            warned = self._warned[key] = _Warned(key, text)
+        time = warned.counts[rank] = warned.counts.get(rank, 0) + 1
+        window = warned.open.get(time)
+        if time > warned.times:
+            window = self._open(warned, text, now)
         elif not window:
-            said.more.add(rank)
+            warned.more.add(rank)
             return
         elif self._last(rank) > window.number:  # joining would turn the order of this rank round
             self._plain(rank, text, ready)
@@ -145,10 +148,10 @@ class Folds:
         self._behind.setdefault(rank, deque()).append(window)
         ready += self.tick(now)
 
-    def _open(self, said: _Said, text: bytes, now: float) -> _Window:
+    def _open(self, warned: _Warned, text: bytes, now: float) -> _Window:
         self._opened += 1
-        said.times += 1
-        window = said.open[said.times] = _Window(text, said, said.times, self._opened, now + _WINDOW)
+        warned.times += 1
+        window = warned.open[warned.times] = _Window(text, warned, warned.times, self._opened, now + _WINDOW)
         self._windows.append(window)
         self.held += len(text)
         return window
@@ -158,13 +161,13 @@ class Folds:
         return max((one.number for one in self._behind.get(rank, ()) if isinstance(one, _Window)), default=0)
 
     def _close(self, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
-        """Show the oldest window, and what its ranks have said behind it."""
+        """Show the oldest window, and what its ranks have written behind it."""
         window = self._windows.popleft()
         self.held -= len(window.text)
-        del window.said.open[window.time]
-        if window.said.until is None:
-            window.said.until = now + _MEMORY
-            self._shown.append(window.said)
+        del window.warned.open[window.time]
+        if window.warned.until is None:
+            window.warned.until = now + _MEMORY
+            self._shown.append(window.warned)
         ready.append((tuple(sorted(window.ranks)), window.text))
         for rank in window.ranks:
             behind = self._behind[rank]
@@ -181,14 +184,14 @@ class Folds:
 
     def _forget(self, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
         """Tell how many repeated the oldest warning that was shown, if any did."""
-        said = self._shown.popleft()
-        del self._said[said.key]
-        if not said.more:
+        warned = self._shown.popleft()
+        del self._warned[warned.key]
+        if not warned.more:
             return
-        text = _COLOUR.sub("", said.text.decode(errors="replace")).splitlines()[0].strip()
+        text = _COLOUR.sub("", warned.text.decode(errors="replace")).splitlines()[0].strip()
         quote = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"
-        ranks = "1 more rank" if len(said.more) == 1 else f"{len(said.more)} more ranks"
-        ready.append(((), f"ezpz: {ranks} said the same: {quote}\n".encode()))
+        ranks = "1 more rank" if len(warned.more) == 1 else f"{len(warned.more)} more ranks"
+        ready.append(((), f"ezpz: {ranks} wrote the same: {quote}\n".encode()))
 
 
 def _may_warn(data: bytes) -> bool:

@@ -1,6 +1,7 @@
 """Put together what every rank of a run is doing, for a run that is ended because it hangs and for ``ezpz stacks``.
 
-``ezpz stacks`` asks through a Unix socket of the launcher's (`ezpz.launch.record` knows it): it sends a line ``stacks`` and gets one
+``ezpz stacks`` asks through a Unix socket of the launcher's (`ezpz.launch.record` knows it): it sends a line ``stacks``
+and gets one
 object in JSON.
 """
 
@@ -26,18 +27,21 @@ __all__ = ["Askers", "Inquiry", "Place", "locate", "summarise"]
 
 # Where the ranks are, in one line: the stacks of all of them, put together by what the user's own code called.
 
-# ezpz's own files, wherever the rank's Python has them: it need not be the launcher's. A user's folder may be called ezpz too.
+# ezpz's own files, wherever the rank's Python has them: it need not be the launcher's. A user's folder may be called
+# ezpz too.
 _OWN = re.compile(
-    r"/ezpz/(?:(?:cli|cluster|dist|launch|models|track|train)/|(?:__init__|__main__|errors|log|progress|ranks|test_dist)\.py$)"
+    r"/ezpz/(?:(?:cli|cluster|dist|launch|models|track|train)/"
+    r"|(?:__init__|__main__|errors|log|progress|ranks|test_dist)\.py$)"
 )
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|/python3\d+\.zip/|^<frozen "
 )
 _IMPORT = re.compile(r"^<frozen importlib|^<frozen zipimport|/importlib/__init__\.py$")
-# The first folder or file below the place where packages are kept: torch in /usr/lib/python3.11/site-packages/torch/__init__.py
+# The first folder or file below the place where packages are kept: torch in
+# /usr/lib/python3.11/site-packages/torch/__init__.py
 _PACKAGE = re.compile(r".*/(?:(?:site|dist)-packages|(?:python|pypy)3[.\d]*t?)/([^/.]+)")
 _DATA_LOADER = "/torch/utils/data/dataloader.py"
-# Functions that stand around the one that the user called; names with an underscore in front are passed over as well.
+# Functions around the one that the user called; names with an underscore in front are passed over as well.
 _AROUND = {"compile_wrapper", "decorate_context", "decorator", "inner", "profile_hook_step", "wrapped", "wrapper"}
 _NAMED = 8  # ranks of a group that are named; a larger one is counted
 _PLACES = 8
@@ -58,8 +62,10 @@ class Place(namedtuple("Place", "what file line")):  # noqa: PYI024
 def locate(frames: list[Frame]) -> Place:
     """Return what the user's code called last.
 
-    The user's frame is the innermost one outside Python, its installed packages and ezpz; `what` is the public function that
-    it called: ``all_reduce``, ``barrier``, ``DataLoader`` for all of torch's loader, ``import torch`` while that is on its
+    The user's frame is the innermost one outside Python, its installed packages and ezpz; `what` is the public function
+    that
+    it called: ``all_reduce``, ``barrier``, ``DataLoader`` for all of torch's loader, ``import torch`` while that is on
+    its
     way. Where it called no Python function, as with ``time.sleep``, `what` is the user's own function.
 
     Args:
@@ -124,7 +130,9 @@ def _users(frames: list[Frame]) -> int:
 
 
 def _called(inside: list[Frame]) -> str:
-    """Return what the user's frame called, from the frames inside it, outermost first; empty when nothing that has a name."""
+    """Return what the user's frame called, from the frames inside it, outermost first; empty when nothing that has a
+    name.
+    """
     if any(frame.file.endswith(_DATA_LOADER) for frame in inside):
         return "DataLoader"
     theirs = next((index for index, frame in enumerate(inside) if not _OWN.search(frame.file)), len(inside))

@@ -1,4 +1,6 @@
-"""Own a run until its last process is gone: the first failure stops all, and its cause and exit code are those of the launch."""
+"""Own a run until its last process is gone: the first failure stops all, and its cause and exit code are those of the
+launch.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ class Supervisor:
         control: The agents.
         screen: Where output goes.
         wall: When the job's wall time is to be announced.
-        shares_terminal: The only rank keeps the terminal: Ctrl-C reaches it by itself, and a debugger there may live on.
+        shares_terminal: The only rank keeps the terminal: Ctrl-C reaches it by itself, and a debugger there may live
+            on.
 
     Attributes:
         launch: Id of the launch.
@@ -302,7 +305,9 @@ class Supervisor:
             self.loop.after("lingers", _LINGERS_AFTER_FAILURE if self.stopping else _LINGERS, self._end_launcher)
 
     def judge_launcher(self) -> None:
-        """Find what is the fault of the program that started the ranks, after its end; agents have had their time to report."""
+        """Find what is the fault of the program that started the ranks, after its end; agents have had their time to
+        report.
+        """
         if self.children.alive:
             return
         if not self.control.all_done:
@@ -357,7 +362,8 @@ class Supervisor:
             if message.stuck:
                 pids, host = ", ".join(map(str, message.stuck)), self.world.host(index)
                 self.note(
-                    f"processes {pids} on host {host} do not end of SIGKILL: they wait in the kernel, often for a file system"
+                    f"processes {pids} on host {host} do not end of SIGKILL: they wait in the kernel, often for a "
+                    "file system"
                 )
         else:
             self._hear_of_failure(self.world.host(index), message)

@@ -1,6 +1,7 @@
-r"""What all ranks write, on the launcher's own stdout and stderr.
+r"""Write what all ranks write on the launcher's own stdout and stderr.
 
-A terminal, a pipe and a file are the user's: bytes arrive there as ranks wrote them, in whole lines of one rank each. A reader
+A terminal, a pipe and a file are the user's: bytes arrive there as ranks wrote them, in whole lines of one rank each. A
+reader
 that reads slowly lets ranks wait, one that has gone does not end the job, and neither holds the launcher up.
 """
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 # Where the launcher's two streams lead, written to without ever waiting for who reads them.
 #
-# Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. Instead every write
+# Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. Instead
+# every write
 # is so small that it fits wherever the kernel says that there is room.
 
 _PIPE_ROOM = 4096  # a pipe that counts as writable has room for a page (pipe(7): PIPE_BUF), a socket for more
@@ -134,7 +136,7 @@ class Screen:
     """The two streams of the launcher.
 
     Args:
-        world_size: Ranks of the launch; a single one has nobody to share a warning with.
+        world_size: Ranks of the launch; a single one shares its warnings with no other.
         label: Put the rank in front of every line.
         out: Descriptor that shows stdout of ranks.
         err: Descriptor that shows their stderr and our own lines.
@@ -147,7 +149,7 @@ class Screen:
         self._err = self._out if same(out, err) else Sink(err)
         self._label = label
         self._folds = Folds(world_size) if world_size > 1 else None
-        self._now = 0.0  # the last time that was told
+        self._now = 0.0  # the last time that was given
 
     @property
     def full(self) -> bool:
@@ -157,7 +159,9 @@ class Screen:
 
     @property
     def lost(self) -> dict[int, str]:
-        """Descriptors that nothing can be written to any more, with the reason: nobody reads, or the disk is full."""
+        """Descriptors that nothing can be written to any more, with the reason: there is no reader, or the disk is
+        full.
+        """
         return {fd: sink.lost for fd, sink in zip(self._fds, (self._out, self._err), strict=True) if sink.lost}
 
     def show(self, rank: int | None, stream: int, data: bytes, now: float) -> None:
@@ -176,7 +180,9 @@ class Screen:
             self._show((rank, stream), data, _label([rank]) if self._label and rank is not None else b"")
 
     def say(self, text: str) -> None:
-        """Show a line of ours, or some, on stderr, behind all that was shown before; the last newline may be missing."""
+        """Show a line of ours, or some, on stderr, behind all that was shown before; the last newline may be
+        missing.
+        """
         if self._folds:
             self._show_all(self._folds.release(self._now))
         self._ours((text if text.endswith("\n") else text + "\n").encode(errors="surrogateescape"))
@@ -225,18 +231,18 @@ class Screen:
         self._show((None, 0), data, b"")
 
     def _show(self, speaker: tuple[int | None, int], data: bytes, label: bytes) -> None:
-        """Put data on its sink so that a line of one speaker never goes on with another's."""
+        """Put data on its sink so that a line of one speaker never continues with another's."""
         sink = self._out if speaker[1] == 1 else self._err
         if not data or sink.lost:
             return
-        goes_on = sink.speaker == speaker and sink.last not in _ENDS
-        if sink.last not in _ENDS and not goes_on:
+        continues = sink.speaker == speaker and sink.last not in _ENDS
+        if sink.last not in _ENDS and not continues:
             sink.put(b"\n")
         if label:
             if sink.speaker == speaker and sink.last == ord("\r") and data[:1] == b"\n":
-                goes_on = True  # the two bytes of one line end came in two pieces
+                continues = True  # the two bytes of one line end came in two pieces
             lines = data.splitlines(keepends=True)
-            data = (b"" if goes_on else label) + label.join(lines)
+            data = (b"" if continues else label) + label.join(lines)
         sink.speaker = speaker
         sink.put(data)
 

@@ -36,7 +36,8 @@ class Stages:
 
         Args:
             host: The host.
-            report: One of `STAGES`, with the times at which the first, half and the last of its ranks reached it; others are dropped.
+            report: One of `STAGES`, with the times at which the first, half and the last of its ranks reached it;
+                others are dropped.
             began: When the launch began.
         """
         if report.stage in STAGES and report.count > 0:
@@ -128,7 +129,8 @@ class World:
     def misplaced(self, index: int, name: str) -> str:
         """Return what is wrong with the host that came as number ``index``; empty when nothing is.
 
-        Its name may be one that the plan does not know (an alias, an address): only one that the plan gives another number is wrong.
+        Its name may be one that the plan does not know (an alias, an address): only one that the plan gives another
+        number is wrong.
         """
         if not 0 <= index < len(self._hosts):
             return ""
@@ -147,8 +149,10 @@ class World:
         stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
         more = f", and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
         return (
-            f"{len(late)} of {len(self._hosts)} hosts did not come up within {seconds:g} s: {', '.join(stages)}{more}; expected "
-            f"{sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: --start-timeout 30m"
+            f"{len(late)} of {len(self._hosts)} hosts did not come up within {seconds:g} s: "
+            f"{', '.join(stages)}{more}; expected "
+            f"{sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
+            "--start-timeout 30m"
         )
 
     def absent(self) -> str:
@@ -182,12 +186,14 @@ def _usual_cause(family: str, program: str) -> str:
     """Return what usually causes a world of singletons, by the launcher family of the ranks' variables."""
     if family == "alone":
         return (
-            f"it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the ranks' "
+            f"it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the "
+            "ranks' "
             "variables"
         )
     if any(known.is_mpi for known in FAMILIES if known.name == family):
         return (
-            f"{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do not "
+            f"{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do "
+            "not "
             "belong together"
         )
     return scheduler(family).singletons_cause or f"{program} and the job do not belong together"
