@@ -5,11 +5,10 @@
 
 An instance that is itself a job knows its id and hosts: ``flux getattr jobid`` prints ``f2XkGqvd9`` (base 58, after
 U+0192 in a UTF-8 locale), ``flux getattr hostlist`` a host expression such as ``tuolumne[1001-1004]``; ``flux hostlist
-JOBID`` the hosts of a job.
-``flux resource list --states=all --no-header --format='{nnodes} {ncores} {ngpus}'`` prints ``4 384 16``.
-``flux job timeleft`` prints the seconds that are left, or ``infinity``. An instance made by ``flux start`` has no job
-id; like every instance it tells in ``flux getattr security.owner`` whose it is: the user's number, or another for the
-system's instance.
+JOBID`` the hosts of a job. ``flux resource list --states=all --no-header --format='{nnodes} {ncores} {ngpus}'`` prints
+``4 384 16``. ``flux job timeleft`` prints the seconds that are left, or ``infinity``. An instance made by ``flux
+start`` has no job id; like every instance it tells in ``flux getattr security.owner`` whose it is: the user's number,
+or another for the system's instance.
 
 Written from the manual pages of flux-core 0.66 (flux-environment(7), flux-getattr(1), flux-hostlist(1),
 flux-resource(1), flux-job(1)); replayed in tests, never run on a Flux machine.

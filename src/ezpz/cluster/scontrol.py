@@ -4,10 +4,8 @@
 holds several such blocks, parted by empty lines:
 
     JobId=13 JobName=interactive
-       StartTime=2026-11-20T19:21:32 EndTime=2026-11-20T19:31:32 Deadline=N/A
-       NodeList=n[01-02]
-       NumNodes=2 NumCPUs=4 NumTasks=4 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
-       Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+       StartTime=2026-11-20T19:21:32 EndTime=2026-11-20T19:31:32 Deadline=N/A NodeList=n[01-02] NumNodes=2 NumCPUs=4
+       NumTasks=4 CPUs/Task=1 ReqB:S:C:T=0:0:*:* Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
          Nodes=n01 CPU_IDs=0-2 Mem=0 GRES=gpu:3(IDX:0-2)
          Nodes=n02 CPU_IDs=0 Mem=0 GRES=gpu:3(IDX:0-2)
        TresPerNode=gres:gpu:3

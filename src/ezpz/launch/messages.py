@@ -1,10 +1,8 @@
 """Define, encode and check every message between the launcher, the host agents, the shims and the ranks.
 
 A message is one line. Each kind is a class whose fields say what they may hold, and each way that messages travel is a
-table of
-the kinds that travel it. Lines of JSON go between the launcher and its agents; a shim writes words, because `json`
-would cost each
-of them 5 ms:
+table of the kinds that travel it. Lines of JSON go between the launcher and its agents; a shim writes words, because
+`json` would cost each of them 5 ms:
 
     CHALLENGES     launcher to agent   {"nonce": "8f…", "time": 1795287600.1}
     INTRODUCTIONS  agent to launcher   {"say": "hello", "host": "n01", "index": 0, "pid": 7, "nonce": "51…", "mac": "…"}
@@ -15,8 +13,7 @@ of them 5 ms:
     TO_SHIMS       agent to shim       signal 15
 
 and a `Piece` of output on a connection of its own: ``3 1 12`` (rank, stream, bytes), a newline, and the bytes. Whatever
-else
-arrives is a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
+else arrives is a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
 """
 
 from __future__ import annotations

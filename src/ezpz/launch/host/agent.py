@@ -2,10 +2,8 @@
 
 It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the launcher itself (local), or run as
 ``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there
-are no shims.
-When the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a launcher that
-was killed.
-What it reports, and what it is ordered to do, are the tables of `ezpz.launch.messages`.
+are no shims. When the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a
+launcher that was killed. What it reports, and what it is ordered to do, are the tables of `ezpz.launch.messages`.
 """
 
 from __future__ import annotations

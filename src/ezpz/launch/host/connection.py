@@ -49,8 +49,7 @@ __all__ = [
 # EZPZ_SOCKET=/tmp/ezpz-501/5f3a….sock      where there are none (macOS)
 #
 # The first shim that binds the name starts the agent, so that no rank needs to know which one that is. `_socket` is
-# `socket` without
-# the enums that would cost every shim 5 ms and 1 MB.
+# `socket` without the enums that would cost every shim 5 ms and 1 MB.
 
 _BACKLOG = 4096
 _SO_PEERCRED = 17  # asm-generic/socket.h: struct ucred {pid, uid, gid}

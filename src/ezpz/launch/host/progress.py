@@ -1,8 +1,8 @@
 """Follow how far the ranks of one host are: the stages of their start, their heartbeats, and what a hanging rank does.
 
 A program that never imports ezpz is watched from outside: whether a Python runs in its process tree, whether libtorch
-is mapped in
-it. One that does (`ezpz.setup_torch`, `ezpz.heartbeat`) reports the exact times itself, on a connection of its own.
+is mapped in it. One that does (`ezpz.setup_torch`, `ezpz.heartbeat`) reports the exact times itself, on a connection of
+its own.
 """
 
 from __future__ import annotations

@@ -21,18 +21,14 @@ if TYPE_CHECKING:
 # torch's flight recorder: the last collectives of every rank, asked for when ranks hang.
 #
 # Only with ``--timeout`` or ``--idle-timeout``. Ranks make a named pipe ``ask_<rank>.pipe`` and write, once something
-# was
-# written into it, a pickle ``rank_<rank>``; ``python -m torch.distributed.flight_recorder.fr_trace FOLDER`` compares
-# NCCL's.
+# was written into it, a pickle ``rank_<rank>``; ``python -m torch.distributed.flight_recorder.fr_trace FOLDER``
+# compares NCCL's.
 #
 # Tested with torch 2.13 on CPUs: gloo records each collective as it does for NCCL (2000 of them unless told otherwise),
-# but
-# nothing of torch dumps it, so `ezpz.dist.ending` answers the pipe in ranks that call `ezpz.setup_torch`; fr_trace
+# but nothing of torch dumps it, so `ezpz.dist.ending` answers the pipe in ranks that call `ezpz.setup_torch`; fr_trace
 # does not read these dumps (KeyError: their pg_config lacks the group's name), `pickle` does. From torch's own files
-# alone
-# (ProcessGroupNCCL.hpp and FlightRecorder.hpp of 2.13; no GPU was at hand): NCCL's monitor thread makes and reads the
-# pipe of
-# TORCH_NCCL_DEBUG_INFO_PIPE_FILE itself, so that no script need call ezpz, looks at it once a second
+# alone (ProcessGroupNCCL.hpp and FlightRecorder.hpp of 2.13; no GPU was at hand): NCCL's monitor thread makes and reads
+# the pipe of TORCH_NCCL_DEBUG_INFO_PIPE_FILE itself, so that no script need call ezpz, looks at it once a second
 # (TORCH_NCCL_COORD_CHECK_MILSEC), and ends the rank when it cannot make it. An older torch that does not know
 # TORCH_FR_BUFFER_SIZE
 # may record nothing: its name, TORCH_NCCL_TRACE_BUFFER_SIZE, brings a warning from every rank today and is left to the

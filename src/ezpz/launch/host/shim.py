@@ -2,14 +2,11 @@
 
 Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
 imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan,
-runs
-the command as its child and passes signals on. The first shim of a host forks off the agent (`ezpz.launch.host.agent`),
-which from
-then on reads what the ranks write. What shims and agent say to each other are the tables ``FROM_RANKS`` and
-``TO_SHIMS`` of
-`ezpz.launch.messages`; a shim whose rank has ended waits to be released, with the rank's code or with 0 where the
-launcher knows the
-rest. Without EZPZ_CONTROL, in a line pasted from ``--dry-run``, there is no agent, and the shim ends as its rank does.
+runs the command as its child and passes signals on. The first shim of a host forks off the agent
+(`ezpz.launch.host.agent`), which from then on reads what the ranks write. What shims and agent say to each other are
+the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.messages`; a shim whose rank has ended waits to be released,
+with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a line pasted from
+``--dry-run``, there is no agent, and the shim ends as its rank does.
 """
 
 from __future__ import annotations

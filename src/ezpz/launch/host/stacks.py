@@ -1,9 +1,8 @@
 """Find out what a process is doing: its Python stack by faulthandler or py-spy, else what the kernel says of it.
 
 On the host of the ranks, by its agent, without their help: a script need not import ezpz. faulthandler writes its text
-into
-the rank's stderr when the agent sends the signal that `ezpz.progress` named, or SIGABRT where PYTHONFAULTHANDLER is
-set:
+into the rank's stderr when the agent sends the signal that `ezpz.progress` named, or SIGABRT where PYTHONFAULTHANDLER
+is set:
 
     Fatal Python error: Aborted                                  (SIGABRT alone)
 

@@ -1,8 +1,7 @@
 """Put together what every rank of a run is doing, for a run that is ended because it hangs and for ``ezpz stacks``.
 
 ``ezpz stacks`` asks through a Unix socket of the launcher's (`ezpz.launch.record` knows it): it sends a line ``stacks``
-and gets one
-object in JSON.
+and gets one object in JSON.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def locate(frames: list[Frame]) -> Place:
     The user's frame is the innermost one outside Python, its installed packages and ezpz; `what` is the public function
     that
     it called: ``all_reduce``, ``barrier``, ``DataLoader`` for all of torch's loader, ``import torch`` while that is on
-    its
-    way. Where it called no Python function, as with ``time.sleep``, `what` is the user's own function.
+    its way. Where it called no Python function, as with ``time.sleep``, `what` is the user's own function.
 
     Args:
         frames: A thread's frames, innermost first; not empty.

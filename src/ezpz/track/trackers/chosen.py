@@ -36,9 +36,8 @@ KNOWN = {
 class Trackers:
     """Copies of a run at other places; training never waits for one nor fails by one.
 
-    trackers = Trackers("wandb,csv", About("train", folder, config, {}, "2026-11-20-162001"))
-    trackers.log(0, {"loss": 0.5})
-    trackers.finish("finished")
+    trackers = Trackers("wandb,csv", About("train", folder, config, {}, "2026-11-20-162001")) trackers.log(0, {"loss":
+    0.5}) trackers.finish("finished")
     """
 
     def __init__(self, chosen: str | Sequence[str | Tracker] | None, about: About) -> None:
