@@ -225,15 +225,14 @@ def test_long_functions_have_a_reason():
 RIDDLE = re.compile(r"(What|Whether|Who|How|Where|When|That|Which)\b")
 
 
-UNFINISHED = ("checkpoint", "cli", "cluster", "launch", "models", "track", "train")  # to be emptied
+IGNORE = re.compile(r"  # (noqa|type: ignore)\b.*")  # what a linter is told does not count, and cannot be broken
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SRC).as_posix())
 def test_a_file_is_readable(path):
-    if path.relative_to(SRC).parts[0] in UNFINISHED or "rendezvous" in path.name or path.name == "siblings.py":
-        return
     text = path.read_text(encoding="utf-8")
-    assert not [number for number, line in enumerate(text.splitlines(), 1) if len(line) > 120], "more than 120 columns"
+    lengths = [len(IGNORE.sub("", line)) for line in text.splitlines()]
+    assert not [number for number, length in enumerate(lengths, 1) if length > 120], "more than 120 columns"
     purpose = ast.get_docstring(ast.parse(text)) or ""
     assert not RIDDLE.match(purpose), f"say plainly what it is for: {purpose.splitlines()[0]}"
 

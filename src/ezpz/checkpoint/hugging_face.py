@@ -1,6 +1,6 @@
-"""Weights to and from a folder that Hugging Face's libraries read, whatever mesh the model lies on.
+"""Export weights to a folder that Hugging Face's libraries read, and import them, whatever mesh the model lies on.
 
-    llama-8b/config.json                                sizes; by it AutoModelForCausalLM.from_pretrained finds the class
+    llama-8b/config.json                                sizes, and the class for AutoModelForCausalLM.from_pretrained
     llama-8b/model.safetensors                          all weights, or
     llama-8b/model-00001-of-00004.safetensors …         as many as fit into `shard_bytes` each, and
     llama-8b/model.safetensors.index.json               which weight is where
@@ -144,7 +144,8 @@ def _difference(
     for name, entry in wanted.items():
         if name in layout.tied.values() and entry.shape[1:] == shapes[name][1:] and entry.shape != shapes[name]:
             theirs, ours = entry.shape[0], shapes[name][0]
-            return f"its vocabulary of {theirs:,} is {'larger' if theirs > ours else 'smaller'} than the model's of {ours:,}"
+            size = "larger" if theirs > ours else "smaller"
+            return f"its vocabulary of {theirs:,} is {size} than the model's of {ours:,}"
     odd = [
         f"{name} is in {entry.dtype}" for name, entry in entries.items() if entry.dtype not in files.FORMATS.values()
     ]

@@ -1,11 +1,12 @@
 """The files of weights that Hugging Face's libraries read, written and read one tensor at a time.
 
-    68 00 00 00 00 00 00 00                                                   length of what follows, 64 bit, little-endian
+    68 00 00 00 00 00 00 00                                                   length of what follows, 64 bit LE
     {"__metadata__":{"format":"pt"},
      "lm_head.weight":{"dtype":"F32","shape":[300,64],"data_offsets":[0,76800]}}   padded with spaces to a multiple of 8
     …                                                                         the tensors' bytes, little-endian, no gaps
 
-    model.safetensors.index.json    {"metadata":{"total_size":16060522496},"weight_map":{"lm_head.weight":"model-00004-of-00004.safetensors"}}
+    model.safetensors.index.json    {"metadata":{"total_size":16060522496},
+                                     "weight_map":{"lm_head.weight":"model-00004-of-00004.safetensors"}}
 
 Source: the format's description in github.com/huggingface/safetensors, README.md. The library itself wants all tensors
 of a file in memory at once, twice where they must be reordered.

@@ -142,7 +142,8 @@ def choose_trainers(names: str | None) -> list[Trainer]:
 
 
 def choose_preset(trainer: Trainer, preset: str | None, *, devices: int) -> str:
-    """Return the preset to run: what was asked for, else ``debug`` on a machine without accelerators, else a larger one.
+    """Return the preset to run: what was asked for, else ``debug`` on a machine without accelerators, else a larger
+    one.
 
     Raises:
         UsageError: The trainer has no such preset.

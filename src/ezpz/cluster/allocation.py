@@ -84,6 +84,7 @@ def checked_job(job: str, source: str) -> str:
     """
     if not _JOB.match(job):
         raise MachineError(
-            f"not a job id: {job!r} (from {source}); expected one such as 1234, 4[2].head or f2Xk. Run `unset {source}`."
+            f"not a job id: {job!r} (from {source}); expected one such as 1234, 4[2].head or f2Xk. Run `unset "
+            f"{source}`."
         )
     return job

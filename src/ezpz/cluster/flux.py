@@ -1,7 +1,7 @@
 """Flux: the hosts of the instance that this shell talks to, or of the job that this process is a task of.
 
     FLUX_URI=local:///run/flux/local       set in every shell and task of an instance; the outermost is the system's own
-    FLUX_JOB_ID=f2XkGqvd9                  set in tasks of ``flux run``, not in shells of ``flux batch`` and ``flux alloc``
+    FLUX_JOB_ID=f2XkGqvd9                  set in tasks of ``flux run``, not in shells of ``flux batch`` or ``alloc``
 
 An instance that is itself a job knows its id and hosts: ``flux getattr jobid`` prints ``f2XkGqvd9`` (base 58, after
 U+0192 in a UTF-8 locale), ``flux getattr hostlist`` a host expression such as ``tuolumne[1001-1004]``; ``flux hostlist
@@ -74,8 +74,8 @@ class Flux(Scheduler):
             if earlier:
                 return earlier
             raise MachineError(
-                f"no hosts of the Flux job {job or '(without id)'} (from {job_origin}): {' '.join(command)} gave no answer; "
-                "expected a host expression. "
+                f"no hosts of the Flux job {job or '(without id)'} (from {job_origin}): {' '.join(command)} gave no "
+                "answer; expected a host expression. "
                 "Run inside `flux alloc` or `flux batch`, or name the hosts with `launch --hostfile FILE`."
             )
         brokers = expand(text)

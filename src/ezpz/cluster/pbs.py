@@ -78,8 +78,9 @@ class Pbs(Scheduler):
             return known
         problem = "is unset" if not named else "cannot be read" if read(named) is None else "is empty"
         raise MachineError(
-            f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={named} {problem}, and qstat -f {job} gave no answer; expected "
-            "one host per line. Run on the first host of the job, or name the hosts with `launch --hostfile FILE`."
+            f"no hosts of job {job} (from PBS_JOBID): PBS_NODEFILE={named} {problem}, and qstat -f {job} gave no "
+            "answer; expected one host per line. Run on the first host of the job, or name the hosts with `launch "
+            "--hostfile FILE`."
         )
 
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
@@ -98,8 +99,8 @@ class Pbs(Scheduler):
             return None
         if len(jobs) > 1:
             raise MachineError(
-                f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from qstat); expected one. "
-                f"Choose it: `export PBS_JOBID={next(iter(jobs))}`."
+                f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from qstat); "
+                f"expected one. Choose it: `export PBS_JOBID={next(iter(jobs))}`."
             )
         [(job, words)] = jobs.items()
         known = show_job(checked_job(job, "qstat"), run)

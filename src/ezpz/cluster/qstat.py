@@ -80,7 +80,10 @@ def _allocation(job: str, fields: Mapping[str, str], origin: str) -> Allocation:
     if not slots:
         slots = None
         notes = (
-            f"the ranks per host are not known: {len(chunks)} hosts were granted for {len(sizes)} chunks (from {origin})",
+            (
+                f"the ranks per host are not known: {len(chunks)} hosts were granted for {len(sizes)} chunks (from "
+                f"{origin})"
+            ),
         )
     hosts = tuple(slots or dict.fromkeys(chunks))
     answer: dict[str, Any] = {"devices": _devices(fields, hosts), "end_time": _end(fields), "notes": notes}

@@ -1,4 +1,5 @@
-"""Describe a scheduler: the questions that all of ezpz asks of one, with answers for a scheduler that needs no special care.
+"""Describe a scheduler: the questions that all of ezpz asks of one, with answers for a scheduler that needs no special
+care.
 
 `ezpz.cluster.SCHEDULERS` names the schedulers in the order of detection. ``cluster/NAME.py`` holds one instance of a
 class of its own, called ``SCHEDULER``. Nothing outside these files compares a scheduler's name: whoever needs a fact

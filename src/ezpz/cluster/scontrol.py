@@ -90,7 +90,9 @@ def _slots(fields: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tup
 
 
 def _devices(fields: dict[str, str], lines: dict[str, tuple[int, int]]) -> int | None:
-    """Return the GPUs per host; None when hosts differ, and without any: some sites grant whole hosts and count no GPUs."""
+    """Return the GPUs per host; None when hosts differ, and without any: some sites grant whole hosts and count no
+    GPUs.
+    """
     if lines:
         counts = {gpus for _, gpus in lines.values()}
         return counts.pop() or None if len(counts) == 1 else None

@@ -108,7 +108,9 @@ def one_of(value: str, patterns: Iterable[str]) -> bool:
 
 
 def _matches(value: str, pattern: str) -> bool:
-    """Tell what ``case VALUE in PATTERN)`` tells; the parts without wildcards are looked at first, to compile little."""
+    """Tell what ``case VALUE in PATTERN)`` tells; the parts without wildcards are looked at first, to compile
+    little.
+    """
     from fnmatch import fnmatchcase
 
     head, tail = pattern, pattern

@@ -84,8 +84,8 @@ class Slurm(Scheduler):
     host_variable = "SLURMD_NODENAME"
     device_variables = (*_GPUS_HERE, _GPUS_ASKED)
     singletons_cause = (
-        "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as SLURM_NTASKS "
-        "says so"
+        "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as "
+        "SLURM_NTASKS says so"
     )
 
     def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
@@ -148,8 +148,8 @@ class Slurm(Scheduler):
             return None
         if len(jobs) > 1:
             raise MachineError(
-                f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from squeue); expected one. "
-                f"Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
+                f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from squeue); "
+                f"expected one. Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
             )
         job = checked_job(next(iter(jobs)), "squeue")
         known = show_job(job, run)
@@ -209,7 +209,10 @@ def _components(environ: Mapping[str, str], listed: str) -> tuple[str, ...]:
         f"{index} has {environ.get(f'SLURM_JOB_NODELIST_HET_GROUP_{index}', '?')}" for index in range(1, int(size))
     ]
     return (
-        f"component 0 of {size} of a heterogeneous job is used (SLURM_HET_SIZE); component {', component '.join(others)}",
+        (
+            f"component 0 of {size} of a heterogeneous job is used (SLURM_HET_SIZE); component "
+            f"{', component '.join(others)}"
+        ),
     )
 
 
@@ -218,8 +221,8 @@ def _left_over(environ: Mapping[str, str], job: str) -> Allocation:
     if earlier:
         return earlier
     raise MachineError(
-        f"no hosts of job {job} (from SLURM_JOB_ID): SLURM_JOB_NODELIST is unset and scontrol gave no answer; expected a "
-        "host expression. Run inside the job (salloc, sbatch), or `unset SLURM_JOB_ID`."
+        f"no hosts of job {job} (from SLURM_JOB_ID): SLURM_JOB_NODELIST is unset and scontrol gave no answer; "
+        "expected a host expression. Run inside the job (salloc, sbatch), or `unset SLURM_JOB_ID`."
     )
 
 

@@ -2,10 +2,10 @@
 
 In this order:
 
-    alone                a store inside the process, no port
-    MASTER_ADDR and _PORT  as torchrun and ``ezpz launch`` set them, or the user; under torchrun the agent owns the store
-    all ranks on one host  rank 0 lets the kernel choose a port and publishes it in a private file, whose name comes from
-                           the user, the job and the process that started all ranks: two jobs side by side never meet
+    alone                  a store inside the process, no port
+    MASTER_ADDR and _PORT  as torchrun and ``ezpz launch`` set them, or the user; torchrun's agent owns its store
+    all ranks on one host  rank 0 lets the kernel choose a port and publishes it in a private file, whose name comes
+                           from the user, the job and the process that started all ranks: jobs side by side never meet
     started by mpi4py      rank 0 opens a store, and MPI tells the others its address
     several hosts          the first host of the allocation, and a port from job and step; taken means a named error
 
@@ -72,7 +72,8 @@ def meet(ranks: Ranks, environ: Mapping[str, str], timeout: timedelta, port: int
         port: Port of rank 0's store; None means as told or found.
 
     Raises:
-        RendezvousError: A rank is missing when time is up or has ended, or the port is taken; address, port and ranks are named.
+        RendezvousError: A rank is missing when time is up or has ended, or the port is taken; address, port and ranks
+            are named.
     """
     import torch.distributed as dist
 
@@ -116,7 +117,8 @@ class _Patience:
         if gone:
             raise RendezvousError(
                 f"{self._who} waits in vain: {gone} of the {self._ranks} ranks of this host ended before all had met "
-                "(from the children of the launcher's process); expected all of them here. Look at the first error above."
+                "(from the children of the launcher's process); expected all of them here. Look at the first error "
+                "above."
             )
 
 
@@ -183,8 +185,9 @@ def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Addr
     allocation = detect(environ, run=probe.run_nothing)
     if allocation.scheduler == "none":
         raise RendezvousError(
-            f"rank {ranks.rank} of {ranks.world_size} spans several hosts (from {ranks.family}), but no scheduler names them; "
-            "expected MASTER_ADDR. Start the ranks with `ezpz launch`, or `export MASTER_ADDR=<host of rank 0>`."
+            f"rank {ranks.rank} of {ranks.world_size} spans several hosts (from {ranks.family}), but no scheduler "
+            "names them; expected MASTER_ADDR. Start the ranks with `ezpz launch`, or `export MASTER_ADDR=<host of "
+            "rank 0>`."
         )
     number = port or int(told or _hashed(environ))
     return Address(
@@ -219,8 +222,8 @@ def _open(address: Address, patience: _Patience) -> dist.Store:
     except (RuntimeError, OSError) as error:  # torch derives DistNetworkError from RuntimeError
         doing = "listen on" if address.listens else "reach rank 0 at"
         raise RendezvousError(
-            f"cannot {doing} {address.host}:{address.port} (from {address.origin}): {_reason(error)}; expected a free port "
-            "on a reachable host. Set MASTER_PORT to another port, or check MASTER_ADDR."
+            f"cannot {doing} {address.host}:{address.port} (from {address.origin}): {_reason(error)}; expected a free "
+            "port on a reachable host. Set MASTER_PORT to another port, or check MASTER_ADDR."
         ) from None
 
 
@@ -264,8 +267,9 @@ def _check_in(base: dist.Store, job: str, ranks: Ranks, address: Address, patien
             store.set("all", "here")
     except RuntimeError:  # torch's DistStoreError and DistNetworkError
         raise RendezvousError(
-            f"rank {ranks.rank} waited at {address.host}:{address.port} (from {address.origin}), but {_missing(store, ranks)}. "
-            "Look at the first error above of a rank that did not arrive, or start fewer ranks."
+            f"rank {ranks.rank} waited at {address.host}:{address.port} (from {address.origin}), but "
+            f"{_missing(store, ranks)}. Look at the first error above of a rank that did not arrive, or start fewer "
+            "ranks."
         ) from None
     return Met(store, address.host)
 

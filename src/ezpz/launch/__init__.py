@@ -1,4 +1,4 @@
-"""How do ranks start, and how do they end? Placement, flavour, plan, supervision. Standard library only."""
+"""Start ranks and end them: placement, flavour, plan, supervision. Standard library only."""
 
 from __future__ import annotations
 

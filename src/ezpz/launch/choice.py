@@ -1,4 +1,6 @@
-"""Choose what starts the ranks: the user's choice, the scheduler's own launcher, the site's, the ``mpiexec`` on PATH, or ourselves."""
+"""Choose what starts the ranks: the user's choice, the scheduler's own launcher, the site's, the ``mpiexec`` on PATH,
+or ourselves.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +110,8 @@ def _requested(around: _Surroundings, name: str) -> Choice:
     if name == LOCAL:
         if not around.is_here:
             raise LaunchError(
-                f"the {LOCAL} flavour cannot start ranks on {', '.join(around.allocation.hosts[:3])} (from --flavour): it "
-                f"serves this host alone. Use `--hosts` with this host, or `--flavour {LAST_RESORT}`."
+                f"the {LOCAL} flavour cannot start ranks on {', '.join(around.allocation.hosts[:3])} (from "
+                f"--flavour): it serves this host alone. Use `--hosts` with this host, or `--flavour {LAST_RESORT}`."
             )
         return Choice(None, "", "--flavour")
     asked = flavour(name)
@@ -134,8 +136,8 @@ def _requested_mpiexec(around: _Surroundings, asked: Flavour) -> Choice:
     if unknown:
         return Choice(asked, unknown, f"--flavour, although {unknown} does not say so")
     raise LaunchError(
-        f"no mpiexec of {asked.title} on PATH (from --flavour {asked.name}); found {', '.join(programs) or 'none'}. Load its "
-        "module, or leave --flavour away."
+        f"no mpiexec of {asked.title} on PATH (from --flavour {asked.name}); found {', '.join(programs) or 'none'}. "
+        "Load its module, or leave --flavour away."
     )
 
 
@@ -170,8 +172,8 @@ def _unknown(path: str, identity: Identity) -> LaunchError:
     output = " ".join(identity.output.split())[:_SHOWN]
     names = ", ".join((LOCAL, *MPI_FLAVOURS, LAST_RESORT))
     return LaunchError(
-        f"{path} does not say which MPI it is: it said {output!r} (to --version and --help); expected one of {names}. Name it "
-        "with `launch --flavour NAME …`."
+        f"{path} does not say which MPI it is: it said {output!r} (to --version and --help); expected one of {names}. "
+        "Name it with `launch --flavour NAME …`."
     )
 
 

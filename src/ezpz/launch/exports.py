@@ -106,7 +106,9 @@ def _prefix(surveyed: Survey, folder: str, environ: Mapping[str, str]) -> str:
 
 
 def _taken(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the scheduler's variables that an earlier shell of this host's job saved, unless this shell has its own."""
+    """Return the scheduler's variables that an earlier shell of this host's job saved, unless this shell has its
+    own.
+    """
     if any(environ.get(name) for name in _kept_names()):
         return {}
     here = detect(environ)
@@ -170,7 +172,8 @@ def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> No
 
 
 def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) -> tuple[dict[str, str], str]:
-    """Return what the newest saved job that holds a host left for a second shell, and its file; empty when there is none.
+    """Return what the newest saved job that holds a host left for a second shell, and its file; empty when there is
+    none.
 
     Args:
         environ: Tells where states are kept.
@@ -201,7 +204,9 @@ def _folder(environ: Mapping[str, str]) -> str:
 
 
 def read(path: str) -> dict[str, str]:
-    """Return the variables of a file; none when it is not the user's own, others may write it, or it holds anything else."""
+    """Return the variables of a file; none when it is not the user's own, others may write it, or it holds anything
+    else.
+    """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
             about = os.fstat(file.fileno())

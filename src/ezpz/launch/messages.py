@@ -42,8 +42,7 @@ class MalformedMessage(ValueError):  # noqa: N818  # named by what it is: nothin
 
 
 # What a field may hold. `check` takes a value out of JSON, `read` one out of a line of words, and `fit` makes one that
-# is sent
-# small enough: the end of a long text is worth less than the host that would be lost with the message.
+# is sent small enough: the end of a long text is worth less than the host that would be lost with the message.
 
 
 class _Field:

@@ -76,7 +76,9 @@ class Wall:
             self._ask(allocation, environ)
 
     def due(self) -> float | None:
-        """Return the time (monotonic) at which to call `take`, at most an hour from now; None when nothing will come."""
+        """Return the time (monotonic) at which to call `take`, at most an hour from now; None when nothing will
+        come.
+        """
         now = time.monotonic()
         if self._child:
             return now + _LOOK

@@ -1,13 +1,13 @@
 """Turn rows into columns: arrays that hold a metric exactly, and a filling for steps at which it was not recorded.
 
     recorded               column                          where it is missing    beside it
-    float, or float/int    float64                         NaN                    <key>_present if a NaN was recorded too
+    float, or float/int    float64                         NaN                    <key>_present if a NaN was recorded
     int                    int64                           0                      <key>_present if anything is missing
     bool                   int8, attribute dtype="bool"    0                      <key>_present if anything is missing
     str                    text                            ""                     <key>_present if anything is missing
     lists of one length    2-D, by the rules above         a row of the filling   <key>_present if anything is missing
     lists of many lengths  2-D, filled up at the end       as above               <key>_len, the true lengths
-    histograms of one      counts, 2-D by the rules above  as above               <key>_edges, once where all are the same,
+    histograms of one      counts, 2-D by the rules above  as above               <key>_edges, once if all are the same,
       number of bins                                                                else 2-D
     anything else          text, attribute encoding="json" ""                     a warning that says why
 

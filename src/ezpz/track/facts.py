@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Variables that choose devices, threads, algorithms or transports; nothing else of the environment is kept. Those of
 # torchrun, which name the ranks, differ in every run.
 _SHOWN = re.compile(
-    r"^(NCCL|RCCL|CCL|FI|MPICH|OMPI_MCA|UCX|I_MPI|PALS|CUDA|HIP|ROCR|ZE|ONEAPI|SYCL|HSA|GLOO|OMP|MKL|KMP|OPENBLAS|TORCH|"
-    r"PYTORCH|TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX)_\w+$"
+    r"^(NCCL|RCCL|CCL|FI|MPICH|OMPI_MCA|UCX|I_MPI|PALS|CUDA|HIP|ROCR|ZE|ONEAPI|SYCL|HSA|GLOO|OMP|MKL|KMP|OPENBLAS|"
+    r"TORCH|PYTORCH|TORCHINDUCTOR|TRITON|XLA|CUBLAS|NVIDIA_TF32|IPEX)_\w+$"
 )
 _NVIDIA = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 

@@ -124,7 +124,8 @@ class Journal:
         # Encoding walks over the metrics once more; rows of finite numbers, nearly all, can do without.
         for value in values.values():
             kind = type(value)
-            if (kind is float and value - value != 0.0) or (kind is not float and kind is not int and kind is not bool):  # type: ignore[operator]  # kind is float: NaN and infinity differ from themselves
+            # Of a float: NaN and infinity differ from themselves.
+            if (kind is float and value - value != 0.0) or (kind is not float and kind is not int and kind is not bool):  # type: ignore[operator]
                 values = {key: encode(item) for key, item in values.items()}  # type: ignore[misc]  # JSON's own types
                 break
         self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "m": values})

@@ -97,7 +97,8 @@ def _replicated(key: str, value: Any) -> object:
         return value.to_local()
     raise TrackError(
         f"cannot record metric {key!r}: a DTensor placed {value.placements} (from History.update); "
-        "expected one that every rank holds whole, because update is no collective. Pass value.full_tensor(), called on all ranks."
+        "expected one that every rank holds whole, because update is no collective. Pass value.full_tensor(), called "
+        "on all ranks."
     )
 
 

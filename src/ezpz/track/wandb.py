@@ -98,8 +98,7 @@ def verify_wandb() -> bool:
 
     Returns:
         False when ``WANDB_DISABLED`` or ``WANDB_MODE=disabled`` says so, when wandb is not installed, and when it has
-        no
-        key: none in ``WANDB_API_KEY`` and none for its server in ``~/.netrc`` (or ``NETRC``). True otherwise;
+        no key: none in ``WANDB_API_KEY`` and none for its server in ``~/.netrc`` (or ``NETRC``). True otherwise;
         ``WANDB_MODE=offline`` needs no key.
     """
     from importlib.util import find_spec

@@ -1,4 +1,5 @@
-"""Flux's own launcher, from the manual page flux-run(1) of flux-core 0.66; replayed in tests, never run on a Flux machine.
+"""Flux's own launcher, from the manual page flux-run(1) of flux-core 0.66; replayed in tests, never run on a Flux
+machine.
 
     flux run --nodes=2 --ntasks=8 -o cpu-affinity=per-task python3 …
 
@@ -36,8 +37,8 @@ class FluxRun(Flavour):
         placement = order.placement
         if len(set(placement.counts)) > 1:
             raise LaunchError(
-                f"flux cannot place {placement.encode()} ranks (from {placement.origin}): it spreads them evenly. Use `--ppn N`, or "
-                f"`-n {max(placement.counts) * len(placement.hosts)}`."
+                f"flux cannot place {placement.encode()} ranks (from {placement.origin}): it spreads them evenly. Use "
+                f"`--ppn N`, or `-n {max(placement.counts) * len(placement.hosts)}`."
             )
         flags = [
             Flag((order.exe, "run"), "launcher"),

@@ -42,7 +42,9 @@ class IntelMpi(MpiFlavour):
         return [*flags, *order.tail()]
 
     def environment(self, order: Order) -> Mapping[str, Setting]:
-        """Return what keeps Intel MPI from pinning ranks, and from following a scheduler's counts instead of the plan's."""
+        """Return what keeps Intel MPI from pinning ranks, and from following a scheduler's counts instead of the
+        plan's.
+        """
         settings = {}
         if "I_MPI_PIN" not in order.environ:
             settings["I_MPI_PIN"] = Setting("0", "it would pin each rank's threads by a rule of its own")

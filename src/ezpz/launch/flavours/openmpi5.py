@@ -48,7 +48,9 @@ class OpenMpi5(MpiFlavour):
         return match is not None and int(match[1]) >= 5
 
     def command(self, order: Order) -> list[Flag]:
-        """Return ``mpiexec -n 2 --map-by slot:OVERSUBSCRIBE --bind-to none``, with the hosts and ``-x NAME`` on several."""
+        """Return ``mpiexec -n 2 --map-by slot:OVERSUBSCRIBE --bind-to none``, with the hosts and ``-x NAME`` on
+        several.
+        """
         flags = [
             Flag((order.exe,), "launcher"),
             Flag(("-n", str(order.placement.world_size)), order.placement.origin),

@@ -44,8 +44,9 @@ class Pals(MpiFlavour):
         counts = order.placement.counts
         if any(count != counts[0] for count in counts[:-1]) or counts[-1] > counts[0]:
             raise LaunchError(
-                f"PALS cannot place {order.placement.encode()} ranks (from {order.placement.origin}): it puts the same number on every "
-                "host but the last. Use `--ppn N`, or name the fuller hosts with --hosts in a launch of their own."
+                f"PALS cannot place {order.placement.encode()} ranks (from {order.placement.origin}): it puts the "
+                "same number on every host but the last. Use `--ppn N`, or name the fuller hosts with --hosts in a "
+                "launch of their own."
             )
         flags = [
             Flag((order.exe,), "launcher"),

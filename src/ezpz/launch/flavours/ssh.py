@@ -1,4 +1,5 @@
-"""Use ssh for hosts that have neither an MPI nor a scheduler: it starts an agent on each host, which starts the ranks there.
+"""Use ssh for hosts that have neither an MPI nor a scheduler: it starts an agent on each host, which starts the ranks
+there.
 
     ssh -o BatchMode=yes -o ConnectTimeout=10 -x -T n01 'exec /usr/bin/python3 -I -S …/start_agent.py 0'
 
@@ -45,7 +46,9 @@ class Ssh(Flavour):
         return environ.get("EZPZ_SSH") or super().program(environ)
 
     def command(self, order: Order) -> list[Flag]:
-        """Return ``python3 -m ezpz.launch --flavour ssh -n 3 --hostfile FILE --``: no program but ours starts ranks with ssh."""
+        """Return ``python3 -m ezpz.launch --flavour ssh -n 3 --hostfile FILE --``: no program but ours starts ranks
+        with ssh.
+        """
         flags = [
             Flag((sys.executable, "-m", "ezpz.launch", "--flavour", "ssh"), "ezpz starts an agent per host with ssh"),
             Flag(("-n", str(order.placement.world_size)), order.placement.origin),

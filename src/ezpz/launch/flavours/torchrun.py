@@ -40,14 +40,15 @@ class Torchrun(Flavour):
         """
         if not order.is_here:
             raise LaunchError(
-                f"torchrun cannot start ranks on {', '.join(order.placement.hosts[:3])} (from --flavour): its agent serves the host "
-                "that it runs on. Use the job's own launcher or `--flavour ssh`, whose ranks have the same environment."
+                f"torchrun cannot start ranks on {', '.join(order.placement.hosts[:3])} (from --flavour): its agent "
+                "serves the host that it runs on. Use the job's own launcher or `--flavour ssh`, whose ranks have the "
+                "same environment."
             )
         restarts = next((word for word in order.user_args if word.replace("_", "-").startswith("--max-restarts")), "")
         if restarts:
             raise UsageError(
-                f"unusable {restarts} (from --launcher-args): `launch` ends a run at the first failure; expected no restarts. Run "
-                "`python3 -m torch.distributed.run` itself."
+                f"unusable {restarts} (from --launcher-args): `launch` ends a run at the first failure; expected no "
+                "restarts. Run `python3 -m torch.distributed.run` itself."
             )
         address, port = order.master
         return [
@@ -68,7 +69,9 @@ class Torchrun(Flavour):
         return super().misreads(command) or any("$" in word for word in command)
 
     def environment(self, order: Order) -> Mapping[str, Setting]:
-        """Return the threads of a rank, unless the user chose: torchrun takes one each, with a warning of four lines."""
+        """Return the threads of a rank, unless the user chose: torchrun takes one each, with a warning of four
+        lines.
+        """
         if "OMP_NUM_THREADS" in order.environ:
             return {}
         return {

@@ -1,12 +1,9 @@
 r"""Connect the processes of a launch: shims and ranks with the agent of their host, and the agent with the launcher.
 
 An agent has two connections to the launcher, so that a screen that is full never delays the report of a failure: one
-for messages
-(`ezpz.launch.messages`) in both directions, which begins with a challenge, an introduction and a welcome, and one for
-output, which
-begins in the same way. Each side shows that it can sign the other's nonce (HMAC, RFC 2104, SHA-256); the secret itself
-never
-crosses the network.
+for messages (`ezpz.launch.messages`) in both directions, which begins with a challenge, an introduction and a welcome,
+and one for output, which begins in the same way. Each side shows that it can sign the other's nonce (HMAC, RFC 2104,
+SHA-256); the secret itself never crosses the network.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 r"""Prepare what one rank writes for the launcher, on its way from the pipes of its host's agent.
 
 Ranks write in whatever pieces they like; several write at once; the last words of a rank that fails matter most and
-scroll away
-first. So pieces are cut behind whole lines, a traceback waits for the end of its rank, and all bytes go into the rank's
-log.
-Nothing here reads, waits or knows the time: an agent feeds what it has read and takes what may be shown.
+scroll away first. So pieces are cut behind whole lines, a traceback waits for the end of its rank, and all bytes go
+into the rank's log. Nothing here reads, waits or knows the time: an agent feeds what it has read and takes what may be
+shown.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 r"""Fold warnings that many ranks write at once into one line.
 
 A warning waits a moment for the other ranks to write the same, and what its rank writes behind it waits too, so that
-the order of
-each rank is kept. Windows close in the order in which they opened; a rank joins only those younger than the last that
-it is in.
-Nothing here writes or knows the time.
+the order of each rank is kept. Windows close in the order in which they opened; a rank joins only those younger than
+the last that it is in. Nothing here writes or knows the time.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ _QUOTED = 60  # characters
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # a.py:3: UserWarning: text\n  warnings.warn("text")\n   Python's warnings, with the source line, whatever it says
 # [rank0]:[W1121 19:12:49.123456789 socket.cpp:464] text\n   glog, as torch's C++ writes it, with or without the rank
-# W1121 19:12:49.123000 4711 torch/_inductor/utils.py:1137] text\n   torch/_logging/_internal.py, the same with or
-# without
+# W1121 19:12:49.123000 4711 torch/_inductor/utils.py:1137] text\n   torch/_logging/_internal.py, as above
 _WARNING = re.compile(
     rb"(?:(?m:^)|(?<=\r))(?:[^\r\n]{0,4096}(?i:warn)|(?:\[rank\d+\]:)?(?:\[W|W\d{4} \d\d:))[^\r\n]{0,4096}\r?\n"
     rb"(?:  [^\r\n]{0,4096}\r?\n)?"

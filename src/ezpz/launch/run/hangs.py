@@ -62,9 +62,8 @@ def locate(frames: list[Frame]) -> Place:
     """Return what the user's code called last.
 
     The user's frame is the innermost one outside Python, its installed packages and ezpz; `what` is the public function
-    that
-    it called: ``all_reduce``, ``barrier``, ``DataLoader`` for all of torch's loader, ``import torch`` while that is on
-    its way. Where it called no Python function, as with ``time.sleep``, `what` is the user's own function.
+    that it called: ``all_reduce``, ``barrier``, ``DataLoader`` for all of torch's loader, ``import torch`` while that
+    is on its way. Where it called no Python function, as with ``time.sleep``, `what` is the user's own function.
 
     Args:
         frames: A thread's frames, innermost first; not empty.

@@ -1,8 +1,7 @@
 r"""Write what all ranks write on the launcher's own stdout and stderr.
 
 A terminal, a pipe and a file are the user's: bytes arrive there as ranks wrote them, in whole lines of one rank each. A
-reader
-that reads slowly lets ranks wait, one that has gone does not end the job, and neither holds the launcher up.
+reader that reads slowly lets ranks wait, one that has gone does not end the job, and neither holds the launcher up.
 """
 
 from __future__ import annotations

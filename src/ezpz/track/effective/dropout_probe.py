@@ -41,7 +41,8 @@ def probe(model: Any) -> list[str]:
     Returns:
         One line per kind, the most frequent first and those that were not called last. Behind the brackets is what is
         special: ``in eval mode now`` where the model trains and this part does not, ``in eval mode too`` where
-        evaluation draws random numbers as well, ``not called`` where only a probability that the part holds speaks for it.
+        evaluation draws random numbers as well, ``not called`` where only a probability that the part holds speaks for
+        it.
     """
     import torch
 

@@ -13,7 +13,8 @@ checksum is the CRC-32 of zlib over type and data:
     run          1 run_id, 3 project, 4 config, 8 display_name, 13 host, 17 start_time: 1 seconds, 21 git: 2 commit
     exit         1 exit_code
     header       1 version_info: 1 producer
-    environment  2 python, 3 started_at: 1 seconds, 5 args (repeated), 6 program, 9 git: 2 commit, 12 host, 14 executable
+    environment  2 python, 3 started_at: 1 seconds, 5 args (repeated), 6 program, 9 git: 2 commit, 12 host, 14
+    executable
 
 Blocks are 32 KiB; a block's last bytes that hold no head of a record are zeros. wandb keeps the last block in its
 memory, so the file of a killed run lacks its end.

@@ -2,8 +2,8 @@
 
     <key>_mean  _min  _max  _std    float64 (draw), NaN at steps that no window holds
     <key>_ranks                     float64 (rank_step, rank), each rank's own values; NaN where it recorded none
-    rank_step                       int64 (rank_step), the steps of the rows of that; of a world of more than 64 ranks, which
-                                    keeps one mean per window, the last step of each window
+    rank_step                       int64 (rank_step), the steps of those rows; of a world of more than 64 ranks,
+                                    which keeps one mean per window, the last step of each window
 
 Counters (``iter``, ``epoch``, …) have none. Where a metric of the user has one of these names already, that metric
 stays: the derived one is left out, a dimension gets ``_`` behind its name.

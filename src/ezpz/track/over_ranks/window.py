@@ -1,7 +1,7 @@
 """Compute statistics of a window of steps over all ranks, and write and read their records in the journal.
 
-    {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],"std":[0.5,"NaN"],
-     "argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
+    {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],
+     "std":[0.5,"NaN"],"argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
 
 Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64
 around their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does

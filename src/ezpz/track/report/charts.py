@@ -262,8 +262,10 @@ def startup_chart(run: Run) -> Chart | None:
         took = duration(max(0.0, seconds - before))
         label = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
         bars.append(
-            f'<g><title>{shown(name)}: {took}</title><text x="{_LEFT - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>'
-            f'<rect class="bar" x="{_LEFT + x:.1f}" y="{top + 4}" width="{max(1.5, end - x):.1f}" height="{_ROW - 8}" rx="2"/>'
+            f"<g><title>{shown(name)}: {took}</title>"
+            f'<text x="{_LEFT - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>'
+            f'<rect class="bar" x="{_LEFT + x:.1f}" y="{top + 4}" width="{max(1.5, end - x):.1f}" '
+            f'height="{_ROW - 8}" rx="2"/>'
             f'<text x="{_LEFT + end + 8:.1f}" y="{top + 17}">{took}</text></g>'
         )
         before = seconds

@@ -75,7 +75,8 @@ def figure(chart: Chart, name: str) -> str:
         f'<figure class="chart{" wide" if chart.wide else ""}" id="chart-{name}" data-chart>'
         f'<figcaption><span class="title" title="{shown(chart.title)}">{shown(chart.title)}</span></figcaption>'
         + (f'<ul class="legend">{legend}</ul>' if legend else "")
-        + f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{shown(chart.label)}">{chart.svg}</svg>{notes}</figure>\n'
+        + f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{shown(chart.label)}">{chart.svg}</svg>'
+        + f"{notes}</figure>\n"
     )
 
 

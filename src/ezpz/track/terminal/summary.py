@@ -1,4 +1,6 @@
-"""Summarize a run: in one line (``train: finished, 300 rows, steps 0 to 299, 5 min 12 s``), and its metrics as a table."""
+"""Summarize a run: in one line (``train: finished, 300 rows, steps 0 to 299, 5 min 12 s``), and its metrics as a
+table.
+"""
 
 from __future__ import annotations
 

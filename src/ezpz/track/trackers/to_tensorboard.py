@@ -5,7 +5,7 @@ histograms, the configuration to a text ``config`` and the HParams page. The mes
 (event.proto, summary.proto, tensor.proto) and plugins/hparams/plugin_data.proto:
 
     Event    1 wall_time double, 2 step int64, 3 file_version text, 5 summary
-    Summary  1 value: 1 tag, 2 simple_value float, 5 histo, 8 tensor, 9 metadata: 1 plugin_data: 1 plugin_name, 2 content
+    Summary  1 value: 1 tag, 2 simple_value float, 5 histo, 8 tensor, 9 metadata: 1 plugin_data: 1 name, 2 content
     Tensor   1 dtype (7: text), 2 shape: 2 dim: 1 size, 8 string_val
     Histo    1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit, 7 bucket: packed doubles
     HParams  3 session_start_info: 1 hparams: 1 key, 2 value: 2 number double, 3 text, 4 bool
