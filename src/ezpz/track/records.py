@@ -8,8 +8,8 @@
 `ezpz.track.values.encode` applied. ``a`` is the attempt of a run that was started again, from 2 on. ``k`` is the kind
 of record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device
 until then; ``ranks`` for a window of steps over all ranks (`ezpz.track.over_ranks.across`); others may come and are
-passed over. A line that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process writes a
-journal; it is only ever appended to.
+passed over. A line that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process
+writes a journal; it is only ever appended to.
 """
 
 from __future__ import annotations
