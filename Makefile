@@ -1,4 +1,4 @@
-# make test [K=expression] [ARGS="pytest arguments"]: set up all that is needed and run every test but the trainings
+# make test [K=expression] [JOBS=2] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
 # make learn: the tests that train whole networks, some minutes    plain `pytest` in a venv: the quick tests alone
 # make check    make bench [ARGS=--markdown]    make clean
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
@@ -12,6 +12,7 @@
 PY ?= python3
 K ?=
 ARGS ?=
+JOBS ?= 2
 N ?= 3000
 HEALTHY ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
@@ -25,7 +26,7 @@ help:
 
 test:
 	@tests/lab/setup venv mpi trackers hugging_face
-	@$(BIN)/python -m pytest tests $(if $(K),-k "$(K)") $(ARGS)
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile $(if $(K),-k "$(K)") $(ARGS)
 
 learn:
 	@tests/lab/setup venv
