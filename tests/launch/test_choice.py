@@ -106,17 +106,17 @@ def test_an_mpiexec_that_does_not_say_what_it_is_is_refused_with_its_words(machi
 
 def test_the_users_word_decides(machine):
     three = machine("a/mpiexec=mpich", "b/mpiexec=openmpi", "c/ssh=x")
-    assert chosen(three, NONE, here=True, wish="openmpi5")[:2] == ("openmpi5", "b")
-    assert chosen(three, NONE, here=True, wish="local")[0] == "local"
-    assert chosen(three, NONE, here=True, wish="torchrun")[0] == "torchrun"
-    assert chosen(three, NONE, here=False, wish="ssh")[:2] == ("ssh", "c")
-    name, _, reason = chosen(machine("a/mpiexec=odd"), NONE, here=True, wish="mpich")
+    assert chosen(three, NONE, here=True, requested="openmpi5")[:2] == ("openmpi5", "b")
+    assert chosen(three, NONE, here=True, requested="local")[0] == "local"
+    assert chosen(three, NONE, here=True, requested="torchrun")[0] == "torchrun"
+    assert chosen(three, NONE, here=False, requested="ssh")[:2] == ("ssh", "c")
+    name, _, reason = chosen(machine("a/mpiexec=odd"), NONE, here=True, requested="mpich")
     assert name == "mpich"
     assert "does not say so" in reason
 
 
 @pytest.mark.parametrize(
-    ("wish", "error", "words"),
+    ("requested", "error", "words"),
     [
         ("mpichh", UsageError, "unknown flavour 'mpichh' .*Did you mean mpich"),
         ("impi", LaunchError, "no mpiexec of Intel MPI on PATH"),
@@ -124,9 +124,9 @@ def test_the_users_word_decides(machine):
         ("local", LaunchError, "this host alone"),
     ],
 )
-def test_a_wish_that_cannot_be_met_says_why(machine, wish, error, words):
+def test_a_wish_that_cannot_be_met_says_why(machine, requested, error, words):
     with pytest.raises(error, match=words):
-        chosen(machine("a/mpiexec=mpich"), PBS, here=False, wish=wish)
+        chosen(machine("a/mpiexec=mpich"), PBS, here=False, requested=requested)
 
 
 def test_a_program_is_asked_once_until_it_changes(machine, tmp_path):

@@ -71,8 +71,8 @@ class Pbs(Scheduler):
             lines = [line.strip() for line in (read(path) or "").splitlines() if line.strip()]
             if lines:
                 granted = _granted(job, lines, path, f"PBS_NODEFILE={path}" if path == named else path)
-                told = show_job(job, run) if more else None
-                return replace(_with(granted, told), notes=_shrunk(environ, job, lines))
+                answer = show_job(job, run) if more else None
+                return replace(_with(granted, answer), notes=_shrunk(environ, job, lines))
         known = show_job(job, run) or earlier_hosts(environ, "pbs", job)
         if known:
             return known
@@ -126,12 +126,12 @@ def _granted(job: str, lines: list[str], path: str, source: str) -> Allocation:
     )
 
 
-def _with(known: Allocation, told: Allocation | None) -> Allocation:
+def _with(known: Allocation, answer: Allocation | None) -> Allocation:
     """Return the node file's answer with what only the server knows."""
-    if told is None:
+    if answer is None:
         return known
-    origin = {**known.origin, **{name: told.origin[name] for name in ("devices", "end_time")}}
-    return replace(known, devices=told.devices, end_time=told.end_time, origin=origin)
+    origin = {**known.origin, **{name: answer.origin[name] for name in ("devices", "end_time")}}
+    return replace(known, devices=answer.devices, end_time=answer.end_time, origin=origin)
 
 
 def _shrunk(environ: Mapping[str, str], job: str, lines: list[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ older versions has them as lines, which it cuts anywhere and continues behind a 
         stime = Fri Nov 20 15:22:30 2026
 
 ``exec_host`` has one word ``host/slot[*cpus]`` per chunk of ``select`` (``[count:]resource=value[:…]`` joined by
-``+``), in its order. A chunk holds ``mpiprocs`` processes: 1 when it is not said, 0 when the chunk has no CPUs.
+``+``), in its order. A chunk holds ``mpiprocs`` processes: 1 when it is not given, 0 when the chunk has no CPUs.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Scheduler:
         end_variable: Holds the end of the job in seconds since 1970-01-01 UTC.
         slots_option: The option or resource by which a user asks for more slots.
         host_variable: Holds the scheduler's name of this host where it may be another than the host's own.
-        threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: no wish for one
-            rank.
+        threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: it asks for no
+            number of threads of a rank.
         device_variables: Tell the devices that were granted; of a job of another scheduler they mean nothing.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """

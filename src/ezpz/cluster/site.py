@@ -85,7 +85,7 @@ def by_variables(sites: Mapping[str, Site], environ: Mapping[str, str], requeste
 
 
 def by_names(sites: Mapping[str, Site], names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the site of a host with these names, its own first, and the name that told."""
+    """Return the site of a host with these names, its own first, and the name by which it was known."""
     for group in _groups(sites):
         for name in names:
             for site in group if "." in name else ():

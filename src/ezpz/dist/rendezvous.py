@@ -69,7 +69,7 @@ def meet(ranks: Ranks, environ: Mapping[str, str], timeout: timedelta, port: int
         ranks: Who this rank is.
         environ: Environment of the process.
         timeout: How long to wait for the last rank.
-        port: Port of rank 0's store; None means as told or found.
+        port: Port of rank 0's store; None means the one that is set or free.
 
     Raises:
         RendezvousError: A rank is missing when time is up or has ended, or the port is taken; address, port and ranks
@@ -101,7 +101,7 @@ class _Patience:
         self._who = f"rank {ranks.rank} of {ranks.world_size} ({ranks.family})"
         self._ranks = ranks.local_world_size
         self._siblings = Siblings(ranks, environ)
-        self.alone = not is_supervised(environ)  # nobody ends this rank when another one fails
+        self.alone = not is_supervised(environ)  # nothing ends this rank when another one fails
 
     def left(self, least: float = 0.1) -> timedelta:
         """Return the time that is left."""
@@ -155,13 +155,13 @@ def _meet_by_mpi(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) 
     from ezpz.cluster.network import route_to
 
     if "mpi4py" not in _published:
-        told: Any = None
+        meeting: Any = None
         if ranks.rank == 0:
             one_host = ranks.local_world_size == ranks.world_size
             host = "127.0.0.1" if one_host else route_to().address or socket.gethostname()
             own = dist.TCPStore(host, 0, is_master=True, timeout=patience.left(1.0), wait_for_workers=False)
-            told = (host, own.port)
-        host, number = MPI.COMM_WORLD.bcast(told, root=0)
+            meeting = (host, own.port)
+        host, number = MPI.COMM_WORLD.bcast(meeting, root=0)
         address = Address(host, number, "told by MPI", ranks.rank == 0)
         _opened[address] = own if ranks.rank == 0 else _open(address, patience)
         _published["mpi4py"] = address
@@ -172,14 +172,14 @@ def _meet_by_mpi(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) 
 def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Address:
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     listens = ranks.rank == 0 and not agent
-    told = environ.get("MASTER_PORT", "")
-    if told and not (told.isdigit() and 0 < int(told) < 65536):
-        raise UsageError(f"unusable port {told!r} (from MASTER_PORT); expected 1 to 65535. Run `unset MASTER_PORT`.")
+    given = environ.get("MASTER_PORT", "")
+    if given and not (given.isdigit() and 0 < int(given) < 65536):
+        raise UsageError(f"unusable port {given!r} (from MASTER_PORT); expected 1 to 65535. Run `unset MASTER_PORT`.")
     if "MASTER_ADDR" in environ:
-        number = port or int(told or _hashed(environ))
+        number = port or int(given or _hashed(environ))
         return Address(environ["MASTER_ADDR"], number, "MASTER_ADDR, MASTER_PORT", listens)
     if ranks.local_world_size == ranks.world_size:
-        return Address("127.0.0.1", port or int(told), "port=", listens)
+        return Address("127.0.0.1", port or int(given), "port=", listens)
     from ezpz.cluster import detect, probe
 
     allocation = detect(environ, run=probe.run_nothing)
@@ -189,7 +189,7 @@ def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Addr
             "names them; expected MASTER_ADDR. Start the ranks with `ezpz launch`, or `export MASTER_ADDR=<host of "
             "rank 0>`."
         )
-    number = port or int(told or _hashed(environ))
+    number = port or int(given or _hashed(environ))
     return Address(
         allocation.hosts[0],
         number,
@@ -275,7 +275,7 @@ def _check_in(base: dist.Store, job: str, ranks: Ranks, address: Address, patien
 
 
 def _look_until(store: dist.Store, keys: list[str], patience: _Patience) -> None:
-    """Look for the keys again and again, because a rank that nobody looks after may have ended; time is not up here.
+    """Look for the keys again and again, because a rank that has no supervisor may have ended; time is not up here.
 
     Raises:
         RendezvousError: It has, here or on another host.

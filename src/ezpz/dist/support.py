@@ -36,7 +36,7 @@ FSDP2 = {
     "xpu": Limit(
         (2, 8),
         "up to 2.5 fully_shard calls torch.cuda, up to 2.6 it has no operators for xpu, and before 2.8 it cannot be "
-        "told to sum where oneCCL cannot average",
+        "asked to sum where oneCCL cannot average",
     ),
     "mps": Limit(None, "fully_shard has no operators for mps"),
     # any device of a vendor (PrivateUse1)

@@ -52,7 +52,7 @@ class TrainSection:
     eval_interval: int = train.setting(250, "steps between evaluations, each with a sample", least=1)
     eval_iters: int = train.setting(200, "batches of all ranks that an evaluation takes of each part", least=1)
     eval_only: bool = train.setting(False, "evaluate and sample once, and end; nothing is written")
-    prompt: str = train.setting(PROMPT, "what a sample goes on from; empty: no samples")
+    prompt: str = train.setting(PROMPT, "what a sample continues; empty: no samples")
     sample_tokens: int = train.setting(256, "characters of a sample", least=0)
     temperature: float = train.setting(0.8, "how bold samples are; 0: the likeliest character", least=0)
     top_k: int = train.setting(200, "draw among so many likeliest characters; 0: all", least=0)

@@ -59,7 +59,7 @@ def choose(
     run: Run,
     *,
     is_here: bool,
-    wish: str = "",
+    requested: str = "",
     site: Site | None = None,
 ) -> Choice:
     """Return the launcher for this job.
@@ -69,7 +69,7 @@ def choose(
         environ: The environment; PATH decides which programs there are.
         run: Runs a command; asks an ``mpiexec`` that was never seen what it is.
         is_here: Whether all ranks run on this host.
-        wish: ``--flavour``, or empty.
+        requested: ``--flavour``, or empty.
         site: The machine, whose table may name its launcher.
 
     Raises:
@@ -78,8 +78,8 @@ def choose(
             the ranks.
     """
     around = _Surroundings(allocation, is_here, environ, run, site)
-    if wish:
-        return _requested(around, wish)
+    if requested:
+        return _requested(around, requested)
     job = scheduler(allocation.scheduler)
     own = flavour(job.own_launcher) if job.own_launcher else None
     exe = own.program(environ) if own else ""
@@ -213,7 +213,7 @@ def identify(path: str, environ: Mapping[str, str], run: Run, name: str = "") ->
         path: Path of the program, as found on PATH.
         environ: Decides where caches are.
         run: Runs a command; called at most twice, and not at all for a program that is known.
-        name: The flavour, where the program's name has told it already.
+        name: The flavour, where the program's name shows it already.
     """
     key = state_of(path)
     known = kept(environ, "launchers")

@@ -113,7 +113,7 @@ class PlanBuilder:
         allocation, placement, site = survey.allocation, survey.placement, survey.site.site
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
         self._choice = choose(
-            allocation, self.environ, probe.run, is_here=self.is_here, wish=options.flavour, site=site
+            allocation, self.environ, probe.run, is_here=self.is_here, requested=options.flavour, site=site
         )
         self._is_local = self._choice.flavour is None
         self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), survey.devices.count)

@@ -159,7 +159,7 @@ def _span(seconds: float) -> str:
 
 
 def _main(name: str, job: str) -> int:
-    """Ask the scheduler and print when the job ends and which command said so; print nothing when none does."""
+    """Ask the scheduler and print when the job ends, and the command that answered; print nothing when none does."""
     from ezpz.cluster import SCHEDULERS, probe
     from ezpz.cluster.scheduler import scheduler
     from ezpz.errors import EzpzError

@@ -588,7 +588,7 @@ def _put(plan: Plan, split: Words, name: str, text: str) -> None:
         split.groups[name] = text
     else:
         same = plan.names[name][0]
-        split.keys = {told: was for told, was in split.keys.items() if plan.names[told][0] != same} | {name: text}
+        split.keys = {key: was for key, was in split.keys.items() if plan.names[key][0] != same} | {name: text}
 
 
 def _next_value(plan: Plan, bare: str, name: str, rest: list[str]) -> str:

@@ -47,7 +47,7 @@ def exists(environ: Mapping[str, str], read: Read) -> int | None:
 
 
 def probe(environ: Mapping[str, str], read: Read, run: Run, clock: Callable[[], float] = monotonic) -> Devices:
-    """Return the devices of KFD, or of AMD's tools where KFD cannot be read; count 0 where nobody tells."""
+    """Return the devices of KFD, or of AMD's tools where KFD cannot be read; count 0 where no source tells."""
     count = exists(environ, read)
     if count:
         return Devices(count, KIND, _NODES)

@@ -16,7 +16,7 @@ class Devices(NamedTuple):
         count: How many, as torch counts them in one process.
         kind: What torch calls them: ``cuda`` (ROCm included), ``xpu``, ``mps``, or ``cpu`` where there are none.
         origin: The variable, file or command that gave the answer.
-        notes: What other sources said differently, and what the answer leaves out; one sentence each.
+        notes: Other sources that differ, and what the answer leaves out; one sentence each.
     """
 
     count: int  # type: ignore[assignment]  # the field is what readers expect; tuple.count is not used

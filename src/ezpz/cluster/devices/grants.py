@@ -1,7 +1,7 @@
 """Count the devices that the scheduler granted on each host: by its variables or, where they say nothing, its commands.
 
 Each scheduler's own file reads its variables (`ezpz.cluster.scheduler.Scheduler.granted`). One that sets no count may
-set CUDA_VISIBLE_DEVICES, which is a mask (masks.py). What commands said while the job was looked for is in
+set CUDA_VISIBLE_DEVICES, which is a mask (masks.py). What commands printed while the job was looked for is in
 ``Allocation.devices``.
 """
 

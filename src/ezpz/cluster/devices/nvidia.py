@@ -43,7 +43,7 @@ def exists(environ: Mapping[str, str], read: Read) -> int | None:
 
 
 def release(read: Read) -> int:
-    """Return the driver's release, e.g. 570; 0 where it cannot be told."""
+    """Return the driver's release, e.g. 570; 0 where it is unknown."""
     match = re.search(r"\s(\d{3,4})\.\d+", read(_VERSION) or "")
     return int(match[1]) if match else 0
 
