@@ -26,7 +26,9 @@ help:
 
 test:
 	@tests/lab/setup venv mpi trackers hugging_face
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile $(if $(K),-k "$(K)") $(ARGS)
+	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	[ $$code = 1 ] || exit $$code; echo 'make test: what failed beside other tests runs once more, alone'; \
+	$(BIN)/python -m pytest tests --lf --lfnf=none $(if $(K),-k "$(K)") $(ARGS)
 
 learn:
 	@tests/lab/setup venv

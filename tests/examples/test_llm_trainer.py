@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import ezpz
+from ezpz.dist.peaks import Peak
 from ezpz.examples import llm, llm_parts
 from ezpz.models import LLAMA_SIZES, Llama
 from ezpz.track import read_journal
@@ -173,7 +174,7 @@ def test_the_seeds_mfu_follows_from_their_throughput(tps, seq_len, vocabulary, e
     size = LLAMA_SIZES["8b"]
     multiplied = parameters - vocabulary * size.dim
     cost = Cost(seq_len * transformer_flops(multiplied, size.n_layers, size.n_heads, size.head_dim, seq_len), seq_len)
-    peak = type("Peak", (), {"flops": 312e12})
+    peak = Peak(312e12, "the data sheet of an A100")
     assert rates(tps / seq_len, 1, cost, peak)["mfu"] == pytest.approx(expected, rel=2e-6)
 
 

@@ -175,7 +175,7 @@ def test_presets_of_the_language_model_are_the_sizes_of_the_models():
             "ffn_dim=721 cannot be cut into tp=2 equal parts; expected ffn_dim=720 or 722",
         ),
         (["--tp", "4", "--seq_len", "30"], "seq_len=30 cannot be cut into tp=4 equal parts; expected seq_len=28 or 32"),
-        (["--tp", "2", "--strategy", "ddp"], "--strategy ddp does not go with --tp 2"),
+        (["--tp", "2", "--strategy", "ddp"], "--strategy ddp cannot run with --tp 2"),
         (["--n_kv_heads", "3"], "n_kv_heads=3 does not divide n_heads=16"),
         (["--dim", "100"], "dim=100 is no multiple of 32"),
         (["--preset", "9b"], "unknown --preset '9b' (from the command line); expected one of"),

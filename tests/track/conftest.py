@@ -18,7 +18,11 @@ SRC = str(Path(__file__).parents[2] / "src")
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path):
     for name in os.environ:
-        if name in CONTRACT or name.startswith(("OMPI_", "PMI_", "MPI_", "SLURM_", "EZPZ_", "WANDB_")):
+        if (
+            name in CONTRACT
+            or name == "COLUMNS"
+            or name.startswith(("OMPI_", "PMI_", "MPI_", "SLURM_", "EZPZ_", "WANDB_"))
+        ):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 

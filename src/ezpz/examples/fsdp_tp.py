@@ -102,8 +102,7 @@ def configure(args: Namespace) -> LlamaConfig:
     ezpz.check_divisible(args.tp, **cut, **({} if args.no_sequence_parallel else {"seq_len": args.seq_len}))
     if args.strategy not in {"fsdp", "hsdp"} and args.tp > 1:
         raise UsageError(
-            f"--strategy {args.strategy} does not go with --tp {args.tp} (from the command line); expected fsdp. Leave "
-            "it out."
+            f"--strategy {args.strategy} cannot run with --tp {args.tp} (from the command line); expected fsdp or hsdp."
         )
     return config
 

@@ -170,10 +170,11 @@ def kill_all(
     end = time.monotonic() + patience
     seen: set[int] = set()
     clean = 0
+    reap()
     while clean < 2:
-        reap()
         left = _sweep(_Tag(launch, everything=everything), spare, {*below, *([os.getpid()] if own else [])})
-        clean = 0 if left else clean + 1
+        # A look that found none may have come between a process and the child that it forked before it ended.
+        clean = 0 if reap() or left else clean + 1
         if left and time.monotonic() > end:
             return sorted(left)
         if left and left <= seen:  # new ones come from a process that forks all the time: no pause for those
