@@ -82,6 +82,7 @@ def test_its_checkpoint_is_complete(recorded, name):
     assert found.name == f"step-{SAVED[name]:08}"
 
 
+@pytest.mark.slow
 def test_every_trainer_resumes_its_recorded_run(recorded, run_cli, clean_env, tmp_path):
     pytest.importorskip("torch")
     here = tmp_path / "runs"

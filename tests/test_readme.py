@@ -35,6 +35,7 @@ def checkout(tmp_path):
     return tmp_path / "ezpz"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_readmes_line_ends_with_a_trained_plotted_saved_run(shell, checkout, home, tag):

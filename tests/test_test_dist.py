@@ -28,6 +28,7 @@ def two_ranks(run_cli):
     return run_cli([sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, *MODULE], timeout=180)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path):
     assert two_ranks.returncode == 0, two_ranks.stderr
     out = two_ranks.stdout

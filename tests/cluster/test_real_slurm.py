@@ -56,6 +56,7 @@ def test_inside_a_step_only_its_hosts_count(slurm, clean_env):
     assert told["origins"]["hosts"] == "SLURM_STEP_NODELIST"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_heterogeneous_job_is_its_component_0_and_in_a_step_the_steps(slurm, clean_env):
     # Slurm starts such jobs by its backfill scheduler alone, which wakes every half minute.
@@ -70,6 +71,7 @@ def test_a_heterogeneous_job_is_its_component_0_and_in_a_step_the_steps(slurm, c
     assert brief(second) == ("slurm", ["n02"], [1])
 
 
+@pytest.mark.slow
 def test_a_shell_opened_by_ssh_is_in_the_job_of_its_host_and_can_launch(slurm, clean_env):
     env = {**clean_env, **slurm.env, "USER": "root"}
     started = slurm.head.popen(["salloc", "--quiet", "--kill-command=KILL", "-N2", "-n2", "sleep", "60"], env)

@@ -173,6 +173,7 @@ print(0 < clip_grad_norm_(model.parameters(), 1.0).item() < float("inf"))
 """
 
 
+@pytest.mark.slow
 def test_a_simulated_rank_holds_its_shards_and_nobody_the_whole(clean_env):
     done = subprocess.run(
         [sys.executable, "-c", SIMULATED], env=clean_env, capture_output=True, text=True, timeout=60, check=False

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 IN_RANKS = [str(HERE / f"in_ranks_{name}.py") for name in ("mesh", "clip", "materialize")]
 
 
+@pytest.mark.slow
 def test_meshes_clipping_and_materialisation_on_four_ranks(run_cli, clean_env):
     pytest_in_rank = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120"]
     launch = [sys.executable, "-m", "ezpz.launch", "-n", "4", sys.executable, *pytest_in_rank, *IN_RANKS]
@@ -87,6 +88,7 @@ def said(program, env):
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_simulated_world_of_4096_ranks_has_its_meshes(clean_env):
     assert said(SIMULATED, clean_env) == [
         f"(512, 8) cpu 500 {list(range(4000, 4008))}",
@@ -94,6 +96,7 @@ def test_a_simulated_world_of_4096_ranks_has_its_meshes(clean_env):
     ]
 
 
+@pytest.mark.slow
 def test_a_world_of_one_has_a_mesh_too(clean_env):
     assert said(ALONE, {**clean_env, "EZPZ_LOG_LEVEL": "ERROR"})[-3:] == [
         "('dp_shard',) (1,) True None",
@@ -102,6 +105,7 @@ def test_a_world_of_one_has_a_mesh_too(clean_env):
     ]
 
 
+@pytest.mark.slow
 def test_meshes_on_xpu_are_made_where_torch_alone_fails_and_all_groups_know_the_tile(clean_env):
     assert said(XPU, clean_env) == [
         "No backend for the parent process group or its backend does not support splitting",

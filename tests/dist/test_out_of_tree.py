@@ -22,6 +22,7 @@ def hostram(run_cli):
     require("compiler", done.stderr.strip() if done.returncode else None)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_fsdp2_ddp_and_all_of_set_up_work_on_a_device_outside_torch(hostram, run_cli, clean_env):
     pytest_args = ["-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=120", IN_RANKS]

@@ -16,6 +16,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", CHOSEN)
 def test_every_strategy_follows_one_process(run_cli, clean_env, ranks, tmp_path):

@@ -244,6 +244,7 @@ SIGNAL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_generic_job_saves_when_it_is_warned_and_goes_on_when_it_is_submitted_again(slurm, env, checkout):
     asked = ["--account=mine", "--partition=main", "--ntasks-per-node=1"]

@@ -64,6 +64,7 @@ def kill_rank_0(line, env, folder, after):
     return run.returncode == 137
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_ends_with_the_loss_of_an_unbroken_run(run_cli, env, tmp_path):
     whole = run_cli(launch(tmp_path / "whole"), env, 200)
     assert whole.returncode == 0, whole.stdout + whole.stderr

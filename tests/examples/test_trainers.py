@@ -65,6 +65,7 @@ def logged_seconds(out):
     return (last - first) % 86400
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
     out, rows, record = start(2, "fsdp", "--preset", "debug", "--save_freq", "100", "--no-plots")
@@ -100,6 +101,7 @@ def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
     assert record["config"]["parameters"] == 113_738
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(start):
     shorter = ["--n_layers", "1", "--max_iters", "50", "--batch_size", "64"]  # four ranks on two cores are slow
@@ -125,6 +127,7 @@ def test_the_shortest_trainer_learns(start):
     assert record["state"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_way_to_cut_a_model_in_four_ranks(run_cli, clean_env, tmp_path):
     inside = [

@@ -102,6 +102,7 @@ def test_a_killed_agent_or_ssh_loses_its_host_and_ends_all(site, survivors, vict
     lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
 
 
+@pytest.mark.slow
 def test_a_host_that_vanishes_is_named_and_ends_the_run_on_both_sides(site, survivors):
     run = site.start("bash", "-c", f"{READY} sleep 600")
     site.hosts["n02"].vanish()

@@ -60,6 +60,7 @@ def same(done, expected):
     assert done.stdout.splitlines() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_on_this_host_without_any_mpi(name, torchruns, words, launch, clean_env):
     done = launch("-n", "2", "python3", *words(name), env={**clean_env, **THREADS}, timeout=120)

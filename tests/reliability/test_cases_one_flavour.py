@@ -9,6 +9,7 @@ from cases import CASES
 ROWS = [] if os.environ.get("EZPZ_MATRIX") else [pytest.param(case, id=case.id) for case in CASES if not case.core]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("case", ROWS)
 def test_a_case_ends_as_promised(case, played):

@@ -364,6 +364,7 @@ def test_after_an_interrupt_the_next_call_completes(fake, slow):
 SEE = "python3 -c 'import sys, ezpz, torch; print(sys.prefix, ezpz.__file__, torch.__file__, sep=\"|\")'"
 
 
+@pytest.mark.slow
 def test_a_real_environment_on_a_base_that_holds_torch(shell, checkout, real_python):
     """The base is itself a virtual environment; the new one sees its torch, and pip plans neither torch nor mpi4py."""
     utils = checkout / "src/ezpz/bin/utils.sh"

@@ -19,6 +19,7 @@ def environ(home, **more):
     return {**fixed, "PYTHONDONTWRITEBYTECODE": "1", "TORCH_DEVICE": "cpu", **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_in_real_ranks(tmp_path, ranks):
     launch = [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), sys.executable, "-m", "pytest", "-q"]

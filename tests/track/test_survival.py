@@ -51,6 +51,7 @@ def acknowledged(count):
         return struct.unpack("q", told[:])[0]
 
 
+@pytest.mark.slow
 def test_every_acknowledged_row_outlives_a_kill_at_any_moment(tmp_path):
     chance = random.Random(7)
     for number in range(MOMENTS):
@@ -150,6 +151,7 @@ def check_what_is_left(promised, folder, number):
     assert open_dataset(export_run(folder))["loss"].values.tolist() == [float(step) for step in range(len(rows))]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_row_of_two_ranks_outlives_a_kill_of_either_at_any_moment(tmp_path):
     chance = random.Random(11)

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from mirror import Mirror, tiny_mnist
 
 import ezpz
@@ -11,6 +12,7 @@ import ezpz
 IN_RANKS = Path(__file__).with_name("in_ranks_data.py")
 
 
+@pytest.mark.slow
 def test_two_ranks_come_to_the_same_data_or_to_the_same_error(run_cli, clean_env, tmp_path):
     inside = [
         sys.executable,

@@ -25,6 +25,7 @@ def env(clean_env):
     return {**clean_env, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_inside_ranks(run_cli, env, ranks):
     done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, sys.executable, *PYTEST], env, 240)
