@@ -233,7 +233,10 @@ def _from_elsewhere(scene: _Scene) -> Devices:
     vendor, _ = _driver(scene.environ, scene.read, scene.requested)
     counted = _probe(scene, VENDORS[vendor]) if vendor else Devices(0, "cpu", _nowhere(scene))
     what = "its devices were counted" if counted.count else "none are assumed"
-    note = f"no source tells the devices of the job's hosts, of which this is none; {what}; run `export {_NUMBER}=N` if wrong"
+    note = (
+        f"no source tells the devices of the job's hosts, of which this is none; {what}; run `export {_NUMBER}=N` "
+        "if wrong"
+    )
     return counted._replace(notes=(note, *counted.notes))
 
 
