@@ -54,6 +54,7 @@ def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, verb):
         assert "Did you mean --json?" in err
 
 
+@pytest.mark.slow
 def test_test_is_the_smoke_test_under_the_launcher(run_cli, tmp_path):
     done = run_cli([*EZPZ, "test", "--train-iters", "2", "--no-plots", "--outdir", "o"], timeout=120)
     assert done.returncode == 0, done.stderr

@@ -88,6 +88,7 @@ def test_the_cnn_learns_the_digits_by_two_ranks(start, tmp_path):
         assert dataset["test_acc"].values.tolist() == [row["test_acc"] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_vision_transformer_learns_made_images_by_two_ranks(start):
     out, rows, record = start(2, "vit", "--preset", "debug", "--no-plots")
@@ -119,6 +120,7 @@ def test_the_language_model_comes_near_to_the_entropy_by_two_times_two_ranks(sta
     assert "random tokens" not in out
 
 
+@pytest.mark.slow
 def test_the_shortest_trainer_learns(start):
     out, rows, record = start(2, "minimal", "--max_iters", "60")
     assert "report.html" in out

@@ -90,6 +90,7 @@ def test_the_first_failure_stops_all_and_is_the_exit_code(launch, survivors, how
     assert not survivors()
 
 
+@pytest.mark.slow
 def test_a_rank_that_ignores_sigterm_is_killed(launch, survivors):
     script = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit 4; fi; trap "" TERM; while :; do sleep 0.1; done'
     assert launch("-n", "2", "bash", "-c", script, timeout=20).returncode == 4

@@ -30,6 +30,7 @@ def test_cpus_that_this_host_has_not_are_a_note_and_no_failure(launch):
     assert "cannot be bound to CPUs 4000 to 4000" in done.stderr
 
 
+@pytest.mark.slow
 def test_torchruns_agent_serves_as_a_launcher(launch):
     done = launch("-n", "2", "--flavour", "torchrun", *SHOW, "a b", timeout=120)
     assert done.returncode == 0, done.stderr
@@ -42,6 +43,7 @@ def test_torchruns_agent_serves_as_a_launcher(launch):
     assert "torchrun launcher (--flavour)" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shown_words"),
     [

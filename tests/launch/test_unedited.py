@@ -95,6 +95,7 @@ def test_a_ddp_tutorial_over_two_hosts_of_slurm(slurm, torchruns, words, clean_e
     assert "srun launcher" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_exception_under_record_is_shown_once_and_is_the_exit_code(launch, clean_env, tmp_path):
     (tmp_path / "shard0.txt").write_text(SLICES["shard0.txt"])
     (tmp_path / "shard1.txt").write_text("2 4\n-0.5 oops\n")

@@ -117,6 +117,7 @@ def stamp(seconds, form):
     return time.strftime(form, time.localtime(time.time() + seconds))
 
 
+@pytest.mark.slow
 def test_scontrol_is_asked_in_the_background(command):
     end = stamp(250, "%Y-%m-%dT%H:%M:%S")
     env = command(

@@ -58,6 +58,7 @@ SIZES = {
 }
 
 
+@pytest.mark.slow
 def test_every_size_has_the_stated_number_of_parameters():
     assert {name: size_of(on_meta(config)) for name, config in LLAMA_SIZES.items()} == SIZES
     text = Path(llama_module.__file__).with_name("llama_config.py").read_text(encoding="utf-8")
