@@ -7,6 +7,8 @@ import pytest
 from modules import CONDA, Modules
 from shells import FAKE_PYTHON, UTILS, errors
 
+from ezpz.cluster.scheduler import schedulers
+
 AURORA = {"PBS_JOBID": "12.aurora-pbs-0001.hostmgmt.cm.aurora.alcf.anl.gov"}
 POLARIS = {"PBS_JOBID": "7.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"}
 FRONTIER = {"LMOD_SYSTEM_NAME": "frontier", "SLURM_JOB_ID": "4"}
@@ -149,6 +151,15 @@ def test_the_names_of_a_host(shell, case):
 def test_the_site_is_known_by_names(shell, name, hosts, expected):
     host(shell, name, hosts)
     assert shell(SITE.format("")).stdout == f"0|{expected}\n"
+
+
+@pytest.mark.parametrize("variable", [scheduler.job_variables[0] for scheduler in schedulers()])
+def test_a_site_exported_for_this_job_counts_under_every_scheduler(shell, variable):
+    """What names a site is believed over variables of another one only in the job for which it was exported."""
+    mine = {"EZPZ_SITE": "nosuchsite", "EZPZ_JOBID": "12", "LMOD_SYSTEM_NAME": "frontier"}
+    result = shell("set -eu\nezpz_setup_python || echo rc=$?", **mine, **{variable: "12"})
+    assert result.stdout == "rc=2\n"
+    assert "unknown site: nosuchsite" in errors(result)[0]
 
 
 def test_variables_beat_names(shell):

@@ -944,7 +944,7 @@ function ezpz_setup_python {
   esac
   ezpz__find_source || return
   ezpz__choose_env "${1:-}"
-  ezpz__site "${SLURM_JOB_ID:-${SLURM_JOBID:-${PBS_JOBID:-}}}" || return
+  ezpz__site "${FLUX_JOB_ID:-${SLURM_JOB_ID:-${SLURM_JOBID:-${PBS_JOBID:-}}}}" || return
   if [ -n "$site" ] && ezpz__facts "$site"; then ezpz__set_proxy; fi
   if [ -n "$site${EZPZ_MODULES:-}" ] &&
     [ "${EZPZ_SETTLED:-}" != "$site|$venv|${EZPZ_MODULES:-}|${LOADEDMODULES:-}" ]; then
