@@ -1,6 +1,7 @@
 # make test [K=expression] [JOBS=2] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
 # make learn: the tests that train whole networks, some minutes    plain `pytest` in a venv: the quick tests alone
 # make check    make bench [ARGS=--markdown]    make clean
+# make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
 # ranks under every launcher; what a run leaves when its job's time is over
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
@@ -15,12 +16,13 @@ ARGS ?=
 JOBS ?= 2
 N ?= 3000
 HEALTHY ?= 300
+SECONDS ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench matrix soak sites clean
+.PHONY: help test learn check bench fuzz matrix soak names sites clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -45,6 +47,10 @@ bench:
 	@tests/lab/setup venv mpi bench
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
+
+fuzz:
+	@tests/lab/setup venv
+	@$(BIN)/python tests/security/fuzz.py --seconds $(SECONDS) $(if $(K),--only "$(K)") $(if $(SEED),--seed $(SEED))
 
 # A failed case is a cell of the table, so the table is written in any case.
 matrix:
