@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 
 import pytest
@@ -16,6 +17,9 @@ from lab.require import require, required
 
 def pytest_configure():
     required()  # an unknown name in EZPZ_REQUIRE stops the run here
+    for number in (signal.SIGINT, signal.SIGQUIT):  # a script's background ignores them, and all launches would do so
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -105,6 +105,11 @@ def survivors(tag):
     return found
 
 
+def ignoring(signals):
+    """The words in front of a command that start it with these signals ignored, as `nohup` does: ``HUP INT``."""
+    return ["sh", "-c", f'trap "" {signals}; exec "$@"', "sh"]
+
+
 def wait_until(condition, timeout, what, every=0.1):
     """Wait until `condition()` is true and return its value; after `timeout` seconds fail and say `what` was missing."""
     end = time.monotonic() + timeout

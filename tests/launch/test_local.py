@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +113,20 @@ def test_a_signal_reaches_every_rank_once_and_is_the_exit_code(start_launch, sur
     rest, errors = run.communicate(timeout=20)
     assert (run.returncode, rest.split("\n")[:-1]) == (code, [f"got {name}"] * 2)
     assert "passing it on" in errors
+    assert not survivors()
+
+
+@pytest.mark.parametrize("ignored", ["HUP", "INT QUIT"])  # nohup; the background of a script
+def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(start_launch, survivors, ignored):
+    script = "echo $$; until [ -e go ]; do sleep 0.1; done"
+    run = start_launch("-n", "2", "sh", "-c", script, before=lab.ignoring(ignored))
+    pids = [int(run.stdout.readline()) for _ in range(2)]
+    for name in ignored.split():
+        for pid in (run.pid, *pids):
+            os.kill(pid, getattr(signal, f"SIG{name}"))
+    time.sleep(0.3)
+    Path(f"/proc/{run.pid}/cwd/go").touch()
+    assert (run.communicate(timeout=20)[1].count("received"), run.returncode) == (0, 0)
     assert not survivors()
 
 

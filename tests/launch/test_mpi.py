@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,19 @@ def test_sigterm_reaches_the_ranks_and_nothing_stays(flavour, start_launch, surv
     run.communicate(timeout=20)
     assert run.returncode == 143
     lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
+
+
+def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(flavour, start_launch, survivors):
+    script = "echo $$; until [ -e go ]; do sleep 0.1; done"
+    run = start_launch("-n", "2", "sh", "-c", script, env=flavour.env(), before=lab.ignoring("HUP INT"))
+    pids = [int(run.stdout.readline()) for _ in range(2)]
+    for pid in (run.pid, *pids):
+        os.kill(pid, signal.SIGHUP)
+        os.kill(pid, signal.SIGINT)
+    time.sleep(0.3)
+    Path(f"/proc/{run.pid}/cwd/go").touch()
+    assert (run.communicate(timeout=20)[1].count("received"), run.returncode) == (0, 0)
+    assert not survivors()
 
 
 def test_a_killed_launcher_takes_its_ranks_with_it(flavour, start_launch, survivors):

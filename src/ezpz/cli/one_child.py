@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import shell_code
 from ezpz.launch.host import process_tree
+from ezpz.launch.host.rank_start import ignored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ def run(
         if is_apart or number != signal.SIGINT or not _in_foreground():
             child.send_signal(number)
 
-    handlers = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    handlers = {number: signal.signal(number, pass_on) for number in set(_PASSED_ON).difference(ignored())}
     try:
         code = child.wait(timeout)
     except subprocess.TimeoutExpired:

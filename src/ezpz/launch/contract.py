@@ -11,6 +11,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_NO_MPI=1            no MPI started these ranks: one that is started in them finds each alone
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
     EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.host.rank_start`)
+    EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -44,6 +45,7 @@ OURS = (
     "EZPZ_SOCKET",
     "EZPZ_LAUNCH",
     "EZPZ_LAUNCH_ID",
+    "EZPZ_IGNORED",
     "EZPZ_STDIN",
     "EZPZ_HOSTS",
     "EZPZ_LAUNCH_CMD",

@@ -216,8 +216,12 @@ class PlanBuilder:
     def _agent_variables(self, control: str) -> dict[str, str]:
         if self._is_local:  # its only agent is forked off, and knows
             return {}
+        from ezpz.launch.host.rank_start import ignored
+
         stdin = {} if self.agent_settings["input"] else {"EZPZ_STDIN": "none"}
-        return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **stdin}
+        ignores = " ".join(map(str, ignored()))
+        more = {**stdin, **({"EZPZ_IGNORED": ignores} if ignores else {})}
+        return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
 
 
 def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -> tuple[str, ...]:

@@ -137,13 +137,24 @@ __all__ = [
     "bind",
     "cannot_run",
     "hold_port",
+    "ignored",
     "name_interface",
     "pipes",
     "settings",
     "start",
 ]
 
+_MAY_BE_IGNORED = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT)
 FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
+
+
+def ignored() -> tuple[int, ...]:
+    """Return the signals that this process was started with ignored: SIGHUP under ``nohup``, SIGINT and SIGQUIT in the
+    background of a script.
+
+    As every program that a shell starts, neither the launcher nor its ranks shall be ended by those.
+    """
+    return tuple(int(number) for number in _MAY_BE_IGNORED if _signal.getsignal(number) == _signal.SIG_IGN)
 
 
 def pipes() -> tuple[tuple[int, int], tuple[int, int]]:
@@ -160,6 +171,7 @@ def start(
     output: tuple[int, int] | None = None,
     cpus: Sequence[int] | None = None,
     own_session: bool = True,
+    ignores: Iterable[int] = (),
 ) -> tuple[int, int]:
     """Start a rank and return its pid, and the number of the error when its program cannot be run (else 0).
 
@@ -170,6 +182,7 @@ def start(
         output: What it writes into, closed here; without, it writes where this process does.
         cpus: CPUs that it is bound to.
         own_session: Whether it leaves this process's session, so that it can be signalled with all that it starts.
+        ignores: Signals that it ignores; see `ignored`.
     """
     parent = os.getpid()
     read, write = os.pipe()  # closes by itself when the program begins
@@ -192,6 +205,8 @@ def start(
         # Python ignores SIGPIPE, and a rank would inherit that.
         for number in (*FORWARDED, _signal.SIGPIPE, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)
+        for number in ignores:
+            _signal.signal(number, _signal.SIG_IGN)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if cpus:
             os.sched_setaffinity(0, cpus)

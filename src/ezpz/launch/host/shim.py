@@ -140,8 +140,9 @@ class _Shim:
         self._wakeup, wakes = os.pipe()
         for end in (self._wakeup, wakes):
             os.set_blocking(end, False)
+        self._ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
         for number in (*FORWARDED, _signal.SIGCHLD):
-            _signal.signal(number, lambda *_: None)
+            _signal.signal(number, _signal.SIG_IGN if number in self._ignores else lambda *_: None)
         _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         control = environ.pop("EZPZ_CONTROL", "")
         launch = environ.pop("EZPZ_LAUNCH", "")
@@ -206,7 +207,7 @@ class _Shim:
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
         reads = self._ranks.rank == 0 and environ.pop("EZPZ_STDIN", "") != "none"
-        self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus)
+        self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus, ignores=self._ignores)
         if problem:
             code = cannot_run(problem)
             if self._agent is None:

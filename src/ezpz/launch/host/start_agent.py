@@ -76,6 +76,7 @@ def run_local(
         terminal: The only rank keeps the launcher's terminal, so that a debugger works.
     """
     process_tree.call_me("ezpz-agent")
+    ignores = rank_start.ignored()
     if not terminal:
         os.setsid()
     agent = Agent(Connection(*ends, settings), launch, len(ranks), own_session=not terminal)
@@ -83,7 +84,7 @@ def run_local(
     _let_in(agent, ranks[0][0])
     for rank, (environ, cpus) in enumerate(ranks):
         reads = rank == 0 and settings.input
-        _start_own(agent, rank, command, environ, cpus, reads=reads, piped=not terminal)
+        _start_own(agent, rank, command, environ, cpus, reads=reads, piped=not terminal, ignores=ignores)
     if not terminal:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
     return agent.run()
@@ -145,6 +146,7 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
             agent.connection.report(messages.PortTaken())
             return
     environ.setdefault("OMP_NUM_THREADS", threads(count))
+    ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
     plan, has_input = environ.pop("EZPZ_CPUS", ""), environ.pop("EZPZ_STDIN", "") != "none"
     _let_in(agent, environ)
     words = [to_bytes(word) for word in command]
@@ -154,7 +156,8 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
         if note:
             agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
         own = {to_bytes(name): to_bytes(value) for name, value in {**environ, **rank_variables(ranks, hosts)}.items()}
-        _start_own(agent, ranks.rank, words, own, cpus, reads=not ranks.rank and has_input, piped=True)
+        reads = not ranks.rank and has_input
+        _start_own(agent, ranks.rank, words, own, cpus, reads=reads, piped=True, ignores=ignores)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
 
 
@@ -174,6 +177,7 @@ def _start_own(
     *,
     reads: bool,
     piped: bool,
+    ignores: tuple[int, ...],
 ) -> None:
     note = afford(cpus)
     if note:
@@ -181,8 +185,9 @@ def _start_own(
     if agent.connection.settings.recorder:
         rank_start.make_room(environ, agent.connection.settings.recorder)
     ours, its = pipes() if piped else ((), None)
+    cpus = None if note else cpus
     pid, problem = start(
-        command, environ, reads=reads, output=its, cpus=None if note else cpus, own_session=agent.own_session
+        command, environ, reads=reads, output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
     )
     process = RankProcess(rank, pid=pid, pipes=ours, log_dir=agent.connection.settings.log_dir)
     if problem:

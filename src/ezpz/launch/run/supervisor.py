@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ezpz.errors import shell_code
 from ezpz.launch import messages
 from ezpz.launch.host import process_tree
+from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
@@ -94,7 +95,7 @@ class Supervisor:
         self._waiting_signals: list[int] = []  # for ranks that have not come up
         self._killed = False  # whether SIGKILL has been sent
         self._since_failure = 0
-        self._signals = SignalPipe(_HEARD)
+        self._signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
     def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
         self._signals.__enter__()
