@@ -55,7 +55,7 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
         ("openmpi5", ONE, OPENMPI.format(2)),
         ("openmpi5", MANY, OPENMPI.format(12) + " --hostfile /f -x MINE"),
         ("openmpi5", UNEVEN, OPENMPI.format(7) + " --hostfile /f -x MINE"),
-        ("openmpi4", ONE, OPENMPI.format(2)),
+        ("openmpi4", ONE, OPENMPI.format(2).replace("mpiexec", "mpiexec --noprefix")),
         ("openmpi4", SUBSET, OPENMPI.format(8) + " --hostfile /f -x MINE"),
         ("pals", ONE, "mpiexec --envall -n 2 --ppn 2"),
         ("pals", MANY, "mpiexec --envall -n 12 --ppn 4 --hostfile /f"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.ranks import CONTRACT
+from lab import flavours
 from lab import process as lab
 from lab.shown import SHOW, SHOW_INPUT, shown
 
@@ -28,6 +29,37 @@ def test_every_rank_has_the_contract_the_users_variables_and_exact_arguments(fla
     assert [(environ["MINE"], argv) for environ, argv, _, _ in ranks] == [("a 'b'", words)] * 2
     assert all(environ["OMP_NUM_THREADS"] for environ, _, _, _ in ranks)
     assert f"launcher ({flavour.mpiexec} on PATH)" in done.stderr
+
+
+@pytest.fixture
+def own_python(flavour, tmp_path):
+    """An environment whose ``python3`` lies in another folder than ``mpiexec``, which has one too."""
+    own = tmp_path / "own" / "bin"
+    own.mkdir(parents=True)
+    (own / "python3").write_text(f'#!/bin/sh\nEZPZ_TEST_OWN=1 exec "{flavour.python}" "$@"\n')
+    (own / "python3").chmod(0o755)
+    environ = flavour.env(LD_LIBRARY_PATH="/mine")
+    return {**environ, "PATH": f"{own}{os.pathsep}{environ['PATH']}"}
+
+
+OWN = "import os; print(*map(os.environ.get, ('EZPZ_TEST_OWN', 'PATH', 'LD_LIBRARY_PATH')))"
+
+
+def test_every_rank_has_the_users_own_python_and_paths(own_python, launch, run_cli):
+    expected = f"1 {own_python['PATH']}"
+    assert launch("-n", "2", "python3", "-c", OWN, env=own_python).stdout == f"{expected} /mine\n" * 2
+    pasted = launch("-n", "2", "--dry-run", "python3", "-c", OWN, env=own_python).stdout
+    assert run_cli(["bash", "-c", pasted], env=own_python).stdout == f"{expected} /mine\n" * 2
+
+    del own_python["LD_LIBRARY_PATH"]
+    assert launch("-n", "1", "python3", "-c", OWN, env=own_python).stdout == f"{expected} None\n"
+
+
+def test_a_plain_launch_line_keeps_the_users_own_python(own_python, run_cli):
+    """What ``DIST_LAUNCH`` holds runs without the shim, which could put the paths right."""
+    line = f'eval "$({sys.executable} -m ezpz.cluster --sh)"; $DIST_LAUNCH python3 -c "$0"'
+    done = run_cli(["bash", "-c", line, OWN], env={**own_python, **flavours.AS_ROOT["openmpi"]})
+    assert {line.rpartition(" ")[0] for line in done.stdout.splitlines()} == {f"1 {own_python['PATH']}"}, done
 
 
 def test_rank_0_reads_the_input_and_no_other_rank_waits_for_any(flavour, launch):
@@ -96,7 +128,7 @@ def test_a_world_that_is_not_the_planned_one_is_refused(flavour, launch, run_cli
     assert done.returncode != 0
 
 
-def test_two_hosts_get_uneven_blocks_and_the_users_variables(flavour, hosts, tmp_path):
+def test_two_hosts_get_uneven_blocks_and_the_users_variables(flavour, hosts, tmp_path, own_python):
     (tmp_path / "hosts").write_text("n01:2\nn02:1\n")
     remote = {
         "HYDRA_LAUNCHER": "ssh",
@@ -120,6 +152,10 @@ def test_two_hosts_get_uneven_blocks_and_the_users_variables(flavour, hosts, tmp
     ]
     assert {environ["MASTER_ADDR"] for environ, _, _, _ in ranks} == {"n01"}
     assert {environ["MINE"] for environ, _, _, _ in ranks} == {"a 'b' \"c\""}
+
+    by_name = [*line[: -len(SHOW)], "python3", "-c", OWN]
+    done = hosts["head"].run(by_name, {**own_python, **remote}, cwd=tmp_path)
+    assert done.stdout == f"1 {own_python['PATH']} /mine\n" * 3, done.stderr
 
     line[-2:] = ["-c", "import os, sys, time; time.sleep(600 * (os.environ['RANK'] != '2')); sys.exit(5)"]
     failed = hosts["head"].run(line, flavour.env(**remote), cwd=tmp_path, timeout=30)

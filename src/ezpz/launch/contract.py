@@ -12,6 +12,8 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
     EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.host.rank_start`)
     EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too
+    EZPZ_PATH=/usr/bin:/bin  the user's PATH, which the shim gives back where the launcher may have changed it
+    EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -29,9 +31,11 @@ __all__ = [
     "LONGEST_VARIABLE",
     "cores",
     "inherited",
+    "kept_paths",
     "named_hosts",
     "quoted",
     "rank_variables",
+    "restore_paths",
     "started_here",
     "threads",
     "unquoted",
@@ -39,6 +43,7 @@ __all__ = [
 
 LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
 
+_PATHS = ("PATH", "LD_LIBRARY_PATH")
 OURS = (
     "EZPZ_PLACEMENT",
     "EZPZ_CONTROL",
@@ -54,6 +59,8 @@ OURS = (
     "EZPZ_OVERSUBSCRIBE",
     "EZPZ_RUN_ID",
     "EZPZ_RECORDER",
+    "EZPZ_PATH",
+    "EZPZ_LD_LIBRARY_PATH",
 )
 
 
@@ -74,6 +81,21 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 def started_here(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for ranks that this launcher starts itself: no MPI or srun around it speaks for them."""
     return {name: value for name, value in inherited(environ).items() if name not in LAUNCHERS_OWN}
+
+
+def kept_paths(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables of ours that hold the user's paths, for a launcher that changes those of ranks."""
+    return {f"EZPZ_{name}": environ.get(name, "") for name in _PATHS}
+
+
+def restore_paths(environ: dict[str, str]) -> None:
+    """Give a rank the paths of the user again, where `kept_paths` holds them."""
+    for name in _PATHS:
+        value = environ.pop(f"EZPZ_{name}", None)
+        if value:
+            environ[name] = value
+        elif value == "":
+            environ.pop(name, None)
 
 
 def named_hosts(hosts: tuple[str, ...]) -> str:

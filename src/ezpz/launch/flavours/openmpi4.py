@@ -3,14 +3,22 @@
     $ mpiexec --version
     mpiexec (OpenRTE) 4.1.8
 
-The line is that of Open MPI 5; root is allowed under fewer names.
+The line is that of Open MPI 5; root is allowed under fewer names. An mpiexec that is called by an absolute path, as
+ours is, puts its own folder first on the ranks' PATH, and with a distribution's ``/usr/bin`` its Python before the
+user's. ``--noprefix`` prevents that on one host; daemons on other hosts are found by the prefix, and the shim gives the
+ranks their PATH back.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from ezpz.launch.flavours.openmpi5 import OpenMpi5
+from ezpz.launch.flavours.request import Flag
+
+if TYPE_CHECKING:
+    from ezpz.launch.flavours.request import Order
 
 __all__ = ["FLAVOUR"]
 
@@ -27,6 +35,13 @@ class OpenMpi4(OpenMpi5):
     def recognises(self, text: str) -> bool:
         """Tell whether ``--version`` names Open MPI before 5."""
         return bool(_VERSION.search(text))
+
+    def command(self, order: Order) -> list[Flag]:
+        """Return the words of Open MPI 5, on one host with ``--noprefix``."""
+        flags = super().command(order)
+        if order.is_here and "--prefix" not in (*order.site_args, *order.user_args):
+            flags.insert(1, Flag(("--noprefix",), "its folder would come before the user's on PATH"))
+        return flags
 
 
 FLAVOUR = OpenMpi4()

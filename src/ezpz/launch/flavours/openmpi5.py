@@ -5,7 +5,8 @@
 
 Host file: ``n01 slots=2`` per line. Remote ranks get only the variables that ``-x`` names. Open MPI binds a rank to one
 core by default, which would put all its threads there, and refuses root and more ranks than cores by default. It gives
-ranks a pseudo-terminal for stdout, so that a program behind a pipe or in a job's log believes it may use colour.
+ranks a pseudo-terminal for stdout, so that a program behind a pipe or in a job's log believes it may use colour. It
+puts its own libraries first on the ranks' LD_LIBRARY_PATH, on other hosts also its programs on PATH.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from ezpz.launch.contract import kept_paths
 from ezpz.launch.flavours.base import MpiFlavour
 from ezpz.launch.flavours.request import Flag, Setting
 
@@ -63,8 +65,9 @@ class OpenMpi5(MpiFlavour):
         return [*flags, *order.tail()]
 
     def environment(self, order: Order) -> Mapping[str, Setting]:
-        """Return the switches for root, who is meant in a container, and the truth about colour."""
-        settings: dict[str, Setting] = {}
+        """Return the user's paths, the switches for root, who is meant in a container, and the truth about colour."""
+        why = f"the user's, which {self.title} changes"
+        settings = {name: Setting(value, why) for name, value in kept_paths(order.environ).items()}
         if os.geteuid() == 0:
             settings |= dict.fromkeys(self.root_switches, Setting("1", "this user is root"))
         if not os.isatty(1) and "FORCE_COLOR" not in order.environ:
