@@ -14,14 +14,27 @@ from lab import public_names
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "ezpz"
-LEAVES = {"_lazy", "cli_parser", "errors", "files", "log", "proc", "progress", "rank_log", "ranks", "redact"}
+LEAVES = {
+    "_lazy",
+    "cli_parser",
+    "errors",
+    "files",
+    "interpreter",
+    "log",
+    "proc",
+    "progress",
+    "rank_log",
+    "ranks",
+    "redact",
+}
 # package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
 MAY_IMPORT = {
-    "__main__": {"cli"},
+    "__main__": {"cli", "interpreter"},
     "_lazy": set(),
     "cli_parser": {"errors", "log", "ranks"},
     "errors": set(),
     "files": {"errors"},
+    "interpreter": set(),
     "proc": set(),
     "log": {"errors", "rank_log", "ranks"},
     "rank_log": set(),
@@ -46,6 +59,7 @@ STANDARD_ONLY = {
     "cli_parser",
     "errors",
     "files",
+    "interpreter",
     "proc",
     "log",
     "rank_log",

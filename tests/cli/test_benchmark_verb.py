@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shlex import join
 
 import pytest
 from runs_on_disk import write_run
@@ -14,6 +15,7 @@ from runs_on_disk import write_run
 import ezpz
 from ezpz.cli.benchmark import NOTHING, build_page, facts, main, markdown, read_figures, render, run_pages, short
 from ezpz.cli.benchmark_trainers import TRAINERS
+from ezpz.interpreter import module_line
 from lab.process import wait_until
 
 SOURCE = str(Path(ezpz.__file__).parents[1])
@@ -281,7 +283,7 @@ def test_the_list_and_the_dry_run_start_nothing(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr()
     lines = told.out.splitlines()
     assert len(lines) == 6
-    assert f"-m ezpz.launch -n 3 --ppn=3 --oversubscribe -- {sys.executable} -m ezpz.test_dist " in lines[0]
+    assert f"ezpz.launch -n 3 --ppn=3 --oversubscribe -- {join(module_line('ezpz.test_dist'))} " in lines[0]
     assert lines[0].endswith(" --train-iters=7 --dtype 'a b'")
     assert "--preset=debug" in lines[2]
     assert lines[3].endswith("/vit --no-plots --max-iters=7 --dtype 'a b'")

@@ -10,8 +10,8 @@ LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 
 @pytest.fixture
 def launch(run_cli):
-    def run(*args, env=None, timeout=60, **options):
-        return run_cli([*LAUNCH, *args], env, timeout, **options)
+    def run(*args, env=None, timeout=60, line=LAUNCH, **options):
+        return run_cli([*line, *args], env, timeout, **options)
 
     return run
 

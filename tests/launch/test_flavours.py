@@ -8,6 +8,7 @@ import pytest
 
 from ezpz.cluster import Allocation, recognise
 from ezpz.errors import LaunchError, UsageError
+from ezpz.interpreter import module_line
 from ezpz.launch import Placement
 from ezpz.launch.binding import Binding, choose_binding, share
 from ezpz.launch.choice import Choice
@@ -84,7 +85,7 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
             "torchrun",
             ONE,
             (
-                "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=0 "
+                f"{shlex.join(module_line('torch.distributed.run', 'python3'))} --nnodes=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=0 "
                 "--no-python"
             ),
         ),

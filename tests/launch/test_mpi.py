@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ezpz.interpreter import module_line
 from ezpz.ranks import CONTRACT
 from lab import flavours
 from lab import process as lab
+from lab import traps
 from lab.shown import SHOW, SHOW_INPUT, shown
 
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
@@ -67,6 +69,13 @@ def test_rank_0_reads_the_input_and_no_other_rank_waits_for_any(flavour, launch)
         pytest.skip("Open MPI 5.0.11 never tells rank 0 that its input has ended")
     ranks = shown(launch("-n", "2", *SHOW_INPUT, env=flavour.env(), stdin="to rank 0").stdout)
     assert [text for _, _, _, text in ranks] == ["to rank 0", ""]
+
+
+def test_no_process_of_ours_imports_from_the_working_folder(flavour, launch, tmp_path):
+    sprung = traps.lay(tmp_path)
+    for more in ([], ["--timeout", "60"], ["--dry-run"]):
+        done = launch(*more, "-n", "2", "true", env=flavour.env(), line=module_line("ezpz.launch"))
+        assert (done.returncode, sprung()) == (0, []), done.stderr
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit 3", 3), ("kill -SEGV $$", 139)])

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from ezpz.interpreter import module_line
 from ezpz.launch import Placement
 from ezpz.launch.binding import Binding
 from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.flavours.ssh import AGENT, FLAVOUR
 from ezpz.launch.host.payload import pack, to_bytes, unpack
 from ezpz.ranks import CONTRACT
+from lab import traps
 from lab.shown import SHOW, shown
-from lab.ssh import READY, Site
+from lab.ssh import LAUNCH, READY, Site
 
 TELL = """
 import hashlib, json, os, sys
@@ -71,6 +73,13 @@ def test_rank_0_reads_all_of_the_input_and_no_other_rank_waits_for_any(site):
     quick = "if [ $RANK = 0 ]; then read line; echo $line; fi"  # and leaves the rest unread
     assert site.launch("bash", "-c", quick, stdin=text).stdout == "to rank 0\n"
     assert site.launch("cat").stdout == ""
+
+
+def test_no_process_of_ours_imports_from_the_working_folder(site):
+    sprung = traps.lay(site.folder)
+    line = [*module_line("ezpz.launch"), *site.line("true")[len(LAUNCH) :]]
+    done = site.hosts["head"].run(line, site.env, cwd=site.folder)
+    assert (done.returncode, sprung()) == (0, []), done.stderr
 
 
 def test_an_agent_on_this_host_needs_no_ssh(site):

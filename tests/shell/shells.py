@@ -22,6 +22,7 @@ FOREIGN = (
 # FAKE_IMPORT_SAYS, FAKE_SLOW (pip waits), FAKE_SLOW_VENV.
 FAKE_PYTHON = r"""#!/bin/sh
 here="${0%/bin/python3}"
+case "$1 $2" in "-c "*run_module*) shift 2; set -- -m "$@" ;; esac
 printf '%s %s\n' "$1" "$2 $3" | head -n 1 >>"$FAKE_LOG"
 case "$1 $2" in
   "-c "*ensurepip*)

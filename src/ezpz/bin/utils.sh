@@ -455,7 +455,7 @@ function ezpz__load_modules {
 # True when the environment $venv imports torch as it is, without modules.
 function ezpz__has_torch {
   [ -x "$venv/bin/python3" ] || return
-  ezpz__run -c 'import sys; sys.path[:] = [p for p in sys.path if p]; import torch' >/dev/null 2>&1
+  ezpz__run -c 'import torch' >/dev/null 2>&1
 }
 
 # Decides which modules the environment $venv needs. Sets site_modules (empty for none) and modules_from.
@@ -542,6 +542,18 @@ function ezpz__choose_env {
   fi
 }
 
+# ezpz__python PYTHON -c CODE | -m MODULE [WORD…]: runs a Python of ours, which imports nothing from the current folder:
+# that may hold a json.py. Python 3.10 knows no -P, a variable would reach the ranks, and -I would drop PYTHONPATH.
+function ezpz__python {
+  local python="$1" way="$2" what="$3"
+  shift 3
+  if [ "$way" = -m ]; then
+    set -- "$what" "$@"
+    what='del sys.argv[0]; import runpy; runpy.run_module(sys.argv[0], None, "__main__", True)'
+  fi
+  command "$python" -c "import sys; sys.path[:] = [p for p in sys.path if p]; $what" "$@"
+}
+
 # ezpz__probe PYTHON: asks an interpreter about itself. Sets p_version, p_exe (empty below 3.10), p_in_venv and
 # p_ensurepip (0 or 1), p_torch and p_ezpz (a file, or empty), p_lib (where it installs), p_paths (its package folders).
 # The question must parse in Python 2 too.
@@ -551,7 +563,6 @@ import sys
 facts = ["%d.%d.%d" % sys.version_info[:3]]
 if sys.version_info >= (3, 10):
     import importlib.util, sysconfig
-    sys.path[:] = [p for p in sys.path if p]  # the current folder may hold a folder "torch" or "ezpz"
     def file_of(name): return getattr(importlib.util.find_spec(name), "origin", None) or ""
     facts += [sys.executable, str(int(sys.prefix != sys.base_prefix))]
     facts += [file_of("torch"), str(int(bool(file_of("ensurepip")))), file_of("ezpz")]
@@ -559,7 +570,7 @@ if sys.version_info >= (3, 10):
     facts += ["\t".join(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))]
 sys.stdout.write("|".join(facts))'
   # PYTHONHOME of a loaded module would send an environment back to that module's own packages.
-  if out="$(if [ "${1#"$venv"/}" != "$1" ]; then unset PYTHONHOME; fi && "$1" -c "$question" 2>&1)"; then
+  if out="$(if [ "${1#"$venv"/}" != "$1" ]; then unset PYTHONHOME; fi && ezpz__python "$1" -c "$question" 2>&1)"; then
     # shellcheck disable=SC2086  # split at each |; a site's start-up files may have printed the lines before
     set -- 1 ${out##*"$newline"}
   else
@@ -627,7 +638,7 @@ function ezpz__no_source_err {
 }
 
 # Runs the environment's interpreter as activation will; a pip configured for --user refuses to work in a venv.
-function ezpz__run { (unset PYTHONHOME && PIP_USER=0 "$venv/bin/python3" "$@"); }
+function ezpz__run { (unset PYTHONHOME && export PIP_USER=0 && ezpz__python "$venv/bin/python3" "$@"); }
 
 # True when $venv is whole: its Python runs, and, in an environment of ours, it was not moved: its activate script would
 # name the old folder.
@@ -661,7 +672,7 @@ function ezpz__create_venv {
   for link in "$venv"/bin/python*; do # a link that leads nowhere would be kept
     if [ -L "$link" ] && [ ! -e "$link" ]; then command rm -f "$link"; fi
   done
-  if ! out="$("$base" -m venv "$@" "$venv" 2>&1)"; then
+  if ! out="$(ezpz__python "$base" -m venv "$@" "$venv" 2>&1)"; then
     # venv does not pass on why ensurepip failed, so ask the disk for 20 MiB.
     out="$(command dd if=/dev/zero of="$room" bs=1048576 count=20 2>&1 && printf '%s\n' "$out")" || :
     command rm -f "$room"
@@ -706,7 +717,7 @@ function ezpz__ensure_pip {
   if pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then return 0; fi
   if ezpz__run -m pip --isolated --version >/dev/null 2>&1; then return 0; fi
   if [ "$p_ensurepip" = 1 ] && [ -w "$p_lib" ] && command rm -rf "$p_lib/pip" "$p_lib"/pip-*.dist-info &&
-    out="$(ezpz__run -m ensurepip --upgrade --default-pip 2>&1)" &&
+    out="$(cd "$venv" && ezpz__run -m ensurepip --upgrade --default-pip 2>&1)" && # it starts a Python of its own
     pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then
     return 0
   fi
@@ -879,7 +890,7 @@ function ezpz__is_stamped {
 function ezpz__prove {
   local out
   out="$(ezpz__run -c '
-import sys; sys.path[:] = [p for p in sys.path if p]; import ezpz, torch, ezpz.launch
+import ezpz, torch, ezpz.launch
 print("Python %d.%d.%d" % sys.version_info[:3], "torch " + torch.__version__, "ezpz " + ezpz.__version__, sep=", ")
 ' 2>&1)" ||
     ezpz__err 125 "ezpz and torch do not import: $(ezpz__last_line "$out") (from $venv/bin/python3); expected both." \
@@ -961,7 +972,7 @@ function ezpz__importable {
   local now question='import importlib.util as u, sys; s = u.find_spec("ezpz.launch"); sys.exit(not (s and s.origin))'
   now="$(ezpz__which python3)" || return
   if [ "${EZPZ_READY:-}" = "$now" ]; then return 0; fi
-  "$now" -c "$question" >/dev/null 2>&1 && EZPZ_READY="$now"
+  ezpz__python "$now" -c "$question" >/dev/null 2>&1 && EZPZ_READY="$now"
 }
 
 # Runs a program that may be missing or hang, for at most 5 s where there is a `timeout`.
@@ -1364,7 +1375,7 @@ function ezpz_setup_job {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n' out
   if ezpz__importable; then
-    out="$(command python3 -m ezpz.cluster --sh "$@")" || return
+    out="$(ezpz__python python3 -m ezpz.cluster --sh "$@")" || return
     case "$out" in
       'export '*) eval "$out" ;; # quoted by shlex.quote in our own Python: the one home of the full answer
       *)
@@ -1405,8 +1416,7 @@ function launch {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n'
   if ezpz__importable; then
-    set -- python3 -m ezpz.launch "$@"
-    command "$@"
+    ezpz__python python3 -m ezpz.launch "$@"
     return
   fi
   [ -n "${DIST_LAUNCH:-}" ] ||

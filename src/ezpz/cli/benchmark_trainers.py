@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError, did_you_mean
+from ezpz.interpreter import module_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class Trainer(NamedTuple):
             epochs: The same of epochs.
             more: Further options of the trainer; they come last, so they count.
         """
-        words = [sys.executable, "-m", "ezpz.launch", *launch, "--", sys.executable, "-m", self.module]
+        words = [*module_line("ezpz.launch"), *launch, "--", *module_line(self.module)]
         words += [*self.presets[preset], f"--outdir={folder}", "--no-plots"]
         counts = ((self.steps, steps), (self.epochs, epochs))
         return [*words, *(f"{option}={count}" for option, count in counts if option and count), *more]

@@ -19,6 +19,7 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.running import choose, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, UsageError
+from ezpz.interpreter import module_line
 from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
 
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
             return _end_here(options.ids)
         # Typed inside a launch: it shall not end itself, nor its helpers one another.
         if os.environ.pop("EZPZ_LAUNCH_ID", ""):
-            os.execv(sys.executable, [sys.executable, "-m", "ezpz", "kill", *argv])
+            os.execv(sys.executable, [*module_line("ezpz"), "kill", *argv])
         return _end(options) if options.ids or options.all else _list()
 
     parser = make_verb_parser("kill", _OPTIONS, _ABOUT, usage="[ID ...] [options]", epilog=_EXIT_CODES)
@@ -174,8 +175,8 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
         UsageError: The hosts cannot be used.
         EzpzError: Not every host has answered.
     """
-    start = [sys.executable, "-m", "ezpz.launch", "--ppn", "1", "--oversubscribe", *hosts, "--"]
-    line = [*start, sys.executable, "-m", "ezpz", "kill", "--here", *ids]
+    start = [*module_line("ezpz.launch"), "--ppn", "1", "--oversubscribe", *hosts, "--"]
+    line = [*start, *module_line("ezpz"), "kill", "--here", *ids]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     for text in done.stdout.splitlines():
         try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
+from ezpz.interpreter import module_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         parse_args(["--help"])
     from ezpz.launch.entry import main as launch
 
-    return launch(["--", sys.executable, "-m", "ezpz.test_dist", *argv])
+    return launch(["--", *module_line("ezpz.test_dist"), *argv])
 
 
 def main_configured(words: Sequence[str]) -> int:

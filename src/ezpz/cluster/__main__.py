@@ -8,4 +8,8 @@ address.
 import sys
 from importlib import import_module
 
+from ezpz.interpreter import leave_working_folder
+
+leave_working_folder()
+
 sys.exit(import_module("ezpz.launch.exports").main(sys.argv[1:]))

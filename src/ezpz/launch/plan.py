@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.probe import is_here
+from ezpz.interpreter import module_line
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import (
     LONGEST_VARIABLE,
@@ -271,7 +272,7 @@ class LaunchPlan:
         """
         if self.flavour is None:
             options = ["-n", str(self.placement.world_size), *["--oversubscribe"] * self.placement.oversubscribed]
-            return [Flag((sys.executable, "-m", "ezpz.launch", *options, "--"), "ranks are started by ezpz itself")]
+            return [Flag((*module_line("ezpz.launch"), *options, "--"), "ranks are started by ezpz itself")]
         flags = [Flag((f"{name}={value}",), "the job of this host") for name, value in self.job.items()]
         if flags:
             flags.insert(0, Flag(("env",), "this shell has no variable of the job"))

@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ezpz.cluster.probe import is_here
+from ezpz.interpreter import module_line
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag
 
@@ -50,7 +51,7 @@ class Ssh(Flavour):
         with ssh.
         """
         flags = [
-            Flag((sys.executable, "-m", "ezpz.launch", "--flavour", "ssh"), "ezpz starts an agent per host with ssh"),
+            Flag((*module_line("ezpz.launch"), "--flavour", "ssh"), "ezpz starts an agent per host with ssh"),
             Flag(("-n", str(order.placement.world_size)), order.placement.origin),
         ]
         if order.hostfile:

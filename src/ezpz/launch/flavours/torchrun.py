@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError, UsageError
+from ezpz.interpreter import module_line
 from ezpz.launch.contract import threads
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag, Setting
@@ -52,7 +53,7 @@ class Torchrun(Flavour):
             )
         address, port = order.master
         return [
-            Flag((order.exe, "-m", "torch.distributed.run"), "launcher"),
+            Flag(tuple(module_line("torch.distributed.run", order.exe)), "launcher"),
             Flag(("--nnodes=1", f"--nproc-per-node={order.placement.world_size}"), order.placement.origin),
             Flag((f"--master-addr={address}", f"--master-port={port}"), "where the ranks meet"),
             Flag(("--no-python",), "the program is given whole"),

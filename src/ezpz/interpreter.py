@@ -1,0 +1,44 @@
+"""Start a Python of ours without importing from the working folder, which may hold a ``json.py`` of the user's.
+
+``python3 -m MODULE`` and ``python3 -c CODE`` look there first. Switches and words of a command line concern one process
+alone: a variable such as ``PYTHONSAFEPATH`` would reach the ranks, and ``-I`` would drop ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["leave_working_folder", "module_line"]
+
+_SAFE_PATH = (3, 11)  # the first Python that knows -P
+_RUN = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; del sys.argv[0]; "
+    'import runpy; runpy.run_module(sys.argv[0], None, "__main__", True)'
+)
+
+
+def module_line(module: str, program: str = "", version: tuple[int, ...] = sys.version_info[:2]) -> list[str]:
+    """Return the words that run a module; its arguments follow them.
+
+    Args:
+        module: Its name.
+        program: A Python; by default the one that runs this.
+        version: Its version.
+    """
+    return [program or sys.executable, *(("-P", "-m") if version >= _SAFE_PATH else ("-c", _RUN)), module]
+
+
+def leave_working_folder() -> None:
+    """Import nothing more from the working folder where ``python3 -m`` has put it in front, typed by hand.
+
+    What Python itself imports before our first line (`runpy`, and `types` with it) has come from there already.
+    """
+    if getattr(sys.flags, "safe_path", False) or not sys.path:
+        return
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        folder = ""
+    if sys.path[0] in {"", folder}:
+        del sys.path[0]
