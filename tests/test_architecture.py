@@ -20,6 +20,7 @@ LEAVES = {
     "errors",
     "files",
     "interpreter",
+    "interrupt",
     "log",
     "proc",
     "progress",
@@ -29,12 +30,13 @@ LEAVES = {
 }
 # package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
 MAY_IMPORT = {
-    "__main__": {"cli", "interpreter"},
+    "__main__": {"cli", "interpreter", "interrupt"},
     "_lazy": set(),
     "cli_parser": {"errors", "log", "ranks"},
     "errors": set(),
     "files": {"errors"},
     "interpreter": set(),
+    "interrupt": set(),
     "proc": set(),
     "log": {"errors", "rank_log", "ranks"},
     "rank_log": set(),
@@ -60,6 +62,7 @@ STANDARD_ONLY = {
     "errors",
     "files",
     "interpreter",
+    "interrupt",
     "proc",
     "log",
     "rank_log",

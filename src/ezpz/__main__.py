@@ -1,11 +1,16 @@
 """``python3 -m ezpz`` is the ``ezpz`` command."""
 
-import sys
+from ezpz.interrupt import end_silently
 
-from ezpz.interpreter import leave_working_folder
+end_silently()  # before any other import: Ctrl-C shall not meet one
+
+import sys  # noqa: E402
+
+from ezpz.interpreter import leave_working_folder  # noqa: E402
 
 leave_working_folder()
 
 from ezpz.cli import main  # noqa: E402  # and nothing before that
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

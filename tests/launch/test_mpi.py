@@ -10,9 +10,8 @@ import pytest
 
 from ezpz.interpreter import module_line
 from ezpz.ranks import CONTRACT
-from lab import flavours
+from lab import flavours, traps
 from lab import process as lab
-from lab import traps
 from lab.shown import SHOW, SHOW_INPUT, shown
 
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'

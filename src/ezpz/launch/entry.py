@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
+from ezpz.interrupt import Raising, end_now
 from ezpz.launch import record
 from ezpz.launch.contract import cores
 from ezpz.launch.messages import Settings
@@ -39,13 +41,14 @@ _MOST_STARTS = 5  # of a launch whose port is taken on another host each time
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``launch`` and return its exit code."""
     try:
-        return _launch(parse(sys.argv[1:] if argv is None else argv, os.environ))
+        with Raising():
+            return _launch(parse(sys.argv[1:] if argv is None else argv, os.environ))
     except EzpzError as error:
         return end_with(error)
     except BrokenPipeError:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
-        return 128 + signal.SIGINT
+        return end_now()
 
 
 def _say(text: str) -> None:
@@ -124,26 +127,25 @@ def _announce(plan: LaunchPlan) -> None:
 def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
     """Run to the end, and return the exit code of the launch."""
     began = time.time()
-    folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
-    if note:
-        _say(f"note: {note}")
-    hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-") if builder.needs_hostfile else ""
     limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
-    screen = Screen(builder.survey.placement.world_size, label=options.label)
-    wall = Wall(builder.survey.allocation, builder.environ)
-    try:
-        if hostfiles:
+    with contextlib.ExitStack() as at_end:  # all of it is done, also when Ctrl-C comes in between
+        folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
+        at_end.callback(record.forget_unused, folder)
+        if note:
+            _say(f"note: {note}")
+        if builder.needs_hostfile:
+            hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-")
+            at_end.callback(shutil.rmtree, hostfiles, ignore_errors=True)
             builder.write_hostfile(hostfiles)
+        wall = Wall(builder.survey.allocation, builder.environ)
+        at_end.callback(wall.close)
+        screen = Screen(builder.survey.placement.world_size, label=options.label)
+        at_end.callback(screen.close)
 
         def start(plan: LaunchPlan, control: Control) -> int:
             return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began)
 
         return _start_until_met(builder, start)
-    finally:
-        screen.close()
-        wall.close()
-        if hostfiles:
-            shutil.rmtree(hostfiles, ignore_errors=True)
 
 
 def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control], int]) -> int:

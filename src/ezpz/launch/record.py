@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = ["Index", "ended", "failure", "forget_old", "is_running", "launch_folder", "started", "write"]
+__all__ = [
+    "Index",
+    "ended",
+    "failure",
+    "forget_old",
+    "forget_unused",
+    "is_running",
+    "launch_folder",
+    "started",
+    "write",
+]
 
 SCHEMA = 1
 _KEPT = 100  # launches
@@ -92,6 +102,15 @@ def _made(folder: str, mode: int) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
+
+
+def forget_unused(folder: str) -> None:
+    """Remove a launch's own folder when nothing was written there, because the launch ended before it began."""
+    if folder and _OURS.fullmatch(os.path.basename(folder)):  # not a --log-dir
+        try:
+            os.rmdir(folder)
+        except OSError:
+            pass  # it holds a record
 
 
 def forget_old(folder: str) -> None:

@@ -86,19 +86,20 @@ class _Run(Supervisor):
         Raises:
             EzpzError: The ranks could not even be started.
         """
-        index = record.Index()
-        try:
-            with self:
-                self.start_programs()
-                fields = self._keep_first_record(index)
-                outcome = self.wait()
-        finally:
-            index.leave()
-            self.control.close()
-        if outcome.code != PORT_TAKEN:
-            reason = record.write(self.folder, self._completed(fields))
-            if reason:
-                self.say(f"note: {reason}")
+        with self.signals:  # until the record is complete
+            index = record.Index()
+            try:
+                with self:
+                    self.start_programs()
+                    fields = self._keep_first_record(index)
+                    outcome = self.wait()
+            finally:
+                index.leave()
+                self.control.close()
+            if outcome.code != PORT_TAKEN:
+                reason = record.write(self.folder, self._completed(fields))
+                if reason:
+                    self.say(f"note: {reason}")
         return outcome.code
 
     def _keep_first_record(self, index: record.Index) -> dict[str, Any]:

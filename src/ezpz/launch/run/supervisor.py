@@ -51,7 +51,8 @@ _REFUSED = 125
 class Supervisor:
     """Waits for children, signals and agents; the earliest failure is the cause, our own signals never are.
 
-    A context manager, entered before the first child starts: a signal that comes in between must not be lost.
+    A context manager, entered within that of its signals, before the first child starts: a signal that comes in between
+    must not be lost.
 
     Args:
         plan: The plan of this start.
@@ -66,6 +67,7 @@ class Supervisor:
         launch: Id of the launch.
         folder: Of run.json and, without --log-dir, of the cause's last words; empty without records.
         address: Where ``ezpz stacks`` asks; empty where it cannot.
+        signals: What reaches the launcher from outside, a context manager.
         began: When the launch began, in seconds since 1970.
     """
 
@@ -95,21 +97,19 @@ class Supervisor:
         self._waiting_signals: list[int] = []  # for ranks that have not come up
         self._killed = False  # whether SIGKILL has been sent
         self._since_failure = 0
-        self._signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
+        self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
     def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
-        self._signals.__enter__()
         process_tree.adopt()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back; what still runs, because a child could not be started, is killed."""
+        """Kill what still runs, because a child could not be started."""
         self.children.kill_and_wait()
         if (
             self.outcome.cause or self._killed
         ):  # where an agent or mpiexec was killed, this process alone can tidy up here
             process_tree.kill_all(self.launch, everything=True, own=False)
-        self._signals.__exit__()
         self.loop.close()
         self._askers.close()
 
@@ -121,7 +121,7 @@ class Supervisor:
         if limits.run is not None:
             reason = f"the run has not ended within {limits.run:g} s (--timeout)"
             self.loop.after("run", limits.run, lambda: self._end_hanging(reason))
-        self.loop.read(self._signals, lambda _: self._signalled())
+        self.loop.read(self.signals, lambda _: self._signalled())
         self.loop.read(self.control, lambda _: self.listen())
         self._askers.listen(self.address, self.loop, self._asked)
         self._reap()  # one may have ended already
@@ -206,7 +206,7 @@ class Supervisor:
     # Signals from outside, and the ends of children.
 
     def _signalled(self) -> None:
-        for number in self._signals.take():
+        for number in self.signals.take():
             if number == signal.SIGCHLD:
                 self._reap()
             elif not (number == signal.SIGINT and self._shares_terminal):

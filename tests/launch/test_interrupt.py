@@ -1,0 +1,112 @@
+"""Ctrl-C while a launch begins: no traceback, nothing left behind, and an end by the signal itself."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ezpz.launch import record
+from lab import process as lab
+
+PROGRAMS = {
+    "python3 -m ezpz.launch": [sys.executable, "-m", "ezpz.launch"],
+    "python3 -m ezpz launch": [sys.executable, "-m", "ezpz", "launch"],
+    "ezpz launch": [sys.executable, "-c", "import sys; from ezpz.__main__ import main; sys.exit(main())", "launch"],
+}
+
+
+@pytest.fixture
+def start(clean_env, tmp_path):
+    """Start a program and return it when its first lines have cared for Ctrl-C: before those, Python itself prints."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "class Tell:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name in {'ezpz.cli', 'ezpz.launch.entry'}:\n"  # what the programs import after those lines
+        "            sys.meta_path.remove(self)\n"
+        "            os.write(2, b'begins\\n')\n"
+        "sys.meta_path.insert(0, Tell())\n"
+    )
+    env = {**clean_env, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+
+    def run(program, *words):
+        line = [*PROGRAMS[program], "--flavour", "local", *words]
+        child = subprocess.Popen(
+            line, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
+        assert child.stderr.readline() == b"begins\n"
+        return child
+
+    return run
+
+
+def check(run, home, survivors):
+    errors = run.communicate(timeout=30)[1].decode()
+    assert run.returncode in {-signal.SIGINT, 130}, errors
+    assert "Traceback" not in errors
+    assert "KeyboardInterrupt" not in errors
+    lab.wait_until(lambda: not survivors(), 3, "the end of all processes")
+    folders = list(home.glob(".local/state/ezpz/launches/*"))
+    assert all((folder / "run.json").exists() for folder in folders)
+    if run.returncode < 0:
+        assert errors.count("\n") <= 2, errors  # at most our first two lines
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ctrl_c_at_any_moment_of_the_start_ends_it_without_a_traceback(start, home, survivors, program):
+    for step in range(6):
+        run = start(program, "-n", "2", "sleep", "60")
+        time.sleep(0.03 * step)
+        run.send_signal(signal.SIGINT)
+        check(run, home, survivors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_fifty_times_ctrl_c_at_random(start, home, survivors, program):
+    for _ in range(50):
+        run = start(program, "-n", "2", "sleep", "60")
+        time.sleep(random.uniform(0, 0.6))
+        run.send_signal(signal.SIGINT)
+        check(run, home, survivors)
+
+
+def test_a_run_that_has_ended_is_recorded_whatever_comes(start, home, survivors):
+    for step in range(6):
+        run = start("python3 -m ezpz.launch", "-n", "1", "true")
+        time.sleep(0.08 + 0.02 * step)
+        run.send_signal(signal.SIGINT)
+        errors = run.communicate(timeout=30)[1].decode()
+        assert "Traceback" not in errors
+        lab.wait_until(lambda: not survivors(), 3, "the end of all processes")
+    for path in home.glob(".local/state/ezpz/launches/*/run.json"):
+        assert json.loads(path.read_text())["ended"]
+
+
+def test_a_launcher_that_is_asked_who_it_is_goes_with_the_launch(clean_env, tmp_path, survivors):
+    fake = tmp_path / "bin" / "mpiexec"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho asked >&2\ntouch asked\nexec sleep 60\n")
+    fake.chmod(0o755)
+    env = {**clean_env, "PATH": f"{fake.parent}:{clean_env['PATH']}"}
+    line = [*PROGRAMS["python3 -m ezpz.launch"], "--flavour", "mpich", "-n", "2", "true"]
+    run = subprocess.Popen(line, env=env, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
+    lab.wait_until((tmp_path / "asked").exists, 20, "the question")
+    run.send_signal(signal.SIGINT)
+    assert (run.communicate(timeout=20)[1], run.returncode) == (b"", -signal.SIGINT)
+    assert not survivors()
+
+
+def test_the_folder_of_a_launch_that_never_began_goes_and_a_record_stays(tmp_path):
+    folders = [tmp_path / f"2026-11-21-19125{number}-5f3a90c2" for number in (1, 2)]
+    for folder in (*folders, tmp_path / "mine"):
+        folder.mkdir()
+    (folders[0] / "run.json").touch()
+    for folder in (*folders, tmp_path / "mine"):
+        record.forget_unused(str(folder))
+    assert sorted(tmp_path.iterdir()) == [folders[0], tmp_path / "mine"]
