@@ -137,6 +137,19 @@ assert threading.active_count() == 1 and dict(os.environ) == before
     assert not list(tmp_path.glob("[!h]*"))
 
 
+def test_a_shim_imports_little(tmp_path):
+    """One stands in front of every rank: each module counts."""
+    who = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+    environ = {**who, "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "EZPZ_PLACEMENT": "1", "EZPZ_SOCKET": "unused"}
+    shim = [sys.executable, "-I", "-S", "-X", "importtime", SRC / "launch/host/shim.py", "/bin/sh", "-c", "exit 7"]
+    done = subprocess.run(shim, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 7
+    assert {"ezpz.launch.shim_messages", "ezpz.launch.host.local_socket"} <= loaded
+    heavy = {"collections", "ctypes", "enum", "json", "pathlib", "re", "signal", "socket", "struct", "typing"}
+    assert not loaded & {*heavy, "ezpz.launch.messages", "ezpz.launch.host.connection", "ezpz.cluster"}
+
+
 @pytest.mark.parametrize("path", public_names.files(), ids=public_names.module_of)
 def test_editors_know_the_public_names(path):
     assert not public_names.is_stale(path), f"{path} does not match its table; run `make names`"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ezpz.launch import messages
+from ezpz.launch import messages, shim_messages
 from ezpz.launch.messages import FROM_RANKS, ORDERS, REPORTS, TO_SHIMS, Inbox, MalformedMessage, Piece
 
 JSON = {name: getattr(messages, name) for name in ("CHALLENGES", "INTRODUCTIONS", "WELCOMES", "REPORTS", "ORDERS")}
@@ -27,24 +27,24 @@ ANY_JSON = st.recursive(
 
 def values(field, *, words=False):  # noqa: PLR0911  # one line for each kind of field
     """A strategy for what a field may hold."""
-    if isinstance(field, messages._Number):
+    if isinstance(field, shim_messages.Number):
         return st.integers(field.low, field.high)
-    if isinstance(field, messages._Seconds):
+    if isinstance(field, shim_messages.Seconds):
         seconds = st.floats(-(2.0**50), 2.0**50)
         return seconds | st.none() if field.optional else seconds
-    if isinstance(field, messages._Text):
+    if isinstance(field, shim_messages.Text):
         letters = st.characters(exclude_categories=("Cs", "Zl", "Zp", "Cc") if words else ("Cs",))
         text = st.text(letters, max_size=min(field.longest, 30))
         return text.map(lambda text: text.replace(" ", "_")) if words else text
-    if isinstance(field, messages._Hexadecimal):
+    if isinstance(field, shim_messages.Hexadecimal):
         return st.text("0123456789abcdef", max_size=64)
-    if isinstance(field, messages._Flag):
+    if isinstance(field, shim_messages.Flag):
         return st.booleans()
-    if isinstance(field, messages._Part):
+    if isinstance(field, shim_messages.Part):
         return made(field.of)
-    if isinstance(field, messages._Row):
+    if isinstance(field, shim_messages.Row):
         return st.tuples(*map(values, field.fields))
-    assert isinstance(field, messages._List)
+    assert isinstance(field, shim_messages.List)
     return st.lists(values(field.of), max_size=4)
 
 
@@ -135,7 +135,7 @@ def test_what_an_attacker_may_try(direction, line):
 
 def test_a_text_that_is_too_long_is_cut_where_it_is_sent_and_refused_where_it_arrives():
     long = messages.Note(text="x" * 100_000)
-    assert len(REPORTS.decode(REPORTS.encode(long)[:-1]).text) == messages._TEXT
+    assert len(REPORTS.decode(REPORTS.encode(long)[:-1]).text) == shim_messages._TEXT
     with pytest.raises(MalformedMessage, match=r"Note.text: expected a text of at most"):
         REPORTS.decode(json.dumps({"say": "note", "text": "x" * 100_000}).encode())
 

@@ -21,6 +21,7 @@ from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
 from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.request import Setting
+from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.master import addresses, choose_rendezvous
 from ezpz.launch.placement import place
@@ -202,8 +203,6 @@ class PlanBuilder:
         }
 
     def _supervised_variables(self, run_id: str) -> dict[str, Setting]:
-        from ezpz.launch.host.connection import address  # it needs json, and `ezpz where` none of it
-
         socket = address(run_id, private_folder("sockets") if sys.platform != "linux" else "")
         recorder = self.agent_settings["recorder"]
         return {

@@ -15,7 +15,8 @@ import time
 from ezpz.errors import shell_code
 from ezpz.launch import messages
 from ezpz.launch.host import process_tree
-from ezpz.launch.host.connection import Connection, is_own, receive
+from ezpz.launch.host.connection import Connection
+from ezpz.launch.host.local_socket import is_own, receive
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop, SignalPipe

@@ -9,7 +9,7 @@ import signal
 import time
 
 from ezpz.launch import messages
-from ezpz.launch.host import connection
+from ezpz.launch.host import local_socket
 from ezpz.launch.host.output import RankOutput
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -114,7 +114,7 @@ class RankProcess:
         """Send its shim an order."""
         if self.shim:
             try:
-                connection.send(self.shim, messages.TO_SHIMS.encode(message))
+                local_socket.send(self.shim, messages.TO_SHIMS.encode(message))
             except OSError:
                 pass  # its end is noticed by reading
 

@@ -20,9 +20,9 @@ import time
 sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
 from ezpz.errors import EzpzError, LaunchError, shell_code
-from ezpz.launch import messages
+from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_paths, threads, unquoted
-from ezpz.launch.host.connection import claim, reach, send
+from ezpz.launch.host.local_socket import claim, reach, send
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import FORWARDED, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.ranks import Ranks, expand_counts, from_environ
@@ -31,7 +31,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     import _socket
 
-    from ezpz.launch.messages import Message
+    from ezpz.launch.shim_messages import Message
 
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
 _ALONE = 125
@@ -135,7 +135,7 @@ class _Shim:
         self._agent: _socket.socket | None = None
         self._pid = 0
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
-        self._inbox = messages.Inbox(messages.TO_SHIMS)
+        self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
         self._output: tuple[int, int] | None = None
         self._wakeup, wakes = os.pipe()
@@ -184,7 +184,7 @@ class _Shim:
             pid=os.getpid(),
             time=time.time(),
         )
-        send(self._agent, messages.FROM_RANKS.encode(started), reads)
+        send(self._agent, messages.FROM_SHIMS.encode(started), reads)
         for fd in reads:
             os.close(fd)
 
@@ -197,7 +197,7 @@ class _Shim:
                 sys.stderr.write(f"ezpz: {message.text}\n")
             return
         try:
-            send(self._agent, messages.FROM_RANKS.encode(message))
+            send(self._agent, messages.FROM_SHIMS.encode(message))
         except OSError:
             pass  # its end is noticed by reading
 

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.contract import rank_variables, threads
-from ezpz.launch.host import connection, process_tree, rank_start
+from ezpz.launch.host import local_socket, process_tree, rank_start
 from ezpz.launch.host.agent import Agent
 from ezpz.launch.host.connection import Connection, NoConnection, connect
 from ezpz.launch.host.rank_process import RankProcess
@@ -163,7 +163,7 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
 
 def _let_in(agent: Agent, environ: dict[str, str]) -> None:
     """Listen for ranks; lines that were pasted by hand name no socket."""
-    listener = connection.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
+    listener = local_socket.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
     if listener:
         agent.listen(socket.socket(fileno=listener.detach()))
 

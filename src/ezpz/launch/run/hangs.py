@@ -12,7 +12,7 @@ import socket
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
-from ezpz.launch.host.connection import claim, is_own
+from ezpz.launch.host.local_socket import claim, is_own
 from ezpz.launch.messages import TakeStacks
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import LaunchError
 from ezpz.files import private_folder
 from ezpz.launch import record
-from ezpz.launch.host import connection, process_tree
+from ezpz.launch.host import connection, local_socket, process_tree
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
@@ -149,7 +149,7 @@ class _Run(Supervisor):
 def asking_address(launch: str) -> str:
     """Return where `ezpz stacks` asks a launch."""
     name = f"launch-{launch.replace('/', '+')}"
-    return connection.address(name, private_folder("sockets") if sys.platform != "linux" else "")
+    return local_socket.address(name, private_folder("sockets") if sys.platform != "linux" else "")
 
 
 class _LocalRun(_Run):
