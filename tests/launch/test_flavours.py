@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import Allocation, recognise
+from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import LaunchError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
 from ezpz.launch.binding import Binding, choose_binding, share
 from ezpz.launch.choice import Choice
-from ezpz.launch.flavours import FLAVOURS, flavour, identify
+from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
 from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.settings import communication
@@ -22,6 +23,9 @@ MANY = Placement(("n01", "n02", "n03"), (4, 4, 4), "one per device")
 LAST = Placement(("n01", "n02"), (4, 1), "-n")
 UNEVEN = Placement(("n01", "n02", "n03"), (2, 4, 1), "SLURM_TASKS_PER_NODE")
 SUBSET = Placement(("n03", "n01"), (4, 4), "--hosts")
+
+
+REORDERED = Placement(("n03", "n01"), (4, 4), "--hosts", is_ordered=False)
 
 
 def line(name, placement, *, environ=None, binding=None, **more):
@@ -79,6 +83,11 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
                 f"{SRUN}"
             ),
         ),
+        (
+            "srun",
+            REORDERED,
+            f"srun -N 2 -n 8 --nodelist=/f --distribution=arbitrary -c 1 --overcommit --overlap {SRUN}",
+        ),
         ("flux", ONE, "flux run --nodes=1 --ntasks=2 --requires=host:here -o cpu-affinity=per-task"),
         ("flux", MANY, "flux run --nodes=3 --ntasks=12 --requires=host:n01,n02,n03 -o cpu-affinity=per-task"),
         (
@@ -93,6 +102,47 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
 )
 def test_the_line_of_a_flavour(name, placement, expected):
     assert line(name, placement, environ={"MINE": "1", "OMPI_MCA_x": "1", "PWD": "/"}) == expected
+
+
+RSH = str(Path(base.__file__).parents[2] / "bin" / "remote_shell")
+REMOTE = {
+    "mpich": f"-launcher ssh -launcher-exec {RSH}",
+    "impi": f"-bootstrap ssh -bootstrap-exec {RSH}",
+    "openmpi4": f"--mca ras '^slurm,tm' --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent {RSH}",
+}
+
+
+@pytest.mark.parametrize("name", ["mpich", "impi", "openmpi4", "openmpi5"])
+def test_slurm_starts_the_daemons_of_an_mpi(name):
+    around = {"scheduler": scheduler("slurm")}
+    assert ("slurm" in line(name, MANY, **around)) == (name in {"mpich", "impi"})
+    assert RSH not in line(name, MANY, **around)
+    assert REMOTE.get(name, "--hostfile") in line(name, REORDERED, **around)
+    assert RSH not in line(name, REORDERED)
+    told = flavour(name).environment(Order("mpiexec", REORDERED, Binding(), False, hostfile="/f", **around))
+    assert ("EZPZ_REMOTE_SHELL" in told) == (name in REMOTE)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("mpich", {"environ": {"HYDRA_LAUNCHER": "ssh"}}),
+        ("impi", {"user_args": ("-bootstrap", "ssh")}),
+        ("openmpi4", {"environ": {"OMPI_MCA_plm_rsh_agent": "rsh"}}),
+    ],
+)
+def test_the_users_own_way_to_other_hosts_counts(name, chosen):
+    around = {"scheduler": scheduler("slurm")}
+    for placement in (MANY, REORDERED):
+        assert "slurm" not in line(name, placement, **around, **chosen)
+        assert RSH not in line(name, placement, **around, **chosen)
+
+
+def test_the_remote_shell_takes_sshs_arguments(run_cli, clean_env):
+    shell = {**clean_env, "EZPZ_REMOTE_SHELL": "echo -w"}
+    assert run_cli([RSH, "-q", "-x", "n01", "cd /a && ", '"b c"'], shell).stdout == '-w n01 sh -c cd /a &&  "b c"\n'
+    done = run_cli([RSH, "HOST=n 1", 'echo "$HOST"', "two;", "exit 7"], {**shell, "EZPZ_REMOTE_SHELL": "env"})
+    assert (done.stdout, done.returncode) == ("n 1 two\n", 7)
 
 
 @pytest.mark.parametrize(

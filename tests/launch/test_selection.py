@@ -73,6 +73,13 @@ def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_sp
     assert wanted is None
 
 
+def test_a_choice_tells_whether_it_keeps_the_schedulers_order():
+    assert select(JOB, LaunchOptions(hosts=("n01", "n03"))).allocation.is_ordered
+    assert select(JOB, LaunchOptions(exclude=("n02",))).allocation.is_ordered
+    assert not select(JOB, LaunchOptions(hosts=("n03", "n01"))).allocation.is_ordered
+    assert select(HERE, LaunchOptions(hosts=("b", "a"))).allocation.is_ordered  # nobody sorts these
+
+
 def test_without_a_scheduler_any_host_can_be_named():
     chosen = select(HERE, LaunchOptions(hosts=("b", "a", "10.0.0.1", "10.0.0.2"), exclude=("a",))).allocation
     assert chosen.hosts == ("b", "10.0.0.1", "10.0.0.2")

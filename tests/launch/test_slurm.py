@@ -3,6 +3,8 @@
 import sys
 import time
 
+import pytest
+
 from lab import process as lab
 from lab.shown import SHOW, shown
 
@@ -39,6 +41,29 @@ def test_uneven_blocks_are_placed_exactly(slurm, clean_env):
         ("1", "1", "n01"),
         ("2", "0", "n02"),
     ]
+
+
+HOSTS_NAMED = {"as granted": ("n01", "n02"), "in another order": ("n02", "n01")}
+
+
+@pytest.mark.parametrize("hosts", HOSTS_NAMED.values(), ids=HOSTS_NAMED)
+def test_srun_keeps_the_order_of_the_hosts_that_the_user_names(slurm, clean_env, hosts):
+    line = [*LAUNCH, "--hosts", ",".join(hosts), "-n", "3", "--ppn", "2", *SHOW]
+    done = slurm.salloc(["-N2", "--ntasks-per-node=2"], line, clean_env)
+    assert [host for _, _, host, _ in shown(done.stdout)] == [hosts[0], hosts[0], hosts[1]], done.stderr
+    assert done.returncode == 0
+    even = slurm.salloc(["-N2", "-n2"], [*LAUNCH, "--hosts", ",".join(hosts), *SHOW], clean_env)
+    assert [host for _, _, host, _ in shown(even.stdout)] == list(hosts), even.stderr
+
+
+@pytest.mark.parametrize("hosts", HOSTS_NAMED.values(), ids=HOSTS_NAMED)
+def test_an_mpi_reaches_the_jobs_hosts_through_slurm_and_keeps_their_order(slurm, flavour, hosts):
+    """No ssh leads from one lab host to another."""
+    name = {"openmpi": "openmpi5"}.get(flavour.name, flavour.name)
+    line = [*LAUNCH, "--flavour", name, "--hosts", ",".join(hosts), "-n", "3", "--ppn", "2", *SHOW]
+    done = slurm.salloc(["-N2", "--ntasks-per-node=2"], line, flavour.env())
+    assert done.returncode == 0, done.stderr
+    assert [host for _, _, host, _ in shown(done.stdout)] == [hosts[0], hosts[0], hosts[1]]
 
 
 def test_devices_decide_the_number_of_ranks(slurm, clean_env):

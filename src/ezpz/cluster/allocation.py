@@ -34,6 +34,7 @@ class Allocation:
         cpus: CPUs granted per host, as long as ``hosts``; None when unknown.
         devices: Accelerators granted per host, where the scheduler's commands say so; None when unknown.
         end_time: When the job ends, in seconds since 1970-01-01 UTC; None when unknown or without a limit.
+        is_ordered: Whether the hosts are in the scheduler's own order; the user may have named them in another.
         hostfile: The scheduler's own file when it is plain (each host once, one per line); else empty.
         notes: What a user should know and no field says, one sentence each.
         origin: Name of each field above to the variable, file or command that gave it.
@@ -47,6 +48,7 @@ class Allocation:
     cpus: tuple[int, ...] | None = None
     devices: int | None = None
     end_time: int | None = None
+    is_ordered: bool = True
     hostfile: str = ""
     notes: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)

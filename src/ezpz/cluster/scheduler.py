@@ -32,6 +32,8 @@ class Scheduler:
         ancestor_prefixes: How the names of the programs above a job's processes begin: the nearest one tells the inner
             of two jobs.
         hides_others: Whether its jobs always lie inside those of other schedulers, never around them.
+        bootstrap: How Hydra calls the scheduler as what starts its proxies on other hosts; empty where it knows none.
+        remote_shell: Words that run a command on one host of the job when the host and the command follow them.
         own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
         kept_variables: More variables that a second shell of the job gets; no secrets.
         listing: A command that answers whenever the server is within reach: a job that it did not find here is over.
@@ -50,6 +52,8 @@ class Scheduler:
     other_marks: tuple[str, ...] = ()
     ancestor_prefixes: tuple[str, ...] = ()
     hides_others = False
+    bootstrap = ""
+    remote_shell: tuple[str, ...] = ()
     own_launcher = ""
     kept_variables: tuple[str, ...] = ()
     listing: tuple[str, ...] = ()

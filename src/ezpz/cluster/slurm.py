@@ -71,6 +71,8 @@ class Slurm(Scheduler):
     job_variables = ("SLURM_JOB_ID", "SLURM_JOBID")
     ancestor_prefixes = ("slurmstepd", "salloc", "srun")
     own_launcher = "srun"
+    bootstrap = "slurm"
+    remote_shell = ("srun", "-N1", "-n1", "--overlap", "--cpu-bind=none", "--input=none", "--nodelist")
     kept_variables = (
         *_JOBS_SHAPE[1:],
         *(f"{name}_HET_GROUP_0" for name in _JOBS_SHAPE),

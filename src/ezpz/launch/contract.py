@@ -14,6 +14,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too
     EZPZ_PATH=/usr/bin:/bin  the user's PATH, which the shim gives back where the launcher may have changed it
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
+    EZPZ_REMOTE_SHELL=srun … words of the scheduler that start a command on the host behind them (`bin/remote_shell`)
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -61,6 +62,7 @@ OURS = (
     "EZPZ_RECORDER",
     "EZPZ_PATH",
     "EZPZ_LD_LIBRARY_PATH",
+    "EZPZ_REMOTE_SHELL",
 )
 
 

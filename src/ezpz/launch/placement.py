@@ -38,6 +38,7 @@ class Placement:
         cpus: CPUs that the scheduler granted on the host that has the fewest; None when unknown.
         oversubscribed: Whether some host holds more ranks than its devices, or than the slots that were granted on it
             or, where none were granted, than it has cores: launchers that count need an option for it.
+        is_ordered: Whether the hosts are in the scheduler's own order, in which some launchers sort them.
     """
 
     hosts: tuple[str, ...]
@@ -45,6 +46,7 @@ class Placement:
     origin: str
     cpus: int | None = None
     oversubscribed: bool = False
+    is_ordered: bool = True
 
     @property
     def world_size(self) -> int:
@@ -131,6 +133,7 @@ def place(
         origin=scene.origin,
         cpus=min(allocation.cpus[:used]) if allocation.cpus else None,
         oversubscribed=_is_oversubscribed(counts, devices, allocation.slots or wanted, cores),
+        is_ordered=allocation.is_ordered,
     )
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.probe import is_here
+from ezpz.cluster.scheduler import scheduler
 from ezpz.interpreter import module_line
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import (
@@ -262,6 +263,7 @@ class LaunchPlan:
             site_args=site.launcher_args if site and self.flavour and self.flavour.is_meant_by(site.launcher) else (),
             user_args=self.launcher_args,
             site=site.name if site else "",
+            scheduler=scheduler(self.more["EZPZ_SCHEDULER"].value if "EZPZ_SCHEDULER" in self.more else ""),
         )
 
     def flags(self, carried: tuple[str, ...] = ()) -> list[Flag]:

@@ -427,7 +427,16 @@ def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocati
     slots = tuple(around.slots[place] for place in places) if places and around.slots else None
     cpus = tuple(around.cpus[place] for place in places) if places and around.cpus else None
     tasks = min(around.tasks, sum(slots)) if slots and around.tasks else None
-    return replace(around, hosts=hosts, slots=slots, tasks=tasks, cpus=cpus, hostfile="", origin=origins)
+    return replace(
+        around,
+        hosts=hosts,
+        slots=slots,
+        tasks=tasks,
+        cpus=cpus,
+        is_ordered=places == sorted(places),
+        hostfile="",
+        origin=origins,
+    )
 
 
 def _too_many(wanted: int, base: dict[str, int], gone: list[str], origin: str, around: Allocation) -> UsageError:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ezpz.launch.flavours.request import Flag, Order, Setting
+    from ezpz.launch.flavours.request import Order
+
+from ezpz.launch.flavours.request import Flag, Setting
 
 __all__ = ["Flavour", "MpiFlavour"]
+
+# Takes ssh's arguments and does what EZPZ_REMOTE_SHELL says.
+_REMOTE_SHELL = os.path.abspath(f"{__file__}/../../../bin/remote_shell")
 
 
 class Flavour:
@@ -85,9 +91,49 @@ class Flavour:
 
 
 class MpiFlavour(Flavour):
-    """The ``mpiexec`` of an MPI, which is known by what it prints and not by its name."""
+    """The ``mpiexec`` of an MPI, which is known by what it prints and not by its name.
+
+    Attributes:
+        sorts_hosts: Whether it numbers ranks in the scheduler's order of hosts where the scheduler starts its daemons.
+        bootstrap_option: Names to a relative of Hydra the scheduler that starts its daemons; empty for other MPIs.
+        shell_options: Words in front of a program that starts its daemons and is called as ssh is.
+        remote_choices: How variables and options begin by which users say themselves how its daemons are started.
+    """
 
     is_mpi = True
+    sorts_hosts = True
+    bootstrap_option = ""
+    shell_options = ""
+    remote_choices: tuple[str, ...] = ()
+
+    def remote_flags(self, order: Order) -> list[Flag]:
+        """Return the options by which its daemons are started on other hosts; none where it finds out by itself.
+
+        That is the scheduler as far as the MPI knows it, else a program of ours that has the scheduler start a command
+        on one host.
+        """
+        why = f"{order.scheduler.title} reaches the hosts"
+        if self._needs_shell(order):
+            return [Flag((*self.shell_options.split(), _REMOTE_SHELL), why)]
+        known = order.scheduler.bootstrap if order.hostfile and not self._is_chosen(order) else ""
+        return [Flag((self.bootstrap_option, known), why)] if known and self.bootstrap_option else []
+
+    def environment(self, order: Order) -> Mapping[str, Setting]:
+        """Return the scheduler's words for the program of `remote_flags`."""
+        if not self._needs_shell(order):
+            return {}
+        why = f"{order.scheduler.title} starts the daemons of {self.title}"
+        return {"EZPZ_REMOTE_SHELL": Setting(" ".join(order.scheduler.remote_shell), why)}
+
+    def _needs_shell(self, order: Order) -> bool:
+        around = order.scheduler
+        if not order.hostfile or not around.remote_shell or self._is_chosen(order):
+            return False
+        return not around.bootstrap or (self.sorts_hosts and not order.placement.is_ordered)
+
+    def _is_chosen(self, order: Order) -> bool:
+        words = (*order.environ, *order.site_args, *order.user_args)
+        return any(word.startswith(self.remote_choices) for word in words)
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return ``n01:2``, as all relatives of Hydra read it."""

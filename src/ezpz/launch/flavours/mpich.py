@@ -25,6 +25,9 @@ class Mpich(MpiFlavour):
 
     name = "mpich"
     title = "MPICH"
+    bootstrap_option = "-launcher"
+    shell_options = "-launcher ssh -launcher-exec"
+    remote_choices = ("HYDRA_LAUNCHER", "-launcher", "-bootstrap", "-rmk")
 
     def recognises(self, text: str) -> bool:
         """Tell whether ``--version`` names Hydra."""
@@ -35,6 +38,7 @@ class Mpich(MpiFlavour):
         flags = [Flag((order.exe,), "launcher"), Flag(("-n", str(order.placement.world_size)), order.placement.origin)]
         if order.hostfile:
             flags.append(Flag(("-f", order.hostfile), "hosts, and ranks on each"))
+            flags += self.remote_flags(order)
         elif order.is_here:
             flags.append(
                 Flag(("-launcher", "fork"), "all ranks are here: a stale SLURM_* must not lead Hydra elsewhere")

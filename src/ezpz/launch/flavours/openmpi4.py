@@ -30,6 +30,9 @@ class OpenMpi4(OpenMpi5):
 
     name = "openmpi4"
     title = "Open MPI 4"
+    sorts_hosts = True
+    remote_choices = ("OMPI_MCA_plm", "--mca", "-mca")
+    shell_options = "--mca ras ^slurm,tm --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent"
     root_switches = OpenMpi5.root_switches[:2]
 
     def recognises(self, text: str) -> bool:

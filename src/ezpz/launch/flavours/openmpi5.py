@@ -37,6 +37,9 @@ class OpenMpi5(MpiFlavour):
 
     name = "openmpi5"
     title = "Open MPI 5"
+    sorts_hosts = False
+    remote_choices = ("PRTE_MCA_plm", "--prtemca", "--mca")
+    shell_options = "--prtemca plm ssh --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent"
     root_switches: tuple[str, ...] = (  # without them root is refused
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -62,12 +65,14 @@ class OpenMpi5(MpiFlavour):
         if order.hostfile:
             flags.append(Flag(("--hostfile", order.hostfile), "hosts, and ranks on each"))
             flags += _forwarded(order)
+            flags += self.remote_flags(order)
         return [*flags, *order.tail()]
 
     def environment(self, order: Order) -> Mapping[str, Setting]:
         """Return the user's paths, the switches for root, who is meant in a container, and the truth about colour."""
         why = f"the user's, which {self.title} changes"
         settings = {name: Setting(value, why) for name, value in kept_paths(order.environ).items()}
+        settings |= super().environment(order)
         if os.geteuid() == 0:
             settings |= dict.fromkeys(self.root_switches, Setting("1", "this user is root"))
         if not os.isatty(1) and "FORCE_COLOR" not in order.environ:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ezpz.cluster.scheduler import Scheduler
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -45,6 +47,7 @@ class Order:
         site_args: Options of the site.
         user_args: Options of the user.
         site: Name of the site, or empty.
+        scheduler: Whose job the hosts are.
     """
 
     exe: str
@@ -59,6 +62,7 @@ class Order:
     site_args: tuple[str, ...] = ()
     user_args: tuple[str, ...] = ()
     site: str = ""
+    scheduler: Scheduler = field(default_factory=Scheduler)
 
     def tail(self) -> list[Flag]:
         """Return the words of the site and, last because the last one counts, those of the user."""

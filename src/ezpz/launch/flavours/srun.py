@@ -1,8 +1,9 @@
 """Slurm's srun, measured with 22.05.
 
 srun takes ``SLURM_NTASKS`` and other variables of the job as options, so every count is given explicitly. A host list
-with one entry per rank and ``--distribution=arbitrary`` places uneven blocks exactly. Steps do not share CPUs since
-20.11: a second launch in the same job would wait for the first for ever without ``--overlap``.
+with one entry per rank and ``--distribution=arbitrary`` places uneven blocks exactly and keeps the order of hosts,
+which ``--nodelist`` alone sorts. Steps do not share CPUs since 20.11: a second launch in the same job would wait for
+the first for ever without ``--overlap``.
 
     $ srun --version
     slurm-wlm 22.05.8
@@ -73,8 +74,9 @@ class Srun(Flavour):
 
 
 def _is_named(order: Order) -> bool:
-    """Tell whether hosts can be named in a word: even blocks on few hosts."""
-    return len(set(order.placement.counts)) == 1 and len(order.placement.hosts) <= _MOST_NAMED_HOSTS
+    """Tell whether hosts can be named in a word: even blocks on few hosts, in Slurm's order, to which it sorts them."""
+    placement = order.placement
+    return placement.is_ordered and len(set(placement.counts)) == 1 and len(placement.hosts) <= _MOST_NAMED_HOSTS
 
 
 def _binding(order: Order) -> list[Flag]:
