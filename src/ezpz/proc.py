@@ -2,6 +2,7 @@ r"""Read facts about processes from Linux's /proc (proc(5)).
 
     /proc/4711/stat                   4711 (python3) S 4700 4711 4700 …      name, state, parent, process group, …
     /proc/4711/environ                HOME=/root\0RANK=0\0                   as it was when the process started
+    /proc/4711/status                 …SigCgt:\t0000000100000002\n…          signals with a handler, the lowest bit is 1
     /proc/4711/task/4711/children     4712 4713                              those that this one thread started
 
 A process may end at any moment, and many of these files are closed to other users. Then, and where there is no /proc
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["Stat", "children", "environ", "link", "name", "parse_stat", "pids", "read", "start_time", "stat"]
+__all__ = ["Stat", "catches", "children", "environ", "link", "name", "parse_stat", "pids", "read", "start_time", "stat"]
 
 
 class Stat:
@@ -59,6 +60,12 @@ def start_time(pid: int | str) -> str:
     """Return when a process started, in clock ticks since the host did; "" when it is gone or a zombie."""
     fields = stat(pid)
     return "" if fields is None or fields.is_dead else fields.start
+
+
+def catches(pid: int | str, number: int) -> bool:
+    """Tell whether a process has a handler for a signal, of which the language it is written in may know nothing."""
+    masks = [line for line in read(pid, "status").splitlines() if line.startswith(b"SigCgt:")]
+    return bool(masks) and bool(int(masks[0].split()[1], 16) >> (number - 1) & 1)
 
 
 def environ(pid: int | str) -> bytes:

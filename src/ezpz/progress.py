@@ -177,7 +177,7 @@ def _offer_dumps() -> int:
     if lowest is None:
         return 0
     number = int(lowest) + _DUMP_OFFSET
-    if signal.getsignal(number) != signal.SIG_DFL or _is_caught(number):
+    if signal.getsignal(number) != signal.SIG_DFL or proc.catches("self", number):  # perhaps a library's
         return 0
     import faulthandler
 
@@ -186,12 +186,6 @@ def _offer_dumps() -> int:
     except (OSError, RuntimeError, ValueError):
         return 0
     return number
-
-
-def _is_caught(number: int) -> bool:
-    """Tell whether a library has a handler of its own, of which Python knows nothing."""
-    masks = [line for line in proc.read("self", "status").splitlines() if line.startswith(b"SigCgt:")]
-    return bool(masks) and bool(int(masks[0].split()[1], 16) >> (number - 1) & 1)  # SigCgt: 0000000100000002
 
 
 def _fall_silent() -> None:

@@ -342,6 +342,9 @@ class Agent:
         if output:
             for stream, data in output.end(failed, time.monotonic()):
                 self.connection.show(rank.rank, stream, data)
+        if rank.ended_of_asking:
+            text = f"rank {rank.rank} (pid {rank.pid}) ended of the signal that asks for stacks; it was about to end"
+            self.connection.report(messages.Note(text=text))
         if not failed:
             if not self._finished:
                 self.connection.report(messages.Finished(rank=rank.rank))
@@ -392,7 +395,7 @@ class Agent:
         on.
         """
         for rank in self.ranks.values():
-            rank.order(messages.Release(codes=codes and not rank.by_us))
+            rank.order(messages.Release(codes=codes and not (rank.by_us or rank.ended_of_asking)))
         self._over = True
 
     def _kill(self) -> None:

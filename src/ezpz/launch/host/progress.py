@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 
+from ezpz import proc
 from ezpz.launch import messages
 from ezpz.launch.host.local_socket import credentials
 
@@ -125,12 +126,15 @@ class Progress:
         for number, (pid, signal_number) in asks.items():
             rank = self._ranks[number]
             frames = spied.get(pid)
+            asks_by = signal_number or (int(signal.SIGABRT) if order.fatal else 0)
             if frames:
                 self._note(rank, frames, "")
-            elif rank.output and (signal_number or (order.fatal and pid)):
+            # Python takes its handler away when it ends, and a new program has none.
+            elif rank.output and asks_by and pid and proc.catches(pid, asks_by):
                 rank.output.expect_dump()
                 self._dumping.append(rank)
-                _send(pid, signal_number or signal.SIGABRT)
+                rank.asked_by.add(asks_by)
+                _send(pid, asks_by)
                 if not signal_number:
                     rank.by_us = True
             else:

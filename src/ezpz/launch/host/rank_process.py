@@ -40,6 +40,8 @@ class RankProcess:
         beat: When it last showed progress, by the monotonic clock; None before it ever did.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
+        asked_by: Signals by which it was asked for its stacks.
+        ended_of_asking: Whether it ended of one of those: it had a handler a moment before, so it was about to end.
         reported: Whether the launcher knows of its end.
         passed: Signals that it got from elsewhere.
         log_ended: Whether the launcher knows that its log could not be written.
@@ -61,6 +63,8 @@ class RankProcess:
         self.beat: float | None = None
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}
+        self.asked_by: set[int] = set()
+        self.ended_of_asking = False
         self.reported = self.by_us = self.log_ended = False
         self.world, self.family = 0, ""
         self.passed: set[int] = set()
@@ -90,7 +94,8 @@ class RankProcess:
     def end(self, code: int, why: str = "") -> None:
         """Note how it ended."""
         if self.code is None:
-            self.code, self.why = code, why
+            self.ended_of_asking = code < 0 and -code in self.asked_by or code - 128 in self.asked_by  # through a shell
+            self.code, self.why = 0 if self.ended_of_asking else code, why
             self.ended_at = time.time()
             self._drain_by = time.monotonic() + _DRAIN
 
