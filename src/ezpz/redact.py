@@ -1,42 +1,592 @@
-"""Hide the secrets of a command line: the value of an option or setting whose name ends like a secret's."""
+"""Hide secrets in what is kept or shown of a run: command lines, configurations, messages.
+
+A secret is known in three ways:
+
+    by name    --api-key V    HF_TOKEN=V    {"db_pass": "V"}    Authorization: Bearer V    ?page=2&token=V
+    by form    hf_…  sk-…  ghp_…  AKIA…  eyJ….eyJ….…    https://me:V@host    -----BEGIN PRIVATE KEY-----
+    by value   what a variable of the environment holds whose name is that of a secret
+
+Names decide by their words, most of all by the last one: ``tokenizer`` and ``max_tokens`` are none, ``maxToken`` of 5
+is none, ``hf_token`` is one. Patterns are compiled when a text first needs them, because every launch imports this.
+"""
 
 from __future__ import annotations
 
-import re
+import os
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import re
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
-__all__ = ["HIDDEN", "SECRET", "redact_argv", "without_login"]
+__all__ = ["HIDDEN", "redact_argv", "redact_config", "redact_text", "secret_values"]
 
 HIDDEN = "<redacted>"
 
-# The last word of a name decides: --api-key, --wandb_token, +db.password, AWS_SECRET; not --tokenizer, not
-# --keys-per-row.
-SECRET = re.compile(r"(key|token|passw(or)?d|passphrase|secret|credentials?)$", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")  # https://user:password@host
 
+def redact_argv(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return arguments without secrets; those that hold none come back letter for letter.
 
-def without_login(text: str) -> str:
-    """Return a text without the logins of its URLs."""
-    return _URL_LOGIN.sub(f"{HIDDEN}@", text)
-
-
-def redact_argv(argv: Sequence[str]) -> list[str]:
-    """Return arguments with the value of every option or setting whose name ends like a secret's taken out.
-
-    Knows ``--api-key V``, ``--api-key=V``, ``api_key=V`` and logins inside URLs.
+    Args:
+        argv: The words of a command.
+        environ: Where secret variables are looked up; by default this process's own environment.
     """
-    shown = []
-    hide_next = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        if hide_next and not word.startswith("--"):
-            shown.append(HIDDEN)
-        elif equals and SECRET.search(name):
-            shown.append(f"{name}={HIDDEN}")
+    return _Scrubber(environ).argv(argv)
+
+
+def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return a text without secrets, such as a message, a shell's command or JSON; `redact_argv` knows more of words.
+
+    Args:
+        text: The text.
+        environ: As for `redact_argv`.
+    """
+    return _Scrubber(environ).text(text)
+
+
+def redact_config(config: object, name: str = "", environ: Mapping[str, str] | None = None) -> object:
+    """Return a configuration as JSON can hold it: without secrets, foreign objects as their repr.
+
+    Args:
+        config: A mapping, a namespace or dataclass, a list, or a value.
+        name: The name under which it was found.
+        environ: As for `redact_argv`.
+    """
+    return _Scrubber(environ).config(config, name, _kind(name))
+
+
+def secret_values(environ: Mapping[str, str]) -> list[str]:
+    """Return what secret variables hold, the longest first: neither numbers nor paths nor less than 8 characters."""
+    values = set()
+    for name, value in environ.items():
+        if len(value) >= 8 and (kind := _kind(name)) in _STRONG and _hides(kind, value) and value not in HIDDEN:
+            is_relative = "/" in value and "://" not in value and all(c.isalnum() or c in "-_./" for c in value)
+            if not (_is_number(value) or _is_path(value) or (is_relative and not _is_random(value))):
+                values.add(value)
+    return sorted(values, key=len, reverse=True)
+
+
+# Names. What a name's value has to be to be hidden is one of these kinds; none is "".
+
+_PASSWORD = "password"  # noqa: S105  # anything, numbers too
+_SECRET = "secret"  # noqa: S105  # any text
+_KEY = "key"  # any text but numbers and paths
+_HEADERS = "headers"  # of HTTP: the values of all but a few
+_LONG = "long"  # long texts in one word
+_RANDOM = "random"  # long texts in one word that look random
+_STRONG = frozenset((_PASSWORD, _SECRET, _KEY))
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What comes behind the word that matters and changes nothing: API_KEY_2, HF_TOKEN_READ, private_key_pem.
+_ENDINGS = _set("""
+    pem der b64 base64 hex raw plain plaintext value val str string json hash encoded old new prod dev read write backup
+""")
+# What a name is about that ends so, whatever comes before: token_type, password_file, secret_name.
+_ABOUT = _set("""
+    file files path paths dir dirs folder name names length len size sizes count counts num type types kind policy
+    required min max ttl timeout expiry expires expiration age enabled env var field fields column prompt stdin store
+    manager service provider helper ring id ids index url uri endpoint regex pattern format version mode scheme method
+    class embedding embeddings dropout dim dims head heads rate ratio lr prob weight weights loss mask limit budget
+    usage used error errors ref refs arn
+""")
+# Names that begin so are switches and amounts: --no-auth, use_auth_token, max_token.
+_SWITCHES = _set("""
+    no not use using with without enable disable skip require requires allow is has need needs show print n num max min
+    total per each avg mean
+""")
+_KEY_OF = _set("""
+    api apis app access secret private priv priva ssh auth authentication encryption encrypt signing sign account master
+    license licence deploy service wandb openai hf huggingface comet neptune anthropic mistral cohere gemini google gcp
+    azure aws s3 subscription storage session client consumer gpg pgp rsa ssl tls host hmac jwt cookie rapid admin user
+    shared bot x
+""")
+_TOKENS_OF = _KEY_OF | _set(
+    "bearer refresh id oauth github gitlab gh git slack discord telegram jira npm pypi security"
+)
+_PLAIN_KEY = _set("""
+    sort primary foreign image img text label target input output metric monitor group cache dict hot short feature data
+    column index field batch loss hash partition row lookup join map state prng rng random jax seed press down up legend
+    config cfg option param params value query attn attention kv checkpoint model module layer log name type lang
+    caption prompt response answer question chosen rejected messages content dataset split score reward time step order
+    by root top parent child yaml train val test eval best sample instance item object meta metadata
+""")
+_PLAIN_TOKEN = _set("""
+    pad padding eos bos sos unk unknown mask masked sep separator cls special start end begin stop image img video audio
+    vision last first next prev previous single sub input output prompt completion generated text word char byte eot
+    eod eom eoi boi fim target source src tgt prefix suffix middle newline blank space delimiter invalid unexpected
+    additional extra class distill dist register time
+""")
+_PLAIN_PASS = _set("""
+    forward backward single multi two one first second third last render optimizer train eval low high band all by pre
+    post compiler graph fusion
+""")
+_PASS_OF = _set("db user admin root key smtp mysql pg")
+_PLAIN_PAT = _set("file glob name regex search match include exclude path")
+_SECRETS = _set("jwt bearer authorization cookie cookies apikey sas otp totp")
+_CREDENTIALS = _set("credential credentials creds cred auth pwd")  # these may also be paths
+_PASSES = ("password", "passwd", "passphrase", "passcode")
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name in small letters: ``wandb api key`` of ``--wandb_apiKey``."""
+    spaced, before = [], ""
+    for letter in name[-120:]:
+        if not letter.isalnum():
+            spaced.append(" ")
         else:
-            shown.append(without_login(word))
-        hide_next = not equals and word.startswith("-") and bool(SECRET.search(word))
-    return shown
+            if letter.isupper() and before.islower():
+                spaced.append(" ")
+            spaced.append(letter.lower())
+        before = letter
+    return "".join(spaced).split()
+
+
+def _kind(name: str) -> str:
+    """Return of which kind a name is."""
+    words = _words(name)
+    while len(words) > 1 and (words[-1] in _ENDINGS or words[-1].lstrip("v").isdigit()):
+        words.pop()
+    if not words:
+        return ""
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last == "sock" or (last != "tokenizers" and "tokenizers" in words):
+        return _LONG
+    if last in _ABOUT:
+        # AWS_ACCESS_KEY_ID and Vault's secret_id go with their secrets.
+        return _KEY if last == "id" and (before == "secret" or words[-3:-1] == ["access", "key"]) else ""
+    if last in {"key", "keys"} and before not in _KEY_OF and len(_words(name.rpartition(".")[2])) == 1:
+        before = ""  # layers.key: what holds it says less than a word of its own
+    kind = _kind_of_last(last, before)
+    if not kind and any(word.endswith(_PASSES) for word in words):
+        kind = _PASSWORD  # PASSWORD_DB
+    if not kind and any(pair in _COMPOUNDS for pair in zip(words, words[1:])):  # noqa: B905, RUF007  # no import
+        kind = _SECRET  # SECRET_KEY_BASE, api_key_for_x
+    return _RANDOM if kind in _STRONG and words[0] in _SWITCHES and len(words) > 1 else kind
+
+
+_COMPOUNDS = frozenset(
+    [*((word, "key") for word in ("api", "secret", "private")), *((word, "token") for word in ("auth", "access", "hf"))]
+)
+
+
+def _kind_of_last(last: str, before: str) -> str:
+    """Return the kind of a name that ends with these two words."""
+    if last.endswith((*_PASSES, "passwords", "secret", "secrets")) or last in _SECRETS:
+        return _PASSWORD if "pass" in last else _SECRET
+    if last.endswith(("token", "tokens")):
+        return _kind_of_token(last, before)
+    if last.endswith(("key", "keys")):
+        return _kind_of_key(last, before)
+    if last == "pass":
+        return _RANDOM if before in _PLAIN_PASS else _KEY
+    is_known = last in _CREDENTIALS or last.endswith("pwd") or (last.endswith("pass") and last[:-4] in _PASS_OF)
+    if is_known or (last == "pat" and before not in _PLAIN_PAT):
+        return _KEY
+    return _HEADERS if last in {"headers", "header", "extraheader"} else ""
+
+
+def _kind_of_token(last: str, before: str) -> str:
+    known = before if last in {"token", "tokens"} else last.removesuffix("s").removesuffix("token")
+    if known in _PLAIN_TOKEN:
+        return _RANDOM
+    return _SECRET if last.endswith("token") or known in _TOKENS_OF else _LONG
+
+
+def _kind_of_key(last: str, before: str) -> str:
+    if last in {"key", "keys"}:
+        return _KEY if before in _KEY_OF or (last == "key" and before and before not in _PLAIN_KEY) else _RANDOM
+    return _KEY if last.removesuffix("s").removesuffix("key") in _KEY_OF else ""  # apikey; not monkey
+
+
+# Values.
+
+_PLAIN = _set("none null nil true false yes no on off auto default")
+_WAYS_TO_LOG_IN = _set("basic bearer digest oauth oauth2 kerberos ldap ntlm munge jwt iam anonymous sso token apikey")
+_PLAIN_HEADERS = _set("""
+    accept accept-encoding accept-language cache-control connection content-encoding content-length content-type date
+    etag host origin pragma range referer retry-after server te transfer-encoding user-agent vary via
+""")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        for part in text.split(","):
+            float(part)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_path(text: str) -> bool:
+    """Tell whether a text is a path; one that begins with ``/`` may also be base64."""
+    if not text.startswith(("/", "~", "./", "../", "file:")):
+        return False
+    return not (len(text) >= 32 and "/" not in text[1:] and _is_random(text[1:]))
+
+
+def _is_harmless(text: str) -> bool:
+    """Tell whether a text is no secret under any name: a switch, a reference, a placeholder, ``<pad>``."""
+    if not any(map(str.isalnum, text)) or text.lower() in _PLAIN:
+        return True
+    return (text[0] == "$" and text.strip("${}()").replace("_", "a").isalnum() and len(text) > 1) or (
+        text.startswith("$(")
+        or (text[0] == "<" and text[-1] == ">")
+        or (text[0] == "[" and text[-1] == "]" and text[1:-1].isupper())
+        or (text.startswith("{{") and text.endswith("}}"))
+    )
+
+
+def _is_random(text: str) -> bool:
+    """Tell whether a text has a run of letters and digits that no word has."""
+    run = letters = digits = 0
+    for character in [*text, " "]:
+        if character.isascii() and character.isalnum():
+            run, digits, letters = run + 1, digits + character.isdigit(), letters + character.isalpha()
+            if run >= 32 or (run >= 16 and digits and letters):
+                return True
+        else:
+            run = letters = digits = 0
+    return False
+
+
+def _hides(kind: str, text: str) -> bool:
+    """Tell whether a text under a name of that kind is hidden."""
+    if _is_harmless(text):
+        return False
+    if kind in {_PASSWORD, _SECRET} or _is_number(text) or _is_path(text):
+        return kind in {_PASSWORD, _SECRET}
+    if kind == _KEY:
+        return text.lower() not in _WAYS_TO_LOG_IN
+    if kind == _HEADERS:
+        return ":" in text or _is_random(text)
+    is_word = not any(map(str.isspace, text)) and "://" not in text
+    return is_word and (_is_random(text) or (kind == _LONG and len(text) >= 20 and "/" not in text))
+
+
+# Forms: what a text must hold before its pattern is tried, and the pattern.
+
+_FORMS = (
+    ("hf_", r"\bhf_(?:[A-Za-z0-9]{16,}|(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{10,})"),
+    ("api_org_", r"\bapi_org_[A-Za-z0-9]{16,}"),
+    ("sk-", r"(?<![A-Za-z0-9])sk-[A-Za-z0-9]{20,}"),
+    ("sk-", r"(?<![A-Za-z0-9])sk-(?:[a-z]+[a-z0-9]*-)*(?=[A-Za-z_]*\d|[a-z0-9_]*[A-Z])[A-Za-z0-9_-]{16,}"),
+    ("k_live_", r"\b[srp]k_live_[A-Za-z0-9]{10,}"),
+    ("k_test_", r"\b[srp]k_test_[A-Za-z0-9]{10,}"),
+    ("whsec_", r"\bwhsec_[A-Za-z0-9+/=]{16,}"),
+    ("gh", r"\bgh[pousr]_[A-Za-z0-9]{16,}"),
+    ("github_pat_", r"\bgithub_pat_\w{16,}"),
+    ("gl", r"\bgl(?:pat|dt|rt|ptt|cbt|ft|soat)-[\w-]{16,}"),
+    ("xox", r"\bxox[abeoprs]-[\w-]{8,}"),
+    ("xapp-", r"\bxapp-[\w-]{8,}"),
+    ("AKIA", r"\bAKIA[A-Z0-9]{12,}"),
+    ("ASIA", r"\bASIA[A-Z0-9]{12,}"),
+    ("AIza", r"\bAIza[\w-]{30,}"),
+    ("ya29.", r"\bya29\.[\w-]{10,}"),
+    ("GOCSPX-", r"\bGOCSPX-[\w-]{16,}"),
+    ("eyJ", r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),
+    ("npm_", r"\bnpm_[A-Za-z0-9]{30,}"),
+    ("pypi-", r"\bpypi-[A-Za-z0-9_-]{32,}"),
+    ("dop_v1_", r"\bdop_v1_[a-f0-9]{32,}"),
+    ("shp", r"\bshp(?:at|ca|pa|ss)_[A-Za-z0-9]{16,}"),
+    ("SG.", r"\bSG\.[\w-]{16,}\.[\w-]{16,}"),
+    ("r8_", r"\br8_[A-Za-z0-9]{24,}"),
+    ("gsk_", r"\bgsk_[A-Za-z0-9]{24,}"),
+    ("xai-", r"\bxai-[A-Za-z0-9]{24,}"),
+    ("nvapi-", r"\bnvapi-[\w-]{24,}"),
+    ("pplx-", r"\bpplx-[A-Za-z0-9]{24,}"),
+    ("wandb_v1_", r"\bwandb_v1_\w{16,}"),
+    ("lsv2_", r"\blsv2_(?:pt|sk)_\w{16,}"),
+    ("dapi", r"\bdapi[a-f0-9]{32}\b"),
+    ("hv", r"\bhv[bs]\.[\w-]{16,}"),
+    ("AGE-SECRET-KEY-", r"\bAGE-SECRET-KEY-1[A-Z0-9]{16,}"),
+    ("dckr_pat_", r"\bdckr_pat_[\w-]{16,}"),
+    ("ATATT", r"\bATATT[\w=-]{16,}"),
+    ("lin_api_", r"\blin_api_[A-Za-z0-9]{16,}"),
+    ("key-", r"(?<![\w-])key-[a-f0-9]{32}\b"),
+    (":AA", r"\b\d{8,10}:AA[\w-]{30,}"),
+    ("hooks.slack.com/", r"(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/-]{8,}"),
+    ("/api/webhooks/", r"(?<=/api/webhooks/)\d+/[\w-]{8,}"),
+    (
+        "PRIVATE KEY",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
+    ),
+    ("earer", r"(?<=\b[Bb]earer )\s*(?=[A-Za-z._~+/-]*\d|\S{16})[\w.~+/=-]{8,}"),
+    ("asic", r"(?<=\b[Bb]asic )\s*(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}"),
+)
+
+# https://me:V@host and https://V@host. V may hold / and @; what follows a port, or stands in a path, is none:
+# http://host:8080/@scope/name. A name alone is no secret where it is an account or a container.
+_LOGIN = r"""(?P<scheme>[A-Za-z][\w+.-]*)://(?:
+    (?P<user>[^\s/@:"'<>]*):(?P<word>(?:(?!://)[^\s"'<>])+)@(?=(?P<host>[^\s/@:,"']+))|(?P<alone>[^\s/@:"']+)@)"""
+_ACCOUNTS = _set("ssh sftp scp rsync git+ssh svn+ssh hdfs abfs abfss wasb wasbs nfs smb gsiftp")
+
+# A name and what stands between it and its value:
+# NAME=V, name: V, "name": "V", --name V, ["name"] = "V", ("NAME", "V").
+_NAMED = r"""(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)
+    (?P<between>\\*["']?\]?[ \t]{0,2}(?:=>|:=|[=:](?![/=]))[ \t\n]{0,3}|(?<=[\w])[ \t]+|\\*["'],[ \t]*(?=\\*["']))"""
+_HINTS = ("key", "token", "pass", "pwd", "secret", "cred", "auth", "header", "cookie", "jwt", "bearer", "pat=", "pat ",
+          "pat:", 'pat"', "sig", "sas", "_sock", "pat'")  # fmt: skip
+_SIGNED = frozenset(("sig", "signature", "key"))  # names in the query of a URL
+_TO_ENVIRON = _set("-e -env --env -genv --genv setenv --setenv")  # -e NAME V
+_TO_SHELL = _set("-c -lc -ic -cl -ec -xc -lic --command")
+# Their -e is followed by a pattern, or by a variable that is handed on as it is.
+_NO_ENVIRON = _set("docker podman nerdctl grep egrep fgrep rg sed perl")
+_CURL = _set("curl wget http https httpie xh")
+
+_CURL_LOGIN = r"(?<=[\s\"'])(-u|--user)([ =][\"']?)([^\s:\"']+):[^\s\"']+"
+
+_patterns: dict[str, re.Pattern[str]] = {}
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    found = _patterns.get(text)
+    if found is None:
+        import re
+
+        flags = re.VERBOSE if text is _LOGIN or text is _NAMED else re.DOTALL
+        found = _patterns[text] = re.compile(text, flags)
+    return found
+
+
+class _Scrubber:
+    """Takes secrets out; knows those of one environment."""
+
+    def __init__(self, environ: Mapping[str, str] | None) -> None:
+        values = secret_values(os.environ if environ is None else environ)
+        self._values: list[tuple[str, bool]] = []
+        for value in values:
+            is_word = value.isalpha() and value.islower()  # may be part of a longer word that is none
+            self._values.append((value, is_word))
+            quoted = "".join(c if c.isalnum() and c.isascii() else _quoted(c) for c in value)
+            if quoted != value:  # in a URL
+                self._values.append((quoted, False))
+
+    def text(self, text: str) -> str:
+        """Return a text without secrets."""
+        if text[:1] in {"{", "["} and (known := self._json(text, "", "")) is not None:
+            return known
+        for value, is_word in self._values:
+            if value in text:
+                text = _without_word(text, value) if is_word else text.replace(value, HIDDEN)
+        if "://" in text and "@" in text:
+            text = _pattern(_LOGIN).sub(_without_login, text)
+        for hint, form in _FORMS:
+            if hint in text:
+                text = _pattern(form).sub(HIDDEN, text)
+        if "curl" in text or "wget" in text:
+            text = _pattern(_CURL_LOGIN).sub(rf"\1\2\3:{HIDDEN}", text)
+        lower = text.lower()
+        if any(hint in lower for hint in _HINTS):
+            text = self._without_named(text)
+        return text
+
+    def _json(self, text: str, name: str, kind: str) -> str | None:
+        """Return the text of a JSON object or list without secrets; None where it is none."""
+        import json
+
+        try:
+            known = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        shown = self.config(known, name, kind)
+        return text if shown == known else json.dumps(shown, ensure_ascii=False)
+
+    def _without_named(self, text: str) -> str:
+        """Return a text without the values of names; what stands in quotes or brackets is one value."""
+        parts, done = [], 0
+        match = _pattern(_NAMED).search(text)
+        while match is not None:
+            name, between = match["name"], match["between"]
+            at = match.end()
+            kind = _kind(name)
+            if match.start() and text[match.start() - 1] in "?&" and _words(name)[-1:] and _words(name)[-1] in _SIGNED:
+                kind = kind if kind in _STRONG else _SECRET
+            is_option = between.isspace()
+            if is_option and name in _TO_ENVIRON:
+                kind, at = _handed_over(text, at)
+            elif (is_option and not name.startswith("-")) or ("," in between and not (name.isupper() and "_" in name)):
+                kind = ""
+            start, end = _value_in(text, at, kind)
+            if kind and not (is_option and text.startswith("-", start)):
+                parts += [text[done:start], self._named(kind, text[start:end])]
+                done = end
+                at = max(end, at)
+            else:
+                at = match.end()
+            match = _pattern(_NAMED).search(text, at)
+        return "".join([*parts, text[done:]])
+
+    def _named(self, kind: str, value: str) -> str:
+        """Return the value of a name of that kind as it may be shown; of headers, each by its own name."""
+        if kind == _HEADERS and value[:1] in {"{", "["} and (known := self._json(value, "", kind)) is not None:
+            return known
+        if kind == _HEADERS and value.partition(":")[0].strip().lower() in _PLAIN_HEADERS:
+            return value
+        return HIDDEN if kind and value and _hides(kind, value) else value
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        """Return words without secrets."""
+        shown: list[str] = []
+        kind = before = ""
+        programs = {word.rpartition("/")[2] for word in argv}
+        for word in argv:
+            if kind and not word.startswith("--") and not _is_scheme(word):
+                hidden = self._named(kind, word)
+                shown.append(self._word(word, before) if hidden == word else hidden)
+                kind = ""
+            else:
+                shown.append(self._word(word, before))
+                kind = kind if kind and _is_scheme(word) else self._kind_of_next(word, before, programs)
+            if before in {"-u", "--user"} and programs & _CURL and ":" in word:
+                shown[-1] = f"{word.partition(':')[0]}:{HIDDEN}"
+            if before == "-p" and "sshpass" in programs:
+                shown[-1] = HIDDEN
+            before = word
+        return shown
+
+    def _kind_of_next(self, word: str, before: str, programs: set[str]) -> str:
+        """Return of which kind a name is whose value is the next word."""
+        if before in _TO_ENVIRON and not programs & _NO_ENVIRON and word.isidentifier():
+            return _kind(word)
+        if "=" in word or any(map(str.isspace, word)):
+            return ""
+        if word.lower() == "bearer":
+            return _SECRET
+        return _kind(word) if (word.startswith("-") and word != "-") or word.endswith(":") else ""
+
+    def _word(self, word: str, before: str = "") -> str:
+        """Return one word of a command without secrets."""
+        name, equals, value = word.partition("=")
+        is_name = equals and all(letter.isalnum() or letter in "-_+.~" for letter in name)
+        if not is_name or before in _TO_SHELL:
+            return self.text(word)
+        kind = _kind(name)
+        if kind:
+            shown = self._named(kind, value)
+            return f"{name}={self._word(value) if shown == value else shown}"
+        if any(map(str.isspace, value)) and not name.startswith("-"):
+            return self.text(word)
+        return f"{name}={self._word(value, name)}"
+
+    def config(self, value: object, name: str, kind: str) -> object:
+        """Return a configuration without secrets; ``name`` with dots, ``kind`` of it or of what holds it."""
+        if value is None or isinstance(value, (bool, float, int)):
+            return _number(value, kind)
+        if isinstance(value, str):
+            shown = self._named(kind, value)
+            return self._word(value) if shown == value else shown
+        return self._several(value, name, kind)
+
+    def _several(self, value: object, name: str, kind: str) -> object:
+        if kind in _STRONG and (not hasattr(value, "__len__") or len(value)):
+            return HIDDEN
+        if hasattr(value, "items"):
+            return self._mapping(dict(value.items()), name, kind)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            texts = [item for item in value if isinstance(item, str)]
+            if len(texts) == len(value) and any(item.startswith("-") for item in texts) and not kind:
+                return self.argv(texts)
+            return [self.config(item, name, kind) for item in value]
+        fields = {} if callable(value) else getattr(value, "__dict__", {})  # of a namespace or dataclass
+        return self._mapping(fields, name, kind) if fields else self.text(str(value))
+
+    def _mapping(self, items: Mapping[object, object], name: str, kind: str) -> dict[str, object]:
+        shown: dict[str, object] = {}
+        pair = _kind(str(items.get("name", items.get("key", "")))) if "value" in items and len(items) <= 3 else ""
+        for key, value in items.items():
+            text = str(key)
+            below = f"{name}.{text}"
+            own = pair if pair and text == "value" else _kind(below)
+            if kind == _HEADERS and own not in _STRONG:
+                own = "" if text.lower() in _PLAIN_HEADERS else _SECRET
+            shown[self.text(text)] = self.config(value, below, own or (kind if kind == _LONG else ""))
+        return shown
+
+
+def _number(value: Any, kind: str) -> object:
+    """Return a number as JSON can hold it; one that is not finite has no JSON and becomes text."""
+    if kind == _PASSWORD and isinstance(value, int) and not isinstance(value, bool):
+        return HIDDEN
+    return value if value is None or value - value == 0 else str(value)
+
+
+def _quoted(character: str) -> str:
+    if character in "-_.~":
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def _without_word(text: str, word: str) -> str:
+    import re
+
+    return re.sub(rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])", HIDDEN, text)
+
+
+def _without_login(match: re.Match[str]) -> str:
+    scheme, user, word, alone = match["scheme"], match["user"], match["word"], match["alone"]
+    if alone is not None:
+        return match[0] if scheme.lower() in _ACCOUNTS else f"{scheme}://{HIDDEN}@"
+    port, slash, rest = word.partition("/")
+    host_before = "." in user or user == "localhost" or word.endswith("/") or (rest and "." not in match["host"])
+    if slash and port.isdigit() and host_before and not _is_host(match["host"]):
+        return match[0]
+    return f"{scheme}://{HIDDEN}@"
+
+
+def _is_host(text: str) -> bool:
+    first, dot, rest = text.partition(".")
+    return bool(dot and first and rest and any(map(str.isalpha, rest)))
+
+
+def _is_scheme(word: str) -> bool:
+    return word.lower() in {"bearer", "basic", "digest", "token", "apikey"}
+
+
+def _handed_over(text: str, at: int) -> tuple[str, int]:
+    """Return the kind of the variable that begins at a place, and where its value begins."""
+    match = _pattern(r"([A-Za-z_]\w*)[ \t]+(?![-|&;])").match(text, at)
+    if match is None or not _NO_ENVIRON.isdisjoint(text.split()):
+        return "", at
+    return _kind(match[1]), match.end()
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def _value_in(text: str, at: int, kind: str) -> tuple[int, int]:
+    """Return where a value begins and ends: in quotes, in brackets, or up to a blank or what ends a word."""
+    mark = _pattern(r"\\*[\"']").match(text, at)
+    if mark:
+        quote = mark[0]
+        end = text.find(quote, mark.end())
+        while end > 0 and text[end - 1] == "\\" and not quote.startswith("\\"):  # an escaped one
+            end = text.find(quote, end + 1)
+        return mark.end(), len(text) if end < 0 else end
+    if text[at : at + 1] in _CLOSING:
+        return at, _closed(text, at)
+    if text.startswith("$(", at):
+        return at, _closed(text, at + 1)
+    first = _pattern(r"(?:(?i:bearer|basic|digest|token|apikey|negotiate)[ \t]+)?[^\s\"'&;|\\]*").match(text, at)
+    end = first.end() if first else at
+    value = text[at:end]
+    cut = _pattern(r",(?=[ ]|$|[\w.-]+[:=])|[)\]}]+$").search(value)
+    if cut is not None:
+        end = at + cut.start()
+    if kind in {_SECRET, _PASSWORD} and text[:at].rstrip().lower().endswith("cookie:"):
+        end = at + len(_pattern(r"[^\"'\n]*").match(text, at)[0])  # type: ignore[index]  # it matches nothing too
+    return at, end
+
+
+def _closed(text: str, at: int) -> int:
+    """Return where the bracket that opens at a place has been closed again."""
+    opening, closing, depth = text[at], _CLOSING[text[at]], 0
+    for place in range(at, len(text)):
+        depth += (text[place] == opening) - (text[place] == closing)
+        if not depth:
+            return place + 1
+    return len(text)

@@ -57,9 +57,10 @@ def _compare(options: Namespace) -> int:
     from ezpz.track.compare.comparison import compare_runs
     from ezpz.track.compare.output import exit_code
     from ezpz.track.foreign.opening import open_any
+    from ezpz.track.run import without_secrets
 
     with redirect_stdout(sys.stderr):  # warnings about torn lines are no part of the answer
-        runs = [open_any(path) for path in options.runs]
+        runs = [without_secrets(open_any(path)) for path in options.runs]
         comparisons = compare_runs(runs, options.metric)
     _show(options, [Path(path).expanduser().absolute() for path in options.runs], runs, comparisons)
     return exit_code(comparisons)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
 from ezpz.files import private_folder, read_object, write_whole
-from ezpz.redact import redact_argv
+from ezpz.redact import redact_argv, redact_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,7 +144,7 @@ def _may_run(folder: str) -> bool:
 
 
 def write(folder: str, fields: Mapping[str, Any]) -> str:
-    """Write ``run.json`` as a whole, readable by this user alone.
+    """Write ``run.json`` as a whole, readable by this user alone and without secrets, whoever has added them.
 
     Returns:
         An empty text, or why it could not be written.
@@ -155,7 +155,7 @@ def write(folder: str, fields: Mapping[str, Any]) -> str:
         return ""
     path = os.path.join(folder, "run.json")
     try:
-        write_whole(path, json.dumps(fields, indent=1) + "\n", private=True)
+        write_whole(path, json.dumps(redact_config(fields), indent=1) + "\n", private=True)
     except OSError as error:
         return f"cannot write {path}: {error.strerror}"
     return ""

@@ -9,16 +9,14 @@ import os
 import re
 import shlex
 import sys
-from math import isfinite
 from pathlib import Path
 from time import time
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ezpz import proc
 from ezpz.files import read_text
 from ezpz.progress import reached
-from ezpz.redact import HIDDEN, SECRET, redact_argv, without_login
+from ezpz.redact import HIDDEN, redact_argv, redact_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,18 +53,16 @@ def collect_environment(environ: Mapping[str, str], read: Callable[[str], str] =
 
     Returns:
         ``modules`` (names), ``driver`` and ``library`` (name to version), ``system``, ``variables``; what cannot be
-        found is absent. Values of variables named like secrets, and logins in URLs, are left out.
+        found is absent. Secrets are left out.
     """
     facts: dict[str, object] = {
         "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
         "driver": _drivers(read),
         "library": _libraries(),
         "system": _system(read),
-        "variables": {
-            name: HIDDEN if SECRET.search(name) else without_login(value)
-            for name, value in sorted(environ.items())
-            if _SHOWN.match(name)
-        },
+        "variables": redact_config(
+            {name: value for name, value in sorted(environ.items()) if _SHOWN.match(name)}, "", environ
+        ),
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -130,7 +126,6 @@ __all__ = [
     "collect_facts",
     "flatten",
     "git_commit",
-    "redact_config",
     "script_name",
     "text_of",
     "timeline",
@@ -165,10 +160,10 @@ def collect_facts(environ: Mapping[str, str], ranks: Ranks, argv: Sequence[str])
     Returns:
         A dict that JSON can hold, without secrets; facts that cannot be found are absent.
     """
-    launch = {name: _redact_text(environ[name]) for name in _LAUNCH if environ.get(name)}
+    launch = {name: _redact_line(environ[name], environ) for name in _LAUNCH if environ.get(name)}
     commit = git_commit(Path.cwd())
     return {
-        "argv": redact_argv(argv),
+        "argv": redact_argv(argv, environ),
         "cwd": str(Path.cwd()),
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
@@ -209,35 +204,14 @@ def script_name() -> str:
     return Path(path).stem if path else "history"
 
 
-def _redact_text(text: str) -> str:
+def _redact_line(text: str, environ: Mapping[str, str]) -> str:
     """Redact a command line; text without secrets comes back letter for letter."""
     try:
         words = shlex.split(text)
     except ValueError:  # an open quote: not a command line after all, and not one that can be searched
         return HIDDEN
-    shown = redact_argv(words)
+    shown = redact_argv(words, environ)
     return text if shown == words else shlex.join(shown)
-
-
-def redact_config(config: object, name: str = "") -> object:
-    """Return a configuration as JSON can hold it: secrets by their name taken out, foreign objects as their repr.
-
-    Args:
-        config: A mapping, a namespace or dataclass, a list, or a value.
-        name: The name under which it was found.
-    """
-    if SECRET.search(name) and not isinstance(config, (bool, int, float, NoneType)):
-        return HIDDEN
-    if hasattr(config, "items"):
-        return {str(key): redact_config(value, str(key)) for key, value in config.items()}
-    if isinstance(config, (list, tuple, set, frozenset)):
-        return [redact_config(value, name) for value in config]
-    if config is None or isinstance(config, (bool, int)) or (isinstance(config, float) and isfinite(config)):
-        return config  # floats that are not finite have no JSON and go the way of all else
-    fields = {} if callable(config) else getattr(config, "__dict__", {})  # of a namespace or dataclass
-    if fields:
-        return {key: redact_config(value, key) for key, value in fields.items()}
-    return without_login(str(config))
 
 
 def flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import write_whole
+from ezpz.redact import redact_config
 from ezpz.track.writer_lock import birth
 
 if TYPE_CHECKING:
@@ -155,12 +156,12 @@ class RunFile:
         return kept if isinstance(kept, dict) else {}
 
     def save(self) -> None:
-        """Write the facts.
+        """Write the facts, without secrets, whoever has added them.
 
         Raises:
             OSError: The file cannot be written; the old one is untouched.
         """
-        write_whole(self.path, json.dumps(self.facts, indent=2) + "\n", sync=True)
+        write_whole(self.path, json.dumps(redact_config(self.facts), indent=2) + "\n", sync=True)
 
     def end(self, state: str, paths: Mapping[str, Path], problems: list[str], cause: str = "") -> None:
         """Write how the run ended.

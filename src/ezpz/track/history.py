@@ -16,8 +16,9 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, log_to
 from ezpz.progress import heartbeat
 from ezpz.ranks import from_environ
+from ezpz.redact import redact_config
 from ezpz.track.dispatch import Onward, across_of
-from ezpz.track.facts import collect_facts, redact_config, script_name, timeline
+from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name
 from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain

@@ -5,13 +5,14 @@ Nothing here loads torch, takes a lock or writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
 from ezpz.files import read_object
+from ezpz.redact import redact_config, redact_text
 from ezpz.track.folder import check_schema
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.table import Table, counted, gather
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.records import Row
 
-__all__ = ["Run", "is_run", "open_run"]
+__all__ = ["Run", "is_run", "open_run", "without_secrets"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ class Run:
         return [row for row in iter_journal(self.folder) if row["k"] == "ranks"]
 
 
+def without_secrets(run: Run) -> Run:
+    """Return a run whose facts hold no secret, also those that an older ezpz or another tool wrote."""
+    return with_facts(run, redact_config(run.facts))
+
+
+def with_facts(run: Run, facts: Any) -> Run:
+    """Return a run with other facts; rows that were read are not read again."""
+    other = replace(run, facts=facts)
+    vars(other).update({name: value for name, value in vars(run).items() if name in {"rows", "table", "windows"}})
+    return other
+
+
 def is_run(folder: Path) -> bool:
     """Tell whether a folder holds a run: ``run.json`` of a history, or a journal."""
     return (folder / "metrics.jsonl").is_file() or bool(read_object(folder / "run.json").get("name"))
@@ -92,6 +105,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
             f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
         )
     state, cause = _state(path, facts)
+    cause = redact_text(cause)  # an older ezpz may have written it
     return Run(path, facts, str(facts.get("name") or path.name), state, cause)
 
 

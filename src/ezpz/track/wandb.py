@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.ranks import from_environ
-from ezpz.track.facts import redact_config, script_name
+from ezpz.redact import redact_config, redact_text
+from ezpz.track.facts import script_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,9 @@ def setup_wandb(
             run, _worker = (None if started is claimed else started), None
     # Anything may come: ImportError of it or of a library below it, its own errors without a network or a key.
     except Exception as error:  # noqa: BLE001
-        logger.warning(f"wandb is off: {type(error).__name__}: {error}; metrics are recorded here as ever.")
+        logger.warning(
+            f"wandb is off: {type(error).__name__}: {redact_text(str(error))}; metrics are recorded here as ever."
+        )
         run = started = None
     return started
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
+from ezpz.redact import redact_text
 from ezpz.track import signals, wandb
 from ezpz.track.columns import export_name
 from ezpz.track.folder import RunFile, make_folder
@@ -292,8 +293,8 @@ class Writer:
 
 
 def error_line(error: BaseException | None) -> str:
-    """Return an exception in one line, without logins; nothing of none."""
-    from ezpz.redact import without_login
-
-    words = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300].rstrip(": ")
-    return without_login(words) if error is not None else ""
+    """Return an exception in one line, without secrets; nothing of none."""
+    if error is None:
+        return ""
+    words = f"{type(error).__name__}: {error}".split("\n", 1)[0][:3000]
+    return redact_text(words)[:300].rstrip(": ")

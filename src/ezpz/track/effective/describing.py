@@ -32,9 +32,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ezpz.redact import redact_config
 from ezpz.track.effective.live_model import describe_model
 from ezpz.track.effective.schedule import describe_schedule
-from ezpz.track.facts import redact_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

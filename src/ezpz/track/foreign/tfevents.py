@@ -18,7 +18,7 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
-from ezpz.track.facts import redact_config
+from ezpz.redact import redact_config
 from ezpz.track.foreign.protobuf import Message, number, parse, signed
 from ezpz.track.foreign.reading import Reading, make_row
 

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
-from ezpz.redact import redact_argv
-from ezpz.track.facts import redact_config
+from ezpz.redact import redact_argv, redact_config
 from ezpz.track.foreign.protobuf import Message, parse
 from ezpz.track.foreign.reading import Reading, make_row
 

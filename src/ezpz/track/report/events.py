@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.redact import redact_text
 from ezpz.track.report.tables import Part, table, value_text
 from ezpz.track.table import restarts
 
@@ -75,7 +76,12 @@ def last_values(run: Run, drawn: Sequence[Series]) -> Part:
     """Return the part that shows what no chart does: texts, lists, histograms and counters, each by its last value."""
     charts = {item.name for item in drawn}
     rows = [
-        (key, value_text(cells.values[-1]), f"step {run.table.steps[cells.index[-1]]:,}", f"{len(cells.values):,}")
+        (
+            key,
+            redact_text(value_text(cells.values[-1])),
+            f"step {run.table.steps[cells.index[-1]]:,}",
+            f"{len(cells.values):,}",
+        )
         for key, cells in run.table.cells.items()
         if key not in charts
     ]

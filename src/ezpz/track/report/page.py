@@ -22,6 +22,7 @@ from ezpz.track.report.heat import heat_chart
 from ezpz.track.report.markup import document, figure, shown, slug
 from ezpz.track.report.svg import span
 from ezpz.track.report.tables import Part, facts_part, raw_part
+from ezpz.track.run import without_secrets
 from ezpz.track.series import numeric_series
 from ezpz.track.table import Table, restarts
 
@@ -68,11 +69,12 @@ def write_report(run: Run, path: Path | None = None) -> Path:
 
 
 def build_page(run: Run) -> str:
-    """Return the page as text.
+    """Return the page as text, without secrets.
 
     Raises:
         TrackError: The journal cannot be read.
     """
+    run = without_secrets(run)
     if not (run.folder / "metrics.jsonl").is_file():  # lost, or never written: the facts are a report too
         run = replace(run)
         vars(run).update(rows=Table(), table=Table(), windows=[])

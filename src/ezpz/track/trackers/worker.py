@@ -14,6 +14,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
+from ezpz.redact import redact_text
 from ezpz.track.trackers.interface import TrackerOff
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class Worker:
         self._off = True
         self._waiting.clear()
         when = "" if self._step is None else f" from step {self._step}"
-        reason = next(iter(str(error).splitlines()), "")
+        reason = redact_text(next(iter(str(error).splitlines()), ""))
         self._warn(f"is off{when}: {type(error).__name__}: {reason}; training continues, the run folder has every row")
 
     def _warn(self, text: str) -> None:
