@@ -94,7 +94,7 @@ class RankProcess:
     def end(self, code: int, why: str = "") -> None:
         """Note how it ended."""
         if self.code is None:
-            self.ended_of_asking = code < 0 and -code in self.asked_by or code - 128 in self.asked_by  # through a shell
+            self.ended_of_asking = not self.asked_by.isdisjoint((-code, code - 128))  # by itself, or through a shell
             self.code, self.why = 0 if self.ended_of_asking else code, why
             self.ended_at = time.time()
             self._drain_by = time.monotonic() + _DRAIN
