@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import uuid
 
 import pytest
@@ -15,16 +17,28 @@ from lab.browser import Browser
 from lab.require import require, required
 
 
-def pytest_configure():
+def pytest_configure(config):
     required()  # an unknown name in EZPZ_REQUIRE stops the run here
+    selection.set_number_of_examples(config)
     for number in (signal.SIGINT, signal.SIGQUIT):  # a script's background ignores them, and all launches would do so
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["quick"] = selection.is_quick(node.config)  # a worker of xdist cannot tell it from its arguments
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     selection.choose(config, items)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # torch and thousands of tests stay to the end: the collector need not look through them again and again
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # on the small tensors of tests, threads do nothing but wait for others
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -89,13 +90,25 @@ HEAVY = (
 MODULES = sorted(SRC.rglob("*.py"))
 
 
-def imports(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@cache
+def outline(path):
+    """Parse a file once -> the names of each import ((its module or None, name), …), {function: lines}, its docstring."""
+    imported, lengths = [], {}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imported += [(None, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" if node.module == "ezpz" else node.module for alias in node.names)
+            imported += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lengths[node.name] = max(node.end_lineno - node.lineno + 1, lengths.get(node.name, 0))
+    return imported, lengths, ast.get_docstring(tree) or ""
+
+
+def imports(path):
+    for module, name in outline(path)[0]:
+        yield f"ezpz.{name}" if module == "ezpz" else module or name
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SRC).as_posix())
@@ -209,15 +222,9 @@ def _edges():
     names = {name: path for path, name in module_of.items()}
     edges = {name: set() for name in names}
     for path, name in module_of.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                wanted = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
-            elif isinstance(node, ast.Import):
-                wanted = [(alias.name,) for alias in node.names]
-            else:
-                continue
-            for candidates in wanted:
-                edges[name] |= set([each for each in candidates if each in names][:1])
+        for module, imported in outline(path)[0]:
+            candidates = (f"{module}.{imported}", module) if module else (imported,)
+            edges[name] |= set([each for each in candidates if each in names][:1])
     files = {name for name, path in names.items() if path.name != "__init__.py"}
     return {name: sorted((edges[name] & files) - {name}) for name in edges}
 
@@ -243,12 +250,9 @@ LONG_FUNCTIONS = {}
 
 
 def test_long_functions_have_a_reason():
-    lengths = {}
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = node.end_lineno - node.lineno + 1
-                lengths[f"{path.relative_to(SRC)}:{node.name}"] = length
+    lengths = {
+        f"{path.relative_to(SRC)}:{name}": length for path in MODULES for name, length in outline(path)[1].items()
+    }
     assert {name for name, length in lengths.items() if length > 80} == set(LONG_FUNCTIONS)
 
 
@@ -263,7 +267,7 @@ def test_a_file_is_readable(path):
     text = path.read_text(encoding="utf-8")
     lengths = [len(IGNORE.sub("", line)) for line in text.splitlines()]
     assert not [number for number, length in enumerate(lengths, 1) if length > 120], "more than 120 columns"
-    purpose = ast.get_docstring(ast.parse(text)) or ""
+    purpose = outline(path)[2]
     assert not RIDDLE.match(purpose), f"say plainly what it is for: {purpose.splitlines()[0]}"
 
 

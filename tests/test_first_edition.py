@@ -53,7 +53,7 @@ def test_its_dataset_opens(recorded, name):
         assert dataset.attrs["ezpz_schema"] == 1
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [RUNS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[1:])])
 def test_it_is_plotted_reported_and_compared(recorded, run_cli, tmp_path, name):
     folder = recorded / name
     page = tmp_path / "report.html"

@@ -149,6 +149,7 @@ ABSENT = """
 """
 
 
+@pytest.mark.slow
 def test_a_missing_part_skips_and_says_why(tmp_path):
     done = inner_pytest(tmp_path, ABSENT)
     assert done.returncode == 0, done.stdout

@@ -57,7 +57,9 @@ def test_stages_are_told_once_and_the_first_beat_is_a_stage(rank, listener):
 
 
 def test_at_most_one_beat_per_second_goes_out(rank, listener):
-    rank("import ezpz, time\nend = time.monotonic() + 2.2\nwhile time.monotonic() < end: ezpz.heartbeat()")
+    rank(
+        "import ezpz, time\nend = time.monotonic() + 2.2\nwhile time.monotonic() < end: ezpz.heartbeat(); time.sleep(1e-3)"
+    )
     assert 2 <= spoken(listener)[0].count("beat") <= 3
 
 
@@ -141,7 +143,7 @@ def test_threads_may_beat_at_once(rank, listener):
     rank(
         "import threading, time, ezpz\nfrom ezpz.progress import stage\n"
         "def work(name):\n"
-        "    end = time.monotonic() + 0.5\n"
+        "    end = time.monotonic() + 0.2\n"
         "    while time.monotonic() < end: ezpz.heartbeat(); stage(name)\n"
         "threads = [threading.Thread(target=work, args=(f's{n}',)) for n in range(8)]\n"
         "for t in threads: t.start()\n"

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ FLAVOURS_OWN = {
 COMMON = {"local"}  # a word of many meanings: it is compared nowhere but with LOCAL, which `test_plan` covers
 
 
+@cache
 def strings(path):
-    """Yield every string of a file's code with its line, docstrings left out."""
+    """Return every string of a file's code with its line, docstrings left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     documents = {
         id(node.body[0].value)
@@ -43,9 +45,11 @@ def strings(path):
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
-            yield node.lineno, node.value
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents
+    ]
 
 
 FILES = {path.relative_to(SRC).as_posix(): path for path in sorted(SRC.rglob("*.py"))}

@@ -95,6 +95,7 @@ def test_alone_with_every_option(run_cli, tmp_path):
     assert (config["dtype"], config["layer_sizes"], config["world_size"]) == ("bfloat16", [64, 16], 1)
 
 
+@pytest.mark.slow
 def test_under_torchrun(run_cli, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = run_cli([*torchrun, *MODULE, "--train-iters", "3", "--no-plots"], timeout=120)
@@ -114,6 +115,7 @@ def test_under_each_mpi(flavour, run_cli, tmp_path):
     assert len(list((tmp_path / "outputs").glob("*/*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_drawing_that_fails_costs_neither_data_nor_the_exit_code(run_cli, clean_env, tmp_path):
     broken = tmp_path / "broken"
     (broken / "plotext").mkdir(parents=True)
@@ -158,6 +160,7 @@ def test_options_that_do_not_fit_each_other_are_refused(options, words):
         test_dist.configure(test_dist.parse_args(options))
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_data_and_shows_no_traceback(clean_env, tmp_path):
     launch = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, *MODULE, "--train-iters", "100000"]
     run = subprocess.Popen(
@@ -177,6 +180,7 @@ def test_an_interrupt_keeps_the_data_and_shows_no_traceback(clean_env, tmp_path)
     assert json.loads((folder / "run.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_an_unusable_folder_is_one_line(run_cli, tmp_path):
     (tmp_path / "file").touch()
     done = run_cli([sys.executable, *MODULE, "--outdir", "file"], timeout=120)

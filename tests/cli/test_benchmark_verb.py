@@ -372,6 +372,7 @@ def fake(tmp_path, env):
     return [sys.executable, str(tmp_path / "verb.py")], {**env, "PYTHONPATH": f"{SOURCE}{os.pathsep}{tmp_path}"}
 
 
+@pytest.mark.slow
 def test_a_failing_trainer_is_told_and_the_next_one_runs(fake, run_cli, tmp_path):
     line, env = fake
     done = run_cli([*line, "--run", "first,fails,last", "-n", "2", "--outdir", "out", "--json"], env, 60)
@@ -395,6 +396,7 @@ def test_a_time_limit_ends_one_trainer_and_not_the_benchmark(fake, run_cli):
     assert re.search(r"^last ", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_running_trainer_and_writes_what_there_is(fake, tmp_path, survivors):
     line, env = fake
     words = ["--run", "first,waits,last", "-n", "2", "--outdir", "out"]

@@ -2,7 +2,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ezpz.cluster import expand
@@ -53,7 +53,6 @@ expressions = st.lists(
 
 
 @pytest.mark.skipif(not shutil.which("scontrol"), reason="no scontrol to compare with")
-@settings(max_examples=100, deadline=None)
 @given(expressions)
 def test_slurm_expands_the_same(tmp_path_factory, text):
     folder = tmp_path_factory.getbasetemp() / "slurm-conf"

@@ -7,7 +7,7 @@ Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here,
     pytest tests                   all but learn, as `make test` runs it; so does naming a folder, a file or a test
     pytest -m "slow or lab"        what an expression says
 
-Where torch is not installed, a test that needs it is skipped, all of them in one counted line.
+A quick run also tries fewer examples of each property (hypothesis). Where torch is not installed, a test that needs it is skipped, all of them in one counted line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 LAB_FIXTURES = {"browser", "flavour", "grounds", "hosts", "make_hosts", "played", "slurm"}
 HAS_TORCH = find_spec("torch") is not None
@@ -30,13 +31,25 @@ def mark_lab_tests(items):
             item.add_marker("lab")
 
 
+def is_quick(config):
+    """Return whether nothing was named on the command line; a worker of xdist is told by the process that started it."""
+    if hasattr(config, "workerinput"):
+        return config.workerinput["quick"]
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr
+
+
+def set_number_of_examples(config):
+    """Set how often a property is tried; no example has a deadline, as a busy machine would miss it."""
+    settings.register_profile("ezpz", max_examples=20 if is_quick(config) else 100, deadline=None)
+    settings.load_profile("ezpz")
+
+
 def choose(config, items):
     """Deselect what this run was not asked for; an expression after ``-m`` decides alone."""
     mark_lab_tests(items)
     if config.option.markexpr:
         return
-    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    left_out = {"learn"} if named else {"learn", "lab", "slow"}
+    left_out = {"learn", "lab", "slow"} if is_quick(config) else {"learn"}
     if any("::" in argument for argument in config.args):  # a test that is named runs, whatever it is
         left_out = set()
     chosen = [item for item in items if not any(item.get_closest_marker(name) for name in left_out)]

@@ -33,7 +33,7 @@ def hear(said, world_size=4):
     return words, shown
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(SAID)
 def test_each_rank_finds_its_lines_in_its_order_and_at_once_but_for_warnings_that_others_had_shown(said):
     words, shown = hear(said)

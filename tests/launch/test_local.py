@@ -49,6 +49,7 @@ def test_threads_are_cores_per_rank_unless_the_user_says_otherwise(launch, clean
     assert launch(*share, env={**clean_env, "OMP_NUM_THREADS": "7"}).stdout.split() == ["7", "7"]
 
 
+@pytest.mark.slow
 def test_the_number_of_ranks_comes_from_the_option_or_a_wish_or_the_cores(launch, clean_env):
     def ranks(*options, **variables):
         return len(launch(*options, "echo", "x", env={**clean_env, **variables}).stdout.split())

@@ -279,7 +279,7 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(PIECES, st.booleans())
 def test_nothing_is_lost_or_turned_round_whatever_the_cuts(pieces, failed):
     rank, now, taken = RankOutput(0), 0.0, []

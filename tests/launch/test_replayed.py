@@ -99,6 +99,7 @@ def test_pals_gets_the_documented_line_and_its_ranks_know_who_they_are(machine, 
     assert {(environ["MASTER_ADDR"], environ["MINE"]) for environ, *_ in ranks} == {("192.0.2.1", "a 'b'")}
 
 
+@pytest.mark.slow
 def test_the_sites_environment_can_be_left_out_and_single_variables_too(machine, launch, tmp_path):
     (tmp_path / "nodes").write_text("x4000c0s0b0n0\nx4000c0s1b0n0\n")
     job = {
@@ -119,6 +120,7 @@ def test_the_sites_environment_can_be_left_out_and_single_variables_too(machine,
     assert "CCL_KVS_MODE  mine  [your environment; site aurora advises 'mpi']" in text
 
 
+@pytest.mark.slow
 def test_flux_starts_the_tasks_of_its_own_instance(machine, launch, tmp_path):
     env = machine("flux", FLUX, FLUX_URI="local:///x", EZPZ_NGPU_PER_HOST="2")
     done = launch(*SHOW, env=env)

@@ -11,7 +11,7 @@ import tty
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ezpz.launch.run import terminal
@@ -235,7 +235,6 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
 # Who reads
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2]), st.integers(1, 9000), st.booleans())),
     st.booleans(),

@@ -237,6 +237,7 @@ def test_a_real_py_spy_shows_the_main_thread(start, threads):
     assert py_spy(process.pid) == [Frame("rest", str(threads), 7), Frame("<module>", str(threads), 10)]
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.timeout(180)
 def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env):

@@ -175,6 +175,7 @@ def counting():
     return model
 
 
+@pytest.mark.slow
 def test_samples_follow_what_was_learned_and_the_seed():
     model = counting()
     model.train()

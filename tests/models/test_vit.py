@@ -140,6 +140,7 @@ def test_training_starts_near_equal_chances_and_learns_one_batch_by_heart():
     assert losses[-1] < 0.05
 
 
+@pytest.mark.slow
 def test_it_compiles_as_one_graph():
     model = VisionTransformer(dataclasses.replace(SMALL, attention="flash"))  # the one that restricts torch's choice
     images, _ = images_of(SMALL)

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from shells import FAKE_PYTHON, FOREIGN, ROOT, SHELLS, Shell
+from shells import FAKE_PYTHON, FOREIGN, ROOT, Shell
 
 from lab.require import require
 
 
-@pytest.fixture(params=sorted(SHELLS))
+@pytest.fixture(params=["bash", pytest.param("zsh", marks=pytest.mark.slow)])
 def shell(request, tmp_path):
     """A shell with an empty home, in an empty folder, that sees the system's programs and no job."""
     if request.param == "zsh":

@@ -108,15 +108,14 @@ def errors(result: subprocess.CompletedProcess) -> list[str]:
 
 
 NAMES = "EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH"
-TELL = f"for name in {NAMES}; do printf '%s=%s\\n' $name \"$(printenv $name)\"; done"
 
 
 def job(shell, before="", call="ezpz_setup_job", **env):
     """Run ezpz_setup_job and return (its result, what it exports)."""
-    result = shell(f"{before}\n{call}\nrc=$?\necho '==='\n{TELL}\nexit $rc", **env)
-    blocks, _, told = result.stdout.partition("===\n")
-    result.stdout = blocks
-    return result, dict(line.split("=", 1) for line in told.splitlines())
+    result = shell(f"{before}\n{call}\nrc=$?\necho '==='\nenv -0\nexit $rc", **env)
+    result.stdout, _, told = result.stdout.partition("===\n")
+    exported = dict(line.split("=", 1) for line in told.split("\0") if line)
+    return result, {name: exported.get(name, "") for name in NAMES.split()}
 
 
 def on_host(shell, name):

@@ -392,6 +392,7 @@ def test_a_real_environment_on_a_base_that_holds_torch(shell, checkout, real_pyt
     assert "installing" not in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash"], indirect=True)
 def test_a_real_pip_without_network(shell, checkout, real_python):
     env = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
@@ -401,6 +402,7 @@ def test_a_real_pip_without_network(shell, checkout, real_python):
     assert "no network: pip could not reach http://127.0.0.1:9/simple and found no wheel of hatchling" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash"], indirect=True)
 def test_a_real_full_disk(shell, real_python):
     disk = shell.cwd / "disk"

@@ -98,6 +98,7 @@ def test_a_cut_download_defines_nothing(shell):
     assert result.stdout == "done\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not on PATH")
 def test_shellcheck_has_nothing_to_say():
     result = subprocess.run(["shellcheck", "--shell=bash", str(UTILS)], capture_output=True, text=True, check=False)

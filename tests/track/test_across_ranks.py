@@ -100,6 +100,7 @@ def codes_and_noise(ended):
     return [code for code, _, _ in ended], [stderr for _, _, stderr in ended if stderr.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_rank_that_is_killed_costs_one_line(tmp_path, attempt):
     ended = run_bare(tmp_path, "kill")
@@ -111,6 +112,7 @@ def test_a_rank_that_is_killed_costs_one_line(tmp_path, attempt):
     assert ended[2][1] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_rank_0_may_end_while_others_go_on(tmp_path, attempt):
     ended = run_bare(tmp_path, "leave")
@@ -118,6 +120,7 @@ def test_rank_0_may_end_while_others_go_on(tmp_path, attempt):
     assert [stdout for _, stdout, _ in ended[1:]] == ["", ""]
 
 
+@pytest.mark.slow
 def test_an_exception_on_one_rank_is_all_that_is_said(tmp_path):
     ended = run_bare(tmp_path, "raise")
     codes, noise = codes_and_noise(ended)
@@ -127,5 +130,6 @@ def test_an_exception_on_one_rank_is_all_that_is_said(tmp_path):
     assert ended[0][1] == "windows 6 600\n"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_finish_ends_with_its_own_code(tmp_path):
     assert codes_and_noise(run_bare(tmp_path, "exit")) == ([3, 3, 3], [])

@@ -193,6 +193,7 @@ def test_half_precision_gets_more_room():
     assert default_tolerance(both, half=True).mean == 2 * default_tolerance(both).mean
 
 
+@pytest.mark.slow
 def test_a_million_steps_are_compared_at_once():
     points = 1_000_000
     curve = 2.0 * np.exp(-np.arange(points) / 3e5) + 1.0 + 0.05 * NOISE.standard_normal(points)

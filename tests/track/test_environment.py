@@ -1,5 +1,7 @@
 import sys
 
+import pytest
+
 from ezpz.track.facts import began, collect_environment, timeline
 
 FILES = {
@@ -51,6 +53,7 @@ def test_a_machine_that_tells_nothing_is_empty(monkeypatch):
     assert collect_environment({}, lambda _: "") == {}
 
 
+@pytest.mark.slow
 def test_versions_below_torch_are_asked_only_when_it_is_there(run_python):
     code = """
 import sys

@@ -136,6 +136,7 @@ def copies(tmp_path):
         yield copy
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_anywhere_gives_its_readable_part(tmp_path, capsys):
     for path in copies(tmp_path):
         data, rows = path.read_bytes(), []

@@ -72,6 +72,7 @@ def test_finalize_twice_is_finalize_once(history):
     assert len(read_journal(history.outdir)) == 1
 
 
+@pytest.mark.slow
 def test_export_writes_data_without_drawing_and_without_xarray(run_python, tmp_path):
     code = """
 from ezpz.track import History

@@ -34,6 +34,7 @@ def test_every_series_becomes_a_png_and_an_svg(draw, name):
     assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.slow
 def test_the_curve_is_really_drawn(draw):
     from matplotlib.image import imread
 
@@ -96,7 +97,13 @@ def test_runs_lie_over_each_other_with_their_ratio_below(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", ["empty", "all nan", "one", "infinite", "widest", "zero", "huge"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("empty", "infinite"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("all nan", "one", "widest", "zero", "huge")),
+    ],
+)
 def test_an_overlay_copes_with_whatever_was_recorded(tmp_path, name):
     odd = series(SHAPES[name])
     for lines in (
@@ -125,7 +132,10 @@ def test_the_ratio_is_taken_at_common_steps(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("shape", [(1, 1), (8, 3000), (500, 20)])
+@pytest.mark.parametrize(
+    "shape",
+    [(8, 3000), pytest.param((1, 1), marks=pytest.mark.slow), pytest.param((500, 20), marks=pytest.mark.slow)],
+)
 def test_a_map_of_ranks_is_a_png_and_an_svg(tmp_path, shape):
     values = np.random.default_rng(0).random(shape)
     values[0, 0] = np.nan

@@ -111,6 +111,7 @@ print("more")
 """
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_does_not_raise(run_python):
     assert run_python(f"import os; os.close(1)\n{SHOW.replace('print', 'str')}").returncode == 0
     assert run_python(f"import sys; sys.stdout = None\n{SHOW}").returncode == 0

@@ -49,6 +49,7 @@ def test_what_is_shown_at_the_end_stands_side_by_side_where_there_is_room(tmp_pa
     assert {len(line) for line in (tmp_path / "plots/tplot/dt.txt").read_text().splitlines()} == {75}
 
 
+@pytest.mark.slow
 def test_of_many_metrics_the_terminal_shows_the_six_that_matter_first(tmp_path, capsys):
     names = [
         "loss",

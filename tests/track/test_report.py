@@ -207,6 +207,7 @@ def test_every_series_becomes_a_whole_picture(tmp_path, values):
         assert "No number was recorded." in page.text
 
 
+@pytest.mark.slow
 def test_eight_metrics_over_ten_thousand_steps_stay_below_500_kilobytes(tmp_path):
     noise = np.random.default_rng(0).standard_normal((10_000, 8)).tolist()
     names = ["train/loss", "dt", "dtf", "dtb", "sps", "mfu", "mem", "grad_norm"]
@@ -218,6 +219,7 @@ def test_eight_metrics_over_ten_thousand_steps_stay_below_500_kilobytes(tmp_path
     check(Page(page))
 
 
+@pytest.mark.slow
 def test_a_spike_of_one_step_among_100_000_is_on_the_page(tmp_path):
     rows = [(step, {"loss": 1.0 + (step % 7) / 100}) for step in range(100_000)]
     rows[54_321] = (54_321, {"loss": 1.2})
@@ -252,6 +254,7 @@ def test_names_and_values_are_data_whatever_they_hold(tmp_path):
     assert "<" not in page.scripts[0]
 
 
+@pytest.mark.slow
 def test_200_metrics_with_long_names_make_a_page_that_still_opens(tmp_path):
     rows = [(step, {f"{index:03}{'x' * 297}": step * index / 3 for index in range(200)}) for step in range(1000)]
     page = check(Page(build_page(write_run(tmp_path / "run", rows, {}))))

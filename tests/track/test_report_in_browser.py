@@ -300,6 +300,7 @@ def test_every_page_works_in_every_mode(show, tmp_path, values):
     assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_a_browser_that_is_simply_started_agrees(run, tmp_path):
     """Not over the DevTools: the page as a browser leaves it after four seconds of its own time."""
     tag = uuid.uuid4().hex

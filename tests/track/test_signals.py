@@ -93,6 +93,7 @@ def test_a_handler_of_the_script_is_called_and_decides(stopped, tmp_path):
     assert len(run.table.steps) == 11
 
 
+@pytest.mark.slow
 def test_an_ignored_signal_stays_ignored(stopped, tmp_path):
     before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     code, out = stopped(signal.SIGHUP, before, "time.sleep(1)\nhistory.finalize(plots=False)")
@@ -109,6 +110,7 @@ def test_after_the_end_signals_are_as_before(make_history):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 def test_a_history_in_another_thread_leaves_signals_alone(run_python):
     code = """
 import signal, threading
@@ -124,6 +126,7 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_is_terminated_ends_no_run_of_its_parent(run_python, tmp_path):
     code = """
 import multiprocessing, signal, time

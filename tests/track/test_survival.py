@@ -160,6 +160,7 @@ def test_every_row_of_two_ranks_outlives_a_kill_of_either_at_any_moment(tmp_path
         check_what_is_left(promised, folder, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_values_of_the_other_rank_that_had_arrived_outlive_a_kill_too(tmp_path, number):
     promised, folder, out = killed(tmp_path, number, "torch", 3.0)
@@ -195,6 +196,7 @@ def test_a_disk_that_fills_up_costs_one_warning_and_the_rows_of_that_time(run_py
     assert f"{500 - len(steps)} rows could not be written" in open_run(tmp_path / "out").facts["problems"][0]
 
 
+@pytest.mark.slow
 def test_names_that_would_lead_out_of_the_folder_or_of_a_page_are_only_names(make_history, tmp_path):
     keys = [
         "../x",

@@ -136,6 +136,7 @@ journal.close()
 """
 
 
+@pytest.mark.slow
 def test_100000_rows_are_tailed_without_a_torn_line_while_a_process_writes_them(journal):
     number = 100_000
     env = {**os.environ, "PYTHONPATH": SRC}

@@ -41,6 +41,7 @@ def test_nothing_heavy_is_loaded_before_the_end(run_python, code):
     assert not loaded_after(run_python, code) & HEAVY
 
 
+@pytest.mark.slow
 def test_even_a_whole_run_never_loads_torch_pyplot_or_rich(run_python):
     code = "from ezpz.track import History\nwith History('a', 'out') as h: h.update({'loss': 0.5})\n"
     loaded = loaded_after(run_python, code)

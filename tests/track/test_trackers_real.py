@@ -119,6 +119,7 @@ def copied(tmp_path_factory):
     return folder, state
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_same_run_in_both_attempts(copied):
     folder, state = copied
     run = open_foreign(folder / "out" / "trackers")
@@ -134,6 +135,7 @@ def test_wandb_gets_the_same_run_in_both_attempts(copied):
     assert run.facts["versions"]["torch"]
 
 
+@pytest.mark.slow
 def test_tensorboard_and_mlflow_read_what_was_copied(copied):
     folder, state = copied
     there = json.loads(real(READ, folder, state["mlflow"]["run_id"]))
@@ -152,6 +154,7 @@ def test_tensorboard_and_mlflow_read_what_was_copied(copied):
     assert (there["status"], there["runs"]) == ("FINISHED", 1)
 
 
+@pytest.mark.slow
 def test_what_the_libraries_wrote_themselves_reads_here(tmp_path):
     real(WRITE, tmp_path)
     expected = pytest.approx([1 / (step + 1) for step in range(100)], rel=1e-7)

@@ -44,7 +44,7 @@ history = History("train", "out")
 for step in range(3):
     history.update({"loss": step / 2}, step=step * 10)
 print("run", run is not None, "imported", "wandb" in sys.modules)
-history.finalize(plots=False)
+history._end("finished", plots=False, show=False)  # as finalize, without its Dataset: importing xarray costs most
 """
 
 BOTH = """
@@ -98,6 +98,7 @@ def test_rows_go_to_the_run_as_well(train, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_without_a_project_the_program_names_it(train, tmp_path):
     train()
     assert json.loads((tmp_path / "wandb.init").read_text())["project"] == "history"
@@ -120,6 +121,7 @@ def test_a_missing_or_broken_wandb_costs_one_warning_and_no_row(train, tmp_path,
     assert [row["step"] for row in read_journal(tmp_path / "out")] == [0, 10, 20]
 
 
+@pytest.mark.slow
 def test_a_failing_log_costs_one_warning_and_no_row(train, tmp_path):
     lines = train(log_time="raise OSError('service is gone')")
     assert len(warnings(lines)) == 1
@@ -135,12 +137,14 @@ def test_a_user_who_switched_it_off_gets_no_wandb_and_no_warning(train, environ)
     assert warnings(lines) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environ", [{"WANDB_MODE": "offline"}, {"WANDB_API_KEY": "k"}], ids=["mode", "key"])
 def test_the_mode_is_left_to_wandb_where_somebody_chose_it_or_there_is_a_key(train, tmp_path, environ):
     assert "run True imported True" in train(**environ)
     assert "mode" not in json.loads((tmp_path / "wandb.init").read_text())
 
 
+@pytest.mark.slow
 def test_a_wandb_that_hangs_is_waited_for_once(train, tmp_path):
     began = time.monotonic()
     lines = train(log_time="import time; time.sleep(1000)", EZPZ_TRACKER_SECONDS="0.5")
@@ -160,6 +164,7 @@ def test_the_tracker_takes_over_the_run_of_setup_wandb_and_rows_come_once(train,
     assert logged == [[step, {"loss": step / 2}] for step in range(3)] + ending
 
 
+@pytest.mark.slow
 def test_other_ranks_never_import_it(train, tmp_path):
     lines = train(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
     assert "run False imported False" in lines

@@ -30,7 +30,7 @@ def close(found, exact, scale):
     return abs(Fraction(found) - Fraction(exact)) <= Fraction(1, 2**44) * Fraction(scale) + Fraction(1, 10**320)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.lists(st.tuples(REAL, st.one_of(st.just(0.0), st.floats(1e-3, 1e9))), min_size=1, max_size=9), st.booleans())
 def test_mean_and_std_are_those_of_exact_arithmetic(pairs, weighted):
     values, weights = [value for value, _ in pairs], [weight for _, weight in pairs]

@@ -106,7 +106,13 @@ with History("train", "out") as history:
     [("", "exited", 0), ("1 / 0", "failed", 1), ("sys.exit(3)", "exited", 3)],
     ids=["end", "exception", "sys.exit"],
 )
-@pytest.mark.parametrize("loaded", ["", "import h5py, matplotlib"], ids=["bare", "h5py loaded"])
+@pytest.mark.parametrize(
+    "loaded",
+    [
+        pytest.param("", id="bare"),
+        pytest.param("import h5py, matplotlib", id="h5py loaded", marks=pytest.mark.slow),
+    ],
+)
 def test_a_program_that_forgets_finalize_leaves_its_journal(
     run_python, tmp_path, end, state, code, loaded
 ):  # fixtures and table columns, all by name
@@ -121,6 +127,7 @@ def test_a_program_that_forgets_finalize_leaves_its_journal(
     assert (tmp_path / "out" / "a.h5").exists() == bool(loaded)
 
 
+@pytest.mark.slow
 def test_a_forked_child_leaves_the_run_alone(run_python, tmp_path):
     code = """
 import os, sys

@@ -1,12 +1,11 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ezpz.errors import UsageError
 from ezpz.train import BatchIndices
 
 
-@settings(deadline=None)  # the first example imports torch
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(1, 4), st.integers(0, 9))
 def test_the_slices_of_all_ranks_are_the_global_batch(samples, batch, world, step):
     alone = BatchIndices(samples, batch * world, seed=5)(step).tolist()

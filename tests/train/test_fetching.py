@@ -256,6 +256,7 @@ download.fetch("tiny", sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_many_processes_at_once_make_one_download_and_one_complete_file(known, mirror, tmp_path):
     some = known("slow")
     path = os.pathsep.join([str(Path(ezpz.__file__).parents[1]), str(Path(__file__).parent)])

@@ -32,6 +32,7 @@ def per_token(model, length):
     return count_flops(model, torch.zeros(1, length, dtype=torch.int64)) / length
 
 
+@pytest.mark.slow
 def test_formula_and_count_agree_for_the_seeds_transformer_up_to_its_norms():
     model = on_meta(Llama)
     assert formula(model, 128) == 161_883_648
@@ -40,6 +41,7 @@ def test_formula_and_count_agree_for_the_seeds_transformer_up_to_its_norms():
     assert formula(model, 128) - per_token(model, 128) == 6 * norms  # which are multiplied, but by no matrix product
 
 
+@pytest.mark.slow
 def test_formula_and_count_agree_for_llama_3():
     model = on_meta(lambda: Llama(LLAMA_SIZES["8b"]))
     assert formula(model, 2048) == pytest.approx(4.82508e10, rel=1e-6)
@@ -47,6 +49,7 @@ def test_formula_and_count_agree_for_llama_3():
     assert formula(model, 8192) == pytest.approx(5.79144e10, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "math", "cudnn"])
 def test_a_vision_transformer_costs_the_same_whatever_computes_its_attention(attention):
     model = on_meta(lambda: VisionTransformer(ViTConfig(attention=attention)))

@@ -123,6 +123,7 @@ def test_an_absent_file_names_the_data_sets_that_there_are(tmp_path):
         load_tokens("shakespear")
 
 
+@pytest.mark.slow
 def test_a_token_file_is_mapped_and_not_read(tmp_path):
     path = tmp_path / "ids.bin"
     path.write_bytes(bytes.fromhex("0100 ff00 0001 ffff 0000 0a00 0b00 0c00 0d00 0e00"))  # little-endian

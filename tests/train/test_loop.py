@@ -61,6 +61,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "save"), [(0.05, 0.0), (2.5, 0.5)], ids=["short steps", "steps longer than the patience"]
 )
@@ -174,6 +175,7 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
     assert [text.split()[0] for text in shown] == [f"iter={step}" for step in range(0, 200, 10)]
 
 
+@pytest.mark.slow
 def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_path):
     script = """
         import torch, ezpz
