@@ -40,6 +40,16 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
+def test_a_run_that_a_newer_ezpz_wrote_is_named_and_the_others_are_listed(make_run, capsys):
+    make_run("outputs/train/1", [{"loss": 1.0}])
+    make_run("outputs/train/2", [{"loss": 1.0}], schema=99, versions={"ezpz": "9.0"})
+    assert main(["--json"]) == 0
+    printed = capsys.readouterr()
+    assert [each["run"] for each in json.loads(printed.out)] == ["train/1"]
+    assert "ezpz runs: left out: cannot read" in printed.err
+    assert "its schema is 99, written by ezpz 9.0" in printed.err
+
+
 def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, capsys):
     times = {"started": "2026-11-20T16:20:01+00:00", "ended": "2026-11-20T16:25:01+00:00"}
     make_run("outputs/train/2", [{"loss": 3.0 - n / 10, "tps": 1000.0} for n in range(10)], **times)

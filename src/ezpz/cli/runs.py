@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _list_runs(options: Namespace) -> int:
     root = _root(options.root)
-    glances = [glance(folder, root) for folder in find_runs(root)]
+    glances = list(_glances(root))
     if not glances:
         raise UsageError(
             f"no runs below {root} ({'from the command line' if options.root else 'the default'}); expected folders "
