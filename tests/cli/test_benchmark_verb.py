@@ -13,7 +13,17 @@ import pytest
 from runs_on_disk import write_run
 
 import ezpz
-from ezpz.cli.benchmark import NOTHING, build_page, facts, main, markdown, read_figures, render, run_pages, short
+from ezpz.cli.benchmark import main
+from ezpz.cli.benchmark_figures import (
+    NOTHING,
+    build_page,
+    facts,
+    markdown,
+    read_figures,
+    render,
+    run_pages,
+    short,
+)
 from ezpz.cli.benchmark_trainers import TRAINERS
 from ezpz.interpreter import module_line
 from lab.process import wait_until

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError, did_you_mean
 from ezpz.interpreter import module_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from argparse import Namespace
+    from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = ["TRAINERS", "Trainer", "choose_preset", "choose_trainers", "listing"]
@@ -37,30 +39,20 @@ class Trainer(NamedTuple):
     steps: str = ""
     epochs: str = ""
 
-    def command(
-        self,
-        folder: Path,
-        preset: str,
-        *,
-        launch: Sequence[str] = (),
-        steps: int | None = None,
-        epochs: int | None = None,
-        more: Sequence[str] = (),
-    ) -> list[str]:
-        """Return the words that launch it.
+    def command_line(self, folder: Path, preset: str, options: Namespace) -> str:
+        """Return what launches it.
 
         Args:
             folder: Where the run writes.
             preset: One of its presets.
-            launch: Options of ``launch``.
-            steps: How many steps to train, or None for the preset's own; for a trainer that counts steps.
-            epochs: The same of epochs.
-            more: Further options of the trainer; they come last, so they count.
+            options: Those of ``ezpz benchmark``; ``launch`` holds the words for launch, ``more`` those for the trainer,
+                which come last, so they count.
         """
-        words = [*module_line("ezpz.launch"), *launch, "--", *module_line(self.module)]
+        words = [*module_line("ezpz.launch"), *options.launch, "--", *module_line(self.module)]
         words += [*self.presets[preset], f"--outdir={folder}", "--no-plots"]
-        counts = ((self.steps, steps), (self.epochs, epochs))
-        return [*words, *(f"{option}={count}" for option, count in counts if option and count), *more]
+        counts = ((self.steps, options.max_iters), (self.epochs, options.epochs))
+        words += [f"{option}={count}" for option, count in counts if option and count]
+        return shlex.join([*words, *options.more])
 
 
 def _own(*names: str) -> dict[str, tuple[str, ...]]:

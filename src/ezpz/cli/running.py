@@ -7,6 +7,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cli.columns import aligned
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,11 +46,7 @@ def choose(running: Sequence[dict[str, Any]], word: str) -> dict[str, Any] | Non
 
 def table(running: Sequence[dict[str, Any]]) -> str:
     """Return a line per launch: id, age, ranks, hosts, command."""
-    rows = [_HEAD, *map(_row, running)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    return "\n".join(
-        "  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-    )
+    return "\n".join(aligned([_HEAD, *map(_row, running)]))
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import aligned
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
@@ -275,23 +276,14 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     color = use_color(sys.stdout)
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
-    rows = [_TITLES, *(_row(each, now) for each in glances)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES) - 1)]
-    lines = [_line(_TITLES, widths)]
-    for each, row in zip(glances, rows[1:], strict=True):
-        text = _line(row, widths)
-        lines.append(f"\x1b[{_COLORS.get(each['state'], '0')}m{row[0]}\x1b[0m{text[len(row[0]) :]}" if color else text)
+    titles, *texts = aligned([_TITLES, *(_row(each, now) for each in glances)], _RIGHT)
+    lines = [titles]
+    for each, text in zip(glances, texts, strict=True):
+        state = each["state"]
+        lines.append(f"\x1b[{_COLORS.get(state, '0')}m{state}\x1b[0m{text[len(state) :]}" if color else text)
         lines += [f"    {part}" for part in wrap(_note(each, now), width - 4, break_on_hyphens=False)]
     shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
     return "\n".join([*lines, "", f"{shown} in {root.absolute()}"]) + "\n"
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    words = [
-        word.rjust(size) if column in _RIGHT else word.ljust(size)
-        for column, (word, size) in enumerate(zip(row, widths, strict=False))
-    ]
-    return "  ".join([*words, row[-1]])
 
 
 def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import aligned
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import detect, probe
 from ezpz.cluster.site import Site, load, recognise, user_file
@@ -84,11 +85,9 @@ def _job_id() -> str:
 
 
 def _table(sites: Mapping[str, Site], here: str) -> Iterator[str]:
-    rows = [_COLUMNS, *(_row(site) for site in sites.values())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        mark = "* " if row[0] == here else "  "
-        yield (mark + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))).rstrip()
+    lines = aligned([_COLUMNS, *map(_row, sites.values())])
+    for name, line in zip(["", *sites], lines, strict=True):
+        yield ("* " if name and name == here else "  ") + line
 
 
 def _row(site: Site) -> tuple[str, ...]:

@@ -11,24 +11,36 @@ from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["cards", "header"]
+__all__ = ["cards", "header", "heading"]
 
 _GIB = 2.0**30
 
 
 def header(run: Run) -> str:
     """Return the head of the page: name, state and cause, and when, where and how it was run."""
-    cause = f'<p class="cause">{shown(run.cause)}</p>' if run.cause else ""
-    pairs = "".join(f"<div><dt>{shown(name)}</dt><dd>{shown(value)}</dd></div>" for name, value in _when_and_where(run))
-    command = _command(run)
+    return heading(run.name, (run.state, run.state), _when_and_where(run), _command(run), run.cause)
+
+
+def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]], command: str, cause: str = "") -> str:
+    """Return the head of a page.
+
+    Args:
+        title: What it is about; plain text, as all that follows.
+        state: The state that gives the colour, and what is said of it.
+        facts: Name and value of each.
+        command: The command line; nothing for an empty one.
+        cause: Why it ended early; nothing for an empty one.
+    """
+    reason = f'<p class="cause">{shown(cause)}</p>' if cause else ""
+    pairs = "".join(f"<div><dt>{shown(name)}</dt><dd>{shown(value)}</dd></div>" for name, value in facts)
     code = f'<p class="command"><code>{shown(command)}</code></p>' if command else ""
     return (
-        f'<header><h1>{shown(run.name)} <span class="state {shown(run.state)}">{shown(run.state)}</span></h1>{cause}'
+        f'<header><h1>{shown(title)} <span class="state {shown(state[0])}">{shown(state[1])}</span></h1>{reason}'
         f"<dl>{pairs}</dl>{code}</header>\n"
     )
 
