@@ -197,7 +197,8 @@ def _print(text: str) -> None:
 # "trainers": [{"trainer": "vit", "preset": "debug", "state": "finished", "code": 0, "command": …, "log": "vit.log",
 # "report": "vit/report.html", "seconds": 20.1, "sps": …, "step_median": …, …}]}
 #
-# ``state`` is ``finished``, ``failed``, ``interrupted`` or ``not run``; `benchmark_figures.read_figures` names the figures.
+# ``state`` is ``finished``, ``failed``, ``interrupted`` or ``not run``; `read_figures` of `ezpz.cli.benchmark_figures`
+# names the figures.
 
 
 def _make_folder(outdir: str | None) -> Path:
