@@ -1,5 +1,6 @@
 """`launch` inside real Slurm jobs over two hosts."""
 
+import shlex
 import sys
 import time
 
@@ -41,6 +42,12 @@ def test_uneven_blocks_are_placed_exactly(slurm, clean_env):
         ("1", "1", "n01"),
         ("2", "0", "n02"),
     ]
+
+
+def test_rank_0_gets_all_of_the_input_and_its_end(slurm, clean_env):
+    line = shlex.join([*LAUNCH, "-n", "2", "bash", "-c", "echo $RANK $(wc -c)"])
+    done = slurm.salloc(["-N2", "-n2"], ["bash", "-c", f"head -c 3000000 /dev/zero | {line}"], clean_env)
+    assert sorted(done.stdout.splitlines()) == ["0 3000000", "1 0"], done.stderr
 
 
 HOSTS_NAMED = {"as granted": ("n01", "n02"), "in another order": ("n02", "n01")}

@@ -141,7 +141,7 @@ def test_the_plain_words_and_the_line_of_a_host():
         environ={"EZPZ_SSH": "ssh -p '2 2'"},
         user_args=("-o", "ConnectTimeout=30"),
     )
-    told = [sys.executable, "-m", "ezpz.launch", "--flavour", "ssh", "-n", "3", "--hostfile", "/tmp/my hosts"]
+    told = [*module_line("ezpz.launch"), "--flavour", "ssh", "-n", "3", "--hostfile", "/tmp/my hosts"]
     assert words(FLAVOUR.command(order)) == [*told, "--launcher-args=-o ConnectTimeout=30", "--"]
     agent = [sys.executable, "-I", "-S", AGENT]
     options = [

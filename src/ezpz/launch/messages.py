@@ -194,6 +194,18 @@ class StacksTaken(Message):
     dumps: list[str] = list_field(text_field(_PATH), most=4096)
 
 
+class InputWanted(Message):
+    """Rank 0 runs here, and its stdin may come."""
+
+    kind = "input"
+
+
+class InputUnread(Message):
+    """Rank 0 has ended or has closed its stdin: only the end of the input shall come."""
+
+    kind = "unread"
+
+
 class Refused(Message):
     """The agent cannot start its ranks, or has been ordered to end by another program."""
 
@@ -294,7 +306,8 @@ WELCOMES = _Json("", LONGEST_ORDER, Welcome)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
-    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, StacksTaken, Note, Refused, Done),
+    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, StacksTaken, Note),
+    *(InputWanted, InputUnread, Refused, Done),
 )
 ORDERS = _Json("do", LONGEST_ORDER, Signal, Kill, TakeStacks, Release)
 FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, DumpsAt)

@@ -18,6 +18,7 @@ from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
 from ezpz.launch.host.local_socket import is_own, receive
 from ezpz.launch.host.progress import Progress
+from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop, SignalPipe
 
@@ -171,6 +172,7 @@ class Agent:
         self._progress = Progress(self.ranks, connection.settings, connection.clock)
         self._local = LocalConnections(self._loop, self._hear, self._hung_up)
         self._pipes = RankPipes(self._loop, self.ranks, connection)
+        self._input: RankInput | None = None
         self._late_signals: list[int] = []  # for ranks that have not come up
         self._strangers: list[
             tuple[str, str, str]
@@ -201,6 +203,7 @@ class Agent:
         """Take charge of a rank."""
         self.ranks[rank.rank] = rank
         self._pipes.add(rank)
+        self._give_input(rank)
         self._loop.after("partial", _PARTIAL, self._report_partial)
 
     def run(self) -> int:
@@ -231,7 +234,12 @@ class Agent:
         # A second rank 0 is none of the plan's, and will say so.
         known = shim.rank < 0 or shim.rank in self.ranks
         number = -len(self.ranks) - 1 if known else shim.rank
-        rank = RankProcess(number, pipes=pipes, log_dir=self.connection.settings.log_dir)
+        rank = RankProcess(
+            number,
+            pipes=pipes[:2],
+            stdin=pipes[2] if len(pipes) > 2 else None,
+            log_dir=self.connection.settings.log_dir,
+        )
         rank.world, rank.family = shim.world, shim.family
         rank.shim, rank.shim_pid = connection, shim.pid
         rank.reach("shim", shim.time)
@@ -241,6 +249,7 @@ class Agent:
     def _hear_shim(self, rank: RankProcess, message: Message) -> None:
         if isinstance(message, messages.RankStarted):
             rank.pid = message.pid
+            self._give_input(rank)
             for late in self._late_signals:
                 rank.signal(late, group=True)
         elif isinstance(message, messages.SignalPassed):
@@ -258,6 +267,17 @@ class Agent:
         elif isinstance(message, messages.WrongWorld):
             self._strangers.append((str(rank.world), rank.family, message.text))
             self._loop.after("mismatch", _MISMATCH, self._report_mismatch)
+
+    def _give_input(self, rank: RankProcess) -> None:
+        """Let the input of rank 0 come when it runs: no start that fails shall have read of it."""
+        if rank.stdin is None or not rank.pid or rank.rank:
+            return
+        if isinstance(self.connection, Connection):
+            self._input = RankInput(self._loop, self.connection, rank.stdin)
+        else:
+            os.close(rank.stdin)
+            self.connection.report(messages.Note(text="rank 0 gets no input: the launcher cannot be reached"))
+        rank.stdin = None
 
     def _hung_up(self, connection: socket.socket) -> None:
         self._progress.hung_up(connection)
@@ -316,7 +336,7 @@ class Agent:
         for rank in self._by_end():
             if rank.drained and not rank.reported:
                 self._report_end(rank)
-        if self._progress.busy:
+        if self._progress.busy or (self._input and not self._input.over):
             return
         if self.ranks and len(self.ranks) >= self.expected and all(rank.reported for rank in self.ranks.values()):
             self._finish()
@@ -337,6 +357,10 @@ class Agent:
     def _report_end(self, rank: RankProcess) -> None:
         rank.reported = True
         self._pipes.close(rank)
+        if rank.stdin is not None:
+            os.close(rank.stdin)
+        if self._input and not rank.rank:
+            self._input.close()
         failed = bool(rank.code)
         output = rank.output
         if output:

@@ -1,7 +1,6 @@
 r"""Pack what the launcher sends through ssh to a host's agent: the command, its folder, and the ranks' environment.
 
-Command lines are limited and shells differ, so it comes as the first bytes of stdin, and what follows is rank 0's
-input:
+Command lines are limited and shells differ, so it comes through stdin:
 
     118 {"command": ["python3", "train.py"], "folder": "/home/user/run", "environ": {"EZPZ_PLACEMENT": "2(x2)", …}}
     length, a space, JSON in ASCII; bytes that are no UTF-8 are lone surrogates, as Python's surrogateescape writes them

@@ -33,6 +33,7 @@ class RankProcess:
         shim: Connection to the shim that is its parent; None when this process is, or when the shim has gone.
         shim_pid: The shim's process.
         pipes: Descriptor to stream (1 or 2) of what it writes.
+        stdin: What its stdin is written into, until it runs; None where it has none of the launcher.
         output: What became of that; None when it writes to the terminal itself.
         code: How it ended, minus the signal for a signal; None while it runs.
         ended_at: When, in seconds since 1970 by this host's clock.
@@ -50,12 +51,15 @@ class RankProcess:
         family: in which launcher's variables.
     """
 
-    def __init__(self, rank: int, *, pid: int = 0, pipes: tuple[int, ...] = (), log_dir: str = "") -> None:
+    def __init__(
+        self, rank: int, *, pid: int = 0, pipes: tuple[int, ...] = (), stdin: int | None = None, log_dir: str = ""
+    ) -> None:
         self.rank = rank
         self.pid = pid
         self.shim: socket.socket | None = None
         self.shim_pid = 0
         self.pipes = dict(zip(pipes, (1, 2), strict=False))
+        self.stdin = stdin
         self.output = RankOutput(rank, log_dir) if pipes else None
         self.code: int | None = None
         self.ended_at = 0.0

@@ -167,7 +167,7 @@ def start(
     command: Sequence[str | bytes],
     environ: Mapping[str, str] | Mapping[bytes, bytes],
     *,
-    reads: bool,
+    stdin: int | None,
     output: tuple[int, int] | None = None,
     cpus: Sequence[int] | None = None,
     own_session: bool = True,
@@ -178,7 +178,7 @@ def start(
     Args:
         command: The program, looked for on the rank's own PATH, and its arguments.
         environ: The rank's whole environment.
-        reads: Whether it reads this process's input; else it gets an empty one.
+        stdin: What it reads, closed here unless it is 0, this process's own stdin; None for an empty one.
         output: What it writes into, closed here; without, it writes where this process does.
         cpus: CPUs that it is bound to.
         own_session: Whether it leaves this process's session, so that it can be signalled with all that it starts.
@@ -188,7 +188,7 @@ def start(
     read, write = os.pipe()  # closes by itself when the program begins
     pid = os.fork()
     if pid:
-        for fd in (write, *(output or ())):
+        for fd in (write, *((stdin,) if stdin else ()), *(output or ())):
             os.close(fd)
         problem = os.read(read, 4)
         os.close(read)
@@ -196,8 +196,7 @@ def start(
     try:
         if own_session:
             os.setsid()
-        if not reads:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin, 0)
         # both or none; strict= needs a second look at its length
         for fd, end in zip((1, 2), output or ()):  # noqa: B905
             os.dup2(end, fd)

@@ -138,6 +138,8 @@ class _Shim:
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
         self._output: tuple[int, int] | None = None
+        has_input = environ.pop("EZPZ_STDIN", "") != "none"
+        self._stdin = 0 if has_input and not ranks.rank else None  # what rank 0 reads
         self._wakeup, wakes = os.pipe()
         for end in (self._wakeup, wakes):
             os.set_blocking(end, False)
@@ -173,6 +175,10 @@ class _Shim:
                 "rank of this host to listen there. Start again; if it stays so, try `--flavour ssh`."
             ) from None
         reads, self._output = pipes()
+        kept: tuple[int, ...] = reads
+        if self._stdin is not None:  # what this process got as stdin is nothing: mpiexec passes on too little
+            self._stdin, write = os.pipe()
+            kept = (*reads, write)
         ranks = self._ranks
         started = messages.ShimStarted(
             rank=ranks.rank,
@@ -184,8 +190,8 @@ class _Shim:
             pid=os.getpid(),
             time=time.time(),
         )
-        send(self._agent, messages.FROM_SHIMS.encode(started), reads)
-        for fd in reads:
+        send(self._agent, messages.FROM_SHIMS.encode(started), kept)
+        for fd in kept:
             os.close(fd)
 
     def tell(self, message: Message) -> None:
@@ -207,8 +213,9 @@ class _Shim:
             from ezpz.launch.host import rank_start
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
-        reads = self._ranks.rank == 0 and environ.pop("EZPZ_STDIN", "") != "none"
-        self._pid, problem = start(command, environ, reads=reads, output=self._output, cpus=cpus, ignores=self._ignores)
+        self._pid, problem = start(
+            command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores
+        )
         if problem:
             code = cannot_run(problem)
             if self._agent is None:

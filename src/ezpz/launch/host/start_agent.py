@@ -83,8 +83,8 @@ def run_local(
     agent.stand_guard(obeys_signals=False)
     _let_in(agent, ranks[0][0])
     for rank, (environ, cpus) in enumerate(ranks):
-        reads = rank == 0 and settings.input
-        _start_own(agent, rank, command, environ, cpus, reads=reads, piped=not terminal, ignores=ignores)
+        stdin = (0 if rank == 0 and settings.input else None), None
+        _start_own(agent, rank, command, environ, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
     if not terminal:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
     return agent.run()
@@ -134,7 +134,7 @@ def _run(index: int) -> int:
 
 
 def _start_host(agent: Agent, index: int, counts: list[int], command: list[str], environ: dict[str, str]) -> None:
-    """Start one host's ranks; only rank 0 reads what follows the payload."""
+    """Start one host's ranks; only rank 0 gets the launcher's input."""
     from ezpz.launch.host.payload import to_bytes
 
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
@@ -156,9 +156,8 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
         if note:
             agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
         own = {to_bytes(name): to_bytes(value) for name, value in {**environ, **rank_variables(ranks, hosts)}.items()}
-        reads = not ranks.rank and has_input
-        _start_own(agent, ranks.rank, words, own, cpus, reads=reads, piped=True, ignores=ignores)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
+        stdin = os.pipe() if not ranks.rank and has_input else (None, None)
+        _start_own(agent, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
 
 
 def _let_in(agent: Agent, environ: dict[str, str]) -> None:
@@ -175,7 +174,7 @@ def _start_own(
     environ: dict[str, str] | dict[bytes, bytes],
     cpus: list[int] | None,
     *,
-    reads: bool,
+    stdin: tuple[int | None, int | None],
     piped: bool,
     ignores: tuple[int, ...],
 ) -> None:
@@ -187,9 +186,9 @@ def _start_own(
     ours, its = pipes() if piped else ((), None)
     cpus = None if note else cpus
     pid, problem = start(
-        command, environ, reads=reads, output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
+        command, environ, stdin=stdin[0], output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
     )
-    process = RankProcess(rank, pid=pid, pipes=ours, log_dir=agent.connection.settings.log_dir)
+    process = RankProcess(rank, pid=pid, pipes=ours, stdin=stdin[1], log_dir=agent.connection.settings.log_dir)
     if problem:
         process.end(cannot_run(problem), f"cannot run {os.fsdecode(command[0])}: {os.strerror(problem)}")
     agent.add(process)

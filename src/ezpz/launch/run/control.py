@@ -161,6 +161,10 @@ class Control:
                     pass  # read() sees the end of the connection
         return reached
 
+    def way_back(self, index: int) -> socket.socket | None:
+        """Return the connection on which a host's agent expects input for rank 0: that of its output."""
+        return next((connection for connection, peer in self._outputs.items() if peer.index == index), None)
+
     def close(self) -> None:
         """Stop listening, and hang up."""
         for key in list(self._selector.get_map().values()):

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import LaunchError
 from ezpz.files import private_folder
 from ezpz.launch import record
-from ezpz.launch.host import connection, local_socket, process_tree
+from ezpz.launch.host import connection, local_socket
 from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.run.child import Child
 from ezpz.launch.run.failures import Failure, log_of
+from ezpz.launch.run.rank_input import leave_stdin
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ class _LocalRun(_Run):
         for end in its:
             end.close()
         self.control.adopt(0, os.uname().nodename, *ours)
+        if self.control.settings.input and not plan.supervision.keeps_terminal:
+            leave_stdin()  # the rank has it
         self.children.add(Child(pid, "the agent of this host", 0))
 
     def _be_agent(self, ours: Ends, its: Ends, ranks: Ranks) -> int:
@@ -182,8 +185,7 @@ class _LauncherRun(_Run):
 
     def start_programs(self) -> None:
         """Start the launcher's program."""
-        stdin = None if self.control.settings.input else subprocess.DEVNULL
-        self.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), stdin))
+        self.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), subprocess.DEVNULL))
         self.control.get_ready()
 
 
@@ -208,9 +210,9 @@ class _SshRun(_Run):
             shutil.rmtree(self._logs, ignore_errors=True)
 
     def start_programs(self) -> None:
-        """Start the agent of each host; the first one's ranks get the launcher's input."""
+        """Start the agent of each host."""
         for index in range(len(self.plan.placement.hosts)):
-            self._start_host(index, self._payloads.open(with_input=self.control.settings.input and index == 0))
+            self._start_host(index, self._payloads.open())
         self._payloads.unlink()
 
     def _start_host(self, index: int, stdin: int) -> None:
@@ -291,33 +293,16 @@ class _Payloads:
         descriptor, self._path = tempfile.mkstemp(prefix="ezpz-")
         with open(descriptor, "wb") as file:
             file.write(pack(list(plan.command), plan.agent_environment()))
-        self._pump: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _Payloads:  # noqa: PYI034  # Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
         self.unlink()
-        if self._pump:
-            self._pump.kill()  # it may wait for input that is not read any more
-            self._pump.wait()
 
-    def open(self, *, with_input: bool) -> int:
-        """Return a descriptor to read the payload from, and behind it the launcher's own input."""
-        payload = os.open(self._path, os.O_RDONLY)
-        if not with_input:
-            return payload
-        read, write = os.pipe()
-        self._pump = subprocess.Popen(
-            ["cat", f"/dev/fd/{payload}", "-"],
-            stdout=write,
-            pass_fds=[payload],
-            start_new_session=True,
-            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
-        )
-        for end in (payload, write):
-            os.close(end)
-        return read
+    def open(self) -> int:
+        """Return a descriptor to read the payload from."""
+        return os.open(self._path, os.O_RDONLY)
 
     def unlink(self) -> None:
         """Take the name away; whoever has opened the file keeps it."""

@@ -18,6 +18,7 @@ from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
 from ezpz.launch.run.failures import Failure, Outcome, earliest, host_lost, last_words, log_of, rank_failed
 from ezpz.launch.run.hangs import Askers, Inquiry
+from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import Stages, World
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Supervisor:
         self.loop = Loop()
         self.children = Children(self.loop, plan.is_mpi, self._children_wrote)
         self.stopping = False
+        self._input = InputPump(self.loop, self.note)
         self._wall = wall
         self._shares_terminal = shares_terminal
         self._inquiry = Inquiry()
@@ -110,6 +112,7 @@ class Supervisor:
             self.outcome.cause or self._killed
         ):  # where an agent or mpiexec was killed, this process alone can tidy up here
             process_tree.kill_all(self.launch, everything=True, own=False)
+        self._input.close()
         self.loop.close()
         self._askers.close()
 
@@ -359,15 +362,25 @@ class Supervisor:
                 self._conclude()
         elif isinstance(message, messages.Note):
             self.note(message.text)
+        elif isinstance(message, messages.InputWanted | messages.InputUnread):
+            self._hear_of_input(index, message)
         elif isinstance(message, messages.Done):
-            if message.stuck:
-                pids, host = ", ".join(map(str, message.stuck)), self.world.host(index)
-                self.note(
-                    f"processes {pids} on host {host} do not end of SIGKILL: they wait in the kernel, often for a "
-                    "file system"
-                )
+            self._note_stuck(self.world.host(index), message.stuck)
         else:
             self._hear_of_failure(self.world.host(index), message)
+
+    def _hear_of_input(self, index: int, message: Message) -> None:
+        connection = self.control.way_back(index) if self.control.settings.input else None
+        if isinstance(message, messages.InputUnread):
+            self._input.stop()
+        elif connection:
+            self._input.start(connection)
+
+    def _note_stuck(self, host: str, stuck: list[int]) -> None:
+        if stuck:
+            pids = ", ".join(map(str, stuck))
+            where = "they wait in the kernel, often for a file system"
+            self.note(f"processes {pids} on host {host} do not end of SIGKILL: {where}")
 
     def _agent_came(self, index: int, hello: messages.Hello) -> None:
         self.world.came(index, hello.host)
