@@ -88,8 +88,16 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
             REORDERED,
             f"srun -N 2 -n 8 --nodelist=/f --distribution=arbitrary -c 1 --overcommit --overlap {SRUN}",
         ),
-        ("flux", ONE, "flux run --nodes=1 --ntasks=2 --requires=host:here -o cpu-affinity=per-task"),
-        ("flux", MANY, "flux run --nodes=3 --ntasks=12 --requires=host:n01,n02,n03 -o cpu-affinity=per-task"),
+        (
+            "flux",
+            ONE,
+            "flux run --nodes=1 --ntasks=2 --requires=host:here -o gpu-affinity=off -o cpu-affinity=per-task",
+        ),
+        (
+            "flux",
+            MANY,
+            "flux run --nodes=3 --ntasks=12 --requires=host:n01,n02,n03 -o gpu-affinity=off -o cpu-affinity=per-task",
+        ),
         (
             "torchrun",
             ONE,

@@ -83,6 +83,25 @@ def test_devices_decide_the_number_of_ranks(slurm, clean_env):
     assert "export EZPZ_NRANKS=4" in told.stdout
 
 
+MASKED = 'echo "$RANK $LOCAL_WORLD_SIZE $(uname -n) $CUDA_VISIBLE_DEVICES"'
+FOUR_DEVICES = ["-N2", "--gres=gpu:4", "--ntasks-per-node=1"]
+
+
+def masks(output):
+    return sorted(line.split() for line in output.splitlines() if not line.startswith("ezpz"))
+
+
+def test_ranks_see_the_devices_of_the_users_mask_or_of_the_option(slurm, clean_env):
+    """srun sets the mask of each rank anew, to all devices of the job."""
+    launch = f"{shlex.join(LAUNCH)} sh -c '{MASKED}'"
+    first, second = f"CUDA_VISIBLE_DEVICES=2,3 {launch}", launch.replace("ezpz.launch", "ezpz.launch --devices 0,3")
+    done = slurm.sbatch(FOUR_DEVICES, f"#!/bin/sh\n{first}\n{launch}\n{second}", clean_env, timeout=90)
+    lines = masks(done.stdout)
+    expected = [[str(rank), "2", f"n0{1 + rank // 2}", mask] for rank in range(4) for mask in ("0,3", "2,3")]
+    expected += [[str(rank), "4", f"n0{1 + rank // 4}", "0,1,2,3"] for rank in range(8)]
+    assert lines == sorted(expected), done.stdout
+
+
 def test_the_first_failure_ends_the_step_and_is_the_exit_code(slurm, clean_env):
     script = 'if [ "$RANK" = 1 ]; then sleep 0.5; exit 5; fi; sleep 600'
     begin = time.monotonic()

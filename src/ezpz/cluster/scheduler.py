@@ -120,6 +120,11 @@ class Scheduler:
         del environ, here
         return None
 
+    def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the devices of this host as the scheduler's own mask names them; empty where nothing tells them."""
+        del environ
+        return ()
+
 
 _NONE = Scheduler()
 

@@ -13,6 +13,7 @@ Devices that were granted:
 
     SLURM_GPUS_ON_NODE=4                    this host's, inside the job; in a step the step's
     SLURM_STEP_GPUS=0,1  SLURM_JOB_GPUS=0-3 global numbers of this host's devices, in a step and in the batch script
+    GPU_DEVICE_ORDINAL=2,3                  as Slurm sets CUDA_VISIBLE_DEVICES: from 0 on where a cgroup hides others
     SLURM_GPUS_PER_NODE=4 | a100:4 | a100:2,h100:1      as asked for with --gpus-per-node; also where salloc left the
     shell SLURM_GPUS_PER_TASK=1 with SLURM_NTASKS_PER_NODE=4  as asked for
     https://slurm.schedmd.com/sbatch.html, "OUTPUT ENVIRONMENT VARIABLES"; tests/data/environments/slurm-batch-gpus.json
@@ -45,6 +46,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h counts its special step ids down fro
 _GRANTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS")
 _GPUS_HERE = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _GPU_NUMBERS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+_TWIN = "GPU_DEVICE_ORDINAL"  # set beside CUDA_VISIBLE_DEVICES and alike; nobody sets it by hand
 _GPUS_ASKED = "SLURM_GPUS_PER_NODE"
 _GPUS_PER_TASK, _TASKS = "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"
 _UNSET = {"", "(null)"}
@@ -172,12 +174,28 @@ class Slurm(Scheduler):
             text = environ.get(name, "").strip()
             if text in _UNSET:
                 continue
-            number = _gpu_numbers(name, text) if name in _GPU_NUMBERS else _gpu_count(name, text)
+            number = len(_gpu_set(name, text)) if name in _GPU_NUMBERS else _gpu_count(name, text)
             notes: tuple[str, ...] = ()
             if asked is not None and asked.number != number:
                 notes = (f"{name}={text} tells {number}, {asked.origin} {asked.number}; this host's own decides",)
             return Grant(number, name, notes)
         return asked
+
+    def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the devices of this host as Slurm's own mask names them.
+
+        Raises:
+            UsageError: A variable cannot be read.
+        """
+        twin = environ.get(_TWIN, "").strip()
+        if twin:
+            return tuple(entry.strip() for entry in twin.split(","))
+        for name in _GPU_NUMBERS:
+            text = environ.get(name, "").strip()
+            if text not in _UNSET:
+                return tuple(map(str, sorted(_gpu_set(name, text))))
+        grant = self.granted(environ, here=True)
+        return tuple(map(str, range(grant.number))) if grant else ()
 
 
 def _names(environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -259,14 +277,14 @@ def _gpu_count(name: str, text: str) -> int:
     return total
 
 
-def _gpu_numbers(name: str, text: str) -> int:
+def _gpu_set(name: str, text: str) -> set[int]:
     seen: set[int] = set()
     for item in text.removeprefix("[").removesuffix("]").split(","):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", item.strip(), re.ASCII)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise _unreadable_gpus(name, text, "device numbers such as 0,1 or 0-3")
         seen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return len(seen)
+    return seen
 
 
 def _unreadable_gpus(name: str, text: str, expected: str) -> Exception:

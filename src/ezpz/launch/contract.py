@@ -15,6 +15,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_PATH=/usr/bin:/bin  the user's PATH, which the shim gives back where the launcher may have changed it
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
     EZPZ_REMOTE_SHELL=srun … words of the scheduler that start a command on the host behind them (`bin/remote_shell`)
+    EZPZ_DEVICES=…           the devices that were chosen, for a launcher that sets masks anew (`ezpz.launch.masks`)
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -26,7 +27,7 @@ from ezpz.ranks import CONTRACT, LAUNCHERS_OWN, Ranks
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "LONGEST_VARIABLE",
@@ -34,8 +35,10 @@ __all__ = [
     "inherited",
     "kept_paths",
     "named_hosts",
+    "picked",
     "quoted",
     "rank_variables",
+    "restore_mask",
     "restore_paths",
     "started_here",
     "threads",
@@ -63,6 +66,7 @@ OURS = (
     "EZPZ_PATH",
     "EZPZ_LD_LIBRARY_PATH",
     "EZPZ_REMOTE_SHELL",
+    "EZPZ_DEVICES",
 )
 
 
@@ -98,6 +102,27 @@ def restore_paths(environ: dict[str, str]) -> None:
             environ[name] = value
         elif value == "":
             environ.pop(name, None)
+
+
+def picked(mask: str, entries: Sequence[str]) -> str:
+    """Return a mask that leaves some of the devices of another one.
+
+    Args:
+        mask: The value of a variable such as CUDA_VISIBLE_DEVICES; empty where all devices are visible.
+        entries: Places among its devices, or UUIDs; places beyond them are left out.
+    """
+    visible = [entry.strip() for entry in mask.split(",")] if mask.strip() else None
+    if visible is None:
+        return ",".join(entries)
+    places = [entry for entry in entries if not entry.isdigit() or int(entry) < len(visible)]
+    return ",".join(visible[int(entry)] if entry.isdigit() else entry for entry in places)
+
+
+def restore_mask(environ: dict[str, str]) -> None:
+    """Let a rank see the devices that the user chose, where its launcher has set the mask anew."""
+    chosen = environ.pop("EZPZ_DEVICES", "").split(" ")
+    if len(chosen) == 3 and environ.get(chosen[0]) != chosen[1]:
+        environ[chosen[0]] = picked(environ.get(chosen[0], ""), chosen[2].split(","))
 
 
 def named_hosts(hosts: tuple[str, ...]) -> str:

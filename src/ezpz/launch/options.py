@@ -55,6 +55,20 @@ def devices(text: str) -> int:
     return _whole(text, 0)
 
 
+def device_list(text: str) -> tuple[str, ...]:
+    """Return devices of ``0,1``, ``2-3`` or ``GPU-8932f937,…``, each once."""
+    entries: list[str] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", item.strip())
+        if match:
+            entries += map(str, range(int(match[1]), int(match[2] or match[1]) + 1))
+        elif re.fullmatch(r"(?:GPU|MIG)-[A-Za-z0-9/-]+", item.strip()):
+            entries.append(item.strip())
+    if not entries or len(set(entries)) < len(entries) or len(entries) < len(text.split(",")):
+        raise _refused(f"{text!r} is no list of devices; expected each once, e.g. 0,1 or 2-3 or GPU-8932f937")
+    return tuple(entries)
+
+
 def word(text: str) -> str:
     """Return a value that is not empty."""
     if not text.strip():
@@ -158,6 +172,13 @@ OPTIONS = (
         group=_RANKS,
         help="devices of each host instead of the counted ones",
     ),
+    _row(
+        "--devices",
+        type=device_list,
+        metavar="LIST",
+        group=_RANKS,
+        help="these of each host's devices: 0,1 or 2-3, counted among the visible ones",
+    ),
     _row("--oversubscribe", **_FLAG, group=_RANKS, help="allow more ranks on a host than devices or slots"),
     _row("--nhosts", type=count, metavar="N", group=_HOSTS, help="the first N hosts"),
     _row("--hosts", type=some_hosts, metavar="LIST", group=_HOSTS, help="these hosts, in this order"),
@@ -238,6 +259,7 @@ _SAME_IDEA = {
     "-n": "--ntasks --nprocs --nproc --num_processes",
     "--ppn": "--nproc-per-node --nproc_per_node --npernode --ntasks-per-node -perhost",
     "--devices-per-host": "--gpus-per-node",
+    "--devices": "--gpu-ids --gpu_ids --gpus",
     "--nhosts": "-N --nnodes --nodes --num_machines",
     "--hosts": "-w -H --host --nodelist",
     "--exclude": "-x",
@@ -261,6 +283,7 @@ class LaunchOptions:
         exclude: Hosts to leave out.
         hostfile: Path of the user's host file, or empty.
         devices_per_host: Accelerators of each host, or None to count them.
+        devices: Which of each host's visible devices are used, by their places or UUIDs; empty for all.
         oversubscribe: Whether hosts may hold more ranks than devices or slots.
         flavour: Name of the launcher's flavour, or empty; not checked here.
         cpu_bind: How ranks are bound to CPUs, or empty; not checked here.
@@ -287,6 +310,7 @@ class LaunchOptions:
     exclude: tuple[str, ...] = ()
     hostfile: str = ""
     devices_per_host: int | None = None
+    devices: tuple[str, ...] = ()
     oversubscribe: bool = False
     flavour: str = ""
     cpu_bind: str = ""

@@ -23,6 +23,7 @@ from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
+from ezpz.launch.masks import chosen_devices, mask_settings
 from ezpz.launch.master import addresses, choose_rendezvous
 from ezpz.launch.placement import place
 from ezpz.launch.plan import NO_MASTER, Context, LaunchPlan, Supervision
@@ -75,7 +76,13 @@ def survey(options: LaunchOptions, environ: Mapping[str, str] | None = None, *, 
     environ = os.environ if environ is None else environ
     allocation, wanted, wanted_origin = _allocation(options, environ, more=more)
     site = recognise(environ, probe.read, allocation.job_id)
-    devices = wanted_devices(options.devices_per_host, environ, allocation, site.site, read=probe.read, run=probe.run)
+    number = options.devices_per_host
+    devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
+    if options.devices:
+        if not devices.count and number is None:  # of hosts that cannot be looked at
+            number = 1 + max((int(entry) for entry in options.devices if entry.isdigit()), default=0)
+            devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
+        devices = chosen_devices(devices, options.devices)
     placement = place(
         allocation,
         devices,
@@ -196,8 +203,11 @@ class PlanBuilder:
     def _more_variables(self) -> dict[str, Setting]:
         allocation, why = self.survey.allocation, "where this launch is"
         more = {"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if self.options.oversubscribe else {}
+        flavour = self._choice.flavour
+        around = scheduler(allocation.scheduler) if flavour and flavour.sets_masks else None
         return {
             **more,
+            **mask_settings(self.environ, self.survey.devices, self.options.devices, around),
             "EZPZ_SCHEDULER": Setting(allocation.scheduler, why),
             "EZPZ_JOBID": Setting(allocation.job_id, why),
         }

@@ -31,6 +31,7 @@ class Flavour:
         tells_version: Whether ``EXE --version`` is asked before its line is written.
         ends_ranks_itself: Whether it is to learn how ranks ended: the scheduler's accounting shows it, and it ends them
             silently.
+        sets_masks: Whether it sets the masks of devices anew for each rank, to all that the job has.
         starts_agents: Whether it starts an agent of ours on each host, which starts the ranks there (`agent_line`).
     """
 
@@ -41,6 +42,7 @@ class Flavour:
     gives_mpi = True
     tells_version = False
     ends_ranks_itself = False
+    sets_masks = False
     starts_agents = False
 
     def program(self, environ: Mapping[str, str]) -> str:

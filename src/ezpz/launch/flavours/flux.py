@@ -4,7 +4,8 @@ machine.
     flux run --nodes=2 --ntasks=8 -o cpu-affinity=per-task python3 …
 
 It copies the whole environment, spreads tasks evenly over hosts in blocks and sets FLUX_TASK_RANK, FLUX_JOB_SIZE and
-FLUX_TASK_LOCAL_ID. ``--requires=host:…`` chooses hosts.
+FLUX_TASK_LOCAL_ID. ``--requires=host:…`` chooses hosts. Of a job that asks for no GPUs it sets CUDA_VISIBLE_DEVICES to
+-1, unless gpu-affinity is off (src/shell/gpubind.c).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class FluxRun(Flavour):
             Flag((f"--ntasks={placement.world_size}",), placement.origin),
             Flag((f"--requires=host:{','.join(placement.hosts)}",), "these hosts and no others"),
         ]
+        flags.append(Flag(("-o", "gpu-affinity=off"), "it would hide all devices from ranks that ask it for none"))
         if placement.counts[0] > 1 and order.binding.text == "none" and order.binding.origin != "--cpu-bind":
             flags.append(Flag(("-o", "cpu-affinity=per-task"), "each rank on cores of its own"))
         return [*flags, *order.tail()]

@@ -36,6 +36,7 @@ class Srun(Flavour):
     binds = True
     tells_version = True
     ends_ranks_itself = True
+    sets_masks = True
 
     def command(self, order: Order) -> list[Flag]:
         """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""

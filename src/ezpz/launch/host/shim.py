@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 
 
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import shim_messages as messages
-from ezpz.launch.contract import rank_variables, restore_paths, threads, unquoted
+from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host.local_socket import claim, reach, send
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
 from ezpz.launch.host.rank_start import FORWARDED, be, bind, cannot_run, hold_port, name_interface, pipes, start
@@ -74,6 +74,7 @@ def main(command: list[str]) -> int:
     die_with_parent()
     environ = dict(os.environ)
     restore_paths(environ)
+    restore_mask(environ)
     try:
         ranks, hosts = checked_ranks(environ)
     except EzpzError as error:
