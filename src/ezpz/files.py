@@ -1,12 +1,14 @@
-"""Read and write small files whole, and make private folders.
+"""Read and write small files whole, and make folders that are private or closed to others.
 
 A file that others may read at any moment is written beside its place and renamed into it: a reader, and a crash at any
-moment, finds the old content or the new. Cheap to import, because every launch does.
+moment, finds the old content or the new. What belongs to a run is closed: owner and group may use it as far as the
+umask lets them, others may not. Cheap to import, because every launch does.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
 from ezpz.errors import MachineError
 
@@ -18,7 +20,17 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
 
-__all__ = ["Replacement", "private_folder", "read_object", "read_text", "write_lines", "write_whole"]
+__all__ = [
+    "Replacement",
+    "close_to_others",
+    "make_closed_folder",
+    "open_closed",
+    "private_folder",
+    "read_object",
+    "read_text",
+    "write_lines",
+    "write_whole",
+]
 
 
 def read_text(path: Path) -> str | None:
@@ -49,13 +61,53 @@ def write_lines(path: str, lines: Iterable[str]) -> str:
     return path
 
 
-def write_whole(path: Path, content: str | bytes, *, private: bool = False, sync: bool = False) -> None:
+def open_closed(path: str, flags: int) -> int:
+    """Open a file, as an ``opener`` of `open`; one that is made is closed to others."""
+    return os.open(path, flags, 0o660)
+
+
+def make_closed_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, closed to others; one that is there stays as it is.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder = os.fspath(folder)
+    above = os.path.dirname(folder)
+    if above and above != folder and not os.path.exists(above):
+        make_closed_folder(above)
+    try:
+        os.mkdir(folder, 0o770)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+
+
+def close_to_others(paths: Iterable[Path]) -> None:
+    """Give what other libraries have made the permissions of the folder around it, and none to others.
+
+    Args:
+        paths: Files and folders, a folder before what is in it; what cannot be changed stays as it is.
+    """
+    for path in paths:
+        try:
+            around = os.stat(os.path.dirname(os.fspath(path))).st_mode & 0o770
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISLNK(mode):
+                os.chmod(path, mode & 0o7000 | around & (0o770 if stat.S_ISDIR(mode) else 0o660))
+        except OSError:
+            continue
+
+
+def write_whole(
+    path: Path, content: str | bytes, *, private: bool = False, closed: bool = False, sync: bool = False
+) -> None:
     """Write a file in one move, with the options of `Replacement`.
 
     Raises:
         OSError: It cannot be written; what was there before is untouched.
     """
-    with Replacement(path, private=private, sync=sync) as file:
+    with Replacement(path, private=private, closed=closed, sync=sync) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -65,13 +117,14 @@ class Replacement:
     Args:
         path: Its place.
         private: Only this user may read it, from its first byte on.
+        closed: Others than its owner and group may not read it.
         sync: Wait until it is on the disk, so that it outlives a crash of the host.
     """
 
-    def __init__(self, path: Path, *, private: bool = False, sync: bool = False) -> None:
+    def __init__(self, path: Path, *, private: bool = False, closed: bool = False, sync: bool = False) -> None:
         self._path = os.fspath(path)
         self._sync = sync
-        self._mode = 0o600 if private else 0o666
+        self._mode = 0o600 if private else 0o660 if closed else 0o666
         # No other process, thread, host or signal handler that writes the same file at this moment has the same draft.
         folder, name = os.path.split(self._path)
         self._draft = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")

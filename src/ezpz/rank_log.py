@@ -25,6 +25,10 @@ KEPT = 1000  # lines kept in memory before a reason to write shows itself, about
 PER_FOLDER = 1000
 
 
+def _open_closed(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o660)
+
+
 class RankFile(logging.Handler):
     """Write one rank's lines to one file; trouble with the file costs one line on stderr and never the program."""
 
@@ -73,10 +77,11 @@ class RankFile(logging.Handler):
 
     def _write(self, line: str) -> None:
         if self._file is None:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)  # noqa: PTH103, PTH120  # pathlib costs 10 ms
+            folder = os.path.dirname(self.path)  # noqa: PTH120  # pathlib costs 10 ms
+            os.makedirs(folder, mode=0o770, exist_ok=True)  # noqa: PTH103  # closed to others, as a run's other files
             # Opened for as long as the program runs; what a name that is no UTF-8 holds shall not end a training.
-            self._file = open(  # noqa: PTH123, SIM115
-                self.path, "a", encoding="utf-8", errors="backslashreplace", buffering=1
+            self._file = open(  # noqa: SIM115
+                self.path, "a", encoding="utf-8", errors="backslashreplace", buffering=1, opener=_open_closed
             )
             if self._dropped:
                 self._file.write(f"[… {self._dropped} earlier lines were not kept]\n")

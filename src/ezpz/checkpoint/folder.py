@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.checkpoint.finding import complete_in
 from ezpz.checkpoint.manifest import NAME, Manifest
+from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def begin(base: Path, step: int) -> Draft:
     Raises:
         OSError: The folder cannot be made.
     """
-    base.mkdir(parents=True, exist_ok=True)
+    make_closed_folder(base)
     for left in base.glob(f"{_PREFIX}*{_SUFFIX}"):
         logger.info(f"removing {left}, left behind by a process that ended while it was saving or deleting")
         discard(left)
@@ -54,7 +55,7 @@ def begin(base: Path, step: int) -> Draft:
         again += 1
         final = base / f"{name}-{again}"
     folder = base / f".{final.name}.{token_hex(4)}{_SUFFIX}"
-    folder.mkdir()
+    folder.mkdir(mode=0o770)
     return Draft(folder, final, number)
 
 

@@ -47,7 +47,7 @@ def _write(folder: str, output: str | None) -> Path:
     path = run.folder / "report.html" if output is None else Path(output).expanduser().absolute()
     source = "the run folder" if output is None else "--output"
     try:
-        return write_report(run, path)
+        return write_report(run, None if output is None else path)
     except OSError as error:
         raise UsageError(
             f"cannot write the report: {path}: {error.strerror or error} (from {source}); expected a file in a folder "

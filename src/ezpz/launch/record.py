@@ -62,7 +62,7 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
         UsageError: ``log_dir`` cannot be made or written.
     """
     if log_dir:
-        reason = _made(log_dir, 0o777)
+        reason = _made(log_dir, 0o770)
         if reason:
             raise UsageError(f"cannot use {log_dir} (from --log-dir): {reason}; expected a folder that you may write.")
         return log_dir, ""

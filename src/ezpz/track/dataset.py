@@ -99,7 +99,7 @@ def _cell(value: Value | None) -> object:
 
 def _save(path: Path, data: bytes) -> None:
     try:
-        write_whole(path, data, sync=True)
+        write_whole(path, data, closed=True, sync=True)
     except OSError as error:
         raise TrackError(
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "

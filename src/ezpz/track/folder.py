@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import write_whole
+from ezpz.files import make_closed_folder, write_whole
 from ezpz.redact import redact_config
 from ezpz.track.writer_lock import birth
 
@@ -61,14 +61,14 @@ def make_folder(name: str, outdir: str | os.PathLike[str] | None, stamp: str) ->
         stamp: Local time, ``2026-11-20-162001``.
 
     Returns:
-        Absolute path of a folder in which a file can be made.
+        Absolute path of a folder in which a file can be made. What was made is closed to others.
 
     Raises:
         UsageError: The folder is a file, or cannot be made or written.
     """
     base = Path.cwd() / "outputs" / name if outdir is None else Path(outdir).expanduser().absolute()
     try:
-        base.mkdir(parents=True, exist_ok=True)
+        make_closed_folder(base)
         folder = _first_free(base, stamp) if outdir is None else base
     except OSError as error:
         raise _unusable(base, outdir, error.strerror) from error
@@ -81,7 +81,7 @@ def _first_free(base: Path, stamp: str) -> Path:
     for number in count(1):
         folder = base / (stamp if number == 1 else f"{stamp}-{number}")
         try:
-            folder.mkdir()
+            folder.mkdir(mode=0o770)
         except FileExistsError:  # another run of the same second; mkdir decides between the two
             continue
         return folder
@@ -161,7 +161,7 @@ class RunFile:
         Raises:
             OSError: The file cannot be written; the old one is untouched.
         """
-        write_whole(self.path, json.dumps(redact_config(self.facts), indent=2) + "\n", sync=True)
+        write_whole(self.path, json.dumps(redact_config(self.facts), indent=2) + "\n", closed=True, sync=True)
 
     def end(self, state: str, paths: Mapping[str, Path], problems: list[str], cause: str = "") -> None:
         """Write how the run ended.

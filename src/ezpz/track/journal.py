@@ -95,7 +95,7 @@ class Journal:
         self.first_lost: int | None = None
         self._warned = False
         self._lock = RLock()  # a signal's handler may come in the middle of a write of its own thread
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o660)
         if not hold(self._fd):
             os.close(self._fd)
             raise UsageError(

@@ -159,7 +159,7 @@ def save_both(png: Path, svg: Path, figure: Any) -> None:
     for path, form, metadata in ((png, "png", {"Software": None}), (svg, "svg", {"Date": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
-        write_whole(path, buffer.getvalue(), sync=True)
+        write_whole(path, buffer.getvalue(), closed=True, sync=True)
 
 
 def _draw(series: Series, stamp: str) -> Any:

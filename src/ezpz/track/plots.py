@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
 from ezpz.track.columns import export_name
 from ezpz.track.names import group_names
@@ -70,7 +71,7 @@ def _draw_ranks(run: Run) -> None:
     if matrix is None:
         return
     folder = run.folder / "plots" / "mplot" / "ranks"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_closed_folder(folder)
     stem = file_stem(matrix.name, set())
     save_heat_map(folder / f"{stem}.png", folder / f"{stem}.svg", matrix.name, matrix.steps, matrix.values)
 
@@ -169,7 +170,7 @@ def _attempt(what: str, series: list[Series], draw: Callable[[Series], None], fo
     for item in series:
         try:
             for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_closed_folder(folder)
             draw(item)
         # Anything may come: ImportError of a site's own build, OSError of a full disk, ValueError out of a drawing
         # library. The data is on the disk by now, and no picture is worth the run's exit code.

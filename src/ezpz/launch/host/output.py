@@ -185,8 +185,8 @@ class RankOutput:
         """Write into the log; the job outlives a disk that is full or cannot be written to."""
         try:
             if self._log < 0:
-                os.makedirs(os.path.dirname(self._path), exist_ok=True)
-                self._log = os.open(self._path, self._flags, 0o666)
+                os.makedirs(os.path.dirname(self._path), mode=0o770, exist_ok=True)
+                self._log = os.open(self._path, self._flags, 0o660)  # closed to others, as a run's other files
                 self._flags &= ~os.O_TRUNC  # what a grandchild says after the end of its rank is added
             while data:
                 data = data[os.write(self._log, data) :]

@@ -15,6 +15,7 @@ from time import monotonic, strftime, time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.files import close_to_others, make_closed_folder
 from ezpz.ranks import from_environ
 from ezpz.track.profiles.profile_spec import parse, parse_late
 from ezpz.track.profiles.recorders import MemoryHistory, Sampler, Trace
@@ -144,12 +145,13 @@ class Profile:
 
     def _write(self, window: _Window) -> None:
         folder = self._outdir or (_run_folder() or Path.cwd()) / "profile"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_closed_folder(folder)
         rank = f"-rank{self._rank}" if self._rank else ""
         name = f"{window.recorder.prefix}-{strftime('%Y-%m-%d-%H%M%S')}"
         tails = ("" if number == 1 else f"-{number}" for number in count(1))  # two windows may end in one second
         base = next(base for tail in tails if not any(folder.glob(f"{(base := folder / (name + tail + rank)).name}.*")))
         window.files = window.recorder.write(base)
+        close_to_others(window.files)
         self.files += window.files
 
     def _look(self) -> None:

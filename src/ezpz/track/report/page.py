@@ -64,7 +64,8 @@ def write_report(run: Run, path: Path | None = None) -> Path:
         OSError: The file cannot be written.
     """
     target = run.folder / "report.html" if path is None else path
-    write_whole(target, build_page(run).encode("utf-8", "replace"), sync=True)
+    # One that is to be elsewhere is for whom the umask lets read it.
+    write_whole(target, build_page(run).encode("utf-8", "replace"), closed=path is None, sync=True)
     return target
 
 

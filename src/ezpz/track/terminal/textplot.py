@@ -82,7 +82,7 @@ def save_text(path: Path, series: Series, stamp: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(path, render(series, stamp).encode(), sync=True)
+    write_whole(path, render(series, stamp).encode(), closed=True, sync=True)
 
 
 def draw(lines: Sequence[Series], title: str, how: Drawing) -> list[str]:

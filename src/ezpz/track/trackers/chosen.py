@@ -14,6 +14,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError, did_you_mean
+from ezpz.files import close_to_others
 from ezpz.track.trackers.worker import Worker
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Trackers:
         deadline = monotonic() + self._limit
         for worker in self._workers:
             worker.wait(deadline, self._limit)
+        close_to_others(sorted((self._about.folder / "trackers").rglob("*")))
 
     @property
     def state(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from ezpz.files import Replacement
+from ezpz.files import Replacement, make_closed_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class CsvTracker:
     def start(self, about: About) -> dict[str, object]:
         """Open the file, and take out a last line that a crash tore."""
         self._path = about.folder / "trackers" / "metrics.csv"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_closed_folder(self._path.parent)
         if self._path.exists() and self._path.stat().st_size:
             with self._path.open(newline="", encoding="utf-8") as file:
                 self._columns = next(csv.reader(file), [])
@@ -89,7 +89,7 @@ class CsvTracker:
 
     def _write_anew(self, *, drop_last: bool) -> None:
         """Write the header and the lines so far, with an empty cell for each column that they lack, in one move."""
-        with Replacement(self._path) as file:
+        with Replacement(self._path, closed=True) as file:
             text = io.TextIOWrapper(file, encoding="utf-8", newline="")
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(self._columns)

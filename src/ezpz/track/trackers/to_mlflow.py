@@ -15,6 +15,7 @@ import re
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import make_closed_folder
 from ezpz.track.facts import flatten
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class MlflowTracker:
 
 def _local(about: About) -> str:
     folder = about.folder / "trackers" / "mlflow"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_closed_folder(folder)
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return folder.as_uri()
 

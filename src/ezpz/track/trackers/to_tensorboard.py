@@ -21,6 +21,7 @@ from itertools import count, pairwise
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import make_closed_folder, open_closed
 from ezpz.track.facts import flatten
 from ezpz.track.foreign.protobuf import put_bytes, put_double, put_float, put_int
 from ezpz.track.foreign.tfevents import frame
@@ -48,10 +49,10 @@ class TensorboardTracker:
     def start(self, about: About) -> dict[str, object]:
         """Open a new event file, which TensorBoard shows as one with those beside it."""
         folder = about.folder / "trackers" / "tensorboard"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_closed_folder(folder)
         stem = f"events.out.tfevents.{int(time()):010d}.{socket.gethostname()}.{os.getpid()}"
         path = next(path for number in count() if not (path := folder / f"{stem}.{number}").exists())
-        self._file = path.open("xb", buffering=0)
+        self._file = open(path, "xb", buffering=0, opener=open_closed)  # noqa: SIM115  # Path.open has no opener
         self._file.write(frame(put_double(1, time()) + put_bytes(3, "brain.Event:2")))
         if about.config:
             self.config(about.config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
 from ezpz.track import wandb as ours
 from ezpz.track.trackers.interface import TrackerOff
@@ -52,7 +53,7 @@ class WandbTracker(ours.StartedRun):
 
     def _init(self, wandb: Any, about: About) -> Any:
         folder = about.folder / "trackers"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_closed_folder(folder)
         return wandb.init(
             project=ours.project_of(None, about.name),
             name=os.environ.get("WANDB_NAME") or f"{about.name}-{about.stamp}",
