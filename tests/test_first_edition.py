@@ -45,6 +45,7 @@ def test_a_run_opens_with_all_its_rows(recorded, name):
     assert all(len(cells.values) for cells in run.table.cells.values())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_its_dataset_opens(recorded, name):
     xarray = pytest.importorskip("xarray")
@@ -53,7 +54,8 @@ def test_its_dataset_opens(recorded, name):
         assert dataset.attrs["ezpz_schema"] == 1
 
 
-@pytest.mark.parametrize("name", [RUNS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[1:])])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", RUNS)
 def test_it_is_plotted_reported_and_compared(recorded, run_cli, tmp_path, name):
     folder = recorded / name
     page = tmp_path / "report.html"

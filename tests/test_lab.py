@@ -156,12 +156,14 @@ def test_a_missing_part_skips_and_says_why(tmp_path):
     assert "1 skipped" in done.stdout
 
 
+@pytest.mark.slow
 def test_ezpz_require_turns_the_skip_into_a_failure(tmp_path):
     done = inner_pytest(tmp_path, ABSENT, EZPZ_REQUIRE="browser")
     assert done.returncode == 1
     assert "browser is required (EZPZ_REQUIRE) but missing: no chromium on PATH" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_unknown_name_in_ezpz_require_is_an_error(tmp_path):
     done = inner_pytest(tmp_path, ABSENT, EZPZ_REQUIRE="slrum")
     assert done.returncode == 4

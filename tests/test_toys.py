@@ -148,6 +148,7 @@ def test_wall_time_port_and_records_of_a_process_know_the_toys(toys, run_cli):
     assert done.stdout == "1795289400 toyjobs\n"
 
 
+@pytest.mark.slow
 def test_both_shells_of_a_job_know_the_toys(toys, run_cli, home):
     sh = [sys.executable, "-m", "ezpz.cluster", "--sh"]
     first = run_cli(sh, {**toys, **JOB})

@@ -30,6 +30,7 @@ def test_a_debug_run_shows_the_traceback_of_every_verb(run_cli, clean_env):
     assert "Traceback" in debug.stderr
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_every_verb_explains_itself_in_80_columns(run_cli, verb):
     done = run_cli([*EZPZ, verb, "--help"])

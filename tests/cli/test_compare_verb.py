@@ -157,6 +157,7 @@ def test_neither_torch_nor_matplotlib_is_loaded(two, tmp_path):
     assert done.stdout.endswith("[]\n")
 
 
+@pytest.mark.slow
 def test_colour_needs_a_terminal_or_a_wish_and_ascii_is_enough(two, tmp_path):
     assert "\x1b" not in verb(tmp_path, *two, TERM="xterm-256color").stdout
     assert verb(tmp_path, *two, FORCE_COLOR="1").stdout.startswith("\x1b[1;31mdifferent")

@@ -160,6 +160,7 @@ def test_what_a_dead_launcher_left_is_found_by_its_whole_id(kill, orphan):
     assert other.poll() is None
 
 
+@pytest.mark.slow
 def test_a_name_that_means_nothing_or_too_much_ends_nothing(kill, launcher):
     both = [launcher("5f3a90c2"), launcher("5f3a77aa")]
     for words, code, said in [

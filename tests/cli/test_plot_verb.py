@@ -224,6 +224,7 @@ def fresh(*words, cwd, **environ):
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}], ids=["stdout", "locale"])
 def test_without_utf8_all_is_ascii_and_nothing_heavy_is_loaded(run, tmp_path, environ):
     done = fresh(run, "--width", "120", cwd=tmp_path, **environ)
@@ -232,11 +233,13 @@ def test_without_utf8_all_is_ascii_and_nothing_heavy_is_loaded(run, tmp_path, en
     assert done.stdout.count(b"+-") >= 8
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_escape_and_colour_needs_to_be_forced(run, tmp_path):
     assert b"\x1b" not in fresh(run, cwd=tmp_path, TERM="xterm-256color").stdout
     assert b"\x1b[38;5;6m" in fresh(run, cwd=tmp_path, FORCE_COLOR="1").stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_costs_no_traceback(run, tmp_path):
     read, write = os.pipe()
     os.close(read)

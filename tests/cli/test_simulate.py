@@ -24,6 +24,7 @@ def script(name, *args):
     return [sys.executable, SCRIPTS / f"{name}.py", *args]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("line", "words"),
     [

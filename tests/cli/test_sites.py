@@ -61,6 +61,7 @@ def test_a_contradiction_is_told_after_the_list(run_cli, clean_env):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", PACKAGED_SITES)
 def test_one_site_is_told_whole_in_80_columns(name):
     code = "import sys; from ezpz.cli.sites import main; sys.exit(main(sys.argv[1:]))"

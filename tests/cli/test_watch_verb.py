@@ -210,6 +210,7 @@ def test_a_run_that_was_killed_is_noticed(piped, live):
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_chosen_metrics_alone_are_shown_and_others_are_told_to_be_missing(piped, live):
     out, _ = piped(live, "dt", "late*", "--once").communicate(timeout=20)
     assert " step 19 dt=0.01 (no 'late*' yet; recorded: dt, loss) ▅▅" in out
@@ -263,6 +264,7 @@ def test_what_was_typed_wrong_is_one_line(piped, live, tmp_path, words, code, te
     assert text in err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_it_quietly(piped, live):
     child = piped(live, "--interval", "0.1")
     child.stdout.readline()
@@ -312,6 +314,7 @@ def test_on_a_terminal_the_picture_is_drawn_again_in_its_place(terminal, live):
     assert not re.search(r"\x1b\[(\?|2J|H|\d*;\d*H|38)", shown.raw)  # no other screen, no clearing, no colour
 
 
+@pytest.mark.slow
 def test_a_terminal_that_changes_its_size_gets_a_picture_of_that_size(terminal, live):
     shown = terminal(live, "--interval", "30")
     shown.wait_for("step 19")
@@ -326,6 +329,7 @@ def test_a_terminal_that_changes_its_size_gets_a_picture_of_that_size(terminal, 
     assert "\x1b[38;5;6m" in shown.raw
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(6, 20), (12, 20), (24, 200), (100, 80)])
 def test_the_picture_fits_every_terminal(terminal, live, size):
     shown = terminal(live, "--interval", "0.2", size=size)

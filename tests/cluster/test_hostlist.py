@@ -52,6 +52,7 @@ expressions = st.lists(
 ).map(",".join)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("scontrol"), reason="no scontrol to compare with")
 @given(expressions)
 def test_slurm_expands_the_same(tmp_path_factory, text):

@@ -1,6 +1,6 @@
 """Choose which tests run: the quick ones by default, all of a file that is named, all but ``learn`` in ``make test``.
 
-Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
+Of a test marked ``few(N)`` the quick run takes its first N cases. Other marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
 ``slow`` (more than a second of CPU, or real waiting: set in the test files) and ``learn`` (trains whole networks).
 
     pytest                         neither slow, lab nor learn
@@ -13,6 +13,7 @@ A quick run also tries fewer examples of each property (hypothesis). Where torch
 from __future__ import annotations
 
 import re
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,9 +54,22 @@ def choose(config, items):
     if any("::" in argument for argument in config.args):  # a test that is named runs, whatever it is
         left_out = set()
     chosen = [item for item in items if not any(item.get_closest_marker(name) for name in left_out)]
+    if "slow" in left_out:
+        chosen = list(_first_cases(chosen))
     if len(chosen) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
+
+
+def _first_cases(items):
+    """Yield the tests; of each that is marked ``few(N)`` its first N cases."""
+    cases = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        few = item.get_closest_marker("few")
+        if not few or cases[test] <= few.args[0]:
+            yield item
 
 
 def skip_for_want_of_torch(report, text):

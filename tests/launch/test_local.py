@@ -72,6 +72,7 @@ def test_the_first_line_says_what_starts_and_stdout_stays_the_programs(launch):
     assert "note: 9 ranks share" in note
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
@@ -177,6 +178,7 @@ def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
     assert "COMMAND" in done.stdout
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [

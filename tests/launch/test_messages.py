@@ -54,6 +54,7 @@ def made(kind, *, words=False):
     )
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize(("direction", "kind"), KINDS)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was_sent(direction, kind, data):
@@ -65,6 +66,7 @@ def test_every_message_comes_back_as_it_was_sent(direction, kind, data):
     assert repr(message).startswith(kind.__name__)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("direction", "kind"), [each for each in KINDS if each.values[0] in JSON.values()])
 @given(data=st.data())
 def test_a_field_that_is_missing_or_of_another_type_is_refused(direction, kind, data):

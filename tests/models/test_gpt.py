@@ -106,6 +106,7 @@ def test_training_starts_near_the_logarithm_of_the_vocabulary(config):
     assert abs(loss.item() - math.log(config.vocab_size)) < 0.25
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("more", [{}, {"bias": True, "activation": "relu"}, {"activation": "silu"}])
 def test_it_learns_one_batch_by_heart(more):
     torch.manual_seed(0)

@@ -142,6 +142,7 @@ def test_no_position_sees_a_later_one():
     assert differs[20:].all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "config", [DEBUG, LlamaConfig(), dataclasses.replace(LlamaConfig(), dim=1024, n_layers=2), LLAMA_SIZES["10m"]]
 )
@@ -152,6 +153,7 @@ def test_training_starts_near_the_logarithm_of_the_vocabulary(config):
     assert abs(loss.item() - math.log(config.vocab_size)) < 0.25
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_learns_one_batch_by_heart(tied):
     torch.manual_seed(0)

@@ -47,6 +47,7 @@ def check(shell, record, env):
     return told
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_the_small_answer_agrees_with_the_recorded_environments(small, path):
     record = json.loads(path.read_text())
@@ -68,6 +69,7 @@ def records(*needed):
     return [path for path, text in texts.items() if all(f'"{word}' in text for word in needed)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("path", records("SLURM_JOB_ID"), ids=lambda path: path.stem)
 def test_variables_of_slurm_need_no_command(small, path):
     record = json.loads(path.read_text())
@@ -130,6 +132,7 @@ def test_host_expressions_mean_what_python_takes_them_for(small):
     assert [line.split() for line in said] == [list(dict.fromkeys(expand(text))) for text in EXPRESSIONS]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     "text", [*MALFORMED, "n[1-99999999]", "$(touch hacked)", "a;touch hacked", "a b", "-rf", "`id`"]
 )

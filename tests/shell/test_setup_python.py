@@ -278,6 +278,7 @@ BAD_INPUT = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_is_one_line_with_its_code(fake, case):
     args, env, code, said, after = BAD_INPUT[case]

@@ -278,6 +278,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_module_that_does_not_load_is_replaced_aloud(fake, modules, case):
     """The bare name is broken: a version that the site lists is taken."""
@@ -305,6 +306,7 @@ def test_a_pinned_version_that_is_gone_becomes_the_default_then_the_newest(fake,
     assert "INSTEAD OF two/1.0, two: " in result.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", BROKEN)
 def test_without_any_version_it_ends_with_what_to_try(fake, modules, case):
     text, cause = BROKEN[case]
@@ -473,6 +475,7 @@ OVERRIDES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", OVERRIDES)
 def test_the_user_can_choose_other_modules_or_none(fake, modules, case):
     env, expected, said = OVERRIDES[case]
@@ -506,6 +509,7 @@ def test_a_compute_host_gets_the_sites_proxy(fake):
     assert found["all_proxy"] == ""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "ALL_PROXY"])
 @pytest.mark.parametrize("value", ["http://mine:1", ""])
 def test_the_users_proxy_is_kept(fake, name, value):

@@ -131,6 +131,7 @@ def test_what_a_model_is_made_of():
     assert "model.wrappers" not in told
 
 
+@pytest.mark.slow
 def test_wrappers_are_looked_through():
     torch.manual_seed(0)
     model = Model(config())
@@ -221,6 +222,7 @@ def warmup(step, *, num_training_steps):
     return max(0.0, 1 - step / num_training_steps)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("make", "landmarks"),
     [

@@ -241,7 +241,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", range(8))
 def test_a_killed_process_loses_no_row_that_was_acknowledged(seed, tmp_path):
     path, counter = tmp_path / "metrics.jsonl", tmp_path / "acknowledged"
     counter.write_bytes(bytes(8))

@@ -117,6 +117,7 @@ def test_a_closed_stdout_does_not_raise(run_python):
     assert run_python(f"import sys; sys.stdout = None\n{SHOW}").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_left_does_not_change_the_exit_code(tmp_path):
     """`train.py | head -1`: Python would turn the failed flush at its end into exit code 120."""
     read, write = os.pipe()

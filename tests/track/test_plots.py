@@ -81,6 +81,7 @@ def test_nothing_to_draw_leaves_no_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broken", "what"), [("save_text", "the text plot"), ("save_pictures", "the picture")])
 def test_a_drawing_that_raises_is_one_warning_and_the_others_are_made(tmp_path, capsys, monkeypatch, broken, what):
     def fail(*_):

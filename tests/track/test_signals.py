@@ -82,6 +82,7 @@ def test_a_main_thread_that_waits_in_c_costs_no_export(stopped, tmp_path):
     assert len(open_dataset(tmp_path / "out" / "r.h5")["loss"]) == 10
 
 
+@pytest.mark.slow
 def test_a_handler_of_the_script_is_called_and_decides(stopped, tmp_path):
     before = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine'))"
     then = "time.sleep(2)\nhistory.update({'loss': 5.0})\nhistory.finalize(plots=False)"

@@ -184,6 +184,7 @@ history.finalize(plots=False)
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_one_warning_and_the_rows_of_that_time(run_python, tmp_path):
     result = run_python(FULL)
     out = result.stdout.decode()

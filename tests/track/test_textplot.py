@@ -91,6 +91,7 @@ def test_a_million_points_are_drawn_in_no_time():
         assert time.perf_counter() - start < 2  # 0.04 s and 0.08 s here; 6 s without thinning
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize("values", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("width", [12, 20, 80, 200])
 @pytest.mark.parametrize("log", [False, True], ids=["linear", "log"])
@@ -201,6 +202,7 @@ TERMINALS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("environ", TERMINALS.values(), ids=TERMINALS.keys())
 def test_the_saved_file_does_not_depend_on_the_terminal(run_python, tmp_path, environ):
     result = run_python(SAVE, **environ)

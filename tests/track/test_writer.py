@@ -49,6 +49,7 @@ def test_leaving_by_sys_exit_counts_by_its_code(tmp_path, code, state):
     assert run_json(history.outdir)["state"] == state
 
 
+@pytest.mark.slow
 def test_a_collision_is_told_at_once_and_is_an_error_at_the_end(history, capsys):
     history.update({"train/loss": 1.0, "train_loss": 2.0, "dt": 0.1})
     history.update({"train/loss": 1.0, "train_loss": 2.0, "dt": 0.1})
@@ -78,6 +79,7 @@ def test_an_export_that_fails_does_not_hide_the_exception_of_the_training(tmp_pa
         history.update({"a/b": 1.0, "a_b": 2.0})
 
 
+@pytest.mark.slow
 def test_a_plot_that_raises_stops_neither_data_nor_program(run_python, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "plotext.py").write_text("raise RuntimeError('no plots today')")
@@ -101,18 +103,13 @@ with History("train", "out") as history:
     assert len(facts["problems"]) == 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("end", "state", "code"),
     [("", "exited", 0), ("1 / 0", "failed", 1), ("sys.exit(3)", "exited", 3)],
     ids=["end", "exception", "sys.exit"],
 )
-@pytest.mark.parametrize(
-    "loaded",
-    [
-        pytest.param("", id="bare"),
-        pytest.param("import h5py, matplotlib", id="h5py loaded", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("loaded", ["", "import h5py, matplotlib"], ids=["bare", "h5py loaded"])
 def test_a_program_that_forgets_finalize_leaves_its_journal(
     run_python, tmp_path, end, state, code, loaded
 ):  # fixtures and table columns, all by name
@@ -179,6 +176,7 @@ def test_missing_rows_are_told_at_the_end(history, capsys, monkeypatch):
     assert [row["step"] for row in read_journal(history.outdir)] == [0, 3]
 
 
+@pytest.mark.slow
 def test_two_processes_that_start_in_one_second_do_not_share_a_folder(tmp_path):
     code = "from ezpz.track import History; h = History('a'); h.update({'x': 1}); print(h.outdir)"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -129,6 +129,7 @@ def test_made_images_depend_on_seed_and_index_alone():
         SyntheticImages(10, classes=0, size=28)
 
 
+@pytest.mark.slow
 def test_made_images_of_a_class_share_a_pattern_that_moves_and_noise_that_does_not():
     made = SyntheticImages(4000, classes=4, size=28, channels=1, seed=0)
     x, y = made(torch.arange(4000))

@@ -181,6 +181,7 @@ def test_a_run_gets_what_was_parsed_and_the_peak_reaches_where_it_is_read(parser
     assert ezpz.peak_flops("bf16").flops == 2e12
 
 
+@pytest.mark.slow
 def test_all_ranks_stop_and_one_of_them_says_why(run_cli, clean_env, tmp_path):
     (tmp_path / "x.py").write_text(
         "import sys\nfrom ezpz.train import make_parser, run_main\n"
