@@ -108,6 +108,19 @@ def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(flavour, start_
     assert not survivors()
 
 
+@pytest.mark.parametrize(("number", "words"), [(signal.SIGABRT, "Aborted"), (signal.SIGSEGV, "Segmentation fault")])
+def test_a_shim_that_crashes_is_the_cause_and_no_abort_of_mpi(flavour, start_launch, survivors, number, words):
+    run = start_launch("-n", "2", "sh", "-c", "echo $PPID; exec sleep 600", env=flavour.env())
+    shims = [int(run.stdout.readline()) for _ in range(2)]
+    assert Path(f"/proc/{shims[1]}/comm").read_text().strip() == "ezpz-shim"
+    os.kill(shims[1], number)
+    errors = run.communicate(timeout=20)[1]
+    assert run.returncode == 137, errors
+    assert f"the shim in front of it (pid {shims[1]}) crashed: {words}" in errors
+    assert "MPI_Abort" not in errors
+    lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
+
+
 def test_a_killed_launcher_takes_its_ranks_with_it(flavour, start_launch, survivors):
     run = start_launch("-n", "2", "bash", "-c", "echo ready; exec sleep 600", env=flavour.env())
     assert [run.stdout.readline() for _ in range(2)] == ["ready\n"] * 2

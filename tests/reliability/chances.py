@@ -47,6 +47,8 @@ def killed(number, seed, grounds, names):
     number_of = signal.Signals[f"SIG{dice.choice(SIGNALS)}"]
     if kind == "launcher":
         number_of = dice.choice((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL))
+    elif kind == "shim":
+        number_of = dice.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV))
     elif kind != "rank":
         number_of = signal.SIGKILL
     moment, rank = dice.uniform(0, 1.1) * lasts, dice.randrange(3)

@@ -204,6 +204,17 @@ KILLED = (
         not_on=NO_SHIM,
     ),
     Case(
+        number="C",
+        name="SIGABRT to a shim, whose code mpiexec makes its own",
+        ranks=f"trap '' TERM HUP INT; up; {LOOP}",
+        meanwhile=kill(lambda run: run.shim(1), signal.SIGABRT),
+        code=137,
+        cause=r"^ezpz: rank 1\b.*shim.*crashed: Aborted",
+        grace=FAILURE_GRACE,
+        on="openmpi",
+        not_on=NO_SHIM,
+    ),
+    Case(
         number="D",
         name="SIGKILL to launcher, agents and shims at one blow",
         ranks=f"trap '' TERM HUP INT; up; {LOOP}",

@@ -337,6 +337,15 @@ class RankEnded(Message):
     code: int = number_field(-256, 256)
 
 
+class ShimCrashed(Message):
+    """A signal such as SIGABRT or SIGSEGV ends the shim. It is the first line of what faulthandler writes then, ``Fatal
+    Python error: Aborted``; the lines that follow are no messages.
+    """
+
+    kind = "Fatal"
+    text: str = text_field()
+
+
 class CannotRun(Message):
     """The program of a shim cannot be run, for a reason of `errno`."""
 
@@ -440,7 +449,8 @@ class Words(Direction):
 
 
 FROM_SHIMS = Words(
-    LONGEST_ORDER, *(ShimStarted, RankStarted, SignalPassed, RankEnded, CannotRun, WrongWorld, PortTaken, Note)
+    LONGEST_ORDER,
+    *(ShimStarted, RankStarted, SignalPassed, RankEnded, ShimCrashed, CannotRun, WrongWorld, PortTaken, Note),
 )
 TO_SHIMS = Words(LONGEST_ORDER, Signal, Kill, Release)
 

@@ -257,6 +257,8 @@ class Agent:
         elif isinstance(message, messages.RankEnded):
             passed = -message.code in rank.passed
             rank.end(message.code, "its launcher sent it that signal" if passed else "")
+        elif isinstance(message, messages.ShimCrashed):
+            rank.shim_crash = message.text.rpartition(": ")[2]
         elif isinstance(message, messages.CannotRun):
             from ezpz.launch.host.rank_start import cannot_run
 
@@ -284,7 +286,8 @@ class Agent:
         for rank in self.ranks.values():
             if rank.shim is connection:
                 rank.shim = None
-                rank.end(-signal.SIGKILL, f"its shim (pid {rank.shim_pid}) was killed")
+                crash = rank.shim_crash and f"the shim in front of it (pid {rank.shim_pid}) crashed: {rank.shim_crash}"
+                rank.end(-signal.SIGKILL, crash or f"its shim (pid {rank.shim_pid}) was killed")
 
     # Signals, and orders of the launcher.
 

@@ -32,6 +32,7 @@ class RankProcess:
         pid: Its process; 0 until it runs.
         shim: Connection to the shim that is its parent; None when this process is, or when the shim has gone.
         shim_pid: The shim's process.
+        shim_crash: What the shim said when a signal ended it.
         pipes: Descriptor to stream (1 or 2) of what it writes.
         stdin: What its stdin is written into, until it runs; None where it has none of the launcher.
         output: What became of that; None when it writes to the terminal itself.
@@ -58,6 +59,7 @@ class RankProcess:
         self.pid = pid
         self.shim: socket.socket | None = None
         self.shim_pid = 0
+        self.shim_crash = ""
         self.pipes = dict(zip(pipes, (1, 2), strict=False))
         self.stdin = stdin
         self.output = RankOutput(rank, log_dir) if pipes else None

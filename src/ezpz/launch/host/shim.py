@@ -194,6 +194,10 @@ class _Shim:
         send(self._agent, messages.FROM_SHIMS.encode(started), kept)
         for fd in kept:
             os.close(fd)
+        import faulthandler
+
+        # The last word of a shim that crashes: mpiexec ends all others as well, and cannot be asked which was first.
+        faulthandler.enable(self._agent.fileno(), all_threads=False)
 
     def tell(self, message: Message) -> None:
         """Send the agent a message; without an agent, write what the user should know."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PASSED_ON",
+    "SHIM_CRASHED",
     "SHIM_KILLED",
     "Failure",
     "Limits",
@@ -29,8 +30,9 @@ __all__ = [
     "rank_failed",
 ]
 
-# How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died.
-SHIM_KILLED, PASSED_ON = "its shim", "its launcher"
+# How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died; the shim itself
+# has told of its crash, of which all else is a consequence.
+SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
@@ -82,6 +84,8 @@ def rank_failed(host: str, report: RankFailed) -> Failure:
     words = report.why if report.why.startswith("cannot") else how(report.code)
     if report.why.startswith((SHIM_KILLED, PASSED_ON)):
         words += f": {report.why}"
+    elif report.why.startswith(SHIM_CRASHED):
+        words = f"was killed: {report.why}"
     return Failure(
         f"rank {report.rank} on host {host}" + (f" (pid {report.pid})" if report.pid else ""),
         words,
