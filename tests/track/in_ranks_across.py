@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch.distributed as dist
+from windows import unpack
 
 import ezpz
 from ezpz.ranks import from_environ
 from ezpz.track.over_ranks.across import Across
-from ezpz.track.over_ranks.window import unpack
 
 STEPS = 250
 FOLDER = Path("/some/where/schlüssel")

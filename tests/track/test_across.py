@@ -7,13 +7,13 @@ import time
 
 import numpy as np
 import pytest
+from windows import unpack
 
 from ezpz.ranks import Ranks
 from ezpz.track.over_ranks.across import Across
 from ezpz.track.over_ranks.collector import Collector
 from ezpz.track.over_ranks.gathering import _named
 from ezpz.track.over_ranks.slices import ENDED, GONE, Slice, Slicer, pack, read_slice
-from ezpz.track.over_ranks.window import unpack
 
 NAN = math.nan
 

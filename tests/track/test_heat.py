@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from ezpz.errors import TrackError, UsageError
+from ezpz.track.by_rank import counting_windows, matrix, rank_keys, statistic
 from ezpz.track.table import gather
-from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys, rank_keys, rank_table, strip
+from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys, strip
 from ezpz.track.terminal.textplot import Drawing
 from ezpz.track.terminal.width import columns
 
@@ -20,6 +22,12 @@ def window(steps, ranks, *, key="dt", attempt=1):
         "keys": {key: {"ranks": ranks}},
     }
     return {"v": 1, "t": 1.0, "step": steps[-1], "a": attempt, "k": "ranks", "m": held}
+
+
+def run(windows):
+    """A run whose rows are those of the windows' steps."""
+    rows = [{"t": 1.0, "step": step, "a": row["a"], "m": {}} for row in windows for step in row["m"]["steps"]]
+    return SimpleNamespace(rows=gather(rows), windows=windows)
 
 
 def test_shades_grow_with_the_values():
@@ -88,13 +96,22 @@ def test_windows_of_means_missing_values_and_other_attempts_are_one_table():
         window([0, 1, 2, 3], [[1.0, None, "NaN", "Infinity"], [5.0, 6.0, 7.0, 8.0]]),
         window([4, 5, 6], [[9.0], [9.5]]),
         window([2, 3], [[20.0, 30.0], [21.0, 31.0], [22.0, 32.0]], attempt=2),
-        window([0], [[1.0]], key="other", attempt=2),
+        window([3], [[1.0]], key="other", attempt=2),
     ]
-    steps, values = rank_table(windows, "dt")
+    _, steps, values = matrix(counting_windows(run(windows)), "dt")
     assert steps.tolist() == [0, 1, 2, 3]
     np.testing.assert_array_equal(values, [[1, np.nan, 20, 30], [5, 6, 21, 31], [np.nan, np.nan, 22, 32]])
-    assert rank_table(windows[:2], "dt")[0].tolist() == [0, 1, 2, 3, 6]
+    assert matrix(counting_windows(run(windows[:2])), "dt").steps.tolist() == [0, 1, 2, 3, 6]
     assert rank_keys(windows) == ["dt", "other"]
+
+
+def test_of_a_window_that_a_later_attempt_cut_the_means_of_its_ranks_do_not_count():
+    windows = [window([0, 1, 2], [[1.0], [2.0]]), window([2, 3, 4], [[3.0], [4.0]], attempt=2)]
+    windows[0]["m"]["keys"]["dt"]["max"] = [5.0, 6.0, 7.0]
+    counting = counting_windows(run(windows))
+    assert matrix(counting, "dt").steps.tolist() == [4]
+    assert [statistic(row, "dt", "max").tolist()[:2] for row in counting[:1]] == [[5.0, 6.0]]
+    assert counting[0]["m"]["steps"] == [0, 1]
 
 
 def test_what_was_not_gathered_or_cannot_be_read_is_an_error_that_says_so():
@@ -106,7 +123,7 @@ def test_what_was_not_gathered_or_cannot_be_read_is_an_error_that_says_so():
         windows = [window([0, 1], [[1.0, 2.0]])]
         windows[0]["m"]["keys"]["dt"]["ranks"] = broken
         with pytest.raises(TrackError, match="cannot read 'dt' of all ranks at step 1"):
-            rank_table(windows, "dt")
+            matrix(windows, "dt")
 
 
 class Histogram(NamedTuple):

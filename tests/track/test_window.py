@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from windows import unpack
 
 from ezpz.track.over_ranks.slices import Slice
-from ezpz.track.over_ranks.window import records, statistics, unpack
+from ezpz.track.over_ranks.window import records, statistics
 
 NAN, INF = math.nan, math.inf
 REAL = st.floats(allow_nan=False, allow_infinity=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.columns import aligned
 from ezpz.errors import EzpzError, TrackError, UsageError
+from ezpz.track.by_rank import counting_windows, statistic
 from ezpz.track.quantities import duration
 from ezpz.track.report import write_report
 from ezpz.track.report.head import heading
@@ -15,7 +16,6 @@ from ezpz.track.report.markup import document, shown
 from ezpz.track.report.tables import Part, table
 from ezpz.track.run import open_run
 from ezpz.track.table import Table
-from ezpz.track.values import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def read_figures(folder: Path) -> tuple[dict[str, Any], str]:
         return {**NOTHING, "parts": {}}, ""
     except TrackError:  # it ended before its first row
         rows = Table()
-        run.__dict__["windows"] = []
+        vars(run).update(rows=rows, windows=[])
     config = _mapping(run, "config")
     figures = {
         **NOTHING,
@@ -116,11 +116,8 @@ def _epoch_steps(config: dict[str, Any]) -> int | None:
 def _memory(run: Run, rows: Table) -> float | None:
     """Return the largest memory of all ranks: rank 0's own rows, and the windows over all."""
     known = _column(rows, "memory_gib")
-    for window in run.windows:
-        keys = window["m"].get("keys")
-        entry = keys.get("memory_gib") if isinstance(keys, dict) else None
-        largest = entry.get("max") if isinstance(entry, dict) else None
-        known += _numbers(map(decode, largest)) if isinstance(largest, list) else []
+    for window in counting_windows(run):
+        known += _numbers(statistic(window, "memory_gib", "max").tolist())
     return max(known, default=None)
 
 

@@ -4,24 +4,38 @@
         "loss":{"mean":[…],"min":[…],"max":[…],"std":[…],"argmin":[…],"argmax":[…],"ranks":[[…],[…],[…],[…]]}}}}
 
 ``ranks`` holds a list for each rank: a value for each step of the window, or their mean alone in large worlds
-(``"every":0``). A value that a rank did not record is null.
+(``"every":0``). A value that a rank did not record is null. The export, the plots and the report read them here.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.errors import TrackError
 from ezpz.track.names import BEFORE_COLLECTIVE, is_step_time, is_time, main_loss, part_of_step
 from ezpz.track.series import Series
 from ezpz.track.table import first_steps
 from ezpz.track.values import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ezpz.track.records import Row
     from ezpz.track.run import Run
 
-__all__ = ["Matrix", "counting_windows", "loss_band", "matrices", "slowest_key"]
+__all__ = [
+    "Matrix",
+    "counting_windows",
+    "loss_band",
+    "matrix",
+    "rank_keys",
+    "rank_values",
+    "slowest_key",
+    "statistic",
+    "typical_of_rank",
+]
 
 
 class Matrix(NamedTuple):
@@ -29,7 +43,7 @@ class Matrix(NamedTuple):
 
     Attributes:
         name: Its name.
-        steps: float64 array of shape (steps,), ascending; in large worlds the middle step of each window.
+        steps: float64 array of shape (steps,), ascending; in large worlds the last step of each window.
         values: float64 array of shape (ranks, steps), NaN where a rank recorded nothing.
     """
 
@@ -38,64 +52,128 @@ class Matrix(NamedTuple):
     values: Any
 
 
-def counting_windows(run: Run) -> list[Mapping[str, Any]]:
-    """Return what the windows hold that no later attempt recorded again and that have the shape above, oldest first."""
+def counting_windows(run: Run) -> list[Row]:
+    """Return the records over all ranks, oldest first, without the steps that a later attempt recorded again."""
     first = first_steps(run.rows)
     windows = []
     for row in run.windows:
-        bound = min((step for attempt, step in first.items() if attempt > row["a"]), default=None)
-        window = row["m"]
-        steps, keys = window.get("steps"), window.get("keys")
-        if not isinstance(keys, dict) or not isinstance(steps, list) or not steps:
+        steps, keys = row["m"].get("steps"), row["m"].get("keys")
+        if not isinstance(keys, dict) or not isinstance(steps, list) or not all(type(step) is int for step in steps):
             continue  # a version that is not known here, or somebody's own
-        if all(type(step) is int for step in steps) and (bound is None or steps[-1] < bound):
-            windows.append(window)
-    return sorted(windows, key=lambda window: window["steps"][0])
+        bound = min((step for attempt, step in first.items() if attempt > row["a"]), default=None)
+        number = len(steps) if bound is None else bisect_left(steps, bound)
+        if number:
+            windows.append(row if number == len(steps) else _until(row, number))
+    return sorted(windows, key=lambda row: row["m"]["steps"][0])
 
 
-def _floats(values: Any, length: int) -> Any:
-    """Return a list of the journal as float64, filled up or cut to a length."""
+def _until(row: Row, number: int) -> Row:
+    """Return the first steps of a record; means over all of its steps are left out."""
+    steps = row["m"]["steps"]
+
+    def cut(values: Any) -> Any:
+        if not isinstance(values, list):
+            return values
+        if len(values) == len(steps) and not isinstance(values[0], list):
+            return values[:number]
+        return [each[:number] for each in values if isinstance(each, list) and len(each) == len(steps)]
+
+    keys = {
+        key: {part: cut(values) for part, values in entry.items()} if isinstance(entry, dict) else entry
+        for key, entry in row["m"]["keys"].items()
+    }
+    return {**row, "m": {**row["m"], "steps": steps[:number], "keys": keys}}
+
+
+def rank_keys(windows: Sequence[Row]) -> list[str]:
+    """Return the metrics of which the ranks' own values are known."""
+    return list(
+        dict.fromkeys(key for row in windows for key, entry in row["m"]["keys"].items() if _ranks_of(entry) is not None)
+    )
+
+
+def _ranks_of(entry: Any) -> Any:
+    return (entry.get("ranks") or None) if isinstance(entry, dict) else None
+
+
+def rank_values(row: Row, key: str) -> tuple[Any, Any] | None:
+    """Return one metric of all ranks in one record; None where it holds none.
+
+    Returns:
+        Steps, a float64 array of shape (n,), and values, of shape (ranks, n), NaN where a rank recorded nothing. The
+        means of a large world count for the last step of their window.
+
+    Raises:
+        TrackError: The record is not as described above.
+    """
     import numpy as np
 
+    ranks = _ranks_of(row["m"]["keys"].get(key))
+    if ranks is None:
+        return None
+    try:
+        steps = np.array(row["m"]["steps"], dtype=np.float64)
+        values = np.array(ranks, dtype=np.float64)  # null becomes NaN, and "NaN" or "Infinity" are read as numbers are
+        steps = steps[-1:] if values.shape[1] == 1 else steps
+        if values.shape[1] != len(steps):
+            raise ValueError(f"{values.shape[1]} values for {len(steps)} steps")  # noqa: TRY301  # said below
+    except (ValueError, TypeError, IndexError) as error:
+        raise TrackError(
+            f"cannot read {key!r} of all ranks at step {row['step']} (from the journal): {error}; "
+            "expected a list of numbers for each rank. Another version of ezpz may have written it."
+        ) from error
+    return steps, values
+
+
+def matrix(windows: Sequence[Row], key: str) -> Matrix | None:
+    """Return one metric of all ranks over all windows, those of a world that changed its size filled up; None without.
+
+    Raises:
+        TrackError: As `rank_values`.
+    """
+    import numpy as np
+
+    parts = [part for row in windows if (part := rank_values(row, key)) is not None]
+    if not parts:
+        return None
+    world = max(len(values) for _, values in parts)
+    full = [np.pad(v, ((0, world - len(v)), (0, 0)), constant_values=np.nan) for _, v in parts]
+    return Matrix(key, np.concatenate([steps for steps, _ in parts]), np.concatenate(full, axis=1))
+
+
+def statistic(row: Row, key: str, part: str) -> Any:
+    """Return ``mean``, ``min``, ``max`` or ``std`` of one metric over the ranks, a float64 array with a value for each
+    step of the record, NaN where there is none.
+    """
+    import numpy as np
+
+    entry, length = row["m"]["keys"].get(key), len(row["m"]["steps"])
+    values = entry.get(part) if isinstance(entry, dict) else None
     known = [decode(value) for value in values[:length]] if isinstance(values, list) else []
     numbers = [float(value) if isinstance(value, (int, float)) else np.nan for value in known]
     return np.array(numbers + [np.nan] * (length - len(numbers)), dtype=np.float64)
 
 
-def matrices(windows: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[Matrix]:
-    """Return the matrix of each of some metrics; the windows of a world that changed its size are filled up."""
-    import numpy as np
-
-    made = []
-    for key in keys:
-        blocks, steps = [], []
-        for window in windows:
-            entry = window["keys"].get(key)
-            ranks = entry.get("ranks") if isinstance(entry, dict) else None
-            if not isinstance(ranks, list) or not ranks:
-                continue
-            each = window["steps"] if window.get("every") else [window["steps"][len(window["steps"]) // 2]]
-            blocks.append(np.stack([_floats(row, len(each)) for row in ranks]))
-            steps.append(np.array(each, dtype=np.float64))
-        if blocks:
-            height = max(map(len, blocks))
-            full = [np.pad(b, ((0, height - len(b)), (0, 0)), constant_values=np.nan) for b in blocks]
-            made.append(Matrix(key, np.concatenate(steps), np.concatenate(full, axis=1)))
-    return made
-
-
-def slowest_key(windows: Sequence[Mapping[str, Any]]) -> Matrix | None:
+def slowest_key(windows: Sequence[Row]) -> Matrix | None:
     """Return the time that tells ranks apart best.
 
     That is one taken before the first collective of a step, after which all ranks have waited for the slowest; among
     several the one in which the ranks lie the most seconds apart. Else the time of whole steps, else any other time.
     """
-    keys = list(dict.fromkeys(key for window in windows for key in window["keys"]))
+    keys = list(dict.fromkeys(key for row in windows for key in row["m"]["keys"]))
     early = [key for key in keys if part_of_step(key) in BEFORE_COLLECTIVE]
     whole = [key for key in keys if is_step_time(key)]
     times = [key for key in keys if is_time(key)]
-    times_by_rank = matrices(windows, early) or matrices(windows, whole) or matrices(windows, times)
-    return max(times_by_rank, key=_apart, default=None)
+    readable = (_readable(windows, some) for some in (early, whole, times))
+    return max(next(filter(None, readable), []), key=_apart, default=None)
+
+
+def _readable(windows: Sequence[Row], keys: Iterable[str]) -> list[Matrix]:
+    found = []
+    for key in keys:
+        with suppress(TrackError):  # what cannot be read is no reason to draw nothing
+            found.append(matrix(windows, key))
+    return [each for each in found if each is not None]
 
 
 def _apart(matrix: Matrix) -> float:
@@ -112,20 +190,16 @@ def typical_of_rank(matrix: Matrix) -> Any:
     )
 
 
-def loss_band(windows: Sequence[Mapping[str, Any]]) -> list[Series]:
+def loss_band(windows: Sequence[Row]) -> list[Series]:
     """Return the least, the mean and the greatest loss over all ranks; empty where ranks recorded no loss."""
     import numpy as np
 
-    key = main_loss(dict.fromkeys(key for window in windows for key in window["keys"]))
-    parts: dict[str, list[Any]] = {"min": [], "mean": [], "max": []}
-    steps: list[float] = []
-    for window in windows:
-        entry = window["keys"].get(key)
-        if isinstance(entry, dict):
-            steps += window["steps"]
-            for part, values in parts.items():
-                values.append(_floats(entry.get(part), len(window["steps"])))
-    if key is None or not steps:
+    key = main_loss(dict.fromkeys(key for row in windows for key in row["m"]["keys"]))
+    there = [row for row in windows if key is not None and isinstance(row["m"]["keys"].get(key), dict)]
+    if key is None or not there:
         return []
-    x = np.array(steps, dtype=np.float64)
-    return [Series(key, x, np.concatenate(values), f"{key} ({part} of ranks)") for part, values in parts.items()]
+    x = np.concatenate([np.array(row["m"]["steps"], dtype=np.float64) for row in there])
+    return [
+        Series(key, x, np.concatenate([statistic(row, key, part) for row in there]), f"{key} ({part} of ranks)")
+        for part in ("min", "mean", "max")
+    ]

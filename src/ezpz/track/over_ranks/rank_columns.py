@@ -11,11 +11,11 @@ stays: the derived one is left out, a dimension gets ``_`` behind its name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ezpz.track.by_rank import rank_values, statistic
 from ezpz.track.columns import Column, export_name
 from ezpz.track.names import is_counter
-from ezpz.track.values import decode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -53,15 +53,16 @@ def rank_columns(windows: Sequence[Row], rows: Table, taken: Collection[str]) ->
         lines = {what: np.full(len(rows.steps), np.nan) for what in _STATISTICS}
         matrix = np.full((len(moments), world), np.nan)
         for window in windows:
-            recorded = window["m"]["keys"].get(key)
-            if recorded is None:
+            if key not in window["m"]["keys"]:
                 continue
             at = [draws.get((window["a"], step)) for step in window["m"]["steps"]]
             there = [index for index, draw in enumerate(at) if draw is not None]
             for what, line in lines.items():
-                line[[at[index] for index in there]] = _floats(recorded[what])[there]
-            block = np.array([_floats(values) for values in recorded["ranks"]])
-            matrix[[moments[moment] for moment in _of(window)], : len(block)] = block.T
+                line[[at[index] for index in there]] = statistic(window, key, what)[there]
+            by_rank = rank_values(window, key)
+            if by_rank is not None:
+                steps, values = by_rank
+                matrix[[moments[window["a"], int(step)] for step in steps], : len(values)] = values.T
         columns += [
             Column(f"{name}_{what}", line, {"key": key, "over": "ranks", "statistic": what})
             for what, line in lines.items()
@@ -85,9 +86,3 @@ def _of(window: Row) -> list[tuple[int, int]]:
 def _moments(windows: Sequence[Row]) -> dict[tuple[int, int], int]:
     every = dict.fromkeys(moment for window in windows for moment in _of(window))
     return {moment: number for number, moment in enumerate(every)}
-
-
-def _floats(values: Sequence[Any]) -> Any:
-    import numpy as np
-
-    return np.array([np.nan if value is None else float(decode(value)) for value in values])  # type: ignore[arg-type]  # numbers

@@ -1,4 +1,4 @@
-"""Compute statistics of a window of steps over all ranks, and write and read their records in the journal.
+"""Compute statistics of a window of steps over all ranks, and make their records for the journal.
 
     {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],
      "std":[0.5,"NaN"],"argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
@@ -12,38 +12,19 @@ deviation. The extremes are those of the numbers; they are NaN only where there 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ezpz.track.values import decode, encode
+from ezpz.track.values import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ezpz.track.over_ranks.slices import Slice
 
-__all__ = ["MOST_RANKS", "Window", "records", "statistics", "unpack"]
+__all__ = ["MOST_RANKS", "records", "statistics"]
 
 MOST_RANKS = 64  # whose values are all kept; of larger worlds the mean of each rank over the window
 _MOST_NUMBERS = 8192  # in one record
-_EXTREMES = {"argmin", "argmax"}
-
-
-class Window(NamedTuple):
-    """Statistics of some steps over all ranks.
-
-    Attributes:
-        world: World size.
-        every: 1 if ``ranks`` holds the values of every step, 0 if it holds one mean per rank.
-        steps: int64 array of shape (n,), ascending.
-        keys: Key to arrays by name: ``mean``, ``min``, ``max``, ``std`` float64 of shape (n,); ``argmin``, ``argmax``
-            int64 of shape (n,), -1 where no rank recorded the key; ``ranks`` float64 of shape (world, n), or (world,
-            1). What was not recorded is NaN.
-    """
-
-    world: int
-    every: int
-    steps: Any
-    keys: dict[str, dict[str, Any]]
 
 
 def statistics(values: Any, mask: Any, weights: Any = None) -> dict[str, tuple[Any, Any]]:
@@ -55,7 +36,8 @@ def statistics(values: Any, mask: Any, weights: Any = None) -> dict[str, tuple[A
         weights: float64 array of that shape, NaN where none was given; or None.
 
     Returns:
-        Name to an array of shape (n,) and a bool mask that tells where it is defined; names as in `Window.keys`.
+        Name to an array of shape (n,) and a bool mask that tells where it is defined; names as in a
+        record.
     """
     import numpy as np
 
@@ -197,40 +179,3 @@ def _json(array: Any, there: Any) -> list[Any]:
     for place in np.flatnonzero(~there).tolist():
         numbers[place] = None
     return numbers
-
-
-def unpack(m: Mapping[str, Any]) -> Window:
-    """Return the window that a journal record of kind ``ranks`` holds.
-
-    Args:
-        m: The record's ``m``, as `ezpz.track.journal` reads it.
-
-    Raises:
-        KeyError: A part is missing.
-        ValueError: A part is no list of numbers, or lists differ in length.
-    """
-    import numpy as np
-
-    keys = {
-        key: {
-            name: _array(part, np.int64 if name in _EXTREMES else np.float64, -1 if name in _EXTREMES else np.nan)
-            for name, part in parts.items()
-        }
-        for key, parts in m["keys"].items()
-    }
-    return Window(int(m["world"]), int(m["every"]), np.array(m["steps"], dtype=np.int64), keys)
-
-
-def _array(part: Sequence[Any], dtype: Any, missing: float) -> Any:
-    import numpy as np
-
-    try:
-        return np.array(part, dtype=dtype)
-    except (TypeError, ValueError):  # nulls or NaN among the numbers
-        return np.array([_number(item, missing) for item in part], dtype=dtype)
-
-
-def _number(item: Any, missing: float) -> Any:
-    if isinstance(item, list):
-        return [_number(inner, missing) for inner in item]
-    return missing if item is None else decode(item)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.errors import UsageError
+from ezpz.track.by_rank import counting_windows
 from ezpz.track.names import is_counter
 from ezpz.track.series import Series, numeric_series, ordered
 from ezpz.track.terminal.choice import choose
@@ -76,7 +77,7 @@ def plot_runs(runs: Sequence[Run], options: PlotOptions, screen: Screen) -> list
     number = len(panels) + len(strips)
     side, _ = lay_out(screen, number)
     how = drawing(screen, number, height=options.height, log=options.log)
-    blocks = [draw_ranks(run.windows, key, how, since=start) for run, key, start in strips]
+    blocks = [draw_ranks(counting_windows(run), key, how, since=start) for run, key, start in strips]
     for panel in panels:
         if panel.histogram is None:
             blocks.append(draw(panel.lines, panel.title, how))

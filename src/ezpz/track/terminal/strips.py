@@ -14,7 +14,8 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ezpz.errors import TrackError, UsageError
+from ezpz.errors import UsageError
+from ezpz.track.by_rank import matrix, rank_keys
 from ezpz.track.names import is_throughput, is_time
 from ezpz.track.series import Series, limits
 from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii, wrapped
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ezpz.track.table import Table
     from ezpz.track.terminal.textplot import Drawing
 
-__all__ = ["draw_histograms", "draw_ranks", "histogram_keys", "rank_keys", "rank_table", "strip"]
+__all__ = ["draw_histograms", "draw_ranks", "histogram_keys", "strip"]
 
 _SHADES, _ASCII = " ░▒▓█", " .:*#"
 _HOLE = "?"  # nothing finite was recorded here
@@ -120,64 +121,11 @@ def _ruler(steps: Any, room: int) -> str:
 _MOST_RANKS = 16  # ranks that have a row of their own
 
 
-def rank_keys(windows: Sequence[Row]) -> list[str]:
-    """Return the metrics of which the ranks' own values are known."""
-    names: dict[str, None] = {}
-    for window in windows:
-        keys = window["m"].get("keys")
-        names.update(dict.fromkeys(key for key, held in (keys or {}).items() if "ranks" in held))
-    return list(names)
-
-
-def rank_table(windows: Sequence[Row], key: str) -> tuple[Any, Any]:
-    """Return one metric of all ranks.
-
-    Args:
-        windows: The records over all ranks, in the order of writing.
-        key: The metric.
-
-    Returns:
-        Steps, a float64 array of shape (n,), ascending, and values, of shape (ranks, n), with NaN where a rank recorded
-        nothing. Of a run that was started again, the steps that count.
-
-    Raises:
-        TrackError: A record is not as described above.
-    """
-    import numpy as np
-
-    parts: list[tuple[Any, Any]] = []
-    attempt = 1
-    for window in windows:
-        held = (window["m"].get("keys") or {}).get(key)
-        if not held or "ranks" not in held:
-            continue
-        try:
-            steps = np.array(window["m"]["steps"], dtype=np.float64)
-            # null becomes NaN, and "NaN" or "Infinity" are read as numbers are.
-            values = np.array(held["ranks"], dtype=np.float64)
-            steps = steps if values.shape[1] == len(steps) else steps[-1:]
-            values = values[:, : len(steps)]
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise TrackError(
-                f"cannot read {key!r} of all ranks at step {window['step']} (from the journal): {error}; "
-                "expected a list of numbers for each rank. Another version of ezpz may have written it."
-            ) from error
-        if window["a"] != attempt:  # it continues from a checkpoint: what was recorded beyond that was overtaken
-            attempt = window["a"]
-            parts = [(s[s < steps[0]], v[:, s < steps[0]]) for s, v in parts]
-        parts.append((steps, values))
-    if not parts:
-        return np.zeros(0), np.zeros((0, 0))
-    world = max(len(values) for _, values in parts)
-    filled = [np.pad(v, ((0, world - len(v)), (0, 0)), constant_values=np.nan) for _, v in parts]
-    return np.concatenate([steps for steps, _ in parts]), np.concatenate(filled, axis=1)
-
-
 def draw_ranks(windows: Sequence[Row], key: str, how: Drawing, *, since: float = -inf) -> list[str]:
     """Draw one metric of all ranks: a row for each rank, or for equally many neighbours where there are more than 16.
 
     Args:
-        windows: The records over all ranks.
+        windows: The records over all ranks, from `ezpz.track.by_rank.counting_windows`.
         key: The metric.
         how: Width and characters.
         since: Draw only steps from this one on.
@@ -187,15 +135,15 @@ def draw_ranks(windows: Sequence[Row], key: str, how: Drawing, *, since: float =
 
     Raises:
         UsageError: No such metric was gathered over ranks.
-        TrackError: As `rank_table`.
+        TrackError: As `ezpz.track.by_rank.rank_values`.
     """
-    steps, values = rank_table(windows, key)
-    if not values.size:
-        known = ", ".join(rank_keys(windows)) or "none: they come from runs of two or more ranks"
+    known = matrix(windows, key)
+    if known is None:
+        others = ", ".join(rank_keys(windows)) or "none: they come from runs of two or more ranks"
         raise UsageError(
-            f"no {key!r} of all ranks (from the command line); expected one of those that were gathered: {known}."
+            f"no {key!r} of all ranks (from the command line); expected one of those that were gathered: {others}."
         )
-    steps, values = steps[steps >= since], values[:, steps >= since]
+    steps, values = known.steps[known.steps >= since], known.values[:, known.steps >= since]
     size = -(-len(values) // _MOST_RANKS)
     low = is_throughput(key)
     labels, cells = _grouped(values, size, low=low)
