@@ -22,30 +22,57 @@ __all__ = ["MemoryHistory", "Sampler", "Trace"]
 _INTERVAL = 0.005  # seconds: costs about 1 % of a step; the default of 0.001 costs 14 %
 
 
-class Sampler:
-    """Samples the thread that starts it."""
+class Recorder:
+    """What all of them have.
 
-    prefix = "pyinstrument-profile"
-    lead = 0  # steps that it needs before the first one that counts
+    Attributes:
+        prefix: How its files' names begin.
+        lead: Steps that it needs before the first one that counts.
+        counts_steps: Whether it wants to know of steps.
+    """
+
+    prefix = ""
+    lead = 0
     counts_steps = False
+    _needs = "torch"
+    _missing = "torch is not installed (from --profile); expected it beside ezpz. Use --profile=py."
 
     def __init__(self) -> None:
-        self._profiler: Any = None
+        self._source: Any = None  # what records: a profiler, or torch's module for the memory of a device
 
-    @staticmethod
-    def check() -> None:
+    @classmethod
+    def check(cls) -> None:
         """Tell of a missing library before the training starts.
 
         Raises:
-            UsageError: pyinstrument is not installed.
+            UsageError: The library is not installed.
         """
         from importlib.util import find_spec
 
-        if find_spec("pyinstrument") is None:
-            raise UsageError(
-                "cannot profile: pyinstrument is not installed (from --profile); expected the extra `profile`. "
-                "Run `python3 -m pip install pyinstrument`."
-            )
+        if find_spec(cls._needs) is None:
+            raise UsageError(f"cannot profile: {cls._missing}")
+
+    def step(self) -> None:
+        """Mark the beginning of the next step, where steps count."""
+
+    def stop(self) -> None:
+        """Stop recording; a trace waits for the device."""
+        self._source.stop()
+
+    def discard(self) -> None:
+        """Stop, and keep nothing."""
+        self.stop()
+
+
+class Sampler(Recorder):
+    """Samples the thread that starts it."""
+
+    prefix = "pyinstrument-profile"
+    _needs = "pyinstrument"
+    _missing = (
+        "pyinstrument is not installed (from --profile); expected the extra `profile`. "
+        "Run `python3 -m pip install pyinstrument`."
+    )
 
     def start(self, number: int, first: int) -> None:
         """Start sampling; the numbers of steps do not matter here.
@@ -57,17 +84,8 @@ class Sampler:
         self.check()
         from pyinstrument import Profiler
 
-        self._profiler = Profiler(interval=_INTERVAL, async_mode="disabled")
-        self._profiler.start()
-
-    def step(self) -> None:
-        """Do nothing: samples know of no steps."""
-
-    def stop(self) -> None:
-        """Stop sampling."""
-        self._profiler.stop()
-
-    discard = stop
+        self._source = Profiler(interval=_INTERVAL, async_mode="disabled")
+        self._source.start()
 
     def write(self, base: Path) -> list[Path]:
         """Write ``<base>.html`` and ``<base>.txt``.
@@ -76,8 +94,8 @@ class Sampler:
             OSError: The disk refuses.
         """
         page, text = (base.with_name(base.name + ending) for ending in (".html", ".txt"))
-        text.write_text(self._profiler.output_text(unicode=True, color=False), encoding="utf-8")
-        page.write_text(self._profiler.output_html(), encoding="utf-8")
+        text.write_text(self._source.output_text(unicode=True, color=False), encoding="utf-8")
+        page.write_text(self._source.output_html(), encoding="utf-8")
         return [page, text]
 
 
@@ -85,24 +103,12 @@ _ROWS = 30  # of the table: what matters is at its top
 _MOST_ENTRIES = 100_000  # of allocations and frees, the newest ones; each takes a few KB of the host
 
 
-class Trace:
+class Trace(Recorder):
     """Every operator and kernel, by ``torch.profiler``."""
 
     prefix = "torch-profile"
     lead = 1  # the first profiled step pays for the profiler's own start, so it is not kept
     counts_steps = True
-
-    def __init__(self) -> None:
-        self._profiler: Any = None
-
-    @staticmethod
-    def check() -> None:
-        """Tell of a missing library before the training starts.
-
-        Raises:
-            UsageError: torch is not installed.
-        """
-        _need_torch("torch")
 
     def start(self, number: int, first: int) -> None:
         """Begin in step ``number``, which is only warming up where it comes before ``first``.
@@ -114,19 +120,13 @@ class Trace:
         from torch.profiler import ProfilerAction, profile
 
         actions = iter([ProfilerAction.WARMUP] * (first - number))
-        self._profiler = profile(schedule=lambda _: next(actions, ProfilerAction.RECORD))
-        self._profiler.step_num = number  # so that ProfilerStep#12 of the trace is step 12 of the run
-        self._profiler.start()
+        self._source = profile(schedule=lambda _: next(actions, ProfilerAction.RECORD))
+        self._source.step_num = number  # so that ProfilerStep#12 of the trace is step 12 of the run
+        self._source.start()
 
     def step(self) -> None:
         """Mark the beginning of the next step."""
-        self._profiler.step()
-
-    def stop(self) -> None:
-        """Collect what was recorded; this waits for the device."""
-        self._profiler.stop()
-
-    discard = stop
+        self._source.step()
 
     def write(self, base: Path) -> list[Path]:
         """Write ``<base>.json.gz``, and ``<base>.txt`` with the 30 operators that cost most.
@@ -137,31 +137,17 @@ class Trace:
         from ezpz.dist.device_type import get_torch_device_type
 
         trace, table = (base.with_name(base.name + ending) for ending in (".json.gz", ".txt"))
-        self._profiler.export_chrome_trace(str(trace))
-        averages = self._profiler.key_averages()
+        self._source.export_chrome_trace(str(trace))
+        averages = self._source.key_averages()
         where = "cpu" if get_torch_device_type() == "cpu" else "device"
         table.write_text(averages.table(sort_by=f"self_{where}_time_total", row_limit=_ROWS), encoding="utf-8")
         return [trace, table]
 
 
-class MemoryHistory:
+class MemoryHistory(Recorder):
     """Every allocation on the device and the line that made it, on a device whose torch module keeps such a history."""
 
     prefix = "memory-snapshot"
-    lead = 0
-    counts_steps = False
-
-    def __init__(self) -> None:
-        self._memory: Any = None
-
-    @staticmethod
-    def check() -> None:
-        """Tell of a missing library before the training starts.
-
-        Raises:
-            UsageError: torch is not installed.
-        """
-        _need_torch("mem")
 
     def start(self, number: int, first: int) -> None:
         """Begin to keep the history; the numbers of steps do not matter here.
@@ -178,10 +164,7 @@ class MemoryHistory:
         if not hasattr(memory, "_record_memory_history"):
             raise UsageError(f"memory snapshots are not available on {kind}; expected cuda or xpu.")
         memory._record_memory_history(max_entries=_MOST_ENTRIES)  # noqa: SLF001  # torch's documented way
-        self._memory = memory
-
-    def step(self) -> None:
-        """Do nothing: allocations know of no steps."""
+        self._source = memory
 
     def stop(self) -> None:
         """Do nothing: the history must still be kept when it is written."""
@@ -194,21 +177,11 @@ class MemoryHistory:
         """
         path = base.with_name(f"{base.name}.pickle")
         try:
-            self._memory._dump_snapshot(str(path))  # noqa: SLF001  # as above
+            self._source._dump_snapshot(str(path))  # noqa: SLF001  # as above
         finally:
             self.discard()
         return [path]
 
     def discard(self) -> None:
         """Keep no history any more."""
-        self._memory._record_memory_history(enabled=None)  # noqa: SLF001  # as above
-
-
-def _need_torch(kind: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise UsageError(
-            f"cannot profile {kind!r}: torch is not installed (from --profile); expected it beside ezpz. "
-            f"Use --profile=py."
-        )
+        self._source._record_memory_history(enabled=None)  # noqa: SLF001  # as above
