@@ -18,7 +18,7 @@ NVIDIA = {
     "/proc/bus/pci/devices": (DATA / "devices/proc-bus-pci-devices-2xnvidia.txt").read_text(),
 }
 SMI = (DATA / "devices/nvidia-smi-L-2xa100.txt").read_text()
-NONE = "no driver found (/proc/driver/nvidia, /sys/class/kfd, /sys/class/drm, uname: Darwin, arm64)"
+NONE = "no driver found (/proc/driver/nvidia, /sys/class/kfd, /sys/class/drm)"
 
 
 def nothing(_):

@@ -232,13 +232,13 @@ def test_a_flavour_is_known_by_what_it_says():
 # ---- the documented lines of four sites ----------------------------------------------------------------------------
 
 
-def at_site(environ, hosts, ppn, exe="mpiexec", name="pals", cpus=None):
+def at_site(environ, hosts, ppn, exe="mpiexec", name="pals", cpus=None, devices=None):
     site = recognise(environ, lambda _: None).site
     placement = Placement(hosts, (ppn,) * len(hosts), "one per device", cpus)
     plan = LaunchPlan(
         placement,
         Choice(flavour(name), exe, "test"),
-        binding=choose_binding("", site, ppn),
+        binding=choose_binding("", site, ppn, site.devices_per_host if devices is None else devices),
         communication=communication(environ, site, Allocation("pbs", "1", hosts), use_site=True, unset=()),
         site=site,
         hostfile="/f",
@@ -256,6 +256,20 @@ def test_aurora():
     assert plan.variables["CCL_ATL_TRANSPORT"].value == "mpi"
     assert plan.variables["ZE_FLAT_DEVICE_HIERARCHY"].value == "FLAT"
     assert "EZPZ_CPUS" not in plan.variables
+
+
+@pytest.mark.parametrize("ranks", [1, 12])
+def test_ranks_without_devices_are_not_bound_by_device(ranks):
+    """Aurora's table would give the only rank of a host 16 of its 104 cores."""
+    text, plan = at_site({"PBS_JOBID": "1.aurora-pbs-0001.host"}, ("x4000c0s0b0n0",), ranks, devices=0)
+    assert text == f"mpiexec --envall -n {ranks} --ppn {ranks} --hostfile /f --cpu-bind none"
+    assert plan.binding.origin == "no devices are used, and the site's bindings go by device"
+
+
+def test_a_site_without_devices_binds_just_as_many_ranks_as_its_table_names():
+    crux = {"PBS_JOBID": "1.crux-pbs-0001.host"}
+    assert "--cpu-bind list:0-15:16-31:" in at_site(crux, ("x1000c0s0b0n0",), 8)[0]
+    assert at_site(crux, ("x1000c0s0b0n0",), 1)[0].endswith("--cpu-bind none")
 
 
 def test_polaris():

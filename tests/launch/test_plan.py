@@ -14,7 +14,7 @@ from ezpz.cluster.site import Recognise, Site
 from ezpz.launch import LaunchPlan, Placement, entry, master
 from ezpz.launch.binding import Binding, choose_binding
 from ezpz.launch.choice import Choice
-from ezpz.launch.contract import inherited
+from ezpz.launch.contract import inherited, threads_per_core
 from ezpz.launch.flavours import flavour
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.options import parse
@@ -31,6 +31,21 @@ NO_JOB = Allocation("none", "", ("localhost",))
 def plan(name, placement, **more):
     chosen = Choice(flavour(name) if name else None, "mpiexec", "test")
     return LaunchPlan(placement, chosen, **{"command": ("true",), "environ": {}, **more})
+
+
+def test_hardware_threads_of_one_core_are_counted_once(tmp_path):
+    allowed = sorted(os.sched_getaffinity(0))
+    siblings = tmp_path / f"cpu{allowed[0]}" / "topology" / "thread_siblings_list"
+    siblings.parent.mkdir(parents=True)
+    for text, expected in (
+        (f"{allowed[0]}", 1),
+        (f"{allowed[0]}-{allowed[-1]}", len(allowed)),
+        (f"{allowed[0]},4711", 1),  # the other one is not this process's
+        ("?", 1),
+    ):
+        siblings.write_text(f"{text}\n")
+        assert threads_per_core(str(tmp_path)) == expected
+    assert threads_per_core(str(tmp_path / "none")) == 1
 
 
 def test_the_shim_is_in_front_of_the_program():

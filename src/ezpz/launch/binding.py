@@ -41,6 +41,9 @@ class Binding(NamedTuple):
         return self._replace(cpus=self.cpus[:ranks])
 
 
+_UNBOUND = Binding("none", (), "no devices are used, and the site's bindings go by device")
+
+
 def choose_binding(requested: str, site: Site | None, ranks_per_host: int, devices_per_host: int = 0) -> Binding:
     """Return the binding for hosts of so many ranks.
 
@@ -49,7 +52,8 @@ def choose_binding(requested: str, site: Site | None, ranks_per_host: int, devic
         site: The machine, whose table may hold bindings for several numbers of ranks.
         ranks_per_host: Ranks of the fullest host.
         devices_per_host: Local rank i uses device i: fewer ranks than devices are bound as the first of as many ranks
-            as devices.
+            as devices. Without devices only a binding for just so many ranks fits, where the site has none either:
+            others would leave CPUs unused.
 
     Raises:
         UsageError: The request cannot be read, or names fewer ranks than a host holds.
@@ -64,11 +68,17 @@ def choose_binding(requested: str, site: Site | None, ranks_per_host: int, devic
             )
         return binding.shortened(ranks_per_host)
     table = site.cpu_bind if site else {}
+    if site and table and not devices_per_host and not ("any" in table or _fits_cpus(site, ranks_per_host)):
+        return _UNBOUND
     fitting = sorted(int(key) for key in table if key.isdigit() and int(key) >= ranks_per_host)
     if site and (fitting or "any" in table):
         key = str(devices_per_host if devices_per_host in fitting else fitting[0]) if fitting else "any"
         return _parse(table[key], f"site {site.name}, cpu_bind.{key}").shortened(ranks_per_host)
     return Binding()
+
+
+def _fits_cpus(site: Site, ranks_per_host: int) -> bool:
+    return site.device == "cpu" and str(ranks_per_host) in site.cpu_bind
 
 
 def _parse(text: str, origin: str) -> Binding:

@@ -42,6 +42,7 @@ __all__ = [
     "restore_paths",
     "started_here",
     "threads",
+    "threads_per_core",
     "unquoted",
 ]
 
@@ -156,7 +157,28 @@ def rank_variables(ranks: Ranks, hosts: int) -> dict[str, str]:
 
 def threads(local_world_size: int) -> str:
     """Return the threads of one rank: the cores that this process may use, shared among the ranks of its host."""
-    return str(max(1, cores() // local_world_size))
+    return str(max(1, cores() // threads_per_core() // local_world_size))
+
+
+def threads_per_core(cpus: str = "/sys/devices/system/cpu") -> int:
+    """Return how many of the CPUs that this process may use are hardware threads of one core; 1 where nothing tells.
+
+    Args:
+        cpus: Folder of Linux's facts: ``cpu0/topology/thread_siblings_list`` reads ``0,64`` or ``0-1``.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # not on macOS
+        return 1
+    allowed = os.sched_getaffinity(0)
+    try:
+        with open(f"{cpus}/cpu{min(allowed)}/topology/thread_siblings_list", encoding="ascii") as file:
+            siblings = {
+                cpu
+                for low, _, high in (part.partition("-") for part in file.read().strip().split(","))
+                for cpu in range(int(low), int(high or low) + 1)
+            }
+    except (OSError, ValueError):
+        return 1
+    return max(1, len(siblings & allowed))
 
 
 def quoted(word: str) -> str:
@@ -170,7 +192,7 @@ def unquoted(word: str) -> str:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of CPUs that this process may use, each hardware thread of a core counted."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -11,6 +11,7 @@ site                                      the site's default, for hosts that can
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -200,8 +201,9 @@ def _beyond(scene: _Scene, counted: Devices) -> tuple[str, ...]:
 
 
 def _nowhere(scene: _Scene) -> str:
-    looked = [vendor.LOOKED for vendor in VENDORS.values() if scene.requested in {"", vendor.KIND}]
-    return f"no driver found ({', '.join(looked)})"
+    wanted = [vendor for vendor in VENDORS.values() if scene.requested in {"", vendor.KIND}]
+    here = [vendor for vendor in wanted if (vendor is apple) == (os.uname().sysname == "Darwin")]
+    return f"no driver found ({', '.join(vendor.LOOKED for vendor in here or wanted)})"
 
 
 def _probed(scene: _Scene) -> Devices:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ezpz.errors import LaunchError
+from ezpz.launch.binding import Binding
 from ezpz.launch.flavours.base import MpiFlavour
 from ezpz.launch.flavours.request import Flag
 
@@ -59,8 +60,8 @@ class Pals(MpiFlavour):
         if order.binding.text not in {"none", "auto"}:
             words = f"list:{':'.join(order.binding.cpus)}" if order.binding.cpus else order.binding.text
             flags.append(Flag(("--cpu-bind", words), order.binding.origin))
-        elif order.binding.text == "none" and order.binding.origin == "--cpu-bind":
-            flags.append(Flag(("--cpu-bind", "none"), "--cpu-bind"))
+        elif order.binding.text == "none" and order.binding != Binding():  # chosen, and not for want of an answer
+            flags.append(Flag(("--cpu-bind", "none"), order.binding.origin))
         return [*flags, *order.tail()]
 
     def hostfile_line(self, host: str, count: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ezpz.launch.contract import threads_per_core
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag, Setting
 from ezpz.ranks import expand_counts
@@ -64,10 +65,11 @@ class Srun(Flavour):
         return [*flags, *order.tail()]
 
     def environment(self, order: Order) -> Mapping[str, Setting]:
-        """Return the threads of a rank: the CPUs that srun binds it to, unless the user chose."""
+        """Return the threads of a rank: the cores of the CPUs that srun binds it to, unless the user chose."""
         if "OMP_NUM_THREADS" in order.environ:
             return {}
-        return {"OMP_NUM_THREADS": Setting(str(_cpus_per_rank(order)), "the CPUs that srun gives a rank")}
+        cores = max(1, _cpus_per_rank(order) // threads_per_core())
+        return {"OMP_NUM_THREADS": Setting(str(cores), "the cores that srun gives a rank")}
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the host once per rank."""
