@@ -35,7 +35,8 @@ def laptop(count=1):
         pytest.param(hosts(2, (3, 1), 4), CPU, 64, (3, 1), id="uneven grant"),
         pytest.param(hosts(2, (8, 8), 10), CPU, 64, (8, 2), id="fewer tasks than slots"),
         pytest.param(hosts(2, (8, 8), 8), CPU, 64, (8,), id="tasks that fit on one host"),
-        pytest.param(hosts(2, (1, 8)), CPU, 64, (1, 4), id="hosts only: the rule within the grant"),
+        pytest.param(hosts(2, (1, 8)), CPU, 64, (1, 4), id="hosts only: the granted slots, at most 4"),
+        pytest.param(hosts(2, (4, 3)), CPU, 2, (4, 3), id="hosts only: whatever cores this host has"),
         pytest.param(hosts(2, (1, 1), 2), GPU4, 64, (4, 4), id="qsub -l select=2:ngpus=4: devices outrank 1 slot"),
         pytest.param(hosts(2, (1, 1)), GPU4, 64, (4, 4), id="salloc -N2 --gres=gpu:4: and those of hosts only"),
         pytest.param(hosts(2, (64, 64)), GPU4, 64, (4, 4), id="salloc -N2 --exclusive --gres=gpu:4: and those of CPUs"),
@@ -45,6 +46,8 @@ def test_the_default_number_of_ranks(allocation, devices, cores, expected):
     placement = place(allocation, devices, cores)
     assert placement.counts == expected
     assert placement.origin
+    if allocation.slots and not allocation.tasks and not devices.count:
+        assert placement.origin == "SLOTS, at most 4"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Placement", "default_ranks", "place"]
 
+_MOST_BY_DEFAULT = 4  # ranks on a host that has no devices, where nobody said how many: slots may be all its CPUs
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -61,8 +63,8 @@ class Placement:
 def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple[list[int], str]:
     """Return the ranks per host without any request, and why.
 
-    One per device; without devices what the user asked the scheduler for; else half the cores, at least 2, at most 4,
-    and not more than the scheduler granted.
+    One per device; without devices what the user asked the scheduler for, else the slots that it granted, at most 4 on
+    a host; else half the cores, at least 2, at most 4.
     """
     hosts = len(allocation.hosts)
     if devices.count:
@@ -72,12 +74,11 @@ def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple
         if sum(counts) > allocation.tasks:  # Slurm: more room on the hosts than tasks were asked for
             counts = _fill(counts, allocation.tasks)
         return counts, allocation.origin.get("tasks", allocation.scheduler)
-    rule = max(2, min(4, cores // 2))
     if allocation.slots:
-        return [max(1, min(rule, slots)) for slots in allocation.slots], allocation.origin.get(
-            "slots", allocation.scheduler
-        )
-    return [rule] * hosts, f"half of {cores} cores, at least 2, at most 4"
+        source = allocation.origin.get("slots", allocation.scheduler)
+        return [min(_MOST_BY_DEFAULT, slots) for slots in allocation.slots], f"{source}, at most {_MOST_BY_DEFAULT}"
+    rule = max(2, min(_MOST_BY_DEFAULT, cores // 2))
+    return [rule] * hosts, f"half of {cores} cores, at least 2, at most {_MOST_BY_DEFAULT}"
 
 
 def place(
