@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
     Option = tuple[tuple[str, ...], dict[str, Any]]  # names, and argparse's keywords; `group` is the title above it
 
-__all__ = [
-    "Parser",
-    "non_negative_float",
-    "non_negative_int",
-    "option",
-    "positive_float",
-    "positive_int",
-    "ratio",
-    "run_verb",
-    "whole_number",
-]
-
-
 # Numbers on a command line, as `type=` of an option: what is out of range is refused with the reason.
 
 

@@ -20,20 +20,6 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "EzpzError",
-    "LaunchError",
-    "MachineError",
-    "RankError",
-    "RendezvousError",
-    "TrackError",
-    "UsageError",
-    "did_you_mean",
-    "end_with",
-    "nearest",
-    "shell_code",
-]
-
 
 class EzpzError(Exception):
     """Base of all errors that ezpz raises on purpose."""

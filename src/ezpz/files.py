@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
 
-__all__ = [
-    "Replacement",
-    "close_to_others",
-    "make_closed_folder",
-    "open_closed",
-    "private_folder",
-    "read_object",
-    "read_text",
-    "write_lines",
-    "write_whole",
-]
-
 
 def read_text(path: Path) -> str | None:
     """Return the text of a file; None when it cannot be read."""

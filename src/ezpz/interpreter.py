@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["leave_working_folder", "module_line"]
-
 _SAFE_PATH = (3, 11)  # the first Python that knows -P
 _RUN = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; del sys.argv[0]; "

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost 5 ms
 
-__all__ = ["Raising", "end_now", "end_silently"]
-
 
 def end_silently() -> None:
     """Let SIGINT end this process at once and without a word, as it ends ``sleep``; an ignored one stays ignored."""

@@ -30,8 +30,6 @@ TYPE_CHECKING = False  # `typing` would double the cost of this import; type che
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["get_logger", "log_to", "use_color"]
-
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 _COLORS = {"D": "2", "I": "32", "W": "33", "E": "31", "C": "1;31"}
 _ALL_RANKS = ("EZPZ_LOG_ALL_RANKS", "LOG_FROM_ALL_RANKS", "EZPZ_LOG_FROM_ALL_RANKS")

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["Stat", "catches", "children", "environ", "link", "name", "parse_stat", "pids", "read", "start_time", "stat"]
-
 
 class Stat:
     """A few fields of ``/proc/PID/stat``.

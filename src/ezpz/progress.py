@@ -27,8 +27,6 @@ from ezpz import proc
 from ezpz.errors import EzpzError
 from ezpz.ranks import from_environ, of_this_launch
 
-__all__ = ["heartbeat", "reached", "stage"]
-
 _EVERY = 1.0  # seconds between two beats
 _CONNECT = 0.2  # seconds that a rank waits for its agent, once
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full

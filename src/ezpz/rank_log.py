@@ -19,8 +19,6 @@ TYPE_CHECKING = False  # `typing` would double the cost of this import; type che
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["KEPT", "PER_FOLDER", "RankFile"]
-
 KEPT = 1000  # lines kept in memory before a reason to write shows itself, about 150 KB
 PER_FOLDER = 1000
 

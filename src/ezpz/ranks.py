@@ -26,18 +26,6 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = [
-    "CONTRACT",
-    "FAMILIES",
-    "LAUNCHERS_OWN",
-    "Family",
-    "Ranks",
-    "expand_counts",
-    "family_of",
-    "from_environ",
-    "of_this_launch",
-]
-
 # What torchrun sets for every worker (torch 2.13, torch.distributed.run), in the order in which it is shown.
 CONTRACT = (
     "RANK",

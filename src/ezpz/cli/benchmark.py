@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ezpz.cli.benchmark_trainers import Trainer
     from ezpz.launch.planning import Survey
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("--run", type=word, metavar="A,B", help=f"these trainers, in this order ({', '.join(TRAINERS)})"),
     option(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.run import Run
 
-__all__ = ["NOTHING", "build_page", "facts", "markdown", "notes", "read_figures", "render", "run_pages", "short"]
-
 # The figures of one trainer; what the run did not record is None, never a guess.
 #
 # Rows of steps hold ``dt`` and its parts in seconds, ``sps``, ``tps``, ``mfu`` in percent, ``memory_gib`` now and then.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["TRAINERS", "Trainer", "choose_preset", "choose_trainers", "listing"]
-
 _LIST = " Run `ezpz benchmark --list`."  # the advice where no name is near
 
 

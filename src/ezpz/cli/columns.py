@@ -6,8 +6,6 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["aligned"]
-
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str = "  ") -> list[str]:
     """Return a line for each row of words, every column as wide as its longest word.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ezpz.track.compare.comparison import Comparison
     from ezpz.track.run import Run
 
-__all__ = ["main"]
-
 _NARROWEST, _USUAL, _WIDEST = 40, 80, 120
 _OPTIONS = (
     option("runs", nargs="+", metavar="RUN", help="a run folder, a wandb or TensorBoard folder, or a log"),

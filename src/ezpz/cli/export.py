@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("folders", nargs="+", metavar="DIR", help="a run folder"),
     option("--csv", action="store_true", help="comma-separated values, a line per row"),

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ezpz.train.data.download import DataSet
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("names", nargs="*", metavar="NAME", help="a data set of the list"),
     option(

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option(
         "ids", nargs="*", metavar="ID", help="a launch of the list, by its id or the first characters of it, at least 4"

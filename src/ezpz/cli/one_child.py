@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
-__all__ = ["Ended", "run"]
-
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 

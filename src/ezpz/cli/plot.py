@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.run import Run
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("words", nargs="*", metavar="DIR|KEY", help="folders of runs, and metrics, as described above"),
     option(

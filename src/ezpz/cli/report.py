@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("dir", metavar="DIR", help="the run folder, or its journal"),
     option("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)"),

@@ -13,8 +13,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["age", "choose", "table"]
-
 _SHORTEST = 4  # characters of an id that may stand for it
 _HEAD = ("ID", "AGE", "RANKS", "HOSTS", "COMMAND")
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.run import Run
 
-__all__ = ["find_runs", "main"]
-
 # Folders that runs and their tools fill with thousands of files, and in which no run begins.
 _PASSED_OVER = {"plots", "logs", "profile", "checkpoints", "wandb", "node_modules", "site-packages", "__pycache__"}
 _DEEPEST = 8

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ezpz.cli_parser import Parser
 
-__all__ = ["main"]
-
 _PER_HOST = 8  # devices of most accelerator hosts: DGX, HGX, MI300X; MI250X counted by half cards
 _NO_PORT = "99999"  # no port: torch refuses it at once where a script meets by itself, and does not wait
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

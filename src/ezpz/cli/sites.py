@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.site import Variant
 
-__all__ = ["main"]
-
 _WIDTH = 80
 _COLUMNS = ("site", "centre", "scheduler", "launcher", "devices", "as of", "confidence")
 _LAST = ("variants", "derived", "notes")  # shown after the facts, each in its own way

@@ -16,8 +16,6 @@ from ezpz.interpreter import module_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main", "main_configured"]
-
 _DEFAULTS: dict[str, Any] = {
     "framework": "pytorch",
     "backend": "DDP",

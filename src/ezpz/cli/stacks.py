@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("id", nargs="?", metavar="ID", help="a launch; may be left out where only one runs"),
     option("-v", "--verbose", action="store_true", help="the Python stack of every rank"),

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.terminal.follow import Followed
 
-__all__ = ["main"]
-
 _TURN = 0.2  # seconds after which a changed size of the terminal is noticed
 
 

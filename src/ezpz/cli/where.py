@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.planning import Survey
 
-__all__ = ["main"]
-
 _OPTIONS = (option("--json", action="store_true", help="print one JSON object; docs/cluster.md describes its fields"),)
 _ABOUT = "Python, MPI and network of this shell are shown too. A source is a variable, a file or a command."
 _LABEL = 12  # columns of the names on the left

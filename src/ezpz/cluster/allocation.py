@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     Read = Callable[[str], "str | None"]
     Run = Callable[[list[str]], "str | None"]
 
-__all__ = ["Allocation", "Grant", "checked_job"]
-
 # The letters of a host's name, which becomes a word of launch lines, host files and shell exports.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _JOB = re.compile(r"[A-Za-z0-9\u0192][A-Za-z0-9._@\[\]-]*\Z")  # U+0192 begins a job id of Flux

@@ -15,8 +15,6 @@ from ezpz.files import read_object, write_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["keep", "kept", "state_of"]
-
 
 def kept(environ: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return what is kept under a name; empty when nothing is."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Read, Run
     from ezpz.cluster.scheduler import Scheduler
 
-__all__ = ["by_host", "by_variables", "this_host"]
-
 _DEEPEST = 64  # ancestors that are looked at: far more than shells are ever nested
 
 

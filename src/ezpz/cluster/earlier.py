@@ -12,8 +12,6 @@ from ezpz.cluster.allocation import Allocation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["earlier_hosts", "is_known_jobless"]
-
 
 def earlier_hosts(environ: Mapping[str, str], scheduler: str, job: str) -> Allocation | None:
     """Return the hosts of a job as an earlier shell found them; None when it was in another job or had none."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["SCHEDULER"]
-
 
 class Flux(Scheduler):
     """Flux, whose instances are jobs of other schedulers or of Flux itself.

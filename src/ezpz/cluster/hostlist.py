@@ -17,8 +17,6 @@ from itertools import product
 
 from ezpz.errors import UsageError
 
-__all__ = ["expand"]
-
 _MOST_HOSTS = 1_000_000  # far above any machine: a mistyped range must not fill the memory
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
 _WORD = re.compile(r"[^\[\],]+|\[|\]|,")

@@ -5,8 +5,6 @@ The list is here, below `ezpz.launch`, because the tables of sites name launcher
 
 from __future__ import annotations
 
-__all__ = ["FLAVOURS", "MPI_FLAVOURS", "NOT_STARTED", "site_launchers"]
-
 # Behind an `mpiexec`. Intel MPI is asked before MPICH: it is built on the same Hydra and some builds print both names.
 MPI_FLAVOURS = ("impi", "openmpi5", "openmpi4", "pals", "mpich")
 # The first one needs nothing; the last one is taken where hosts have nothing else.

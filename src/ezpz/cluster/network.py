@@ -11,8 +11,6 @@ import socket
 import struct
 from typing import NamedTuple
 
-__all__ = ["Route", "route_to"]
-
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["SCHEDULER"]
-
 _FILES = "/var/spool/pbs/aux/"  # where the daemon of a host keeps the node files, under the full job id
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Run
 
-__all__ = ["exec_hosts", "show_job"]
-
 
 def show_job(job: str, run: Run) -> Allocation | None:
     """Return the running job, or None when ``qstat`` is absent, does not answer or does not know it."""

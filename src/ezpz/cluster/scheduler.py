@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Allocation, Grant, Read, Run
 
-__all__ = ["Scheduler", "scheduler", "schedulers"]
-
 
 class Scheduler:
     """The facts of one scheduler; what is empty here need not be overridden.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Run
 
-__all__ = ["show_job"]
-
 _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?[:=](\d+)")  # gpu:3, gpu:a100:4, gres/gpu=4
 
 

@@ -121,8 +121,6 @@ def _matches(value: str, pattern: str) -> bool:
     return value.startswith(head) and value.endswith(tail) and fnmatchcase(value, pattern)
 
 
-__all__ = ["PACKAGED", "Recognise", "Recognised", "Site", "Variant", "host_names", "load", "recognise", "user_file"]
-
 PACKAGED = "ezpz/cluster/sites.toml"  # how the file that ships with ezpz is called in answers
 _packaged: dict[str, Any] = {}  # its tables, read once per process
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.site import Site, Variant
 
-__all__ = ["BEGIN", "END", "block", "write"]
-
 BEGIN = "# >>> sites: made by `make sites` from cluster/sites.toml; do not edit >>>"
 END = "# <<< sites <<<"
 

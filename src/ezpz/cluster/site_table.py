@@ -148,9 +148,6 @@ PATTERNS = _key("texts", "patterns of letters, digits, . _ / : @ + - and * ? [ab
 _LOWER = Key("texts", lambda text: _is_like(_GLOB, text) and text == text.lower(), "such patterns in small letters")
 RECOGNISE = {"domains": _LOWER, "hosts": _LOWER}
 
-
-__all__ = ["KEYS", "PLACEHOLDERS", "merge", "parse"]
-
 _ADDED = ("notes", "variants")  # keys whose entries a later table adds to, where all others are replaced
 
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["SCHEDULER"]
-
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h counts its special step ids down from 0xFFFFFFFE
 _GRANTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS")
 _GPUS_HERE = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")

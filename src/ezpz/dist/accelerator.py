@@ -18,19 +18,6 @@ from ezpz.dist.device_type import accelerator_module, bound_device, get_torch_de
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "device_name",
-    "empty_cache",
-    "get_device_properties",
-    "is_bf16_supported",
-    "make_event",
-    "max_memory_allocated",
-    "memory_allocated",
-    "reset_peak_memory",
-    "synchronize",
-    "total_memory",
-]
-
 # What older code and reports read besides name and total memory, where the device tells it.
 _PROPERTIES = (
     "major",

@@ -9,8 +9,6 @@ from __future__ import annotations
 from ezpz.dist.device import BACKENDS
 from ezpz.errors import UsageError
 
-__all__ = ["check_framework", "split_backend", "whole_port"]
-
 _FRAMEWORKS = {"pytorch", "torch", "pt"}
 _TRAINERS = {"ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp", "deepspeed": "deepspeed", "ds": "deepspeed"}
 _HOROVOD = {"horovod", "hvd"}

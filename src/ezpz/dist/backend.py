@@ -13,8 +13,6 @@ from ezpz.dist.device_type import DEVICE_TYPES, get_torch_device_type, is_shared
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 
-__all__ = ["BACKENDS", "backend_for", "check_backend", "get_torch_backend", "group_backend"]
-
 BACKENDS = ("gloo", "nccl", "xccl", "ccl", "mpi", "ucc")  # those that are known without asking torch
 _BUILT_IN = ("gloo", "nccl", "xccl", "mpi")  # torch tells by is_<name>_available() whether it was built with them
 _ADVICE = "Run `unset TORCH_BACKEND` to let the device decide."

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["find_blocks", "largest_parts", "select_blocks", "without_shared"]
-
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """Return the repeated blocks of ``model`` in the order in which they were registered; empty if nothing repeats."""

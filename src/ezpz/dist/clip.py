@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["clip_grad_norm_"]
-
 _SMALL = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by the norm plus this
 
 

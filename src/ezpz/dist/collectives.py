@@ -15,8 +15,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["all_ranks_agree", "all_reduce", "barrier", "broadcast", "gather_objects"]
-
 _T = TypeVar("_T")
 _OPS = {"sum": "SUM", "mean": "SUM", "avg": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT", "product": "PRODUCT"}
 

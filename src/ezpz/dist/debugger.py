@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-__all__ = ["breakpoint"]
-
 _SLOWEST = 2.0  # seconds between two looks of a waiting rank: thousands of them ask one store
 _calls: dict[int, int] = {}  # rank -> how often it was asked for: every rank counts alike
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["load_ds_config", "make_config", "wrap"]
-
 _PRECISION = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}  # our names to DeepSpeed's sections
 
 

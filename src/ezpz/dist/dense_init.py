@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["dense_values", "named_tensors"]
-
 _RESET = ("reset_parameters", "_reset_parameters")  # the second is how torch's attention and transformer spell it
 _ASKED = "init_weights(), reset_parameters() and reset_buffers()"
 # What wrappers of torch put into names; the user's own model has none of it.

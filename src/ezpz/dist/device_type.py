@@ -21,20 +21,6 @@ from ezpz.errors import MachineError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "DEVICE_TYPES",
-    "accelerator_module",
-    "bound_device",
-    "device_types",
-    "get_torch_device_type",
-    "is_available",
-    "is_masked",
-    "is_shared",
-    "read_device",
-    "remember_device",
-    "requested_device",
-]
-
 DEVICE_TYPES = ("cuda", "xpu", "mps", "cpu")  # torch's own
 _UNNAMED = "privateuseone"  # what torch calls the vendor's place as long as no vendor has taken it
 _NAME = re.compile(r"(?P<type>[a-z][a-z0-9_]*)(?::(?P<index>\d+))?\Z", re.ASCII)

@@ -69,8 +69,6 @@ def _answer(descriptor: int, path: Path) -> None:
             get_logger(__name__).warning(f"no flight recorder's dump in {path}: {error}")
 
 
-__all__ = ["answer_requests", "cleanup", "install", "tell_others_by"]
-
 # gloo's threads finish the last asynchronous work after it was waited for, and need Python's lock for that. An
 # interpreter that ends meanwhile aborts the process: 9 of 45 runs of a DDP script, 0 of 50 with a pause (torch 2.13).
 _GLOO_SECONDS = 0.05

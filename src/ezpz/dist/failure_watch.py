@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
-__all__ = ["Watch", "join"]
-
 MOST_RANKS = 2048  # one connection each at rank 0; larger jobs need a launcher that looks after them
 _GRACE = 5.0  # seconds for the program's own handler of SIGTERM
 _LONGEST = 400  # characters of a reason

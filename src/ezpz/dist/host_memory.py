@@ -18,8 +18,6 @@ from pathlib import Path
 
 from ezpz.files import read_text
 
-__all__ = ["cpu_model", "current", "peak", "reset_peak", "total"]
-
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -23,8 +23,6 @@ from ezpz.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["get_dist_info", "library_versions", "log_dict_as_bulleted_list", "print_dist_setup"]
-
 
 def get_dist_info(
     framework: str | None = None, verbose: bool | None = None, hostfile: str | os.PathLike[str] | None = None

@@ -119,27 +119,6 @@ def _import_mpi(sign: str, value: str) -> Any:
     return MPI
 
 
-__all__ = [
-    "get_cpus_per_node",
-    "get_gpus_per_node",
-    "get_hostname",
-    "get_local_rank",
-    "get_machine",
-    "get_node_index",
-    "get_nodes_from_hostfile",
-    "get_num_nodes",
-    "get_rank",
-    "get_scheduler",
-    "get_world_size",
-    "get_world_size_in_use",
-    "get_world_size_total",
-    "host_index",
-    "job",
-    "query_environment",
-    "this_rank",
-]
-
-
 def get_hostname() -> str:
     """Return this host's name as the kernel tells it."""
     return os.uname().nodename

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-__all__ = ["Point", "key"]
-
 
 def key(environ: Mapping[str, str]) -> str:
     """Return a name that is common to the ranks of this start and to no others.

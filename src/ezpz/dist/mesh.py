@@ -239,21 +239,6 @@ def new_groups(*, split: bool = True) -> Iterator[Callable[[list[Any]], None]]:
         world.bound_device_id = device
 
 
-__all__ = [
-    "DIMENSIONS",
-    "Degrees",
-    "axis",
-    "check_degrees",
-    "coordinate",
-    "degree",
-    "fsdp_mesh",
-    "get_mesh",
-    "init_mesh",
-    "new_groups",
-    "resolve",
-    "stage_mesh",
-]
-
 _DP = ("dp_replicate", "dp_shard")
 _INSIDE_STAGE = DIMENSIONS[1:]
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["materialize"]
-
 
 def materialize(
     model: nn.Module,

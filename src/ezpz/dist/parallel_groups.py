@@ -15,21 +15,6 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-__all__ = [
-    "get_context_parallel_group",
-    "get_context_parallel_rank",
-    "get_context_parallel_world_size",
-    "get_data_parallel_group",
-    "get_data_parallel_rank",
-    "get_data_parallel_world_size",
-    "get_pipeline_parallel_group",
-    "get_pipeline_parallel_rank",
-    "get_pipeline_parallel_world_size",
-    "get_tensor_parallel_group",
-    "get_tensor_parallel_rank",
-    "get_tensor_parallel_world_size",
-]
-
 _alone: list[tuple[Any, Any]] = []  # the world and the group of this rank only, made when first asked for
 
 

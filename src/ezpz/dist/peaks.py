@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["TABLE", "Peak", "peak_flops"]
-
 
 class Peak(NamedTuple):
     """Most FLOP/s of one device, and who says so."""

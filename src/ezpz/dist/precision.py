@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["autocast_forward", "fsdp_policies", "resolve_dtype", "usable_dtype"]
-
 DTYPES = {
     "bf16": "bfloat16",
     "bfloat16": "bfloat16",

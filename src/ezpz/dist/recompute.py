@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["recompute_blocks", "stride_of"]
-
 # Operations whose results are kept, by library and name; a torch may have some of them only.
 _KEPT = (
     ("aten", "_scaled_dot_product_flash_attention"),

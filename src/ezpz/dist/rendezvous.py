@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
-__all__ = ["Met", "meet"]
-
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _FIRST_PORT, _PORTS = 20_000, 12_000
 

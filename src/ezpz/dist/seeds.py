@@ -17,8 +17,6 @@ from typing import Any
 
 from ezpz.errors import UsageError
 
-__all__ = ["data_seed", "seed_dropout", "seed_everything"]
-
 _LIMIT = 2**32  # numpy takes no more
 
 

@@ -121,9 +121,6 @@ def ddp_group(mesh: DeviceMesh | None) -> Any:
     )
 
 
-__all__ = ["ddp_group", "ddp_options", "fsdp_options", "make_optimizer", "mark", "replicate", "shard"]
-
-
 def fsdp_options() -> set[str]:
     """Return the keywords of this torch's ``fully_shard`` that a user may pass on."""
     from ezpz.dist.support import fsdp2

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
-__all__ = ["Siblings", "is_supervised", "starter"]
-
 # What only the environment of a rank has.
 _RANK_NAMES = tuple(f"\0{family.variables[0]}=".encode() for family in FAMILIES)
 

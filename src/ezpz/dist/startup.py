@@ -55,8 +55,6 @@ def say_who(ranks: Ranks, device: str) -> None:
     get_logger("ezpz.dist.who", rank=0).info(line)  # it says itself which rank it is
 
 
-__all__ = ["setup_torch"]
-
 _RENDEZVOUS_SECONDS = 300  # long enough for Python to start on a slow shared file system, short against a job's hours
 
 

@@ -10,16 +10,6 @@ from typing import Any, NamedTuple
 
 from ezpz.errors import MachineError
 
-__all__ = [
-    "FSDP2",
-    "average_is_supported",
-    "check_fsdp2",
-    "fsdp2",
-    "move_model",
-    "sum_gradients",
-    "torch_version",
-]
-
 Version = tuple[int, int]
 
 

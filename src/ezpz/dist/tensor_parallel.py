@@ -158,18 +158,6 @@ def check_divisible(by: int, /, **sizes: int) -> None:
         )
 
 
-__all__ = [
-    "HUGGING_FACE_NAMES",
-    "LLAMA_NAMES",
-    "STYLES",
-    "apply_plan",
-    "check_divisible",
-    "find_plan",
-    "llama_plan",
-    "loss_parallel",
-    "make_style",
-]
-
 # Names under which configurations tell numbers of heads; a rank must get whole heads.
 _HEADS = ("n_heads", "n_head", "n_kv_heads", "num_heads", "num_attention_heads", "num_key_value_heads")
 

@@ -16,8 +16,6 @@ from ezpz.log import get_logger
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["set_timeout"]
-
 
 def set_timeout(seconds: float) -> bool:
     """Let the collectives of the default group and of the mesh's groups fail after so many seconds; all ranks call it.

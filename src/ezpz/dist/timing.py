@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     Parameters = ParamSpec("Parameters")
     Result = TypeVar("Result")
 
-__all__ = ["timeit", "timeitlogit"]
-
 _is_recording = True  # until wandb refuses a value: one warning, not one per call
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
-__all__ = ["check_group", "check_mpi", "check_plan"]
-
 
 def check_plan(ranks: Ranks, environ: Mapping[str, str]) -> None:
     """Compare a rank of `ezpz launch` with the plan.

@@ -50,9 +50,6 @@ def accumulating(model: nn.Module, *, last: bool) -> Iterator[None]:
         yield
 
 
-__all__ = ["accumulating", "averaging_groups", "scale_loss"]
-
-
 def scale_loss(loss_sum: torch.Tensor, count: float | torch.Tensor, mesh: DeviceMesh | None = None) -> Any:
     """Return the loss whose gradients, averaged over ranks, are those of the global mean.
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["Sender", "gathered", "keep_part", "place_of"]
-
 
 class Sender:
     """The rank that holds the dense values, seen from each of the ranks that it sends them to."""

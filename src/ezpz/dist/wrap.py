@@ -62,8 +62,6 @@ def _missing(device_type: str) -> str:
     return "" if shutil.which(compiler) else f"no C++ compiler ({compiler}) is on PATH; set CXX to one"
 
 
-__all__ = ["STRATEGIES", "wrap_model"]
-
 STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "none", "deepspeed")
 _META = {"initialize", "build", "seed"}  # of `materialize`
 _OWN_EXTRA = {"blocks", *_META}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-__all__ = ["PRESETS", "GptConfig", "configure", "options"]
-
 PROMPT = "What is an LLM?"
 _BACKENDS = {"ddp": "DDP", "fsdp": "FSDP", "deepspeed": "deepspeed", "ds": "deepspeed"}
 _FORMATS = tuple(dict.fromkeys(train.DTYPES.values()))

@@ -21,8 +21,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-__all__ = ["decode", "encode", "load", "prepare"]
-
 logger = ezpz.get_logger("ezpz.examples.gpt")
 
 _SHIPPED = {"shakespeare_char", "shakespeare"}

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-__all__ = ["Evaluation"]
-
 logger = ezpz.get_logger("ezpz.examples.gpt")
 
 

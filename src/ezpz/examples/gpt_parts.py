@@ -10,8 +10,6 @@ import ezpz
 from ezpz import train
 from ezpz.models import GPT, GPTConfig
 
-__all__ = ["build", "make_schedule"]
-
 logger = ezpz.get_logger("ezpz.examples.gpt")
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ezpz import train
 from ezpz.examples import llm_sections as sections  # noqa: TC001  # annotations are read when the program runs
 
-__all__ = ["ALIASES", "PRESETS", "LlmConfig", "options"]
-
 
 @dataclass(frozen=True)
 class LlmConfig:

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
     from ezpz.examples.llm_config import LlmConfig
 
-__all__ = [
-    "after_first",
-    "compute_loss",
-    "keep_weights",
-    "load",
-    "profiles",
-    "sizes",
-    "start_weights",
-    "strategy",
-    "validation",
-    "warmup",
-]
-
 logger = ezpz.get_logger("ezpz.examples.llm")
 
 MADE = {"markov", "random"}  # data that is made, with as many different tokens as the model shall know

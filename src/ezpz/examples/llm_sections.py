@@ -13,21 +13,6 @@ from dataclasses import dataclass
 from ezpz.models import LLAMA_SIZES
 from ezpz.train import DTYPES, setting
 
-__all__ = [
-    "ActivationCheckpoint",
-    "Checkpoint",
-    "Comm",
-    "Experimental",
-    "Float8",
-    "Job",
-    "MemoryEstimation",
-    "Metrics",
-    "Model",
-    "Optimizer",
-    "Profiling",
-    "Training",
-]
-
 FORMATS = tuple(dict.fromkeys(DTYPES.values()))
 EXPORTED = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 NO_PIPELINE = (

@@ -18,8 +18,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from ezpz.cluster.site import Site
 
-__all__ = ["Binding", "choose_binding", "parse_cpus", "share"]
-
 _WORDS = ("none", "auto", "cores", "threads", "sockets", "depth", "numa")
 _CPUS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*\Z")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
     from ezpz.launch.flavours.base import Flavour
 
-__all__ = ["Choice", "Identity", "choose", "identify"]
-
 _MOST_KEPT = 64
 _SHOWN = 200  # characters of the output of an unknown mpiexec
 

@@ -29,23 +29,6 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "LONGEST_VARIABLE",
-    "cores",
-    "inherited",
-    "kept_paths",
-    "named_hosts",
-    "picked",
-    "quoted",
-    "rank_variables",
-    "restore_mask",
-    "restore_paths",
-    "started_here",
-    "threads",
-    "threads_per_core",
-    "unquoted",
-]
-
 LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
 
 _PATHS = ("PATH", "LD_LIBRARY_PATH")

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = ["main"]
-
 _MOST_STARTS = 5  # of a launch whose port is taken on another host each time
 
 

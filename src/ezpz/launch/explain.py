@@ -14,8 +14,6 @@ from ezpz.launch.contract import threads
 if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = ["as_json", "as_text"]
-
 _NARROWEST = 60
 
 

@@ -25,9 +25,6 @@ from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, surv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-
-__all__ = ["exports", "load", "main", "read", "save", "state_file"]
-
 # Our own variables that tell a second shell whose file it is.
 OURS = ("EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_SITE", "EZPZ_HOSTS", "EZPZ_JOB_END")
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from ezpz.errors import UsageError
 
-__all__ = ["HOST", "HostFile", "read_hostfile"]
-
 # A host's name: it becomes a word of launch lines, host files and shell exports.
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LINE = re.compile(

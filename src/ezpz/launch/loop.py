@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-__all__ = ["Loop", "SignalPipe"]
-
 _LONGEST_WAIT = 86400.0  # seconds: epoll takes no more than 24 days
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.devices import Devices
     from ezpz.cluster.scheduler import Scheduler
 
-__all__ = ["chosen_devices", "mask_settings"]
-
 # The masks of a kind of device, the ordinary one first.
 _MASKS = {"cuda": ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "xpu": ("ZE_AFFINITY_MASK",)}
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
     from ezpz.launch.placement import Placement
 
-__all__ = ["Master", "Rendezvous", "addresses", "choose_address", "choose_port", "choose_rendezvous"]
-
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _REMOTE_PORTS = range(20_000, 32_000)
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
-__all__ = ["OPTIONS", "LaunchOptions", "count", "devices", "duration", "parse", "word"]
-
-
 # Values of options, each read by a function whose error says what was expected.
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

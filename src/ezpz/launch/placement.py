@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.devices import Devices
 
-__all__ = ["Placement", "default_ranks", "place"]
-
 _MOST_BY_DEFAULT = 4  # ranks on a host that has no devices, where nobody said how many: slots may be all its CPUs
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours.base import Flavour
     from ezpz.launch.placement import Placement
 
-__all__ = ["NO_MASTER", "SHIM", "Context", "LaunchPlan", "Supervision"]
-
 _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
 SHIM = os.path.join(_HOST, "shim.py")
 PAYLOAD = os.path.join(_HOST, "payload.py")

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
-__all__ = ["PlanBuilder", "Survey", "missing_job_variable", "select", "survey", "wanted_devices"]
-
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
 

@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = [
-    "Index",
-    "ended",
-    "failure",
-    "forget_old",
-    "forget_unused",
-    "is_running",
-    "launch_folder",
-    "started",
-    "write",
-]
-
 SCHEMA = 1
 _KEPT = 100  # launches
 _LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.site import Site
 
-__all__ = ["Communication", "communication", "flight_recorder", "has_input", "piped"]
-
 # What steers collectives and the fabric under them: shown by --explain wherever it comes from.
 _STEERING = re.compile(r"(NCCL|RCCL|CCL|FI|GLOO|UCX|OFI|MPICH|ZE|HSA|TORCH_NCCL|TP)_")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Allocation
 
-__all__ = ["Wall", "ends"]
-
 _BEFORE = (600.0, 60.0)  # seconds before the end at which the user is warned
 _SOON = 1.25  # a warning that comes so shortly after another is left out
 _LOOK = 1.0  # seconds between looks at what was asked

@@ -19,8 +19,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ezpz.errors import UsageError, did_you_mean
 
-__all__ = ["ATTENTIONS", "attend", "check_attention", "check_name"]
-
 _KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,

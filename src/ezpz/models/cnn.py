@@ -15,8 +15,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CNN"]
-
 
 class CNN(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     """Images to logits; take the loss with ``cross_entropy``.

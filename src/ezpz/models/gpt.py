@@ -23,8 +23,6 @@ from ezpz.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GPT", "GPTConfig"]
-
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gelu": gelu, "relu": relu, "silu": silu}
 
 

@@ -17,8 +17,6 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from ezpz.errors import UsageError
 from ezpz.models.llama_config import LlamaConfig
 
-__all__ = ["Llama"]
-
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     """Causal attention with rotary positions; groups of queries share keys and values."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ezpz.errors import UsageError
 
-__all__ = ["LLAMA_SIZES", "LlamaConfig", "ffn_width"]
-
 
 def ffn_width(dim: int, multiple_of: int, ffn_dim_multiplier: float | None = None) -> int:
     """Return the inner width of Llama's feed-forward: two thirds of ``4 * dim``, scaled, rounded up to a multiple."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ezpz.models.llama_config import LlamaConfig
 
-__all__ = ["LlamaLayout", "llama_layout"]
-
 _OUTSIDE = {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head"}
 _INSIDE = {
     "attention.wq": "self_attn.q_proj",

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["MLP"]
-
 
 class MLP(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     """``input_size → layer_sizes… → output_size``; 128, (1024, 512, 256, 128), 128 has 837,632 parameters."""

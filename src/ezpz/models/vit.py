@@ -18,8 +18,6 @@ from torch.nn.functional import gelu
 from ezpz.errors import UsageError
 from ezpz.models.attention import attend, check_name
 
-__all__ = ["ViTConfig", "VisionTransformer"]
-
 
 @dataclass(frozen=True)
 class ViTConfig:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import ceil, floor, isfinite, log10
 
-__all__ = ["log_ticks", "nice_ticks", "shortened", "step_ticks"]
-
 _MOST = 6  # ticks beyond the first
 
 

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.run import Run
 
-__all__ = [
-    "Matrix",
-    "counting_windows",
-    "loss_band",
-    "matrix",
-    "rank_keys",
-    "rank_values",
-    "slowest_key",
-    "statistic",
-    "typical_of_rank",
-]
-
 
 class Matrix(NamedTuple):
     """One metric of all ranks.

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.table import Table
 
-__all__ = ["Column", "build_columns", "export_name"]
-
 _TAKEN = {"draw": "dimension", "step": "coordinate", "logged_at": "coordinate", "attempt": "coordinate"}
 _EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ezpz.track.table import Table
     from ezpz.track.values import Value
 
-__all__ = ["FORMS", "check_form", "empty_dataset", "export_run", "open_dataset", "write_csv", "write_dataset"]
-
 SCHEMA = 1
 FORMS = ("h5", "nc", "csv")
 

@@ -49,8 +49,6 @@ def fetch(tensors: Sequence[Tensor]) -> list[float | int | bool]:
     return numbers
 
 
-__all__ = ["Late", "LateRow", "fetch"]
-
 _SECONDS = 10.0  # slow steps fill a window slowly, and who watches wants to see a loss
 
 

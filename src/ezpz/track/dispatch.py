@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ezpz.track.values import Value
     from ezpz.track.writer import Writer
 
-__all__ = ["Onward", "across_of"]
-
 _HURRY = 1.0  # seconds; an exception is on its way, and other ranks may be gone
 
 

@@ -10,8 +10,6 @@ from ezpz.errors import TrackError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MOST_BINS", "Histogram", "histogram"]
-
 MOST_BINS = 512
 
 

@@ -120,18 +120,6 @@ def timeline(**moments: float) -> dict[str, float]:
     return {name: round(max(0.0, when - start), 3) for name, when in sorted(stages.items(), key=lambda item: item[1])}
 
 
-__all__ = [
-    "began",
-    "collect_environment",
-    "collect_facts",
-    "flatten",
-    "git_commit",
-    "script_name",
-    "text_of",
-    "timeline",
-    "version",
-]
-
 _LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
 _LIBRARIES = (
     "ezpz",

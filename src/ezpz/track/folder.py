@@ -27,8 +27,6 @@ from ezpz.track.writer_lock import birth
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RunFile", "check_schema", "make_folder", "now", "run_name"]
-
 SCHEMA = 1
 
 

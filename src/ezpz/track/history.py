@@ -79,8 +79,6 @@ def weight_of(weight: object) -> float:
     return number
 
 
-__all__ = ["History", "current_folder"]
-
 _newest: ref[History] | None = None
 _logs = ""  # where a history has this rank's log
 

@@ -67,8 +67,6 @@ class Keeper:
             self._thread.join()
 
 
-__all__ = ["Journal"]
-
 # Strings with lone surrogates pass as escapes; NaN is already a string here, so a bare one would be our own mistake.
 _dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 

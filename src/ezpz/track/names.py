@@ -22,28 +22,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "BEFORE_COLLECTIVE",
-    "PARTS",
-    "group_names",
-    "is_counter",
-    "is_learning_rate",
-    "is_loss",
-    "is_loss_term",
-    "is_memory",
-    "is_optimizer",
-    "is_step_time",
-    "is_throughput",
-    "is_time",
-    "is_validation",
-    "main_loss",
-    "main_throughput",
-    "order_of",
-    "part_of_step",
-    "unit",
-    "words_of",
-]
-
 PARTS = ("data", "forward", "backward", "optimizer", "comm")
 # Parts that a rank spends alone: from the first collective on all ranks of a step wait for the slowest of them.
 BEFORE_COLLECTIVE = ("wait", "forward", "data")

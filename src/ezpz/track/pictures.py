@@ -85,8 +85,6 @@ def _columns(values: Any) -> Any:
     return np.where(number > 0, summed / np.maximum(number, 1), np.nan)
 
 
-__all__ = ["own_style", "save_both", "save_heat_map", "save_overlay", "save_pictures"]
-
 _SIZE = (6.0, 4.0)  # inches
 _DPI = 150
 _BUCKETS = 750  # pixels across the axes; an SVG of more points is only larger

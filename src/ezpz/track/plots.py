@@ -82,8 +82,6 @@ def _problem(what: str, error: Exception) -> str:
     return problem
 
 
-__all__ = ["draw_all", "draw_run", "file_stem"]
-
 _UNSAFE = re.compile(r"[^\w.+=@%-]")
 _ON_TERMINAL = 6  # plots at the end of a run: a screen or two, not the twenty metrics that a trainer records
 _TURNS = {"loss": 2}  # metrics of a kind that are shown before the next kind has its turn

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import isfinite, isnan
 
-__all__ = ["duration", "number"]
-
 
 def number(value: float) -> str:
     """Return a number: ``12,345`` or ``0.01235`` or ``1.234e-07``."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.records import Row
 
-__all__ = ["Run", "is_run", "open_run", "without_secrets"]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -15,16 +15,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.table import Table
 
-__all__ = [
-    "Series",
-    "captions",
-    "limits",
-    "logged",
-    "numeric_series",
-    "ordered",
-    "thin",
-]
-
 _FEWEST = 8  # points from which on one of them can be called an outlier
 _FAR = 3.0  # times the distance between the 1st and the 99th percentile
 

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["attach", "detach"]
-
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PATIENCE = 1.0  # seconds; launchers and schedulers give at least three before SIGKILL
 _RECENT = 10.0  # seconds: a handler that began so long before this thread saw the signal has answered it

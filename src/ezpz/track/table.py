@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.values import Value
 
-__all__ = ["Cells", "Table", "counted", "first_steps", "gather", "restarts"]
-
 
 @dataclass
 class Cells:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ezpz.track.trackers.worker import Worker
     from ezpz.track.values import Value
 
-__all__ = ["config", "log", "setup_wandb", "verify_wandb"]
-
 _TRUE = {"1", "true", "t", "yes", "y", "on"}  # what wandb itself takes for true
 
 _PROJECTS = ("WANDB_PROJECT", "WB_PROJECT")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
 
-__all__ = ["Writer"]
-
 
 class Writer:
     """The one process that writes a run's folder.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["birth", "hold", "is_held"]
-
 _SILENT = 600.0  # seconds without a row after which a run on another host counts as gone
 # struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, pid
 _FLOCK = "hhqqi4x"

@@ -19,8 +19,6 @@ from ezpz.dist.device_type import get_torch_device_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PARTS", "Clock", "Times", "make_clock"]
-
 PARTS = ("dtf", "dtb", "dtd", "dto")
 
 

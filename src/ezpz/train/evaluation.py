@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["evaluate"]
-
 
 def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], Any]) -> dict[str, float]:
     """Return means over the samples of all ranks; every rank must call it.

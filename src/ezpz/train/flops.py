@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ezpz.dist.peaks import Peak
 
-__all__ = ["Cost", "count_flops", "mfu", "parameters_for_flops", "rates", "transformer_flops"]
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -81,20 +81,6 @@ def set_defaults(parser: Parser, defaults: Mapping[str, object], source: str) ->
     parser.set_defaults(**defaults)
 
 
-__all__ = [
-    "DTYPES",
-    "STRATEGIES",
-    "add_data_dir",
-    "add_output",
-    "add_preset",
-    "add_resume",
-    "is_first_rank",
-    "make_parser",
-    "parse",
-    "rank_batch_size",
-    "set_defaults",
-]
-
 STRATEGIES = ("fsdp", "ddp", "hsdp", "zero1")
 _SCHEDULES = ("constant", "linear", "cosine")
 # What people write -> the one name of it.

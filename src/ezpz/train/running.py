@@ -46,16 +46,6 @@ def print_timing(seconds: Mapping[str, Sequence[float]], *, skip: int = 1) -> No
     Console(force_terminal=use_color(sys.stdout)).print(table)
 
 
-__all__ = [
-    "checkpoint_options",
-    "finish_run",
-    "log_setup",
-    "loop_options",
-    "print_timing",
-    "run_main",
-    "schedule_options",
-]
-
 logger = get_logger("ezpz.train")
 
 # What the user typed wrong is wrong on every rank. Rank 0 says it; until this time has passed a launcher has ended the

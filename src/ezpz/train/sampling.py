@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["sample_tokens"]
-
 
 def sample_tokens(
     model: Any,

@@ -10,8 +10,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["make_schedule"]
-
 # How much is left of the way down, from 1 to 0, as a function of the part of the steps that has passed.
 _SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda _: 1.0,

@@ -624,22 +624,6 @@ def unknown_key(plan: Plan, name: str, origin: str) -> UsageError:
     )
 
 
-__all__ = [
-    "Key",
-    "Plan",
-    "Words",
-    "as_dict",
-    "as_toml",
-    "make_settings_parser",
-    "read_settings_file",
-    "resolve",
-    "setting",
-    "shown",
-    "split_words",
-    "unknown_key",
-]
-
-
 def setting(
     default: object,
     help: str,  # noqa: A002  # argparse's own word for it

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-__all__ = ["NOTHING", "SAVE", "STOP", "StopRequests"]
-
 NOTHING, SAVE, STOP = 0, 1, 2
 
 _EVERY = 1.0  # seconds between two questions, about

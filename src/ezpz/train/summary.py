@@ -14,8 +14,6 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, NamedTuple
 
-__all__ = ["summarize"]
-
 
 class _Line(NamedTuple):
     text: str

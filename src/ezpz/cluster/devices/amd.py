@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["KIND", "LOOKED", "exists", "probe"]
-
 KIND = "cuda"
 LOOKED = "/sys/class/kfd"
 _NODES = "/sys/class/kfd/kfd/topology/nodes"

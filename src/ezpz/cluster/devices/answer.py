@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from ezpz.errors import UsageError
 
-__all__ = ["Devices", "refusal"]
-
 
 class Devices(NamedTuple):
     """Accelerators that one host offers to this job.

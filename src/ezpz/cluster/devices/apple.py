@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["KIND", "LOOKED", "exists", "probe"]
-
 KIND = "mps"
 LOOKED = "uname: Darwin, arm64"
 

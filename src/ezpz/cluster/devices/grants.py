@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Allocation
 
-__all__ = ["granted", "strangers"]
-
 _UNSET = {"", "(null)"}
 
 

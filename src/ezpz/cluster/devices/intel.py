@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["KIND", "LOOKED", "exists", "hierarchy", "overlooked", "probe", "tiles"]
-
 KIND = "xpu"
 LOOKED = "/sys/class/drm"
 _INSIDE_A_CPU = "0000:00:02.0"

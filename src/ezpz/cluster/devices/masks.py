@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read
 
-__all__ = ["MASKS", "visible"]
-
 MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _CUDA, _ROCR, _HIP, _ZE = MASKS
 _UUIDS = ("GPU-", "MIG-")

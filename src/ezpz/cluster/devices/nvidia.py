@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Read, Run
 
-__all__ = ["KIND", "LOOKED", "SEVERAL_MIG", "exists", "probe", "release"]
-
 KIND = "cuda"
 LOOKED = "/proc/driver/nvidia"
 SEVERAL_MIG = 570  # the first driver release with which one process sees more than one MIG device

@@ -132,8 +132,6 @@ def make_usable(made_up: MadeUp) -> Any:
     return undo
 
 
-__all__ = ["Dataless"]
-
 _LARGE = 2**20  # bytes; what is smaller costs nothing, and may be a counter or a flag that somebody reads
 # What these make becomes data, whose values shuffle, select and end loops.
 _READERS = ("torch.utils.data", "torch.distributed.device_mesh", "ezpz.train.data", "ezpz.train.data.feeding")

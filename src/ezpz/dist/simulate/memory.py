@@ -105,9 +105,6 @@ class Ledger:
             self._peaks += 1
 
 
-__all__ = ["Ledger", "Watch"]
-
-
 class Watch:
     """Counts the storages of one type of device in this thread, from `start` on, until the process ends or `stop`.
 

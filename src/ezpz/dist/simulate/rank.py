@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ezpz.dist.simulate.memory import Watch
     from ezpz.ranks import Ranks
 
-__all__ = ["RUN_ID", "make_group", "write_report"]
-
 RUN_ID = "ezpz-simulate"
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 from ezpz.launch.flavours.request import Flag, Setting
 
-__all__ = ["Flavour", "MpiFlavour"]
-
 # Takes ssh's arguments and does what EZPZ_REMOTE_SHELL says.
 _REMOTE_SHELL = os.path.abspath(f"{__file__}/../../../bin/remote_shell")
 

@@ -19,8 +19,6 @@ from ezpz.launch.flavours.request import Flag
 if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 
 class FluxRun(Flavour):
     """``flux run`` inside a Flux job."""

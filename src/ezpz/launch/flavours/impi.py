@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 
 class IntelMpi(MpiFlavour):
     """The mpiexec of Intel MPI."""

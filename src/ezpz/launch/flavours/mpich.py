@@ -17,8 +17,6 @@ from ezpz.launch.flavours.request import Flag
 if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 
 class Mpich(MpiFlavour):
     """The mpiexec of MPICH and MVAPICH."""

@@ -20,8 +20,6 @@ from ezpz.launch.flavours.request import Flag
 if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 _VERSION = re.compile(r"\((?:Open MPI|OpenRTE)\) ([1-4])\.")
 
 

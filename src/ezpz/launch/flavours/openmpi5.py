@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR", "OpenMpi5"]
-
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.")
 _TAKEN = re.compile(r"[A-Za-z_]\w*\Z")  # an exported bash function is no name that -x takes
 # What Open MPI carries itself, and what is true of one host only.

@@ -22,8 +22,6 @@ from ezpz.launch.flavours.request import Flag
 if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 
 class Pals(MpiFlavour):
     """The mpiexec of Cray PALS."""

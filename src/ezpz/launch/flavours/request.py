@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ezpz.launch.binding import Binding
     from ezpz.launch.placement import Placement
 
-__all__ = ["Flag", "Order", "Setting", "words"]
-
 
 class Flag(NamedTuple):
     """Words of a launch line that belong together, and why they are there."""

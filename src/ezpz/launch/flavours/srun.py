@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
 _OVERLAPS_SINCE = (20, 11)
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["AGENT", "FLAVOUR"]
-
 _LAUNCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 AGENT = os.path.join(_LAUNCH, "host", "start_agent.py")
 

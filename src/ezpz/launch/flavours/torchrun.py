@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
-__all__ = ["FLAVOUR"]
-
 
 class Torchrun(Flavour):
     """The agent of torchrun, on this host alone."""

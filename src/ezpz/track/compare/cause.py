@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ezpz.track.compare.differences import Difference
     from ezpz.track.compare.divergence import Divergence
 
-__all__ = ["Cause", "Clues", "find_cause"]
-
 _TRAINED = (Kind.OPTIMIZER, Kind.SCHEDULE)
 _COMPUTED = (Kind.DATA, Kind.DTYPE, Kind.ATTENTION, Kind.BATCH, Kind.WORLD, Kind.NUMERICS)
 _LEFT = (Kind.LENGTH, Kind.OTHER)

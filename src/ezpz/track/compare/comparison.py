@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["Comparison", "compare_runs"]
-
 _NO_SETTING = {"never decides"}
 
 

@@ -50,8 +50,6 @@ def rate_difference(first: dict[str, Series], second: dict[str, Series]) -> tupl
     return None, None
 
 
-__all__ = ["Pair", "choose_metric", "pair", "rate_difference", "series_by_name"]
-
 _FLOOR = 1e-5  # share of where a curve begins below which its values count as equal: a loss of 0 has no logarithm
 
 

@@ -89,8 +89,6 @@ def _around_the_change(one: str, two: str, width: int) -> tuple[str, str]:
     return tuple(text if len(text) <= width else f"{text[: width - 2]}.." for text in (one, two))  # type: ignore[return-value]  # two in, two out
 
 
-__all__ = ["Difference", "Line", "change_of", "differences", "folded", "same", "shorten"]
-
 # Kinds of effective values that make another training of it; dtypes and flags of how it is computed show in the curves.
 _MATERIAL = {Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER, Kind.DTYPE, Kind.MODEL}
 _OF_MODEL = {"model.parameters", "model.trainable", "model.class"}

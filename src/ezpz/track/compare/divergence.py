@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ezpz.track.compare.curves import Pair
     from ezpz.track.compare.noise import Tolerance
 
-__all__ = ["Divergence", "measure"]
-
 _START = 10  # steps in which equal runs cannot have drifted apart
 _BEFORE, _AFTER, _LEAST, _FACTOR = 25, 10, 5, 4.0
 _CHUNK = 1 << 15  # steps that are looked at together: 25 copies of each are held

@@ -10,8 +10,6 @@ from enum import Enum
 
 from ezpz.track.names import words_of
 
-__all__ = ["Kind", "kind_of"]
-
 
 class Kind(Enum):
     """Kinds of settings; the value is how a verdict names them."""

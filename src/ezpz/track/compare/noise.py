@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.compare.curves import Pair
 
-__all__ = ["MATERIAL", "Tolerance", "default_tolerance", "tolerance", "window_of", "windowed"]
-
 MATERIAL = 0.02
 _DEFAULT = 1e-3
 _HALF = 2e-3  # of a mean, where weights are rounded to 8 bits at every step

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ezpz.track.compare.differences import Difference
     from ezpz.track.run import Run
 
-__all__ = ["as_object", "exit_code", "render", "save_picture", "short_path"]
-
 # Comparisons as JSON can hold them.
 
 

@@ -98,8 +98,6 @@ def _in_each(values: tuple[int | None, int | None], letters: tuple[str, str]) ->
     return f"{values[0]} in {letters[0]} and {values[1]} in {letters[1]}"
 
 
-__all__ = ["GROUPS", "Setting", "is_half", "is_rate", "settings_of", "why_not"]
-
 # In the order in which a difference is likely to change numbers.
 GROUPS = (
     *("effective values", "recorded", "configuration", "modules", "driver", "MPI", "collective library", "versions"),

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ezpz.track.series import Series
     from ezpz.track.table import Table
 
-__all__ = ["Throughput", "compare_throughput"]
-
 _WARM_UP = 0.1  # share of the steps that is left out at the start
 _FEWEST = 5
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ezpz.track.compare.differences import Difference
     from ezpz.track.compare.divergence import Divergence
 
-__all__ = ["Verdict", "judge", "percent"]
-
 _NAMED = 2  # settings that the sentence names
 _ROOM = 44  # characters for one of them
 

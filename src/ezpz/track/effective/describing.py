@@ -39,8 +39,6 @@ from ezpz.track.effective.schedule import describe_schedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["attention_backends", "describe", "numeric_switches"]
-
 _LONGEST = 200  # characters of a text
 _MOST_GROUPS = 16
 

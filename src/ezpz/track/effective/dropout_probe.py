@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["probe"]
-
 _NAME = re.compile(r"drop|stochastic|noise|rrelu|shake|jitter|gumbel|bernoulli|randomi[sz]", re.IGNORECASE)
 _RATE = re.compile(r"^(p|prob)$|drop", re.IGNORECASE)
 _SHAPES = ((8, 4, 4, 8), (8, 8, 16), (8, 128), (1024,))  # Dropout2d and 3d want four dimensions, others may want fewer

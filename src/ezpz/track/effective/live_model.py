@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["checksum", "describe_model", "describe_settings"]
-
 _INNER = ("_orig_mod", "_fsdp_wrapped_module", "module")  # attributes under which a wrapper keeps the model
 _WRAPPER = re.compile(r"Parallel|Engine|Wrapper|DDP|FSDP|Averaged")  # classes whose `module` is the model
 _OWN_PARTS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(\.|$)")

@@ -13,8 +13,6 @@ import warnings
 from bisect import bisect_right
 from typing import Any
 
-__all__ = ["describe_schedule"]
-
 _STEPS = (0, 1, 10, 100, 1000)
 _MOST_STEPS = 1000  # 10 ms of stepping
 _TOTALS = ("total_steps", "T_max", "total_iters", "T_0", "step_size")  # after so many steps something has happened

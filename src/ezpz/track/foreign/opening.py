@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ezpz.track.foreign.reading import Reading
     from ezpz.track.records import Row
 
-__all__ = ["ForeignRun", "open_any", "open_foreign"]
-
 
 @dataclass(frozen=True, eq=False)
 class ForeignRun(Run):

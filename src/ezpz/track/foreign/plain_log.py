@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.records import Row
 
-__all__ = ["is_log", "parse_line", "read_log"]
-
 _STEPS = ("step", "global_step", "iter", "iteration", "it", "epoch")
 _LONGEST = 1 << 16  # bytes: no line of metrics is longer, and a file without newlines is no log
 _DIGITS = 19  # an int of fewer has 64 bits

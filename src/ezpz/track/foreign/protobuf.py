@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["Message", "number", "parse", "put_bytes", "put_double", "put_float", "put_int", "signed"]
-
 
 class Message(dict[int, "list[int | bytes]"]):
     """A message read: the values of each field number; ints are varints, all else are bytes."""

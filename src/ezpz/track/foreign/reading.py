@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
     from ezpz.track.values import Value
 
-__all__ = ["Reading", "make_row"]
-
 
 @dataclass
 class Reading:

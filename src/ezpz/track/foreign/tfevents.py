@@ -92,8 +92,6 @@ def _table() -> tuple[int, ...]:
     return tuple(table)
 
 
-__all__ = ["find_events", "frame", "read_events"]
-
 _MARK = ".tfevents."
 # Type of a tensor: struct's letter for one number in tensor_content, and the field of its own.
 _NUMBERS = {1: ("f", 5), 2: ("d", 6), 3: ("i", 7), 4: ("B", 7), 5: ("h", 7), 6: ("b", 7), 9: ("q", 10), 10: ("?", 11)}

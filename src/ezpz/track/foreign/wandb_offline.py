@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.records import Row
 
-__all__ = ["find_wandb", "read_wandb"]
-
 _BLOCK, _HEAD = 32768, 7
 _WHOLE, _FIRST, _LAST = 1, 2, 4
 _SHOWN = (

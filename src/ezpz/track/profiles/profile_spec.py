@@ -20,8 +20,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["KINDS", "Request", "add_profile_option", "parse", "parse_late"]
-
 KINDS = ("py", "torch", "mem")
 _DEFAULT_STEPS = {"py": (0, None), "torch": (10, 14), "mem": (0, None)}
 # A window that was started late ends by itself: a job that is killed at its wall time would write nothing otherwise.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.profiles.profile_spec import Request
 
-__all__ = ["SOON", "Profile", "Trigger", "profile", "seconds_between_looks"]
-
 
 def profile(spec: str | None = None, *, outdir: str | os.PathLike[str] | None = None) -> Profile:
     """Return a profile of a block of code; with nothing asked, one that only waits for a ``PROFILE_NOW`` file.

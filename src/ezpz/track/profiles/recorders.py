@@ -17,8 +17,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["MemoryHistory", "Sampler", "Trace"]
-
 _INTERVAL = 0.005  # seconds: costs about 1 % of a step; the default of 0.001 costs 14 %
 
 

@@ -43,8 +43,6 @@ def newest_run(root: Path) -> Path | None:
     return newest[1] if newest else None
 
 
-__all__ = ["choose", "folder_of", "listed", "matching", "newest_run", "sorted_out"]
-
 _LISTED = 12  # names that an error shows
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.records import Row
 
-__all__ = ["Followed", "Live", "Tail"]
-
 
 class Tail:
     """Follow a journal that grows.

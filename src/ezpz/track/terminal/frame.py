@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ezpz.track.terminal.follow import Live
     from ezpz.track.terminal.screen import Screen
 
-__all__ = ["frame", "head", "log_line", "sparkline"]
-
 _LOWEST, _GOOD, _HIGHEST = 8, 12, 25  # lines of a plot
 _SILENT = 10.0  # seconds without a row after which that is shown
 _FEW = 5  # metrics in a line when none was chosen

@@ -12,8 +12,6 @@ from ezpz.track.terminal.width import columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["arrange", "drawing", "height_for", "lay_out", "look_at_stdout", "show_blocks"]
-
 _TWO, _THREE = 120, 180  # columns from which on so many plots stand side by side
 _GAP = 2
 _LOWEST, _HIGHEST = 10, 25  # lines of a plot

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ezpz.track.table import Table
     from ezpz.track.terminal.screen import Screen
 
-__all__ = ["PlotOptions", "heads", "plot_runs"]
-
 
 class PlotOptions(NamedTuple):
     """What is to be drawn and how.

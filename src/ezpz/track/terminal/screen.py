@@ -57,8 +57,6 @@ class Picture:
         return say(self._stream, f"{start}{text}\x1b[J")
 
 
-__all__ = ["LEAST", "PIPED", "Picture", "Screen", "look", "say"]
-
 PIPED = 100  # columns of a file or pipe: job logs are wide, and nothing folds them
 LEAST = 12  # columns below which no plot can be read
 _SAMPLE = "▝┤█▁…"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ezpz.track.table import Table
     from ezpz.track.terminal.textplot import Drawing
 
-__all__ = ["draw_histograms", "draw_ranks", "histogram_keys", "strip"]
-
 _SHADES, _ASCII = " ░▒▓█", " .:*#"
 _HOLE = "?"  # nothing finite was recorded here
 

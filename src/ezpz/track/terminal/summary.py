@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.table import Cells
 
-__all__ = ["ending", "headline", "list_metrics", "seconds_taken"]
-
 
 def headline(run: Run, rows: int, steps: tuple[int, int] | None, last: float) -> str:
     """Return name, state with its cause, rows, steps and duration.

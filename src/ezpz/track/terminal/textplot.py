@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["HEIGHT", "WIDTH", "Drawing", "draw", "render", "save_text"]
-
 WIDTH, HEIGHT = 75, 25  # fits a terminal of 80 columns, and a file read on one
 _LONGEST_TITLE = 40
 _FRAME = 4  # lines of a plot besides its curve: two of the frame, labels, the axis' name

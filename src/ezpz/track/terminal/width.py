@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from unicodedata import combining, east_asian_width
 
-__all__ = ["centered", "cleaned", "columns", "fit", "to_ascii", "wrapped"]
-
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _MORE = "…"
 _ASCII = str.maketrans("┌┐└┘─│┤├┬┴┼…", "++++-|||+++~")

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ezpz.track.trackers.interface import About, Tracker
     from ezpz.track.values import Value
 
-
-__all__ = ["KNOWN", "Trackers", "choose", "seconds_to_wait"]
-
 KNOWN = {
     "csv": ("ezpz.track.trackers.to_csv", "CsvTracker"),
     "mlflow": ("ezpz.track.trackers.to_mlflow", "MlflowTracker"),

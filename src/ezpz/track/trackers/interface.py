@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.values import Value
 
-__all__ = ["About", "Row", "Tracker", "TrackerOff"]
-
 Row: TypeAlias = "tuple[int, float, Mapping[str, Value]]"  # step, epoch seconds, metrics
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ezpz.track.trackers.interface import About, Row
     from ezpz.track.values import Value
 
-__all__ = ["CsvTracker"]
-
 
 class CsvTracker:
     """Writes the CSV file; one that is there already is added to."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ezpz.track.trackers.interface import About, Row
     from ezpz.track.values import Value
 
-__all__ = ["MlflowTracker"]
-
 _MOST_METRICS, _MOST_PARAMS, _LONGEST = 1000, 100, 6000  # what MLflow takes in one batch, and of one value
 _TAG = "ezpz.run"
 _END = {"finished": "FINISHED", "exited": "FINISHED", "stopped": "KILLED"}

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ezpz.track.trackers.interface import About, Row
     from ezpz.track.values import Value
 
-__all__ = ["TensorboardTracker"]
-
 _TEXT = 7  # of tensorboard's types of tensors
 
 

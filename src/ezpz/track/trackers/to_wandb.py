@@ -17,8 +17,6 @@ from ezpz.track.trackers.interface import TrackerOff
 if TYPE_CHECKING:
     from ezpz.track.trackers.interface import About
 
-__all__ = ["WandbTracker"]
-
 
 class WandbTracker(ours.StartedRun):
     """The run that `setup_wandb` started before, or one of its own; the same one when the run is resumed."""

@@ -88,8 +88,6 @@ def _wrapped(start: Any) -> Any:
     return start_as_daemon
 
 
-__all__ = ["MOST_ROWS", "Worker"]
-
 MOST_ROWS = 1 << 15  # rows that wait for one tracker: about 20 MB of 8 scalars each
 _LOOK_EVERY = 1.0  # seconds
 _MOST_AT_ONCE = 1000  # rows for one call of log_rows

@@ -9,8 +9,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from ezpz.train.data.tokens import Tokens
 
-__all__ = ["text_baselines"]
-
 _ADDED = 0.01  # to every count, so that what was never seen has a chance; hardly moves what was
 _MOST = 20_000_000  # tokens of a part that are counted
 

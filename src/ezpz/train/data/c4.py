@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ezpz.train.data.documents import Documents
 
-__all__ = ["C4", "c4_documents"]
-
 C4 = {"c4": 100_000, "c4_test": 2_000}  # documents that are streamed, at most
 
 

@@ -20,8 +20,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_cifar10", "read_records"]
-
 _RECORD = 1 + 3 * 32 * 32
 _TRAIN = tuple(f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, 6))
 _TEST = ("cifar-10-batches-bin/test_batch.bin",)

@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-__all__ = [
-    "Documents",
-    "documents_of_lines",
-    "documents_of_text",
-    "documents_of_texts",
-    "documents_of_the_shipped_text",
-]
-
 _PIECE = 1 << 16  # characters; tokenizers are slower with longer ones
 _ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 

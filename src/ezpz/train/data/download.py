@@ -19,25 +19,6 @@ from ezpz.log import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = [
-    "CATALOG",
-    "SHIPPED",
-    "DataSet",
-    "DownloadError",
-    "Obtained",
-    "Patience",
-    "Remote",
-    "data_folder",
-    "download",
-    "fetch",
-    "file_sha256",
-    "find",
-    "named",
-    "obtain",
-    "unreachable",
-    "wait_for_lock",
-]
-
 _OLD_PART = 3600.0  # seconds after which the process that wrote a part of a file is taken for dead
 _BLOCK = 1 << 16
 _SLOWEST = 10_000  # bytes per second: a mirror that gives less, after its first seconds, is left

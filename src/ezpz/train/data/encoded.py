@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ezpz.train.data.sources import Source
     from ezpz.train.data.tokenizers import Tokenizer
 
-__all__ = ["encode_together"]
-
 _SHORT = 1 << 22  # bytes of text that every rank encodes by itself
 _PATIENCE = 480.0  # seconds: ranks that wait give up after ten minutes with some backends
 _LAYOUT = "1"  # of the file; another number makes other names

@@ -77,9 +77,6 @@ class BatchIndices:
         return self._orders[epoch]
 
 
-__all__ = ["BatchIndices", "ImageBatches", "TokenBatches", "shard_indices"]
-
-
 def shard_indices(samples: int, rank: int | None = None, world_size: int | None = None) -> torch.Tensor:
     """Return which samples a rank evaluates: over all ranks each exactly once, nothing is padded.
 

@@ -11,8 +11,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Texts", "first_line", "is_offline", "open_hugging_face", "read_hugging_face"]
-
 _BETWEEN = b"\n\n"
 _MOST = 1 << 28  # bytes of text that are taken; more belongs into a token file
 

@@ -19,8 +19,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_idx"]
-
 _UNSIGNED_BYTE = 8
 
 

@@ -37,8 +37,6 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(table[:, :64] / 16), torch.from_numpy(table[:, 64].astype(np.int64))
 
 
-__all__ = ["Images", "load_digits", "load_images"]
-
 # name: classes, channels, size, images to train with, images to test with
 _SHAPES = {
     "mnist": (10, 1, 28, 60_000, 10_000),

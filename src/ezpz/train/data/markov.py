@@ -13,8 +13,6 @@ from typing import Any
 
 from ezpz.errors import UsageError
 
-__all__ = ["MarkovLanguage"]
-
 _SUCCESSORS = 32
 _SHARE = 0.43
 _CHAINS = 128  # side by side; where one follows another in the stream, a transition in thousands is a foreign one

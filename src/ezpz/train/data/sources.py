@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ezpz.train.data.documents import Documents
 
-__all__ = ["Source", "source_named"]
-
 
 class Source(NamedTuple):
     """Where texts are.

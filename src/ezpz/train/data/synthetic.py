@@ -15,8 +15,6 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SyntheticImages"]
-
 _WAVES = 3
 _NOISE = 0.6  # of a pattern's standard deviation
 _GREY, _CONTRAST = 0.5, 0.16

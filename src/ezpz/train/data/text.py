@@ -12,8 +12,6 @@ from ezpz.errors import MachineError, UsageError
 if TYPE_CHECKING:
     import os
 
-__all__ = ["NAMES", "characters", "file_named", "read_bytes", "read_text", "read_token_file", "shakespeare"]
-
 NAMES = (
     "The names of data sets are markov, random, shakespeare, c4, c4_test, bytes:FILE, tokens:FILE.bin, jsonl:PATH, "
     "hf:NAME and FILE."

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ezpz.train.data.download import DataSet
 
-__all__ = ["agreed", "looks_for_host", "obtain_together", "warn_once"]
-
 _T = TypeVar("_T")
 _READY, _ABSENT, _WRONG = range(3)
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-__all__ = ["Tokenizer", "load_tokenizer"]
-
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ezpz.train.data.sources import Source
     from ezpz.train.data.tokenizers import Tokenizer
 
-__all__ = ["Tokens", "load_tokens"]
-
 _TRAIN_SHARE = 0.9
 
 
