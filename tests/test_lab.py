@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -190,3 +191,10 @@ def test_a_test_that_leaves_a_process_behind_fails(tmp_path):
     done = inner_pytest(tmp_path, body)
     assert "processes outlived the test (killed now)" in done.stdout
     assert "sleep 600" in done.stdout
+
+
+def test_a_record_holds_no_errors_of_commands_that_are_not_installed(run_cli, clean_env):
+    job = {**clean_env, "PATH": "", "PBS_JOBID": "7.head", "PBS_NODEFILE": ""}
+    told = json.loads(run_cli([sys.executable, Path(__file__).parent / "lab" / "record.py", "bare"], job).stdout)
+    assert (told["commands"], told["files"], told["recorded"]) == ({}, {}, "")
+    assert told["env"]["PBS_JOBID"] == "7.head"

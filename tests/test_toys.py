@@ -31,6 +31,7 @@ class ToyBatch(Scheduler):
     name = "toybatch"
     title = "ToyBatch"
     job_variables = ("TOY_JOB",)
+    array_variables = ("TOY_INDEX",)
     ancestor_prefixes = ("toyd",)
     own_launcher = "toyrun"
     kept_variables = ("TOY_QUEUE",)
@@ -100,6 +101,9 @@ assert wall._main("toybatch", "7") == 0  # prints the end
 one, other = {"TOY_JOB": "7"}, {"TOY_JOB": "8"}
 assert rendezvous._hashed(one) != rendezvous._hashed(other)
 assert local_rendezvous.key(one) != local_rendezvous.key(other)
+tasks = [{"TOY_JOB": "7", "TOY_INDEX": index} for index in "12"]  # two tasks of an array, which share a job id
+assert len({rendezvous._hashed(task) for task in (one, *tasks)}) == 3
+assert len({local_rendezvous.key(task) for task in (one, *tasks)}) == 3
 assert "OMP_NUM_THREADS" not in inherited({"TOY_JOB": "7", "TOY_CPUS": "64", "OMP_NUM_THREADS": "64"})
 assert inherited({"TOY_CPUS": "64", "OMP_NUM_THREADS": "64"})["OMP_NUM_THREADS"] == "64"
 assert "a ToyBatch job" in strangers({"TOY_DEVICES": "4"}, Allocation("none", "", ("a",)))[0]

@@ -35,9 +35,12 @@ def main():
         for command in (["-f", "-F", "json", job], ["-f", job], ["-u", user, "-n1rw"]):
             record(commands, ["qstat", *command])
         path = env.get("PBS_NODEFILE", "")
-        if Path(path).exists():
+        if Path(path).is_file():
             files[path] = Path(path).read_text(encoding="utf-8")
-    version = run(["sinfo", "--version"]).stdout.strip() or run(["qstat", "--version"]).stderr.strip()
+    versions = [run([program, "--version"]) for program in ("sinfo", "qstat")]  # qstat tells it on stderr
+    version = next(
+        (text for one in versions if one.returncode == 0 and (text := (one.stdout or one.stderr).strip())), ""
+    )
     told = {
         "name": sys.argv[1],
         "recorded": version,
@@ -58,6 +61,8 @@ def run(command):
 
 def record(commands, command, key=None):
     done = run(command)
+    if done.returncode == 127:  # not installed here: no answer of the scheduler's
+        return
     commands[key or " ".join(command)] = {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
 

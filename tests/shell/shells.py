@@ -1,5 +1,6 @@
 """Shells that have sourced `utils.sh`, with an environment and a Python that each test controls."""
 
+import shlex
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,8 @@ def answers(shell, commands):
         program, arguments = line.split(" ", 1)
         text = shell.cwd.parent / f"answer-{program}-{number}"
         text.write_text(answer["stdout"])
-        programs.setdefault(program, []).append(f"  '{arguments}') cat '{text}'; exit {answer['rc']} ;;")
+        quoted = shlex.quote(arguments)
+        programs.setdefault(program, []).append(f"  {quoted}) cat {shlex.quote(str(text))}; exit {answer['rc']} ;;")
     for program, cases in programs.items():
         log = f'echo "{program} $*" >>"$FAKE_LOG"'
         shell.program(program, "\n".join([log, 'case "$*" in', *cases, "esac", "exit 1"]))

@@ -42,6 +42,7 @@ class Pbs(Scheduler):
     name = "pbs"
     title = "PBS"
     job_variables = ("PBS_JOBID",)
+    array_variables = ("PBS_ARRAY_INDEX", "PBS_ARRAYID")  # the second one is TORQUE's
     ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
     kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
     listing = ("qstat",)

@@ -26,6 +26,7 @@ class Scheduler:
         job_variables: Variables that hold the job's id, the preferred one first: it is set for a launcher where the job
             was found
             without variables.
+        array_variables: Hold the index of a task of an array; tasks may share a job id.
         other_marks: More variables that only a job's processes have.
         ancestor_prefixes: How the names of the programs above a job's processes begin: the nearest one tells the inner
             of two jobs.
@@ -47,6 +48,7 @@ class Scheduler:
     name = "none"
     title = "no scheduler"
     job_variables: tuple[str, ...] = ()
+    array_variables: tuple[str, ...] = ()
     other_marks: tuple[str, ...] = ()
     ancestor_prefixes: tuple[str, ...] = ()
     hides_others = False

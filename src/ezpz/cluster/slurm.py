@@ -69,6 +69,7 @@ class Slurm(Scheduler):
     name = "slurm"
     title = "Slurm"
     job_variables = ("SLURM_JOB_ID", "SLURM_JOBID")
+    array_variables = ("SLURM_ARRAY_TASK_ID",)
     ancestor_prefixes = ("slurmstepd", "salloc", "srun")
     own_launcher = "srun"
     bootstrap = "slurm"

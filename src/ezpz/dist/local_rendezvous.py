@@ -29,7 +29,7 @@ def key(environ: Mapping[str, str]) -> str:
     It is made of the names of job and start and of the nearest process above that is no rank itself: ranks may be
     wrapped in shells of their own, so the parent alone is not common to them.
     """
-    jobs = (name for one in schedulers() for name in one.job_variables)
+    jobs = (name for one in schedulers() for name in (*one.job_variables, *one.array_variables))
     starts = (family.start_variable for family in FAMILIES)
     names = " ".join(f"{name}={environ[name]}" for name in dict.fromkeys((*jobs, *starts)) if name in environ)
     pid, start = starter()

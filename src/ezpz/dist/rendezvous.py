@@ -199,6 +199,8 @@ def _address(ranks: Ranks, environ: Mapping[str, str], port: int | None) -> Addr
 def _job(environ: Mapping[str, str]) -> str:
     """Return a text that is the same for all ranks of one start, and for those of no other start."""
     job = next(filter(None, (one.job_id(environ) for one in schedulers())), "no-job")
+    tasks = (environ[name] for one in schedulers() for name in one.array_variables if environ.get(name))
+    job = "/".join([job, *tasks])
     names = (family.start_variable for family in FAMILIES)
     step = next((f"{name}={environ[name]}" for name in names if name in environ), "no-step")
     return f"{job}/{step}"
