@@ -71,7 +71,7 @@ def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, caps
     assert lines[0].split() == ["STATE", "STARTED", "STEP", "LOSS", "RATE", "TOOK", "RUN"]
     assert lines[1].endswith("train/1")
     assert lines[2] == "    ValueError: x"
-    assert lines[3].split()[-6:] == ["2.1", "1k", "tok/s", "5", "min", "train/2"]
+    assert lines[3].split()[-8:] == ["2.1", "1k", "tok/s", "5", "min", "0", "s", "train/2"]
     assert lines[-1].startswith("2 runs in ")
 
 

@@ -24,6 +24,7 @@ from ezpz.track.compare.settings import why_not
         ("bf16", Kind.DTYPE),
         ("use_flash_attn", Kind.ATTENTION),
         ("micro_batch_size", Kind.BATCH),
+        ("train.bs", Kind.BATCH),
         ("data_path", Kind.DATA),
         ("tensor_parallel_size", Kind.WORLD),
         ("dropout_seed", Kind.SEED),
@@ -184,6 +185,7 @@ def test_a_change_shows_what_matters_of_long_values():
     [
         ({"batch_size": 8}, {"batch_size": 8}, ""),
         ({"batch_size": 8}, {"batch_size": 16}, "batch size 8 in A and 16 in B"),
+        ({"bs": 8}, {"bs": 16}, "batch size 8 in A and 16 in B"),
         ({"batch_size": 8, "grad_accum": 2}, {"batch_size": 16}, ""),
         ({"global_batch_size": 64, "micro_batch_size": 2}, {"global_batch_size": 64, "micro_batch_size": 4}, ""),
         ({"global_batch_size": 64}, {"global_batch_size": 32}, "global batch size 64 in A and 32 in B"),

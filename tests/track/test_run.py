@@ -5,12 +5,18 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 
 import pytest
 
+from ezpz import History
+from ezpz.cli.runs import glance, render
 from ezpz.errors import UsageError
-from ezpz.track.run import is_run, open_run
+from ezpz.track.quantities import duration
+from ezpz.track.report.head import header
+from ezpz.track.run import is_run, open_run, seconds_taken
 from ezpz.track.table import counted, gather
+from ezpz.track.terminal.summary import headline
 from ezpz.track.writer_lock import birth, hold
 
 
@@ -22,6 +28,60 @@ def test_a_finished_run_is_read_back(make_history):
     assert run.table.cells["loss"].values == [0.5]
     assert open_run(history.outdir / "metrics.jsonl").folder == run.folder
     assert run.windows == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "state", "cause"),
+    [
+        (KeyboardInterrupt(), "stopped", "SIGINT (Ctrl-C)"),
+        (SystemExit(130), "stopped", "SIGINT (Ctrl-C)"),
+        (SystemExit(3), "failed", "SystemExit: 3"),
+        (SystemExit(0), "finished", ""),
+        (ValueError("no"), "failed", "ValueError: no"),
+    ],
+)
+def test_what_ends_the_block_is_the_state(tmp_path, raised, state, cause):
+    history = History(outdir=tmp_path / "r")
+    history.update({"x": 1})
+    history.__exit__(type(raised), raised, None)
+    run = open_run(tmp_path / "r")
+    assert (run.state, run.cause) == (state, cause)
+
+
+def test_ctrl_c_without_a_block_is_stopped_too(tmp_path):
+    code = "import ezpz, sys; ezpz.History('r', sys.argv[1]).update({'x': 1}); raise KeyboardInterrupt"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], stderr=subprocess.DEVNULL, check=False)
+    run = open_run(tmp_path / "r")
+    assert (run.state, run.cause) == ("stopped", "SIGINT (Ctrl-C)")
+
+
+@pytest.mark.parametrize("end", ["finished", "died", "without run.json", "of an older ezpz"])
+def test_a_run_has_one_duration_wherever_it_is_shown(tmp_path, capsys, monkeypatch, end):
+    history = History("r", tmp_path / "r")
+    for step in range(3):
+        history.update({"loss": 1.0 + step})
+    history.finalize(plots=end == "finished", show=False)
+    path = tmp_path / "r" / "run.json"
+    facts = json.loads(path.read_text())
+    rows = [{"v": 1, "t": 1795194003.5 + 40 * step, "step": step, "m": {"loss": 1.0}} for step in range(3)]
+    if end != "finished":
+        (tmp_path / "r" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        started = datetime.fromtimestamp(1795194001).astimezone()
+        facts |= {"started": started.isoformat(), "ended": (started + timedelta(seconds=90)).isoformat()}
+        del facts["seconds"]
+    if end == "died":
+        facts |= {"state": "running", "process": {"host": os.uname().nodename, "pid": 2**22 - 1, "birth": "1"}}
+        del facts["ended"]
+    path.unlink() if end == "without run.json" else path.write_text(json.dumps(facts))
+    seconds = {"finished": facts.get("seconds"), "died": 82.5, "without run.json": 80.0, "of an older ezpz": 90.0}[end]
+    run = open_run(tmp_path / "r")
+    assert seconds_taken(run, rows[0]["t"], rows[-1]["t"]) == seconds
+    words = duration(seconds)
+    assert words in render([glance(run.folder, tmp_path)], 1, tmp_path)
+    assert headline(run, 3, (0, 2), run.rows.times).endswith(words)
+    assert words in header(run)
+    if end == "finished":
+        assert words in (tmp_path / "r" / "report.html").read_text()  # which was written while the run ended
 
 
 def test_a_run_that_goes_on_is_running_and_one_that_was_killed_has_died(tmp_path):

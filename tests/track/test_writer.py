@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_history import files, run_json
 
-from ezpz.errors import TrackError
+from ezpz.errors import TrackError, UsageError
 from ezpz.track import History, read_journal
 
 SRC = str(Path(__file__).parents[2] / "src")
@@ -174,6 +174,16 @@ def test_missing_rows_are_told_at_the_end(history, capsys, monkeypatch):
     assert "is not complete: 2 rows could not be written, the first at step 1" in told[1]
     assert run_json(history.outdir)["problems"] == ["2 rows could not be written, the first at step 1"]
     assert [row["step"] for row in read_journal(history.outdir)] == [0, 3]
+
+
+def test_a_full_disk_at_the_start_is_told_with_the_folder(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")  # of a write, which knows no name
+
+    monkeypatch.setattr("ezpz.track.folder.write_whole", full)
+    with pytest.raises(UsageError) as error:
+        History(outdir=tmp_path / "run")
+    assert f"{tmp_path}/run: No space left on device (from outdir); expected" in str(error.value)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from shutil import get_terminal_size
 from statistics import median
@@ -25,8 +24,9 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_object
 from ezpz.log import use_color
 from ezpz.track.names import main_loss, main_throughput, unit
+from ezpz.track.quantities import duration
 from ezpz.track.records import parse
-from ezpz.track.run import is_run, open_run
+from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 
@@ -134,16 +134,16 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     last = rows[-1] if rows else first
     metric, loss = _loss(rows)
     rate, unit = _rate(rows)
-    started = _epoch(run.facts.get("started")) or (first["t"] if first else None)
-    ended = _epoch(run.facts.get("ended")) or (last["t"] if last and run.state != "running" else None)
-    until = ended if ended is not None else time.time()
+    begun, latest = (row["t"] if row else None for row in (first, last))
+    ended = epoch(run.facts.get("ended")) or (None if run.state == "running" else latest)
+    seconds = seconds_taken(run, begun, latest)
     return {
         "name": run.name,
         "state": run.state,
         "cause": _cause(run),
-        "started": started,
+        "started": epoch(run.facts.get("started")) or begun,
         "ended": ended,
-        "seconds": None if started is None else round(max(0.0, until - started), 3),
+        "seconds": None if seconds is None else round(seconds, 3),
         "attempt": run.facts.get("attempt") or len(run.facts.get("earlier") or []) + 1,
         "first_step": first["step"] if first else None,
         "last_step": last["step"] if last else None,
@@ -160,12 +160,6 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
 def _below(folder: Path, root: Path) -> str:
     name = os.path.relpath(folder, root)
     return root.absolute().name if name == "." else name
-
-
-def _epoch(text: object) -> float | None:
-    with suppress(TypeError, ValueError):
-        return datetime.fromisoformat(str(text)).timestamp() if text else None
-    return None
 
 
 def _head(path: Path) -> Row | None:
@@ -293,7 +287,7 @@ def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
         "-" if each["last_step"] is None else str(each["last_step"]),
         "-" if loss is None else loss if isinstance(loss, str) else f"{loss:.4g}",
         "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}",
-        "-" if seconds is None else age(seconds),
+        "-" if seconds is None else duration(seconds),
         name,
     )
 

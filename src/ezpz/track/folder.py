@@ -5,7 +5,7 @@
     running    the process has not ended, or was killed before it could say anything more
     finished   `History.finalize` was called
     failed     an exception ended the run; ``cause`` says which
-    stopped    a signal did, ``cause`` says which
+    stopped    a signal did, Ctrl-C included; ``cause`` says which
     exited     the process ended by itself without `History.finalize`
 """
 
@@ -16,12 +16,14 @@ import os
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from signal import SIGINT
+from time import time
 from typing import TYPE_CHECKING
 
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import make_closed_folder, write_whole
-from ezpz.redact import redact_config
+from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
 
 if TYPE_CHECKING:
@@ -33,6 +35,22 @@ SCHEMA = 1
 def now() -> str:
     """Return the local time with its zone in ISO 8601, to the second."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def state_after(error: BaseException | None, otherwise: str) -> tuple[str, str]:
+    """Return the state of a run that an exception ended, and the cause in one line, without secrets.
+
+    Args:
+        error: The exception; None where none did, and a SystemExit of code 0 is none.
+        otherwise: The state of a run that none ended.
+    """
+    code = error.code if isinstance(error, SystemExit) else None
+    if error is None or (isinstance(error, SystemExit) and code in {None, 0}):
+        return otherwise, ""
+    if isinstance(error, KeyboardInterrupt) or code == 128 + SIGINT:
+        return "stopped", "SIGINT (Ctrl-C)"
+    words = f"{type(error).__name__}: {error}".split("\n", 1)[0][:3000]
+    return "failed", redact_text(words)[:300].rstrip(": ")
 
 
 def run_name(name: str) -> str:
@@ -124,6 +142,7 @@ class RunFile:
 
     def __init__(self, folder: Path, name: str, facts: Mapping[str, object]) -> None:
         self.path = folder / "run.json"
+        self._began = time()
         earlier = self._earlier()
         self.facts: dict[str, object] = {
             "schema": SCHEMA,
@@ -173,7 +192,9 @@ class RunFile:
         Raises:
             OSError: The file cannot be written; the old one is untouched.
         """
-        self.facts.update(state=state, ended=now(), paths=_relative(paths, self.path.parent))
+        if self.facts["state"] != state:  # drawing, which comes after the end, takes nothing of a run's time
+            self.facts.update(state=state, ended=now(), seconds=round(time() - self._began, 3))
+        self.facts["paths"] = _relative(paths, self.path.parent)
         self.facts.pop("cause", None)
         self.facts |= {"cause": cause} if cause else {}
         self.facts |= {"problems": problems} if problems else {}

@@ -19,10 +19,10 @@ from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
-from ezpz.track.folder import run_name
+from ezpz.track.folder import run_name, state_after
 from ezpz.track.trackers import choose
 from ezpz.track.values import line, plain
-from ezpz.track.writer import Writer, error_line
+from ezpz.track.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -308,13 +308,13 @@ class History:
             self._result = empty_dataset() if self._writer is None else open_dataset(self.paths["dataset"])
         return self._result
 
-    def _end(self, state: str, *, plots: bool, show: bool, error: BaseException | None = None) -> None:
+    def _end(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
         if self._writer is None or not self._writer.ended:
-            self._onward.finish(hurry=error is not None)
+            self._onward.finish(hurry=state != "finished")
         if self._writer is None:
             return
         if not self._writer.ended:
-            self._writer.finish(state, plots=plots, show=show, cause=error_line(error))
+            self._writer.finish(state, plots=plots, show=show, cause=cause)
         if self._writer.failure is not None:
             raise self._writer.failure
 
@@ -324,9 +324,9 @@ class History:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        failed = kind is not None and not (isinstance(error, SystemExit) and error.code in {None, 0})
+        state, cause = state_after(error, "finished")
         try:
-            self._end("failed" if failed else "finished", plots=not failed, show=True, error=error if failed else None)
+            self._end(state, plots=state == "finished", show=True, cause=cause)
         except TrackError as failure:
             if error is None:
                 raise

@@ -5,9 +5,12 @@ Nothing here loads torch, takes a lock or writes.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
@@ -70,6 +73,31 @@ def with_facts(run: Run, facts: Any) -> Run:
     other = replace(run, facts=facts)
     vars(other).update({name: value for name, value in vars(run).items() if name in {"rows", "table", "windows"}})
     return other
+
+
+def seconds_taken(run: Run, first: float | None, last: float | None) -> float | None:
+    """Return how long a run took, for all who show it: from its start to its end, or to now; None if not known.
+
+    Args:
+        run: The run. Of one that was started again, the newest attempt counts.
+        first: Time of its first row in epoch seconds, which stands for a start that was not recorded.
+        last: Time of its last row, which is the end of a run that could not record it.
+    """
+    known = run.facts.get("seconds")
+    if isinstance(known, (int, float)) and known >= 0:
+        return float(known)
+    started, ended = epoch(run.facts.get("started")), epoch(run.facts.get("ended"))
+    started = first if started is None else started
+    if ended is None:
+        ended = time() if run.state == "running" else last
+    return None if started is None or ended is None else max(0.0, ended - started)
+
+
+def epoch(text: object) -> float | None:
+    """Return a time of ``run.json`` in epoch seconds; None where it is none."""
+    with suppress(TypeError, ValueError):
+        return datetime.fromisoformat(str(text)).timestamp() if text else None
+    return None
 
 
 def is_run(folder: Path) -> bool:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
-from ezpz.redact import redact_text
 from ezpz.track import signals, wandb
 from ezpz.track.columns import export_name
-from ezpz.track.folder import RunFile, make_folder
+from ezpz.track.folder import RunFile, make_folder, state_after
 from ezpz.track.journal import Journal
 from ezpz.track.run import open_run
 from ezpz.track.trackers import About, Trackers
@@ -75,8 +74,9 @@ class Writer:
             self.save()
         except OSError as error:
             raise UsageError(
-                f"cannot write in the run folder: {self.folder}: {error.strerror} (from {error.filename}); "
-                f"expected room and permission. Use History(outdir=...) with another folder."
+                f"cannot write in the run folder: {error.filename or self.folder}: {error.strerror} (from "
+                f"{'the current folder' if outdir is None else 'outdir'}); expected room and permission. "
+                f"Use History(outdir=...) with another folder."
             ) from error
         self.paths: dict[str, Path] = {"run": self._run.path, "journal": self.folder / "metrics.jsonl"}
         self.ended = False
@@ -282,17 +282,10 @@ class Writer:
                 self._export(self._read())
             except TrackError as trouble:
                 problems.append(str(trouble))
-        self._save_end("failed" if error is not None else "exited", problems, error_line(error))
-        self.trackers.finish("failed" if error is not None else "exited")
+        state, cause = state_after(error, "exited")
+        self._save_end(state, problems, cause)
+        self.trackers.finish(state)
         hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."
         get_logger(__name__).info(
             f"{self.folder}: metrics.jsonl is complete; History.finalize was not called, so nothing is drawn.{hint}"
         )
-
-
-def error_line(error: BaseException | None) -> str:
-    """Return an exception in one line, without secrets; nothing of none."""
-    if error is None:
-        return ""
-    words = f"{type(error).__name__}: {error}".split("\n", 1)[0][:3000]
-    return redact_text(words)[:300].rstrip(": ")

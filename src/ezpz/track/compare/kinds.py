@@ -84,7 +84,10 @@ def kind_of(name: str) -> Kind:
         (Kind.STOCHASTIC, _is_stochastic(text, have)),
         (Kind.NUMERICS, bool(have & _NUMERICS)),
         (Kind.SCHEDULE, _is_schedule(text, have)),
-        (Kind.BATCH, "batch" in text or "accum" in text or have >= {"grad", "acc"} or "gas" in have),
+        (
+            Kind.BATCH,
+            "batch" in text or "accum" in text or have >= {"grad", "acc"} or have & {"bs", "mbs", "gbs", "gas"},
+        ),
         (
             Kind.OPTIMIZER,
             "optim" in text or bool(have & _OPTIMIZER) or "learning_rate" in text or "weight_decay" in text,

@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 
 # Whether a step means the same in two runs: as many samples, of as many tokens.
 
-_TOTAL = ("global_batch_size", "global_batch", "gbs", "total_batch_size", "effective_batch_size", "train_batch_size")
+_TOTAL = (
+    "global_batch_size",
+    "global_batch",
+    "gbs",
+    "global_bs",
+    "total_batch_size",
+    "effective_batch_size",
+    "train_batch_size",
+)
 _EACH = (
     *("micro_batch_size", "micro_batch", "mbs", "per_device_train_batch_size", "per_device_batch_size"),
-    *("train_micro_batch_size_per_gpu", "local_batch_size", "batch_size", "batch"),
+    *("train_micro_batch_size_per_gpu", "local_batch_size", "batch_size", "batch", "bs"),
 )
 _TIMES = (
     *("gradient_accumulation_steps", "gradient_accumulation", "grad_accum_steps", "grad_accum", "accumulation_steps"),

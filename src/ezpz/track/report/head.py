@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ezpz.track.names import group_names, is_loss, is_memory, is_validation, main_loss, unit
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
+from ezpz.track.run import seconds_taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,18 +47,14 @@ def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]]
 
 
 def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
-    started, ended = _moment(run.facts.get("started")), _moment(run.facts.get("ended"))
+    started = _moment(run.facts.get("started"))
     times = run.rows.times
     if started is None and times:
         started = datetime.fromtimestamp(times[0]).astimezone()
-    if ended is None and times:
-        ended = datetime.fromtimestamp(times[-1]).astimezone()
     if started is not None:
         yield "started", started.strftime("%Y-%m-%d %H:%M:%S")
-    if started is not None and ended is not None and ended >= started:
-        seconds = (ended - started).total_seconds()
-        if seconds < 2 and times:  # both are whole seconds; the rows know better
-            seconds = max(times) - min(times)
+    seconds = seconds_taken(run, min(times, default=None), max(times, default=None))
+    if seconds is not None:
         yield "duration", duration(seconds) + _until(run)
     steps = run.table.steps
     if steps:

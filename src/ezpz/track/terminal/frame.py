@@ -6,10 +6,11 @@ from time import localtime, strftime, time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.quantities import duration
+from ezpz.track.run import seconds_taken
 from ezpz.track.series import limits, ordered
 from ezpz.track.terminal.choice import listed, matching
 from ezpz.track.terminal.panels import arrange, drawing, lay_out
-from ezpz.track.terminal.summary import ending, seconds_taken
+from ezpz.track.terminal.summary import ending
 from ezpz.track.terminal.textplot import draw
 from ezpz.track.terminal.width import cleaned, columns, fit, to_ascii
 
@@ -95,8 +96,8 @@ def head(live: Live, run: Run) -> str:
     parts = [ending(run), f"{live.rows} row{'s' * (live.rows != 1)}"]
     if live.step is not None:
         parts.append(f"step {live.step}")
-    lasted = seconds_taken(run, live.time)
-    parts += [*_rate(live), *([duration(lasted, whole=True)] if lasted is not None else [])]
+    lasted = seconds_taken(run, None, live.time)
+    parts += [*_rate(live), *([duration(lasted)] if lasted is not None else [])]
     silent = time() - live.time
     if run.state == "running" and live.rows and silent > _SILENT:
         parts.append(f"last row {duration(silent, whole=True)} ago")

@@ -91,7 +91,7 @@ def heads(runs: Sequence[Run], screen: Screen) -> list[str]:
     for run in runs:
         table = run.table
         steps = (min(table.steps), max(table.steps)) if table.steps else None
-        text = f"{headline(run, len(table.steps), steps, max(table.times, default=0.0))} ({_near(run.folder)})"
+        text = f"{headline(run, len(table.steps), steps, table.times)} ({_near(run.folder)})"
         lines += wrapped(cleaned(text, ascii_only=screen.ascii_only).split(" "), screen.width)
     return lines
 

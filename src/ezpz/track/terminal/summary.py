@@ -4,11 +4,10 @@ table.
 
 from __future__ import annotations
 
-from datetime import datetime
-from time import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.quantities import duration
+from ezpz.track.run import seconds_taken
 from ezpz.track.terminal.choice import choose
 from ezpz.track.terminal.width import cleaned, columns
 
@@ -19,43 +18,27 @@ if TYPE_CHECKING:
     from ezpz.track.table import Cells
 
 
-def headline(run: Run, rows: int, steps: tuple[int, int] | None, last: float) -> str:
+def headline(run: Run, rows: int, steps: tuple[int, int] | None, times: Sequence[float]) -> str:
     """Return name, state with its cause, rows, steps and duration.
 
     Args:
         run: The run.
         rows: How many rows it has.
         steps: Its smallest and largest step; None without rows.
-        last: Time of its last row, in epoch seconds.
+        times: Times of its rows, in epoch seconds.
     """
     parts = [ending(run), f"{rows} row{'s' * (rows != 1)}"]
     if steps:
         parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
-    lasted = seconds_taken(run, last)
+    lasted = seconds_taken(run, min(times, default=None), max(times, default=None))
     if lasted is not None:
-        parts.append(duration(lasted, whole=True))
+        parts.append(duration(lasted))
     return f"{run.name}: {', '.join(parts)}"
 
 
 def ending(run: Run) -> str:
     """Return the state of a run, and its cause where there is one."""
     return f"{run.state} ({run.cause})" if run.cause else run.state
-
-
-def seconds_taken(run: Run, last: float) -> float | None:
-    """Return seconds from a run's start to its end, or to now; of one that died, to its last row. None if not known."""
-    started = _epoch(run.facts.get("started"))
-    if started is None:
-        return None
-    ended = _epoch(run.facts.get("ended")) or (time() if run.state == "running" else last)
-    return max(0.0, ended - started) if ended else None
-
-
-def _epoch(text: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None
 
 
 _HEAD = ("metric", "count", "first", "last", "min", "max")

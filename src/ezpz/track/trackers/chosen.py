@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError, did_you_mean
 from ezpz.files import close_to_others
+from ezpz.track.folder import state_after
 from ezpz.track.trackers.worker import Worker
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Trackers:
 
     def _at_exit(self) -> None:
         # Set by the interpreter when an uncaught exception ended the program.
-        self.finish("failed" if getattr(sys, "last_value", None) is not None else "exited")
+        self.finish(state_after(getattr(sys, "last_value", None), "exited")[0])
 
 
 def seconds_to_wait() -> float:
