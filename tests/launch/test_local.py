@@ -160,6 +160,19 @@ def test_a_killed_launcher_takes_its_ranks_with_it(start_launch, survivors):
     lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
 
 
+@pytest.mark.parametrize("victim", ["launch", "agent", "nobody"])
+def test_a_daemon_that_wiped_its_environment_goes_with_the_launch(start_launch, survivors, victim):
+    seconds, stays = str(10**6 + os.getpid()), [] if victim != "nobody" else ["and end"]
+    run = start_launch("-n", "2", sys.executable, "-c", lab.WIPED_DAEMON, seconds, *stays)
+    if victim != "nobody":
+        lab.wait_until(lambda: len(lab.daemons(seconds)) == 2, 20, "a daemon of each rank")
+        agents = [pid for pid in survivors() if Path(f"/proc/{pid}/comm").read_text() == "ezpz-agent\n"]
+        os.kill(run.pid if victim == "launch" else agents[0], signal.SIGKILL)
+    run.communicate(timeout=30)
+    assert run.returncode == {"launch": -9, "agent": 125, "nobody": 0}[victim]
+    lab.wait_until(lambda: not survivors() and not lab.daemons(seconds), 5, "the end of all processes")
+
+
 def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
     env = {**clean_env, "RANK": "5"}
     line = launch("-n", "2", "--dry-run", *SHOW, "a b", env=env).stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ezpz import proc
 from ezpz.interpreter import module_line
 from ezpz.ranks import CONTRACT
 from lab import flavours, traps
@@ -119,6 +120,19 @@ def test_a_shim_that_crashes_is_the_cause_and_no_abort_of_mpi(flavour, start_lau
     assert f"the shim in front of it (pid {shims[1]}) crashed: {words}" in errors
     assert "MPI_Abort" not in errors
     lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
+
+
+@pytest.mark.parametrize("victim", ["launch", "shim", "mpiexec's servant"])
+def test_a_daemon_that_wiped_its_environment_goes_with_the_launch(flavour, start_launch, survivors, victim):
+    seconds = str(10**6 + os.getpid())
+    run = start_launch("-n", "2", sys.executable, "-c", lab.WIPED_DAEMON, seconds, env=flavour.env())
+    lab.wait_until(lambda: len(lab.daemons(seconds)) == 2, 20, "a daemon of each rank")
+    shims = [pid for pid in survivors() if Path(f"/proc/{pid}/comm").read_text() == "ezpz-shim\n"]
+    servant = proc.stat(shims[0]).parent
+    os.kill({"launch": run.pid, "shim": shims[0]}.get(victim, servant), signal.SIGKILL)
+    errors = run.communicate(timeout=30)[1]
+    assert run.returncode in ({-9} if victim == "launch" else {125, 137}), errors
+    lab.wait_until(lambda: not survivors() and not lab.daemons(seconds), 5, "the end of all processes")
 
 
 def test_a_killed_launcher_takes_its_ranks_with_it(flavour, start_launch, survivors):

@@ -144,6 +144,46 @@ def test_only_the_launch_and_those_inside_it_are_tagged(start):
     assert set(process_tree.children()) >= {outer.pid, inner.pid, other.pid, longer.pid}
 
 
+def test_a_daemon_that_left_the_tree_and_wiped_its_environment_bears_the_mark_of_its_launch(clean_env, tmp_path):
+    """As an ordinary user, who may lower the limit that is the mark and never raise it; nobody adopts here."""
+    code = f"""
+import os, resource, subprocess, sys, time
+from ezpz.launch.host.process_tree import kill_all, mark_rank, tagged
+if os.getuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+def daemon(*launches):
+    before = set(tagged("{"1" * 16}") + tagged("{"2" * 16}"))
+    if os.fork() == 0:
+        for launch in launches:
+            mark_rank(launch)
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execve("/bin/sleep", ["sleep", "300"], {{}})
+        os._exit(0)
+    os.wait()
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        new = set(tagged("{"1" * 16}") + tagged("{"2" * 16}")) - before
+        if new:
+            return new.pop()
+        time.sleep(0.01)
+outer, other = daemon("{"1" * 16}"), daemon("{"2" * 16}")
+inner = daemon("{"1" * 16}", "{"1" * 16}/{"3" * 16}")
+beside = daemon("{"1" * 16}", "{"1" * 16}/{"4" * 16}")
+deepest = daemon("{"1" * 16}", "{"1" * 16}/{"3" * 16}", "{"1" * 16}/{"3" * 16}/{"5" * 16}")
+assert None not in (outer, other, inner, beside, deepest)
+assert tagged("{"1" * 16}/{"3" * 16}/{"5" * 16}") == tagged("no id") == tagged("") == []
+assert tagged("{"2" * 16}") == [other]
+assert tagged("{"1" * 16}/{"3" * 16}") == sorted([inner, deepest])
+assert kill_all("{"1" * 16}/{"3" * 16}", own=False) == [] and tagged("{"1" * 16}") == sorted([outer, beside])
+assert kill_all("{"1" * 16}", own=False) == [] and tagged("{"1" * 16}") == [] and tagged("{"2" * 16}") == [other]
+assert kill_all("{"2" * 16}", own=False) == [] and tagged("{"2" * 16}") == []
+"""
+    done = process.run([sys.executable, "-c", code], {**clean_env, "PYTHONPATH": SRC}, timeout=50)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_spared_lives_and_the_others_are_told_when_they_end(clean_env):
     code = """
 import os, subprocess

@@ -1,15 +1,20 @@
 """Find the processes of a launch that still live on this host, and kill every one of them.
 
-Two answers together, because each alone has a hole: the tree below this process (with `adopt` also orphans, whatever
-session they went to), and the environment at each process's start, in which every process of a launch carries
+Three answers together, because each alone has a hole: the tree below this process (with `adopt` also orphans, whatever
+session they went to); the environment at each process's start, in which every process of a launch carries
 
     EZPZ_LAUNCH_ID=5f3a90c2       of a rank, and all that it starts; `5f3a90c2/81bd…` of a launch inside one of its
     ranks
     EZPZ_LAUNCH=5f3a90c2          of what starts ranks: ``mpiexec``, its servants, shims, agents; their end tells
     nothing of a rank
 
-A process that leaves the tree and wipes its environment as well is not found. Linux tells all of it in /proc
-(proc(5): stat, environ, ns); without /proc, on macOS, only direct children that ended are seen, by `reap`.
+and a resource limit that has had no effect since Linux 2.4.25, which every rank is given as a mark (`mark_rank`):
+
+    Max file locks            6327175056862478335  6327175056862478335  locks         of 5f3a90c2, in /proc/PID/limits
+
+All that a rank starts inherits it, also a daemon that leaves session and tree and wipes its environment, and nobody but
+root can raise it again. Linux tells all of it in /proc (proc(5): stat, environ, limits, ns); without /proc, on macOS,
+only direct children that ended are seen, by `reap`.
 """
 
 from __future__ import annotations
@@ -33,12 +38,14 @@ __all__ = [
     "die_with_parent",
     "kill_all",
     "kill_tree",
+    "mark_rank",
     "reap",
     "tagged",
 ]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
+_RLIMIT_LOCKS = 10  # asm-generic/resource.h
 _SERVANTS = ("hydra_pmi_proxy", "prted", "orted")  # of MPICH and Intel MPI, Open MPI 5, Open MPI 4
 _AGAIN = 0.01  # seconds until the next look when a killed process is still there
 
@@ -51,6 +58,45 @@ def die_with_parent(number: int = _signal.SIGKILL) -> None:
 def adopt() -> None:
     """Become the parent of every descendant whose own parent ends, in whatever session it is (Linux)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def mark_rank(launch: str) -> None:
+    """Mark this process as one of a launch's ranks, and all that it starts, by a limit without effect (Linux).
+
+    Args:
+        launch: The launch's id; `outer/inner` inside a rank of another.
+    """
+    marks = _marks(launch)
+    if marks and sys.platform == "linux":
+        import resource
+
+        try:
+            resource.setrlimit(_RLIMIT_LOCKS, (marks[-1], marks[-1]))
+        except (OSError, ValueError):
+            pass  # somebody has set it lower, and only root may raise it
+
+
+def _marks(launch: str) -> range:
+    """Return the limits that mark the processes of a launch, the last of them those of its own ranks.
+
+    A launch inside a rank of another can only lower the limit, so that a launch has 2**31 of them. Deeper down there is
+    no room for more: the third launch within the second has no marks of its own.
+    """
+    try:
+        numbers = [int(part[:8], 16) >> 1 for part in launch.split("/")] if launch else []
+    except ValueError:  # an id that somebody else has given
+        return range(0)
+    if not 0 < len(numbers) < 3:
+        return range(0)
+    first = 1 << 62 | numbers[0] << 31
+    return range(first, first + (1 << 31)) if len(numbers) == 1 else range(first + numbers[1], first + numbers[1] + 1)
+
+
+def _limit_of(pid: int) -> int:
+    """Return the limit of a process that may be a mark; 0 when it has none."""
+    _, _, line = proc.read(pid, "limits").partition(b"\nMax file locks")
+    soft = line.split(None, 1)[:1]
+    return int(soft[0]) if soft and soft[0].isdigit() else 0
 
 
 def call_me(name: str) -> None:
@@ -232,6 +278,7 @@ class _Tag:
         names = ("EZPZ_LAUNCH_ID", "EZPZ_LAUNCH")[: 1 + everything] if launch else ()
         marks = [f"\0{name}={launch}".encode() for name in names]
         self._marks = [mark + end for mark in marks for end in (b"\0", b"/")]
+        self._limits = _marks(launch)
         self._me, self._uid = os.getpid(), os.getuid()
         self._network = proc.link("self", "ns/net")
 
@@ -244,7 +291,8 @@ class _Tag:
         except OSError:
             return False
         environ = proc.environ(pid)
-        return any(mark in environ for mark in self._marks) and proc.link(pid, "ns/net") == self._network
+        is_marked = any(mark in environ for mark in self._marks) or _limit_of(pid) in self._limits
+        return is_marked and proc.link(pid, "ns/net") == self._network
 
 
 def _live() -> Iterator[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 
-from ezpz.launch.host.process_tree import die_with_parent
+from ezpz.launch.host.process_tree import die_with_parent, mark_rank
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def start(
         ignores: Signals that it ignores; see `ignored`.
     """
     parent = os.getpid()
+    launch = environ.get("EZPZ_LAUNCH_ID") or environ.get(b"EZPZ_LAUNCH_ID")  # type: ignore[call-overload]  # of one kind
     read, write = os.pipe()  # closes by itself when the program begins
     pid = os.fork()
     if pid:
@@ -209,6 +210,8 @@ def start(
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if cpus:
             os.sched_setaffinity(0, cpus)
+        if launch:
+            mark_rank(os.fsdecode(launch))
         die_with_parent()
         if os.getppid() != parent:  # it died before its death signal was armed
             os._exit(125)
