@@ -13,7 +13,7 @@ import pytest
 from runs_on_disk import write_run
 
 import ezpz
-from ezpz.cli.benchmark import main
+from ezpz.cli.benchmark import TRAINERS, main
 from ezpz.cli.benchmark_figures import (
     NOTHING,
     build_page,
@@ -24,7 +24,6 @@ from ezpz.cli.benchmark_figures import (
     run_pages,
     short,
 )
-from ezpz.cli.benchmark_trainers import TRAINERS
 from ezpz.interpreter import module_line
 from lab.process import wait_until
 
@@ -373,11 +372,11 @@ def fake(tmp_path, env):
     (tmp_path / "fake_trainer.py").write_text(FAKE)
     (tmp_path / "verb.py").write_text(
         "import sys\n"
-        "from ezpz.cli import benchmark, benchmark_trainers as known\n"
+        "from ezpz.cli import benchmark as known\n"
         "trainers = {name: known.Trainer(name, 'fake_trainer', '', {name: (f'--preset={name}',)}, name)"
         " for name in ('first', 'fails', 'waits', 'last')}\n"
         "known.TRAINERS.clear(); known.TRAINERS.update(trainers)\n"
-        "sys.exit(benchmark.main(sys.argv[1:]))\n"
+        "sys.exit(known.main(sys.argv[1:]))\n"
     )
     return [sys.executable, str(tmp_path / "verb.py")], {**env, "PYTHONPATH": f"{SOURCE}{os.pathsep}{tmp_path}"}
 
