@@ -82,7 +82,7 @@ def test_files_of_a_month_ago_are_removed(env, saved):
 
 def test_a_second_shell_on_a_sister_host_without_the_schedulers_commands(run_cli, clean_env, tmp_path, hosts):
     (tmp_path / "nodes").write_text("n01\nn02\n")
-    job = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(tmp_path / "nodes"), **SECRETS}
+    job = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(tmp_path / "nodes"), "EZPZ_NGPU_PER_HOST": "3", **SECRETS}
     first = hosts["n01"].run(SH, {**clean_env, **job}, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     (tmp_path / "nodes").unlink()  # a sister host has none
@@ -95,7 +95,11 @@ def test_a_second_shell_on_a_sister_host_without_the_schedulers_commands(run_cli
         "export EZPZ_JOBID=1.head",
         "export EZPZ_HOSTS=n01,n02",
         "export NHOSTS=2",
+        "export EZPZ_NGPU_PER_HOST=3",  # the user's word holds in every shell of the job
+        "export NGPUS=6",
     } <= set(lines)
+    own = hosts["n02"].run([*SH, "--second"], {**clean_env, "EZPZ_NGPU_PER_HOST": "1"}, cwd=tmp_path)
+    assert "export NGPUS=2" in own.stdout.splitlines()
     assert "job 1.head is taken from" in second.stderr
 
     plain = hosts["n02"].run(SH, clean_env, cwd=tmp_path)

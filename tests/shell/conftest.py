@@ -1,12 +1,13 @@
 """Fixtures that run `utils.sh` in real shells."""
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from shells import FAKE_PYTHON, FOREIGN, ROOT, Shell
+from shells import FAKE_PYTHON, FOREIGN, ROOT, Shell, on_host
 
 from lab.require import require
 
@@ -54,3 +55,11 @@ def checkout(tmp_path_factory):
 def real_python():
     """The Python that runs the tests: a virtual environment that holds torch."""
     return sys.executable
+
+
+@pytest.fixture
+def importable(shell, real_python):
+    """A shell whose python3 imports ezpz; it stands on n01."""
+    shell.program("python3", f'exec {shlex.quote(real_python)} "$@"')
+    on_host(shell, "n01")
+    return shell

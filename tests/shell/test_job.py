@@ -214,6 +214,15 @@ def test_launch_alone_hands_over_no_arguments(python):
     assert (result.stdout, result.returncode) == ("[]", 0)
 
 
+def test_an_mpiexec_that_nobody_knows_is_an_error_beside_the_rest_of_the_answer(importable):
+    importable.program("mpiexec", "echo a wrapper of the site")
+    result, told = job(importable, NHOSTS="9")
+    assert result.returncode == 125
+    assert "does not say which MPI it is" in result.stderr
+    assert (told["DIST_LAUNCH"], told["NHOSTS"], told["EZPZ_SCHEDULER"]) == ("", "1", "none")
+    assert "launch = (none was found)" in result.stdout
+
+
 def test_launch_in_a_script_starts_one_python(python):
     real = shutil.which("python3", path=python.env["PATH"])
     python.program("python3", f'echo start >>"$FAKE_LOG"\nexec {real} "$@"')

@@ -1,20 +1,10 @@
 """A second shell of a job: `ezpz_get_job_env`, `savejobenv` and `getjobenv`. What is kept for it: tests/launch/test_kept_jobs.py."""
 
-import shlex
-
 import pytest
 from shells import ROOT, UTILS, job, on_host
 
 FIRST = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[01-02]", "SLURM_TASKS_PER_NODE": "2(x2)"}
 BIN = ROOT / "src/ezpz/bin"
-
-
-@pytest.fixture
-def importable(shell, real_python):
-    """A shell whose python3 imports ezpz; it stands on n01."""
-    shell.program("python3", f'exec {shlex.quote(real_python)} "$@"')
-    on_host(shell, "n01")
-    return shell
 
 
 def test_the_first_shell_keeps_the_job_and_the_second_takes_it(importable, hosts):

@@ -1373,9 +1373,10 @@ function ezpz__print_job {
 # second shell.
 function ezpz_setup_job {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
-  local IFS=$' \t\n' out
+  local IFS=$' \t\n' out code=0
   if ezpz__importable; then
-    out="$(ezpz__python python3 -m ezpz.cluster --sh "$@")" || return
+    out="$(ezpz__python python3 -m ezpz.cluster --sh "$@")" || code=$?
+    if [ "$code" -ne 0 ] && [ -z "$out" ]; then return "$code"; fi
     case "$out" in
       'export '*) eval "$out" ;; # quoted by shlex.quote in our own Python: the one home of the full answer
       *)
@@ -1388,6 +1389,7 @@ function ezpz_setup_job {
   fi
   if alias launch >/dev/null 2>&1; then ezpz__log "an alias hides the function launch; type: unalias launch"; fi
   ezpz__print_job
+  return "$code" # not 0 where only the launch line is missing
 }
 
 # ezpz_setup_env [VENV]: a Python that works, and what it is to start on.

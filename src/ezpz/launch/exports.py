@@ -27,22 +27,30 @@ if TYPE_CHECKING:
 
 # Our own variables that tell a second shell whose file it is.
 OURS = ("EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_SITE", "EZPZ_HOSTS", "EZPZ_JOB_END")
+# The user's own answers about the job's hosts, which hold in a second shell unless that has others.
+CHOICES = ("EZPZ_NGPU_PER_HOST",)
 
 
 def main(argv: list[str]) -> int:
-    """Print the exports and return the exit code: the command line of ``python3 -m ezpz.cluster``."""
+    """Print the exports and return the exit code: the command line of ``python3 -m ezpz.cluster``.
+
+    Without a launch line the rest is of use, and is printed; the exit code tells that it is missing.
+    """
     if argv not in (["--sh"], ["--sh", "--second"]):
         print("usage: python3 -m ezpz.cluster --sh [--second]     (for people: ezpz where)", file=sys.stderr)
         return 2
     try:
-        print("\n".join(exports(second="--second" in argv)))
+        lines, problem = exports(second="--second" in argv)
     except EzpzError as error:
         return end_with(error)
-    return 0
+    print("\n".join(lines))
+    return end_with(problem) if problem else 0
 
 
-def exports(*, second: bool = False) -> list[str]:
-    """Return the lines for the job that this process is in, and save them for a second shell.
+def exports(*, second: bool = False) -> tuple[list[str], LaunchError | None]:
+    """Return the lines for the job that this process is in, and why DIST_LAUNCH is empty in them, if it is.
+
+    They are saved for a second shell.
 
     A host file is written where the scheduler's own is not plain: the launch line may name it later.
 
@@ -55,30 +63,32 @@ def exports(*, second: bool = False) -> list[str]:
     # What an earlier shell found is asked for anew: a job may have begun on this host since.
     environ = {name: value for name, value in os.environ.items() if name != "EZPZ_SCHEDULER"}
     taken = _taken(environ) if second else {}
+    taken = {name: value for name, value in taken.items() if name not in CHOICES or not environ.get(name)}
     environ |= taken
     os.environ.update(taken)  # the launcher that is looked for below reads it
     surveyed = survey(parse([], environ), environ)
     for note in surveyed.notes:
         _say(f"note: {note}")
-    values = _values(surveyed, environ)
+    values, problem = _values(surveyed, environ)
     _save(environ, surveyed, values)
-    names = _kept_names()
+    names = {*_kept_names(), *CHOICES}
     given = {name: value for name, value in taken.items() if name in names}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in {**given, **values}.items()]
     # A list of hosts that is too long for the environment of a program is still a variable of the shell; an earlier,
     # shorter one may have been exported.
     hosts = surveyed.allocation.hosts
     how = "export" if named_hosts(hosts) else "unset EZPZ_HOSTS;"
-    return [*lines, f"{how} EZPZ_HOSTS={shlex.quote(','.join(hosts))}"]
+    return [*lines, f"{how} EZPZ_HOSTS={shlex.quote(','.join(hosts))}"], problem
 
 
-def _values(surveyed: Survey, environ: Mapping[str, str]) -> dict[str, str]:
+def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str], LaunchError | None]:
     allocation, devices, placement, site = surveyed[:4]
     hosts = allocation.hosts
     # The name becomes a word of DIST_LAUNCH, which shells split and glob: no brackets of an array job in it.
     job = "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in allocation.job_id or "none")
     folder = private_folder(f"job-{job}-{os.uname().nodename}")
-    return {
+    line, problem = _prefix(surveyed, folder, environ)
+    values = {
         "EZPZ_SCHEDULER": allocation.scheduler,
         "EZPZ_JOBID": allocation.job_id,
         "EZPZ_SITE": site.site.name if site.site else "",
@@ -87,19 +97,19 @@ def _values(surveyed: Survey, environ: Mapping[str, str]) -> dict[str, str]:
         "NGPU_PER_HOST": str(devices.count),
         "NGPUS": str(devices.count * len(hosts)),
         "HOSTFILE": allocation.hostfile or write_lines(os.path.join(folder, "hostfile"), hosts),
-        "DIST_LAUNCH": _prefix(surveyed, folder, environ),
+        "DIST_LAUNCH": line,
     }
+    return values, problem
 
 
-def _prefix(surveyed: Survey, folder: str, environ: Mapping[str, str]) -> str:
-    """Return the plain launch line; empty, with a word on stderr, where no launcher is known: the rest is of use."""
+def _prefix(surveyed: Survey, folder: str, environ: Mapping[str, str]) -> tuple[str, LaunchError | None]:
+    """Return the plain launch line; empty, with the reason, where no launcher is known."""
     try:
         builder = PlanBuilder(surveyed, parse([], {}), environ)
         builder.write_hostfile(folder)
-        return " ".join(builder.build().prefix())
+        return " ".join(builder.build().prefix()), None
     except LaunchError as error:
-        _say(str(error))
-        return ""
+        return "", error
 
 
 def _taken(environ: Mapping[str, str]) -> dict[str, str]:
@@ -161,6 +171,7 @@ def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> No
     """
     variables = {name: environ[name] for one in schedulers() for name in one.second_shell if environ.get(name)}
     variables |= {name: values[name] for name in OURS if values.get(name)}
+    variables |= {name: environ[name] for name in CHOICES if environ.get(name)}
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     _forget_old(folder)
@@ -212,7 +223,7 @@ def read(path: str) -> dict[str, str]:
             lines = [shlex.split(line) for line in file]
     except (OSError, ValueError):  # ValueError: an unbalanced quote, text that is not UTF-8
         return {}
-    allowed = {*_kept_names(), *OURS}
+    allowed = {*_kept_names(), *OURS, *CHOICES}
     variables = {}
     for words in lines:
         name, equals, value = words[1].partition("=") if len(words) == 2 and words[0] == "export" else ("", "", "")
