@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 _OPTIONS = (
     option("dir", metavar="DIR", help="the run folder, or its journal"),
     option("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)"),
+    option(
+        "--public",
+        action="store_true",
+        help="leave out hosts, paths, users and arguments (default file: report-public.html)",
+    ),
 )
 _ABOUT = """\
 Curves, throughput, where a step's time goes, slow ranks, start-up, configuration. One file that needs no network,
@@ -31,23 +36,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _report(options: Namespace) -> int:
     try:
-        print(_write(options.dir, options.output), flush=True)
+        print(_write(options.dir, options.output, public=options.public), flush=True)
     except BrokenPipeError:  # the page is written; who should have read its name has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _write(folder: str, output: str | None) -> Path:
+def _write(folder: str, output: str | None, *, public: bool) -> Path:
     from ezpz.track.report import write_report
     from ezpz.track.run import open_run
 
     run = open_run(folder)
-    path = run.folder / "report.html" if output is None else Path(output).expanduser().absolute()
+    path = None if output is None else Path(output).expanduser().absolute()
     source = "the run folder" if output is None else "--output"
     try:
-        return write_report(run, None if output is None else path)
+        return write_report(run, path, public=public)
     except OSError as error:
         raise UsageError(
-            f"cannot write the report: {path}: {error.strerror or error} (from {source}); expected a file in a folder "
+            f"cannot write the report: {path or run.folder}: {error.strerror or error} (from {source}); expected a file in a folder "
             "that can be written. Use for example -o report.html."
         ) from error

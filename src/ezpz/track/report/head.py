@@ -70,7 +70,8 @@ def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
         yield "attempt", str(run.facts["attempt"])
     if run.facts.get("git_commit"):
         yield "commit", str(run.facts["git_commit"])[:12]
-    yield "folder", str(run.folder)
+    if run.folder.is_absolute():  # a public report does not say where it is
+        yield "folder", str(run.folder)
 
 
 def _until(run: Run) -> str:

@@ -20,6 +20,7 @@ from ezpz.track.report.events import events, last_values
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
 from ezpz.track.report.markup import document, figure, shown, slug
+from ezpz.track.report.public import public_run
 from ezpz.track.report.svg import span
 from ezpz.track.report.tables import Part, facts_part, raw_part
 from ezpz.track.run import without_secrets
@@ -49,12 +50,13 @@ _FACTS = (
 )
 
 
-def write_report(run: Run, path: Path | None = None) -> Path:
+def write_report(run: Run, path: Path | None = None, *, public: bool = False) -> Path:
     """Write the report of a run, also of one that still runs or was killed.
 
     Args:
         run: The run, from `ezpz.track.run.open_run`.
-        path: The file; otherwise ``report.html`` in the run's folder.
+        path: The file; otherwise ``report.html`` in the run's folder, of a public report ``report-public.html``.
+        public: Leave out hosts, paths, users and arguments.
 
     Returns:
         The file, which appears in one move.
@@ -63,14 +65,14 @@ def write_report(run: Run, path: Path | None = None) -> Path:
         TrackError: The journal cannot be read.
         OSError: The file cannot be written.
     """
-    target = run.folder / "report.html" if path is None else path
+    target = run.folder / ("report-public.html" if public else "report.html") if path is None else path
     # One that is to be elsewhere is for whom the umask lets read it.
-    write_whole(target, build_page(run).encode("utf-8", "replace"), closed=path is None, sync=True)
+    write_whole(target, build_page(run, public=public).encode("utf-8", "replace"), closed=path is None, sync=True)
     return target
 
 
-def build_page(run: Run) -> str:
-    """Return the page as text, without secrets.
+def build_page(run: Run, *, public: bool = False) -> str:
+    """Return the page as text, without secrets; a public one without hosts, paths, users and arguments too.
 
     Raises:
         TrackError: The journal cannot be read.
@@ -79,6 +81,7 @@ def build_page(run: Run) -> str:
     if not (run.folder / "metrics.jsonl").is_file():  # lost, or never written: the facts are a report too
         run = replace(run)
         vars(run).update(rows=Table(), table=Table(), windows=[])
+    run = public_run(run) if public else run
     series = [item for item in numeric_series(run.table) if len(item.steps)]
     charts = [part for part in _chart_parts(run, series) if part.inside]
     others = [part for part in _other_parts(run, series) if part.inside]
@@ -90,6 +93,7 @@ def build_page(run: Run) -> str:
         f"Written by ezpz, {shown(now())}. Long curves show the extremes of each stretch of steps; "
         "every row is in <code>metrics.jsonl</code>."
     )
+    footer += " This copy leaves out hosts, paths, users and arguments." if public else ""
     return document(run.name, main, footer, links, [data for part in charts for data in part.charts])
 
 
