@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from ezpz.checkpoint.layout import Layout, place_of, source_of
 from ezpz.checkpoint.manifest import Manifest
 from ezpz.errors import UsageError
 
+SHA_256 = sha256(b"abc").hexdigest()
+
 
 def manifest(step, number, saved, **more):
-    told = {"world_size": 4, "mesh": {}, "files": {"data": 3}, **more}
+    told = {"world_size": 4, "mesh": {}, "files": {"data": 3}, "sha256": {"data": SHA_256}, **more}
     return Manifest(
         step,
         number,

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 import ezpz
-from ezpz.checkpoint import Checkpoints, describe, find_latest, storage
+from ezpz.checkpoint import Checkpoints, choose, describe, find_latest, storage
+from ezpz.checkpoint.manifest import Damaged, read_manifest
 from ezpz.errors import EzpzError, UsageError
 
 torch = pytest.importorskip("torch")
@@ -107,8 +110,8 @@ def damage_foreign(folder):
 DAMAGES = {
     damage_shorter: r"__0_0.distcp has 100 bytes instead of \d+",
     damage_missing: "__0_0.distcp: No such file or directory",
-    damage_json: "checkpoint.json is no JSON",
-    damage_schema: rf"the schema of checkpoint.json is 7, written by ezpz 9.9; this ezpz {re.escape(ezpz.__version__)} reads schema 1: use the",
+    damage_json: "checkpoint.json is damaged: no JSON",
+    damage_schema: rf"the schema of checkpoint.json is 7, written by ezpz 9.9; this ezpz {re.escape(ezpz.__version__)} reads schemas 1 to 2: use the",
     damage_entries: "other entries than schema 1",
     damage_foreign: "no checkpoint.json|it holds .metadata",
 }
@@ -140,9 +143,9 @@ def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(saved, 
     dotted = b"\x80\x04\x8c\x2etorch.distributed.checkpoint.filesystem\x94."
     data = {"garbage": b"\x93garbage", "evil": pickle.dumps(Evil()), "dotted": dotted}[content]
     path.write_bytes(data)
-    said = json.loads((path.parent / "checkpoint.json").read_text())
-    said["files"][".metadata"] = len(data)
-    (path.parent / "checkpoint.json").write_text(json.dumps(said))
+    said = read_manifest(path.parent)
+    sizes, digests = {**said.files, ".metadata": len(data)}, {**said.sha256, ".metadata": sha256(data).hexdigest()}
+    (path.parent / "checkpoint.json").write_bytes(replace(said, files=sizes, sha256=digests).to_json())
     model, checkpoints = make(saved)
     before = model.weight.clone()
     with pytest.raises(UsageError, match="metadata is damaged"):
@@ -151,13 +154,121 @@ def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(saved, 
     assert torch.equal(model.weight, before)
 
 
-def test_a_file_that_is_damaged_inside_is_one_line_too(saved):
+def flip(path, place=None):
+    """Flip the lowest bit of a byte, by default the one in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
+def test_a_file_of_which_a_bit_is_another_is_refused_before_anything_is_changed(saved, name):
+    newest = saved / "checkpoints" / "step-00000002"
+    flip(newest / name)
+    model, checkpoints = make(saved)
+    before = model.weight.clone()
+    with pytest.raises(
+        UsageError, match=rf"{name} is damaged: .* Nothing was loaded\. `--resume auto` takes"
+    ) as refused:
+        checkpoints.load(newest)
+    assert "\n" not in str(refused.value)
+    assert torch.equal(model.weight, before)
+
+
+def test_with_digests_switched_off_damage_is_one_line_or_passes(saved):
     path = saved / "checkpoints" / "step-00000002" / "__0_0.distcp"
+    (saved / "good").write_bytes(path.read_bytes())
     path.write_bytes(b"\0" * path.stat().st_size)
-    _, checkpoints = make(saved)
-    with pytest.raises(EzpzError, match=r"cannot load .*: rank 0: ") as refused:
+    _, checkpoints = make(saved, verify=False)
+    with pytest.raises(EzpzError, match=r"cannot load .*: rank 0: .* The model may be changed in part") as refused:
         checkpoints.load(path.parent)
     assert "\n" not in str(refused.value)
+    path.write_bytes((saved / "good").read_bytes())
+    flip(path.with_name(".metadata"), -200)
+    assert checkpoints.load(path.parent) == 2  # a byte that torch does not look at
+
+
+def test_digests_are_those_of_the_files_and_can_be_checked_by_hand(saved):
+    newest = saved / "checkpoints" / "step-00000002"
+    said = read_manifest(newest)
+    assert said.sha256 == {
+        name: sha256((newest / name).read_bytes()).hexdigest() for name in (".metadata", "__0_0.distcp")
+    }
+    assert said.files == {name: (newest / name).stat().st_size for name in said.sha256}
+    for place in range((newest / "checkpoint.json").stat().st_size):
+        flip(newest / "checkpoint.json", place)
+        with pytest.raises(Damaged):
+            read_manifest(newest)
+        flip(newest / "checkpoint.json", place)
+    assert read_manifest(newest) == said
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_newest_sound_one_is_taken(saved, capsys):
+    first, newest = (saved / "checkpoints" / f"step-0000000{number}" for number in (1, 2))
+    flip(newest / "__0_0.distcp")
+    with pytest.raises(UsageError, match=rf"__0_0.distcp is damaged: .* The nearest are {first}"):
+        choose(str(newest), name="x", outdir=None)
+    assert choose("auto", name="x", outdir=str(saved), verify=False).checkpoint == newest
+    capsys.readouterr()
+    assert choose("auto", name="x", outdir=str(saved)).checkpoint == first
+    aside = newest.with_name("damaged-step-00000002")
+    said = capsys.readouterr().out
+    assert "[E][ezpz/checkpoint/finding" in said
+    assert f"{newest} is not used: __0_0.distcp is damaged" in said
+    assert f"set aside as {aside}" in said
+    assert sorted(path.name for path in first.parent.iterdir()) == [aside.name, first.name]
+    assert choose(str(saved), name="x", outdir=None).checkpoint == find_latest(saved) == first
+    assert "is not used" not in capsys.readouterr().out
+    _, checkpoints = make(saved, keep=1)
+    assert checkpoints.load(first) == 1
+    again = checkpoints.save(2)
+    assert sorted(path.name for path in first.parent.iterdir()) == [aside.name, again.name]  # never removed
+    flip(again / ".metadata")
+    assert choose("auto", name="x", outdir=str(saved)).checkpoint is None
+    assert (again.parent / "damaged-step-00000002-2").is_dir()
+
+
+def test_a_checkpoint_that_was_chosen_is_read_once_for_its_digests(saved, monkeypatch, capsys):
+    checkpoint = choose("auto", name="x", outdir=str(saved)).checkpoint
+    _, checkpoints = make(saved)
+    checkpoints.load(checkpoint)
+    assert capsys.readouterr().out.count("2 files have the digests that were written") == 1
+    flip(checkpoint / "__0_0.distcp")  # later, it is another matter
+    with pytest.raises(UsageError, match="is damaged"):
+        checkpoints.load(checkpoint)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_sound_one_is_taken(saved, monkeypatch, capsys):
+    first, newest = (saved / "checkpoints" / f"step-0000000{number}" for number in (1, 2))
+    flip(newest / "__0_0.distcp")
+
+    def refuse(self, target):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert choose("auto", name="x", outdir=str(saved)).checkpoint == first
+    said = capsys.readouterr().out
+    assert said.count(f"{newest} is not used: ") == 1
+    assert "It keeps its name, because it cannot be renamed: Permission denied" in said
+
+
+def as_first_edition(folder):
+    """Write ``checkpoint.json`` as schema 1 had it."""
+    said = json.loads((folder / "checkpoint.json").read_text())
+    said = {key: value for key, value in said.items() if "sha256" not in key}
+    (folder / "checkpoint.json").write_text(json.dumps({**said, "schema": 1}) + "\n")
+
+
+def test_a_checkpoint_without_digests_loads_with_a_note(saved, capsys):
+    newest = saved / "checkpoints" / "step-00000002"
+    said = read_manifest(newest)
+    as_first_edition(newest)
+    _, checkpoints = make(saved)
+    assert checkpoints.load(newest) == 2
+    assert capsys.readouterr().out.count("has no digests: ") == 1
+    (newest / "__0_0.distcp").write_bytes(bytes(said.files["__0_0.distcp"]))
+    with pytest.raises(EzpzError, match="cannot load"):
+        checkpoints.load(newest)
 
 
 def test_what_is_no_checkpoint_is_named(saved, tmp_path):

@@ -13,10 +13,11 @@ import torch
 from ezpz import __version__
 from ezpz.checkpoint import optimizers, storage
 from ezpz.checkpoint.contents import Contents, over_ranks, staged
+from ezpz.checkpoint.digests import verify_in_ranks, was_just_verified
 from ezpz.checkpoint.finding import complete_in, folder_of, look_at
 from ezpz.checkpoint.folder import Draft, begin, discard, problem_of, prune, seal
 from ezpz.checkpoint.layout import current_layout
-from ezpz.checkpoint.manifest import Manifest, Unusable, sizes_of
+from ezpz.checkpoint.manifest import Manifest, Unusable
 from ezpz.checkpoint.packing import digest_of
 from ezpz.checkpoint.together import Together, raise_first
 from ezpz.errors import EzpzError, UsageError
@@ -30,16 +31,23 @@ if TYPE_CHECKING:
 
     from ezpz.checkpoint.contents import Fingerprint, Loading, Stateful
     from ezpz.checkpoint.layout import Layout
+    from ezpz.checkpoint.manifest import WrittenFile
 
 
 # One load: first everything is compared, on all ranks; then everything is changed.
 
 
-def load(path: Path, contents: Contents, together: Together) -> int:
+def load(path: Path, contents: Contents, together: Together, *, verify: bool) -> int:
     """Load a checkpoint and return the steps done; collective. See `Checkpoints.load`."""
     manifest = _look(path, together)
     objection = contents.objection(manifest, over_ranks(contents.fingerprint(), together))
     together.agree(_refusal(path, objection))
+    is_known = together.broadcast(was_just_verified(path, manifest))
+    if verify and not is_known:
+        damage = verify_in_ranks(path, manifest, rank=together.rank, size=together.size, gather=together.gather)
+        if damage is not None:
+            raise UsageError(_damage(path, damage))
+    is_sound = bool(manifest.sha256) and (verify or is_known)
     layout = current_layout(together.rank, together.size)
     loading, metadata, problem = None, None, ""
     try:
@@ -48,6 +56,11 @@ def load(path: Path, contents: Contents, together: Together) -> int:
         problem = loading.problem
     except storage.StorageError as error:
         problem = str(error)
+    # What follows from damaged bytes can be any error; of sound ones it is a mistake of the program.
+    except Exception as error:
+        if is_sound:
+            raise
+        problem = f".metadata is damaged, it seems: {_in_words(error)}"
     try:
         together.agree(_refusal(path, problem))
     except UsageError:
@@ -57,12 +70,15 @@ def load(path: Path, contents: Contents, together: Together) -> int:
         raise AssertionError(problem)  # it was refused
     try:
         storage.read(loading.tensors, path, metadata, together)
-    except storage.StorageError as error:
+        contents.apply(loading, layout)
+    except Exception as error:
+        if is_sound and not isinstance(error, storage.StorageError):
+            raise
+        problem = str(error) if isinstance(error, storage.StorageError) else _in_words(error)
         raise EzpzError(
-            f"cannot load {path}: {error}; expected files as they were written. The model may be changed in part: "
+            f"cannot load {path}: {problem}; expected files as they were written. The model may be changed in part: "
             "start again from another checkpoint."
         ) from error
-    contents.apply(loading, layout)
     _tell(path, manifest, layout)
     return manifest.step
 
@@ -98,6 +114,18 @@ def _refusal(path: Path, problem: str) -> UsageError | None:
     return UsageError(
         f"cannot load {path}: {problem}; expected a complete checkpoint of this model. `--resume auto` takes the "
         "newest, `--resume none` starts afresh."
+    )
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _damage(path: Path, problem: Unusable) -> str:
+    return (
+        f"cannot load {path}: {problem}; expected files as they were written. Nothing was loaded. `--resume auto` "
+        "takes the newest checkpoint that is sound; `--no_verify`, or Checkpoints(verify=False), loads this one all "
+        "the same."
     )
 
 
@@ -212,6 +240,7 @@ def _describe(contents: Contents, model: Fingerprint, together: Together) -> Man
         state=sorted(contents.state),
         own_objects=False,
         files={},
+        sha256={},
     )
 
 
@@ -229,10 +258,15 @@ def write_save(saving: Saving, together: Together, keep: int, *, ahead: bool) ->
     """
     draft, error = saving.draft, None
     try:
-        storage.write(saving.tensors, draft.folder, together, ahead=ahead)
-        error = together.broadcast(_seal(saving) if together.rank == 0 else None)
+        written = storage.write(saving.tensors, draft.folder, together, ahead=ahead)
+        error = together.broadcast(_seal(saving, written) if together.rank == 0 else None)
     except storage.StorageError as problem:  # torch gives it to all ranks
         error = _failed(draft.final, str(problem))
+    except (OSError, RuntimeError) as lost:  # gloo's word for a rank that is gone
+        error = EzpzError(
+            f"cannot save {draft.final}: {_in_words(lost).partition('. ')[0]}; expected all ranks to be there. Look "
+            "for the rank that ended first."
+        )
     if together.rank == 0:
         if error is None:
             prune(draft.final.parent, keep)
@@ -241,10 +275,11 @@ def write_save(saving: Saving, together: Together, keep: int, *, ahead: bool) ->
     return error
 
 
-def _seal(saving: Saving) -> EzpzError | None:
+def _seal(saving: Saving, written: Mapping[str, WrittenFile]) -> EzpzError | None:
+    files = {name: file.size for name, file in sorted(written.items())}
+    digests = {name: written[name].sha256 for name in files}
     try:
-        files = dict(sizes_of(saving.draft.folder))
-        seal(saving.draft, replace(saving.manifest, files=files))
+        seal(saving.draft, replace(saving.manifest, files=files, sha256=digests))
     except OSError as error:
         return _failed(saving.draft.final, error.strerror or str(error))
     return None
@@ -281,6 +316,7 @@ class Checkpoints:
         state: Mapping[str, Stateful] | None = None,
         keep: int = 3,
         asynchronous: bool = False,
+        verify: bool = True,
     ) -> None:
         """Remember what is to be saved, and make a group for the ranks' messages; nothing is written yet.
 
@@ -292,13 +328,14 @@ class Checkpoints:
             state: Further objects with ``state_dict`` and ``load_state_dict``, by name.
             keep: How many checkpoints to keep; 0 keeps all.
             asynchronous: Copy to the CPU's memory, and write while the training continues.
+            verify: Whether `load` compares files with their digests first; they are saved in either case.
 
         Raises:
             UsageError: ``keep`` is negative, or rank 0 gave no folder, or one that cannot be written; on all ranks.
         """
         self._together = Together()
         self._contents = Contents(model, optimizer, schedule, dict(state or {}), _device_type(model))
-        self._keep, self._asynchronous = keep, asynchronous
+        self._keep, self._asynchronous, self._verify = keep, asynchronous, verify
         self._pending: tuple[Future[EzpzError | None], Path] | None = None
         self._error: EzpzError | None = None  # of the last save
         start: tuple[Path | None, Path | None, str] = (None, None, "")
@@ -392,9 +429,10 @@ class Checkpoints:
             The number of steps done.
 
         Raises:
-            UsageError: The path is no complete checkpoint, or one of another model, optimizer or schedule; on all
-                ranks.
-            EzpzError: A file that looked complete cannot be read. The model may be changed in part then.
+            UsageError: The path is no complete checkpoint, one whose files are not as they were written, or one of
+                another model, optimizer or schedule; on all ranks.
+            EzpzError: A file cannot be read, or digests were not compared and one is damaged. The model may be changed
+                in part then.
         """
         if self._together.is_simulated:
             raise UsageError(
@@ -403,20 +441,14 @@ class Checkpoints:
             )
         self._finish()
         self._report()
-        return load(Path(path).expanduser().absolute(), self._contents, self._together)
+        return load(Path(path).expanduser().absolute(), self._contents, self._together, verify=self._verify)
 
     def _finish(self) -> None:
         """Wait for the asynchronous save, if there is one."""
         if self._pending is None:
             return
         (future, path), self._pending = self._pending, None
-        try:
-            error = future.result()
-        except (OSError, RuntimeError) as lost:  # gloo's word for a rank that is gone
-            error = EzpzError(
-                f"cannot save {path}: {lost}; expected all ranks to be there. Look for the rank that ended first."
-            )
-        self._settle(error, path)
+        self._settle(future.result(), path)
 
     def _settle(self, error: EzpzError | None, path: Path) -> None:
         self._error = error

@@ -7,14 +7,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.checkpoint.manifest import Manifest, Unusable, check_files, read_manifest
 from ezpz.log import get_logger
 
-__all__ = ["FOLDER", "Found", "complete_in", "describe", "find_latest", "folder_of", "look_at"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "FOLDER",
+    "Found",
+    "base_of",
+    "complete_in",
+    "describe",
+    "find_latest",
+    "folder_of",
+    "look_at",
+    "newest_first",
+    "pass_over",
+    "set_aside",
+]
 
 FOLDER = "checkpoints"  # of a run folder
+_DAMAGED = "damaged-"  # begins the name of a checkpoint that was set aside
 
 logger = get_logger(__name__)
 
@@ -39,16 +55,40 @@ def find_latest(folder: Path | str) -> Path | None:
     """Return the newest complete checkpoint of a run folder or of a folder of checkpoints; None if there is none.
 
     The newest is the one that was saved last, which after going back to an earlier step is not the one of the highest.
-    What is incomplete, cut or foreign is passed over with a line in the log.
+    What is incomplete, cut or foreign is passed over with a line in the log. Contents are not compared with their
+    digests: `choose` does that, and `Checkpoints.load`.
     """
-    for path, manifest in reversed(_candidates(folder)):
+    return next(newest_first(folder, pass_over), None)
+
+
+def newest_first(folder: Path | str, tell: Callable[[Path, Unusable], None]) -> Iterator[Path]:
+    """Yield the complete checkpoints, the one that was saved last first.
+
+    Args:
+        folder: A run folder or a folder of checkpoints.
+        tell: Is called with each folder on the way that is no complete checkpoint, and the reason.
+    """
+    for path, manifest in reversed(_candidates(folder, tell)):
         try:
             check_files(path, manifest)
         except Unusable as reason:
-            _pass_over(path, reason)
+            tell(path, reason)
             continue
-        return path
-    return None
+        yield path
+
+
+def set_aside(path: Path, reason: Unusable) -> None:
+    """Give a damaged checkpoint a name under which nobody takes it up, if that can be done, and say so."""
+    aside, again = path.with_name(f"{_DAMAGED}{path.name}"), 1
+    while aside.exists():
+        again += 1
+        aside = path.with_name(f"{_DAMAGED}{path.name}-{again}")
+    told = f"It was set aside as {aside}"
+    try:
+        path.rename(aside)
+    except OSError as error:
+        told = f"It keeps its name, because it cannot be renamed: {error.strerror}"
+    logger.error(f"{path} is not used: {reason}. {told}")
 
 
 def describe(folder: Path | str) -> list[Found]:
@@ -61,7 +101,7 @@ def describe(folder: Path | str) -> list[Found]:
 
 def complete_in(folder: Path | str) -> list[tuple[Path, Manifest]]:
     """Return the complete checkpoints with what they say, oldest first, and without a word about the others."""
-    return [each for each in _candidates(folder, aloud=False) if _is_whole(*each)]
+    return [each for each in _candidates(folder) if _is_whole(*each)]
 
 
 def _is_whole(path: Path, manifest: Manifest) -> bool:
@@ -83,12 +123,19 @@ def look_at(path: Path) -> Manifest:
     return manifest
 
 
-def _candidates(folder: Path | str, *, aloud: bool = True) -> list[tuple[Path, Manifest]]:
-    """Return the folders whose ``checkpoint.json`` can be read, oldest first."""
+def base_of(folder: Path | str) -> Path:
+    """Return the folder of checkpoints that a run folder has, if it has one, else the folder."""
     base = Path(folder).expanduser().absolute()
-    base = base / FOLDER if (base / FOLDER).is_dir() else base
+    return base / FOLDER if (base / FOLDER).is_dir() else base
+
+
+def _candidates(
+    folder: Path | str, tell: Callable[[Path, Unusable], None] | None = None
+) -> list[tuple[Path, Manifest]]:
+    """Return the folders whose ``checkpoint.json`` can be read, oldest first; what was set aside is none of them."""
+    base = base_of(folder)
     try:
-        names = [entry.name for entry in os.scandir(base) if entry.is_dir()]
+        names = [entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(_DAMAGED)]
     except OSError:
         return []
     candidates = []
@@ -97,8 +144,8 @@ def _candidates(folder: Path | str, *, aloud: bool = True) -> list[tuple[Path, M
             candidates.append((base / name, _read(base / name)))
         except Unusable as reason:
             # In a run folder itself there are folders of other things, which are no checkpoints.
-            if aloud and (base.name == FOLDER or name.lstrip(".").startswith("step-")):
-                _pass_over(base / name, reason)
+            if tell is not None and (base.name == FOLDER or name.lstrip(".").startswith("step-")):
+                tell(base / name, reason)
     return sorted(candidates, key=lambda each: (each[1].number, each[1].step))
 
 
@@ -108,5 +155,6 @@ def _read(path: Path) -> Manifest:
     return read_manifest(path)
 
 
-def _pass_over(path: Path, reason: Unusable) -> None:
+def pass_over(path: Path, reason: Unusable) -> None:
+    """Say that a folder does not count as a checkpoint."""
     logger.warning(f"passed over {path}: {reason}")

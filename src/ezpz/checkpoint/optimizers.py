@@ -128,8 +128,22 @@ def prepare(
     local.state.clear()
     if fresh:
         return Prepared(optimizer, [], {}, "", before)
+    prepared = Prepared(optimizer, [], {"state": {}, "packed": {}}, "", before)
+    try:
+        return prepared._replace(**_made_ready(model, local, places, prepared.tensors))
+    except BaseException:
+        prepared.undo()
+        raise
+
+
+def _made_ready(
+    model: nn.Module,
+    local: torch.optim.Optimizer,
+    places: Mapping[tuple[str, ...], Any],
+    tensors: dict[str, Any],
+) -> dict[str, Any]:
+    """Fill in the tensors, and return the names of parameters, or the problem, as `Prepared` has them."""
     made = get_optimizer_state_dict(model, local)
-    tensors: dict[str, Any] = {"state": {}, "packed": {}}
     for name, entries in made["state"].items():
         saved = {
             path[3]: (path[1], place) for path, place in places.items() if path[0] == "optimizer" and path[2] == name
@@ -137,11 +151,11 @@ def prepare(
         if saved and saved.keys() != entries.keys():
             key = min(saved.keys() ^ entries.keys())
             where = "the checkpoint has no" if key in entries else "this optimizer has no"
-            return Prepared(optimizer, [], {}, f"{where} {key!r} of {name}", before)
+            return {"problem": f"{where} {key!r} of {name}"}
         for key, (part, place) in saved.items():
             own = entries[key] if part == "state" else torch.empty(place.size, dtype=torch.uint8)
             tensors[part].setdefault(name, {})[key] = own
-    return Prepared(optimizer, [group["params"] for group in made["param_groups"]], tensors, "", before)
+    return {"names": [group["params"] for group in made["param_groups"]]}
 
 
 def apply(prepared: Prepared, options: list[dict[str, Any]]) -> None:

@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from ezpz.checkpoint.finding import FOLDER, complete_in, find_latest, look_at
-from ezpz.checkpoint.manifest import NAME, Unusable, read_manifest
+from ezpz.checkpoint.digests import verify_in_ranks
+from ezpz.checkpoint.finding import FOLDER, complete_in, look_at, newest_first, pass_over, set_aside
+from ezpz.checkpoint.manifest import NAME, Damaged, Manifest, Unusable, read_manifest
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
 
@@ -23,8 +24,11 @@ class Choice(NamedTuple):
     checkpoint: Path | None
 
 
-def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -> Choice:
+def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", verify: bool = True) -> Choice:
     """Decide where a run begins. Collective after `ezpz.setup_torch`: rank 0 looks, and all ranks get its answer.
+
+    The files of the checkpoint are compared with their digests, by all ranks together. Where ``wish`` leaves the choice
+    open, a damaged checkpoint is renamed to ``damaged-<name>``, with a line in the log, and the next newest is taken.
 
     Args:
         wish: "none": a fresh run. "auto": the newest complete checkpoint of ``outdir``, or, where none is given, of the
@@ -33,50 +37,121 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs") -
         name: Name of the run.
         outdir: The run's folder as the user gave it; None for ``<root>/<name>/<time>``.
         root: Folder of all runs.
+        verify: False compares no digests and renames nothing.
 
     Returns:
         The run continues in the folder of its checkpoint, unless ``outdir`` names another.
 
     Raises:
-        UsageError: The path that ``wish`` names is not there or holds no complete checkpoint; on all ranks.
+        UsageError: The path that ``wish`` names is not there or holds no complete checkpoint, or is a checkpoint that
+            is damaged; on all ranks.
     """
-    from ezpz.dist.collectives import broadcast
-    from ezpz.dist.job import get_rank
+    from ezpz.dist.collectives import broadcast, gather_objects
+    from ezpz.dist.job import get_rank, get_world_size
 
-    choice, problem = Choice(None, None), ""
-    if get_rank() == 0:
+    rank, size = get_rank(), get_world_size()
+    search = _Search(
+        wish, Path(root).expanduser() / name, Path(outdir).expanduser().absolute() if outdir else None, verify=verify
+    )
+    while True:
+        choice, manifest, problem = broadcast(search.look() if rank == 0 else (Choice(None, None), None, ""))
+        if problem:
+            raise UsageError(problem)
+        if choice.checkpoint is None or manifest is None:
+            return choice
+        damage = verify_in_ranks(choice.checkpoint, manifest, rank=rank, size=size, gather=gather_objects)
+        if damage is None:
+            return choice
+        if search.is_named(choice.checkpoint):
+            raise UsageError(_refusal(wish, damage, choice.checkpoint))
+        if rank == 0:
+            search.leave_out(choice.checkpoint, damage)
+
+
+class _Search:
+    """Rank 0's search for the checkpoint that a wish means; what it has left out it does not find again."""
+
+    def __init__(self, wish: str, runs: Path, outdir: Path | None, *, verify: bool) -> None:
+        self._wish, self._runs, self._outdir, self._verify = wish, runs, outdir, verify
+        self._left_out: set[Path] = set()
+
+    def look(self) -> tuple[Choice, Manifest | None, str]:
+        """Return the choice, the manifest if its digests are to be compared, or why there is no choice."""
         try:
-            choice = _look(
-                wish, Path(root).expanduser() / name, Path(outdir).expanduser().absolute() if outdir else None
-            )
+            choice = self._choice()
+            manifest = read_manifest(choice.checkpoint) if self._verify and choice.checkpoint else None
         except UsageError as error:
-            problem = str(error)
-    choice, problem = broadcast((choice, problem))
-    if problem:
-        raise UsageError(problem)
-    return choice
+            return Choice(None, None), None, str(error)
+        except Unusable as reason:  # removed in this moment, by the run that writes there
+            return Choice(None, None), None, _refusal(self._wish, reason)
+        return choice, manifest, ""
+
+    def is_named(self, checkpoint: Path) -> bool:
+        """Tell whether the user has named this checkpoint itself."""
+        return self._wish not in {"none", "auto"} and Path(self._wish).expanduser().absolute() == checkpoint
+
+    def leave_out(self, path: Path, reason: Unusable) -> None:
+        """Say why a folder is not used, once, and set it aside if it is a damaged checkpoint."""
+        if path in self._left_out:
+            return
+        self._left_out.add(path)
+        if self._verify and isinstance(reason, Damaged):
+            set_aside(path, reason)
+        else:
+            pass_over(path, reason)
+
+    def newest_in(self, folder: Path) -> Path | None:
+        """Return the newest checkpoint of a run folder that was not left out."""
+        found = newest_first(folder, self.leave_out)
+        return next((path for path in found if path not in self._left_out), None)
+
+    def _choice(self) -> Choice:
+        if self._wish == "none":
+            return Choice(self._outdir, None)
+        if self._wish == "auto":
+            checkpoint = self.newest_in(self._outdir) if self._outdir else self._newest_of_runs()
+            if checkpoint is None:
+                where = self._outdir or self._runs / "*"
+                (logger.warning if self._left_out else logger.info)(f"no complete checkpoint in {where}: a fresh run")
+                return Choice(self._outdir, None)
+        else:
+            checkpoint = self._named(Path(self._wish).expanduser().absolute())
+        return Choice(self._outdir or _run_of(checkpoint), checkpoint)
+
+    def _newest_of_runs(self) -> Path | None:
+        newest = [self.newest_in(run) for run in sorted(self._runs.absolute().glob("*/"))]
+        return max(filter(None, newest), key=_when, default=None)
+
+    def _named(self, path: Path) -> Path:
+        """Return the checkpoint that a path means."""
+        if not path.is_dir():
+            what = "it is a file" if path.exists() else "there is nothing"
+            raise UsageError(
+                f"cannot resume from {self._wish!r}: {what}; expected a run folder or a checkpoint. {_near(path)}"
+            )
+        is_checkpoint = (path / NAME).exists() or path.name.startswith("step-")
+        if not is_checkpoint:
+            newest = self.newest_in(path)
+            if newest is None:
+                raise UsageError(
+                    f"cannot resume from {self._wish!r}: it holds no complete checkpoint; expected a run folder with "
+                    f"{FOLDER}/step-*, or a checkpoint. {_near(path)}"
+                )
+            return newest
+        try:
+            look_at(path)
+        except Unusable as reason:
+            raise UsageError(_refusal(self._wish, reason, path)) from None
+        return path
 
 
-def _look(request: str, runs: Path, outdir: Path | None) -> Choice:
-    if request == "none":
-        return Choice(outdir, None)
-    if request == "auto":
-        checkpoint = find_latest(outdir) if outdir else _newest_of(runs.absolute())
-        if checkpoint is None:
-            logger.info(f"no complete checkpoint in {outdir or runs / '*'}: a fresh run")
-            return Choice(outdir, None)
-    else:
-        checkpoint = _named(Path(request).expanduser().absolute(), request)
-    return Choice(outdir or _run_of(checkpoint), checkpoint)
+def _refusal(wish: str, reason: Unusable, path: Path | None = None) -> str:
+    expected = f"cannot resume from {wish!r}: {reason}; expected a complete checkpoint."
+    return f"{expected} {_near(path)}" if path is not None else expected
 
 
 def _run_of(checkpoint: Path) -> Path:
     return checkpoint.parent.parent if checkpoint.parent.name == FOLDER else checkpoint.parent
-
-
-def _newest_of(runs: Path) -> Path | None:
-    newest = [path for run in sorted(runs.glob("*/")) if (path := find_latest(run)) is not None]
-    return max(newest, key=_when, default=None)
 
 
 def _when(path: Path) -> float:
@@ -86,35 +161,10 @@ def _when(path: Path) -> float:
         return 0.0
 
 
-def _named(path: Path, request: str) -> Path:
-    """Return the checkpoint that a path means."""
-    if not path.is_dir():
-        what = "it is a file" if path.exists() else "there is nothing"
-        raise UsageError(
-            f"cannot resume from {request!r}: {what}; expected a run folder or a checkpoint. {_near(path)}"
-        )
-    is_checkpoint = (path / NAME).exists() or path.name.startswith("step-")
-    if not is_checkpoint:
-        newest = find_latest(path)
-        if newest is None:
-            raise UsageError(
-                f"cannot resume from {request!r}: it holds no complete checkpoint; expected a run folder with "
-                f"{FOLDER}/step-*, or a checkpoint. {_near(path)}"
-            )
-        return newest
-    try:
-        look_at(path)
-    except Unusable as reason:
-        raise UsageError(
-            f"cannot resume from {request!r}: {reason}; expected a complete checkpoint. {_near(path)}"
-        ) from None
-    return path
-
-
 def _near(path: Path) -> str:
     """Say which checkpoints there are nearest to a path."""
     for folder in (path, *path.parents[:3]):
-        there = [found for found, _ in complete_in(folder)] if folder.is_dir() else []
+        there = [found for found, _ in complete_in(folder) if found != path] if folder.is_dir() else []
         if there:
             digits = "".join(filter(str.isdigit, path.name))
             if path.name.startswith("step-") and digits:

@@ -3,6 +3,9 @@
     .metadata        names, shapes and places of all tensors: a pickle that torch writes
     __0_0.distcp     what rank 0 wrote, one tensor behind the other, each as ``torch.save`` writes it
 
+Digests are made of the bytes on their way to the file, so that no file is read again; rank 0 gets them with torch's
+own report of what each rank has written, so that no message is added.
+
 The tensors are read with ``weights_only=True``. The pickle may name only the classes that torch puts there (torch 2.13,
 torch/distributed/checkpoint/metadata.py and filesystem.py): a file that names anything else is refused before it can
 run.
@@ -17,13 +20,16 @@ import warnings
 from collections import OrderedDict
 from contextlib import contextmanager
 from enum import Enum
+from hashlib import sha256
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.futures import Future
 
+from ezpz.checkpoint.manifest import WrittenFile
 from ezpz.errors import EzpzError
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ class StorageError(EzpzError):
     """Files cannot be written or read; the same on all ranks. The message names the first rank's problem."""
 
 
-def write(tensors: Mapping[str, Any], folder: Path, together: Together, *, ahead: bool) -> None:
+def write(tensors: Mapping[str, Any], folder: Path, together: Together, *, ahead: bool) -> dict[str, WrittenFile]:
     """Write every rank's part, each fsynced, and ``.metadata``. Collective.
 
     Args:
@@ -53,13 +59,17 @@ def write(tensors: Mapping[str, Any], folder: Path, together: Together, *, ahead
         ahead: Whether to copy from the device while writing; not from a thread, where it would take another device than
             this rank's.
 
+    Returns:
+        Every file of all ranks, by its name, on rank 0; nothing on the others.
+
     Raises:
         StorageError: A rank could not write, or does not see the folder.
+        RuntimeError: A rank is gone.
     """
-    writer = dcp.FileSystemWriter(folder, per_thread_copy_ahead=10_000_000 if ahead else 0)
-    writer.fs = _Files()
+    writer = _Writer(folder, per_thread_copy_ahead=10_000_000 if ahead else 0)
     with _told_in_one_line():
         dcp.save(dict(tensors), storage_writer=writer, process_group=together.group)
+    return writer.files
 
 
 def read(tensors: dict[str, Any], folder: Path, metadata: Any, together: Together) -> None:
@@ -133,12 +143,51 @@ class _Reader(dcp.FileSystemReader):  # type: ignore[misc]  # torch is Any to th
         return self._metadata
 
 
+class _Writer(dcp.FileSystemWriter):  # type: ignore[misc]  # torch is Any to the type check
+    """Sends what it knows of its files along with torch's results.
+
+    Attributes:
+        files: Those of all ranks, on rank 0 when everything is written.
+    """
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        super().__init__(folder, **more)
+        self.fs = _Files()
+        self.files: dict[str, WrittenFile] = {}
+
+    def write_data(self, *args: Any) -> Any:
+        results = _Results(super().write_data(*args).wait())
+        results.files = dict(self.fs.written)
+        future: Future[Any] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        super().finish(metadata, results)
+        self.files = {name: file for each in results for name, file in each.files.items()} | self.fs.written
+
+
+class _Results(list[Any]):
+    """What torch gathers from a rank, and its files by their names."""
+
+    files: dict[str, WrittenFile]
+
+
 class _Files(FileSystem):  # type: ignore[misc]  # torch is Any to the type check
-    """Files whose errors keep their own words: torch turns a full disk into "unexpected pos 704 vs 598"."""
+    """Files whose errors keep their own words: torch turns a full disk into "unexpected pos 704 vs 598".
+
+    Attributes:
+        written: What was written through this object, by the names of the files.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: dict[str, WrittenFile] = {}
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
-        stream = _Stream(io.FileIO(path, mode), 1 << 20)
+        file = _DigestedFile(path, mode)
+        stream = _Stream(file, 1 << 20)
         try:
             with stream:
                 yield stream
@@ -146,10 +195,29 @@ class _Files(FileSystem):  # type: ignore[misc]  # torch is Any to the type chec
             if stream.problem is not None:
                 raise stream.problem from None
             raise
+        self.written[Path(path).name] = WrittenFile(file.size, file.digest.hexdigest())
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
     def mkdir(self, path: Any) -> None:
         if not Path(path).is_dir():  # rank 0 has made it
             raise FileNotFoundError(2, "not seen from this rank's host; expected a folder that all hosts share")
+
+
+class _DigestedFile(io.FileIO):
+    """A file that is written from its beginning to its end, and the digest of that."""
+
+    def __init__(self, path: Any, mode: str) -> None:
+        super().__init__(path, mode)
+        self.size, self.digest = 0, sha256()
+
+    def write(self, data: Any) -> int:
+        count = super().write(data)
+        self.digest.update(memoryview(data)[:count])
+        self.size += count
+        return count
 
 
 class _Stream(io.BufferedWriter):

@@ -19,6 +19,7 @@ __all__ = ["VERBS", "main", "make_verb_parser"]
 # verb: (module with a `main(argv) -> int`, what it does: its line in `ezpz --help`, and the first of its own help)
 VERBS = {
     "benchmark": ("ezpz.cli.benchmark", "run the trainers one after another and show what each reached"),
+    "checkpoint": ("ezpz.cli.checkpoint", "verify checkpoints: are their files as they were written?"),
     "compare": ("ezpz.cli.compare", "show what runs have set differently, and where their curves part"),
     "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it"),
     "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them"),

@@ -93,7 +93,7 @@ def run(args: Namespace) -> None:
     ranks = ezpz.get_world_size()
     batch_size = train.rank_batch_size(args, ranks)
     ezpz.setup_torch(seed=args.seed)
-    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir)
+    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, verify=not args.no_verify)
     train.log_setup(args)
 
     data = train.load_images(args.dataset, folder=args.data_dir, seed=args.seed)

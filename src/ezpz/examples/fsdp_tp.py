@@ -146,7 +146,7 @@ def run(args: Namespace) -> None:
     ezpz.setup_torch(seed=args.seed)
     mesh = ezpz.init_mesh(dp_replicate=args.dp_replicate, tp=args.tp)
     batch_size = train.rank_batch_size(args, ezpz.degree(mesh, "dp"))
-    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir)
+    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, verify=not args.no_verify)
     train.log_setup(args)
 
     model, cost = build(args, config, mesh)

@@ -57,11 +57,11 @@ class Best:
         self.val_loss = state["val_loss"]
 
 
-def evaluate_only(model: Any, evaluation: Evaluation, choice: checkpoint.Choice) -> None:
+def evaluate_only(model: Any, evaluation: Evaluation, choice: checkpoint.Choice, *, verify: bool) -> None:
     """Evaluate and sample once, from a checkpoint or from fresh weights; nothing is written."""
     done = 0
     if choice.checkpoint is not None:
-        done = checkpoint.Checkpoints(choice.outdir, model=model).load(choice.checkpoint)
+        done = checkpoint.Checkpoints(choice.outdir, model=model, verify=verify).load(choice.checkpoint)
     evaluation(model, done)
 
 
@@ -71,7 +71,8 @@ def run(args: Namespace) -> None:
     sizes = configure(args)
     ezpz.setup_torch(seed=how.seed)
     resume = "auto" if how.init_from == "resume" and args.resume == "none" else args.resume
-    choice = checkpoint.choose(resume, name=args.name, outdir=args.outdir or config.data.out_dir)
+    outdir, verify = args.outdir or config.data.out_dir, not args.no_verify
+    choice = checkpoint.choose(resume, name=args.name, outdir=outdir, verify=verify)
     train.log_setup(args)
 
     tokens = load(args)
@@ -82,7 +83,7 @@ def run(args: Namespace) -> None:
     evaluation.log_baselines()
     model, optimizer, cost = build(config, replace(sizes, vocab_size=tokens.vocabulary))
     if how.eval_only:
-        evaluate_only(model, evaluation, choice)
+        evaluate_only(model, evaluation, choice, verify=verify)
     else:
         train_on(args, choice, tokens, evaluation, (model, optimizer, cost))
 
@@ -110,7 +111,7 @@ def train_on(
         if how.backend == "deepspeed":
             logger.info("DeepSpeed keeps its optimizer's state in a form of its own: this run saves no checkpoints")
         else:
-            kept = {"keep": how.keep, "asynchronous": how.async_save}
+            kept = {"keep": how.keep, "asynchronous": how.async_save, "verify": not args.no_verify}
             saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, state={"best": best}, **kept)
 
         def validate() -> dict[str, float]:

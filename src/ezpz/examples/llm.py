@@ -91,7 +91,9 @@ def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
         tp=config.training.tensor_parallel_degree,
     )
     root = Path(config.job.dump_folder).expanduser()
-    outdir, begin = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, root=str(root))
+    outdir, begin = checkpoint.choose(
+        args.resume, name=args.name, outdir=args.outdir, root=str(root), verify=not args.no_verify
+    )
     if outdir is None and root != Path("outputs"):
         outdir = root / args.name / ezpz.broadcast(ezpz.get_timestamp())
     train.log_setup(args)
@@ -149,20 +151,25 @@ def run(args: Namespace) -> None:
     model_config = sizes(config, tokens)
     layout = llama_layout(model_config, **ends)
     model, cost = build(config, model_config, mesh)
-    start_weights(config, model, layout)
+    start_weights(config, model, layout, verify=not args.no_verify)
     optimizer, schedule = make_optimizer(config, model, warm)
     batches = train.TokenBatches(tokens, config.training.seq_len, config.training.batch_size, seed=config.training.seed)
     live = {"model": model, "optimizer": optimizer}
     facts = {**tokens.describe(), **batches.describe(), "flops_per_sample": cost.flops_per_sample}
     trackers = [name for name in ("tensorboard", "wandb") if getattr(config.metrics, f"enable_{name}")]
-    asynchronous = config.checkpoint.async_mode == "async"
     with ezpz.History(args.name, outdir, trackers=trackers or None) as history, ExitStack() as within:
         profilers = [within.enter_context(each) for each in profiles(args, history.outdir)]
         if config.training.enable_loss_parallel and config.training.tensor_parallel_degree > 1:
             within.enter_context(ezpz.loss_parallel())
         history.log_config({**train.as_dict(config), **facts}, **live, scheduler=schedule)
-        keep = config.checkpoint.keep_latest_k
-        saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, keep=keep, asynchronous=asynchronous)
+        saved = checkpoint.Checkpoints(
+            history.outdir,
+            **live,
+            schedule=schedule,
+            keep=config.checkpoint.keep_latest_k,
+            asynchronous=config.checkpoint.async_mode == "async",
+            verify=not args.no_verify,
+        )
         announce(config, mesh, warm, begin)
         loop = train.Loop(
             *(model, optimizer, compute_loss, batches),

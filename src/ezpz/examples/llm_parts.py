@@ -126,13 +126,13 @@ def validation(config: LlmConfig, model: Any, tokens: train.Tokens) -> Callable[
     return validate
 
 
-def start_weights(config: LlmConfig, model: Any, layout: Any) -> None:
+def start_weights(config: LlmConfig, model: Any, layout: Any, *, verify: bool) -> None:
     """Load the weights that training begins with, if the configuration names any."""
     path = config.checkpoint.initial_load_path
     if path and config.checkpoint.initial_load_in_hf:
         checkpoint.import_hugging_face(model, path, layout)
     elif path:
-        checkpoint.Checkpoints(path, model=model).load(path)
+        checkpoint.Checkpoints(path, model=model, verify=verify).load(path)
     if path:
         logger.info(f"weights of {path}")
 

@@ -151,7 +151,7 @@ def run(args: Namespace) -> None:
     batch_size = train.rank_batch_size(args, ranks)
     ezpz.setup_torch(seed=args.seed)
     check_attention(args.attn, ezpz.get_torch_device(), args.dtype, args.head_dim)
-    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir)
+    choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, verify=not args.no_verify)
     train.log_setup(args)
 
     data = synthetic(args) if args.dataset == "synthetic" else real(args)

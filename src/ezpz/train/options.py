@@ -38,12 +38,15 @@ def add_data_dir(group: Any) -> None:
 
 
 def add_resume(group: Any) -> None:
-    """Add ``--resume``."""
+    """Add ``--resume`` and ``--no_verify``."""
     group.add_argument(
         "--resume",
         default="none",
         metavar="WHAT",
         help="none, auto (the newest of this --name), or a run or checkpoint",
+    )
+    group.add_argument(
+        "--no_verify", action="store_true", help="load a checkpoint without comparing its files with their digests"
     )
 
 

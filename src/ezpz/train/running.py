@@ -133,7 +133,7 @@ def schedule_options(args: Namespace) -> dict[str, Any]:
 
 def checkpoint_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `ezpz.checkpoint.Checkpoints` that are options."""
-    return {"keep": args.keep, "asynchronous": args.async_save}
+    return {"keep": args.keep, "asynchronous": args.async_save, "verify": not args.no_verify}
 
 
 def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files: Iterable[Path] = ()) -> None:

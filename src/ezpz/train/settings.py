@@ -710,10 +710,10 @@ def make_settings_parser(
 ) -> SettingsParser:
     """Return a parser whose `parse` gives ``config`` and ``origins`` too, beside the options of every run.
 
-    These are ``--preset`` (where there are presets), ``--data_dir --resume --name --outdir --no_plots --sync_timing
-    --peak_flops --profile``. ``config`` is a ``kind``; ``origins`` says of each ``section.key`` where its value came
-    from: "default", "preset debug", "llama3_8b.toml, line 37", "data=shakespeare, the command line", "the command
-    line".
+    These are ``--preset`` (where there are presets), ``--data_dir --resume --no_verify --name --outdir --no_plots
+    --sync_timing --peak_flops --profile``. ``config`` is a ``kind``; ``origins`` says of each ``section.key`` where its
+    value came from: "default", "preset debug", "llama3_8b.toml, line 37", "data=shakespeare, the command line", "the
+    command line".
 
     Args:
         prog: The module that is run.

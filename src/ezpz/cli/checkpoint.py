@@ -1,0 +1,97 @@
+"""Run ``ezpz checkpoint verify``: compare the files of checkpoints with the digests that were saved with them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ezpz.checkpoint.digests import objections
+from ezpz.checkpoint.finding import base_of
+from ezpz.checkpoint.manifest import NAME, Damaged, Unusable, check_files, read_manifest
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import UsageError
+from ezpz.track.terminal.screen import say
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_OPTIONS = (
+    option("action", choices=("verify",), metavar="verify", help="compare every file with its SHA-256"),
+    option("folders", nargs="+", metavar="DIR", help="a run folder, its checkpoints folder, or one checkpoint"),
+)
+_ABOUT = "Nothing is changed, and torch is not needed."
+_EXITS = "exit codes: 0: all are sound; 1: one is damaged; 2: DIR is no checkpoint and holds none"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Verify checkpoints, a line each, and return the exit code."""
+    parser = make_verb_parser("checkpoint", _OPTIONS, _ABOUT, usage="verify DIR [DIR ...]", epilog=_EXITS)
+    return run_verb(parser, argv, _verify_all)
+
+
+def _verify_all(options: Namespace) -> int:
+    found = [path for folder in options.folders for path in _checkpoints_in(Path(folder).expanduser(), folder)]
+    codes = {_verify(path) for path in found}
+    return next((code for code in (1, 2) if code in codes), 0)
+
+
+def _checkpoints_in(folder: Path, name: str) -> list[Path]:
+    """Return the checkpoints that a folder is or holds, whole or not, those that were set aside too.
+
+    Raises:
+        UsageError: There are none.
+    """
+    if (folder / NAME).exists() or _is_named_as_one(folder):
+        return [folder]
+    base = base_of(folder)
+    problem = "there is nothing" if not base.exists() else "it is a file" if not base.is_dir() else ""
+    try:
+        inside = [] if problem else sorted(path for path in base.iterdir() if path.is_dir())
+    except OSError as error:
+        inside, problem = [], f"{error.strerror}"
+    found = [path for path in inside if (_is_named_as_one(path) or (path / NAME).exists()) and path.name[0] != "."]
+    if not found:
+        raise UsageError(
+            f"no checkpoint to verify in {name} (from the command line): {problem or 'it holds none'}; expected a run "
+            "folder, its checkpoints folder, or one checkpoint. `ezpz runs` lists runs."
+        )
+    return found
+
+
+def _is_named_as_one(path: Path) -> bool:
+    return path.name.removeprefix("damaged-").startswith("step-") and path.is_dir()
+
+
+def _verify(path: Path) -> int:
+    """Print what a checkpoint is like, and return the exit code for it."""
+    try:
+        manifest = read_manifest(path)
+        check_files(path, manifest)
+    except Unusable as reason:
+        return _tell(path, [reason])
+    if not manifest.sha256:
+        _line("no digests", path, f"step {manifest.step}, saved by ezpz {manifest.ezpz}: all files have their sizes")
+        return 0
+    problems = objections(path, manifest)
+    if problems:
+        return _tell(path, problems)
+    count, size = len(manifest.files), sum(manifest.files.values()) / 1e6
+    _line("sound", path, f"step {manifest.step}, saved {manifest.saved}, {count} files, {size:.1f} MB")
+    return 0
+
+
+def _tell(path: Path, problems: Sequence[Unusable]) -> int:
+    is_lost = _is_named_as_one(path) and not (path / NAME).exists()  # it got its name with the file in it
+    is_damaged = is_lost or any(isinstance(each, Damaged) for each in problems)
+    for problem in problems:
+        _line("damaged" if is_damaged else "unreadable", path, str(problem))
+    return 1 if is_damaged else 2
+
+
+def _line(word: str, path: Path, text: str) -> None:
+    say(sys.stdout, f"{word:<11}{path}: {text}", "backslashreplace")
