@@ -59,6 +59,7 @@ def test_srun_keeps_the_order_of_the_hosts_that_the_user_names(slurm, clean_env,
     done = slurm.salloc(["-N2", "--ntasks-per-node=2"], line, clean_env)
     assert [host for _, _, host, _ in shown(done.stdout)] == [hosts[0], hosts[0], hosts[1]], done.stderr
     assert done.returncode == 0
+    assert "srun:" not in done.stderr  # it would warn of the job's tasks per node
     even = slurm.salloc(["-N2", "-n2"], [*LAUNCH, "--hosts", ",".join(hosts), *SHOW], clean_env)
     assert [host for _, _, host, _ in shown(even.stdout)] == list(hosts), even.stderr
 

@@ -316,7 +316,9 @@ class LaunchPlan:
 
     def launcher_environment(self) -> dict[str, str]:
         """Return the environment of the program that starts our shims."""
-        return {**self.user_environment(), **_values(self.variables), **self.supervision.for_agents}
+        given = {**self.user_environment(), **_values(self.variables), **self.supervision.for_agents}
+        misleading = self.flavour.misleading(self.order()) if self.flavour else ()
+        return {name: value for name, value in given.items() if name not in misleading}
 
     def agent_environment(self) -> dict[str, str]:
         """Return the environment of an agent that starts the ranks of its host itself."""
@@ -346,7 +348,8 @@ class LaunchPlan:
 
     def lines(self) -> list[str]:
         """Return the lines that ``--dry-run`` prints; pasted into a shell they start the same ranks, unsupervised."""
-        gone = [name for name in (*CONTRACT, *self.communication.unset) if name in self.environ]
+        misleading = self.flavour.misleading(self.order()) if self.flavour else ()
+        gone = [name for name in (*CONTRACT, *self.communication.unset, *misleading) if name in self.environ]
         unset = ["env", *(word for name in gone for word in ("-u", name))]
         if self.by_hosts:
             return self._lines_by_host()

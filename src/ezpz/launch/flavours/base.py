@@ -74,6 +74,11 @@ class Flavour:
         del order
         return {}
 
+    def misleading(self, order: Order) -> tuple[str, ...]:
+        """Return the variables of the job that contradict its line; it is started without them."""
+        del order
+        return ()
+
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the line of its host file for one host and its ranks."""
         del count

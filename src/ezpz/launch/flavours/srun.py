@@ -69,6 +69,10 @@ class Srun(Flavour):
         cores = max(1, _cpus_per_rank(order) // threads_per_core())
         return {"OMP_NUM_THREADS": Setting(str(cores), "the cores that srun gives a rank")}
 
+    def misleading(self, order: Order) -> tuple[str, ...]:
+        """Return the job's ranks per host where the host file names others: srun warns that it ignores them."""
+        return () if _is_named(order) else ("SLURM_NTASKS_PER_NODE",)
+
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the host once per rank."""
         return "\n".join([host] * count)
