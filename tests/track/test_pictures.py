@@ -9,7 +9,7 @@ from test_series import series
 from test_textplot import SHAPES
 
 from ezpz.track.pictures import save_heat_map, save_overlay, save_pictures
-from ezpz.track.series import Series
+from ezpz.track.series import Series, stretch_means
 
 STAMP = "2026-11-20-162001"
 
@@ -140,12 +140,10 @@ def test_a_map_of_ranks_is_a_png_and_an_svg(tmp_path, shape):
         ET.fromstring((tmp_path / "h.svg").read_bytes())
 
 
-def test_columns_of_a_map_are_means_without_gaps():
-    from ezpz.track.pictures import _columns
-
+def test_means_of_stretches_leave_gaps_out():
     values = np.stack([np.arange(2500.0), np.full(2500, np.nan)])
     values[0, 1] = np.nan
-    reduced = _columns(values)
+    reduced = stretch_means(values, np.arange(0, 2500, 3))
     assert reduced.shape == (2, 834)
     assert reduced[0, :2].tolist() == [1.0, 4.0]
     assert np.isnan(reduced[1]).all()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ezpz.files import write_whole
-from ezpz.track.series import Series, captions, limits, thin
+from ezpz.track.series import Series, captions, limits, stretch_means, thin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,14 +45,12 @@ def save_heat_map(png: Path, svg: Path, name: str, steps: Any, values: Any) -> N
 def _draw_axes(name: str, steps: Any, values: Any) -> Any:
     import numpy as np
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(9.0, 4.0), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = _figure(9.0, 4.0)
     axes = figure.add_subplot()
-    grid = _columns(np.where(np.isfinite(values), values, np.nan))
+    each = -(-values.shape[1] // _COLUMNS)
+    grid = stretch_means(values, np.arange(0, values.shape[1], each))
     low, high = limits(Series(name, np.arange(grid.size), grid.ravel())) or (0.0, 1.0)
     colours = colormaps["magma_r"].with_extremes(bad=_GAP)
     half = (steps[-1] - steps[0]) / max(1, 2 * (len(steps) - 1)) or 0.5
@@ -71,18 +69,6 @@ def _draw_axes(name: str, steps: Any, values: Any) -> Any:
     axes.set_xlabel("step", loc="right", color=_LABEL_TEXT)
     axes.set_ylabel("rank", color=_LABEL_TEXT)
     return figure
-
-
-def _columns(values: Any) -> Any:
-    """Return the matrix with no more columns than there are pixels, each the mean of those that it replaces."""
-    import numpy as np
-
-    each = -(-values.shape[1] // _COLUMNS)
-    starts = np.arange(0, values.shape[1], each)
-    known = np.isfinite(values)
-    number = np.add.reduceat(known, starts, axis=1, dtype=np.float64)
-    summed = np.add.reduceat(np.where(known, values, 0.0), starts, axis=1)
-    return np.where(number > 0, summed / np.maximum(number, 1), np.nan)
 
 
 _SIZE = (6.0, 4.0)  # inches
@@ -160,19 +146,21 @@ def save_both(png: Path, svg: Path, figure: Any) -> None:
         write_whole(path, buffer.getvalue(), closed=True, sync=True)
 
 
-def _draw(series: Series, stamp: str) -> Any:
+def _figure(width: float, height: float) -> Any:
+    """Return an empty figure of so many inches, with a canvas of its own."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_SIZE, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw(series: Series, stamp: str) -> Any:
+    figure = _figure(*_SIZE)
     axes = figure.add_subplot()
-    points = thin(_drawable(series), _BUCKETS)
-    shown = limits(_drawable(series))
-    marker = "o" if len(points.values) <= _FEW else ""
-    axes.plot(points.steps, points.values, color=_LINE, linewidth=1.2, marker=marker, markersize=3.0, clip_on=True)
-    if shown is not None:
-        _range(axes, *shown)
+    _curve(axes, series, color=_LINE, linewidth=1.2)
+    _ranges(axes, [series])
     _dress(axes)
     # A name may hold a dollar sign, which is no formula here.
     axes.set_title(series.name, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
@@ -212,17 +200,13 @@ def _caption(figure: Any, notes: Sequence[str]) -> None:
 
 
 def _draw_overlay(lines: Sequence[Series], title: str, mark: float | None, mark_label: str) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 6.0), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = _figure(9.0, 6.0)
     several = len(lines) > 1
     upper, *below = figure.subplots(
         2 if several else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 1] if several else None
     )[:, 0]
     for index, series in enumerate(lines):
-        _curve(upper, series, index)
+        _run_curve(upper, series, index)
     _ranges(upper, lines)
     _dress(upper)
     upper.set_title(title, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
@@ -231,7 +215,7 @@ def _draw_overlay(lines: Sequence[Series], title: str, mark: float | None, mark_
         upper.set_xlabel("")
         ratios = [_ratio(lines[0], series) for series in lines[1:]]
         for index, series in enumerate(ratios, 1):
-            _curve(axes, series, index)
+            _run_curve(axes, series, index)
         axes.axhline(1.0, color=_QUIET, linewidth=0.8)
         _ranges(axes, [*ratios, Series("", _array([0.0]), _array([1.0]))])
         axes.set_ylabel("ratio to first", color=_TEXT)
@@ -249,22 +233,18 @@ def _array(values: Sequence[float]) -> Any:
     return np.array(values, dtype=np.float64)
 
 
-def _curve(axes: Any, series: Series, index: int) -> None:
-    if not len(series.steps):
-        return
+def _run_curve(axes: Any, series: Series, index: int) -> None:
+    """Draw a run's curve; that of the first is the widest, so that it stays visible below others that do not differ."""
+    width, alpha = (1.2, 0.9) if index else (2.2, 0.6)
+    if len(series.steps):
+        color = _LINES[index % len(_LINES)]
+        _curve(axes, series, color=color, linewidth=width, alpha=alpha, label=f"line {index}")
+
+
+def _curve(axes: Any, series: Series, **how: Any) -> None:
     points = thin(_drawable(series), _BUCKETS)
     marker = "o" if len(points.values) <= _FEW else ""
-    # The first run is the widest, so that it stays visible below others that do not differ from it.
-    axes.plot(
-        points.steps,
-        points.values,
-        color=_LINES[index % len(_LINES)],
-        linewidth=1.2 if index else 2.2,
-        alpha=0.9 if index else 0.6,
-        marker=marker,
-        markersize=3.0,
-        label=f"line {index}",
-    )
+    axes.plot(points.steps, points.values, marker=marker, markersize=3.0, **how)
 
 
 def _ranges(axes: Any, several: Sequence[Series]) -> None:

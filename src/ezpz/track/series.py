@@ -115,6 +115,24 @@ def thin(series: Series, buckets: int) -> Series:
     return series._replace(steps=series.steps[index], values=values[index])
 
 
+def stretch_means(values: Any, starts: Any) -> Any:
+    """Return the means of stretches of an array.
+
+    Args:
+        values: float64 array of shape (..., n).
+        starts: Where each stretch begins, ascending; it ends where the next one begins.
+
+    Returns:
+        float64 array of shape (..., stretches): the mean of what is finite, NaN where nothing is.
+    """
+    import numpy as np
+
+    held = np.isfinite(values)
+    counts = np.add.reduceat(held, starts, axis=-1, dtype=np.int64)
+    sums = np.add.reduceat(np.where(held, values, 0.0), starts, axis=-1)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
 def logged(series: Series) -> Series:
     """Return the decimal logarithms of a series; what is not above 0, or not finite, becomes NaN."""
     import numpy as np

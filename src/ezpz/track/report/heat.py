@@ -15,7 +15,7 @@ from ezpz.track.quantities import number
 from ezpz.track.report.lines import bounds, deltas, rounded
 from ezpz.track.report.markup import Chart
 from ezpz.track.report.svg import Frame, axis_x, marks, place
-from ezpz.track.series import Series
+from ezpz.track.series import Series, stretch_means
 
 if TYPE_CHECKING:
     from ezpz.track.report.charts import Axis
@@ -61,22 +61,16 @@ def heat_chart(matrix: Matrix, axis: Axis) -> Chart:
 
 def _reduced(matrix: Matrix) -> tuple[Any, Any, int, int]:
     """Return a grid that a page can hold, its columns' steps, and how many steps and ranks each cell shows."""
-    import warnings
-
     import numpy as np
 
     values, steps = matrix.values, matrix.steps
-    values = np.where(np.isfinite(values), values, np.nan)
     together = -(-len(values) // _ROWS)
     rows = -(-len(values) // together)
     columns = min(160, _CELLS // rows)
     each = -(-len(steps) // columns)
-    groups = [slice(start, start + each) for start in range(0, len(steps), each)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is a gap
-        grid = np.stack([np.nanmean(values[:, group], axis=1) for group in groups], axis=1)
-        grid = np.stack([np.nanmax(grid[start : start + together], axis=0) for start in range(0, len(grid), together)])
-    return grid, np.array([np.round(steps[group].mean()) for group in groups]), each, together
+    starts = np.arange(0, len(steps), each)
+    grid = np.fmax.reduceat(stretch_means(values, starts), np.arange(0, len(values), together), axis=0)
+    return grid, np.round(stretch_means(steps, starts)), each, together
 
 
 def _cells(frame: Frame, axis: Axis, steps: Any, grid: Any, ends: tuple[float, float]) -> str:

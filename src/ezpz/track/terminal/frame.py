@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from time import localtime, strftime, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ezpz.track.quantities import duration
 from ezpz.track.run import seconds_taken
-from ezpz.track.series import limits, ordered
+from ezpz.track.series import limits, ordered, stretch_means
 from ezpz.track.terminal.choice import listed, matching
 from ezpz.track.terminal.panels import arrange, drawing, lay_out
 from ezpz.track.terminal.summary import ending
@@ -155,18 +155,8 @@ def sparkline(series: Series, width: int, *, ascii_only: bool = False) -> str:
     values = np.where(np.isfinite(series.values), np.clip(series.values, low, high), np.nan)
     # As shares of the range: the sum and the distance of the largest floats are none.
     shares = (values / 2 - low / 2) / (high / 2 - low / 2) if high > low else values * 0 + 0.5
-    means = _means(shares, number)
+    means = stretch_means(shares, np.arange(number) * len(shares) // number)
     places = np.where(np.isnan(means), 0, means * len(levels)).astype(int).clip(0, len(levels) - 1)
     return "".join(
         _HOLE if hole else levels[place] for hole, place in zip(np.isnan(means), places.tolist(), strict=True)
     )
-
-
-def _means(values: Any, number: int) -> Any:
-    import numpy as np
-
-    starts: Any = np.arange(number) * len(values) // number
-    held = ~np.isnan(values)
-    counts = np.add.reduceat(held.astype(np.int64), starts)
-    sums = np.add.reduceat(np.where(held, values, 0.0), starts)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

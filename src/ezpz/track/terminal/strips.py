@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import UsageError
 from ezpz.track.by_rank import matrix, rank_keys
 from ezpz.track.names import is_throughput, is_time
-from ezpz.track.series import Series, limits
+from ezpz.track.series import Series, limits, stretch_means
 from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii, wrapped
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ def _squeezed(cells: Any, steps: Any, room: int) -> tuple[Any, Any]:
     if number <= room:
         return cells, steps
     starts = np.arange(room) * number // room
-    held = np.isfinite(cells)
-    counts = np.add.reduceat(held.astype(np.int64), starts, axis=1)
-    sums = np.add.reduceat(np.where(held, cells, 0.0), starts, axis=1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan), steps[np.append(starts[:-1], number - 1)]
+    return stretch_means(cells, starts), steps[np.append(starts[:-1], number - 1)]
 
 
 def _ruler(steps: Any, room: int) -> str:
