@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "ezpz"
 LEAVES = {
     "_lazy",
+    "broken_pipe",
     "cli_parser",
     "errors",
     "files",
@@ -33,7 +34,8 @@ LEAVES = {
 MAY_IMPORT = {
     "__main__": {"cli", "interpreter", "interrupt"},
     "_lazy": set(),
-    "cli_parser": {"errors", "log", "ranks"},
+    "broken_pipe": set(),
+    "cli_parser": {"broken_pipe", "errors", "log", "ranks"},
     "errors": set(),
     "files": {"errors"},
     "interpreter": set(),
@@ -59,6 +61,7 @@ MAY_IMPORT = {
 }
 STANDARD_ONLY = {
     "_lazy",
+    "broken_pipe",
     "cli_parser",
     "errors",
     "files",

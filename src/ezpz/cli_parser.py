@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import textwrap
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ezpz.broken_pipe import ENDED, give_up
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with, nearest
 
 if TYPE_CHECKING:
@@ -190,6 +192,22 @@ class Parser(argparse.ArgumentParser):
         self.refuse_unknown(rest)
         return options
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help.
+
+        Raises:
+            SystemExit: Who reads it has left (``| head``).
+        """
+        stream = file or sys.stdout
+        if stream is None:  # it was closed
+            return
+        try:
+            stream.write(self.format_help())
+            stream.flush()
+        except BrokenPipeError:
+            give_up(stream)
+            raise SystemExit(ENDED) from None
+
     def known(self) -> dict[str, str]:
         """Return every option's name as it was registered, by its spelling with ``_`` alone."""
         return {name.replace("-", "_"): name for name in self._option_string_actions if name.startswith("--")}
@@ -279,8 +297,8 @@ def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], in
     try:
         try:
             options = parser.read(argv)
-        except SystemExit:  # the help is printed
-            return 0
+        except SystemExit as end:  # the help is printed
+            return int(end.code or 0)
         return work(options)
     except EzpzError as error:
         code = end_with(error)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import ezpz
+from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.errors import EzpzError, UsageError, end_with
 
 if TYPE_CHECKING:
@@ -292,4 +293,4 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ending_with_the_reader(main))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.interrupt import Raising, end_now
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit code; Ctrl-C that the verb does not care for ends the process without a word."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
+        return ending_with_the_reader(lambda: _run(words))
     except KeyboardInterrupt:
         return end_now()
 

@@ -216,9 +216,6 @@ def main(argv: Sequence[str]) -> int:
         return _benchmark(options, shlex.join(["ezpz", "benchmark", *argv]))
     except EzpzError as error:
         return end_with(error)
-    except BrokenPipeError:  # everything is written; who should have read the table has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _parse(argv: Sequence[str]) -> Namespace:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ezpz.broken_pipe import give_up
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
@@ -38,7 +38,7 @@ def _report(options: Namespace) -> int:
     try:
         print(_write(options.dir, options.output, public=options.public), flush=True)
     except BrokenPipeError:  # the page is written; who should have read its name has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
     return 0
 
 

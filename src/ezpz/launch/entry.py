@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
 
+from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
@@ -40,11 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``launch`` and return its exit code."""
     try:
         with Raising():
-            return _launch(parse(sys.argv[1:] if argv is None else argv, os.environ))
+            options = sys.argv[1:] if argv is None else argv
+            return ending_with_the_reader(lambda: _launch(parse(options, os.environ)))
     except EzpzError as error:
         return end_with(error)
-    except BrokenPipeError:
-        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
         return end_now()
 

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.cluster import detect, probe
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.scheduler import schedulers
@@ -39,8 +40,12 @@ def main(argv: list[str]) -> int:
     if argv not in (["--sh"], ["--sh", "--second"]):
         print("usage: python3 -m ezpz.cluster --sh [--second]     (for people: ezpz where)", file=sys.stderr)
         return 2
+    return ending_with_the_reader(lambda: _print(second="--second" in argv))
+
+
+def _print(*, second: bool) -> int:
     try:
-        lines, problem = exports(second="--second" in argv)
+        lines, problem = exports(second=second)
     except EzpzError as error:
         return end_with(error)
     print("\n".join(lines))

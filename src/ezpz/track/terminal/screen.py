@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from ezpz.broken_pipe import give_up
 from ezpz.log import use_color
 from ezpz.track.terminal.width import columns
 
@@ -131,20 +131,6 @@ def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
         stream.write(text.encode(encoding, errors).decode(encoding) + "\n")
         stream.flush()
     except OSError:
-        _give_up(stream)
+        give_up(stream)
         return False
     return True
-
-
-def _give_up(stream: TextIO) -> None:
-    """Let what ``stream`` still holds go nowhere, after its reader has left (``| head``) or its file was closed.
-
-    Python would fail on the same bytes again at its end and turn the exit code into 120. The documentation of `signal`
-    gives this remedy under "Note on SIGPIPE".
-    """
-    with suppress(OSError, ValueError):
-        target = stream.fileno()
-        null = os.open(os.devnull, os.O_WRONLY)
-        if null != target:  # a closed descriptor is the first that the system gives out again
-            os.dup2(null, target)
-            os.close(null)
