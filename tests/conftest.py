@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    gc.freeze()  # torch and thousands of tests stay to the end: the collector need not look through them again and again
+    gc.freeze()  # torch and thousands of tests stay to the end: the collector need not look through them again
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # on the small tensors of tests, threads do nothing but wait for others
 
@@ -100,7 +100,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def clean_env(home, tag):
-    """A minimal environment (a dict to copy): an empty HOME, the tests' Python first on PATH, no launcher's leftovers."""
+    """A minimal environment (a dict to copy): an empty HOME, the tests' Python first on PATH, nothing of a launcher."""
     return process.minimal_env(home, tag, flavours.base_bin())
 
 
@@ -112,7 +112,7 @@ def survivors(tag):
 
 @pytest.fixture
 def run_cli(clean_env, tmp_path):
-    """`run_cli(args, env=clean_env, timeout=60, cwd=tmp_path, stdin=None)` -> CompletedProcess; args[0] from env's PATH."""
+    """`run_cli(args, env=clean_env, timeout=60, cwd=tmp_path, stdin=None)` -> CompletedProcess; args[0] is on PATH."""
 
     def run(args, env=None, timeout=60, *, cwd=None, stdin=None):
         return process.run(args, clean_env if env is None else env, timeout=timeout, cwd=cwd or tmp_path, stdin=stdin)

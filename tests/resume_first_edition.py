@@ -21,7 +21,10 @@ WORDS = {
     "vit": (
         vit,
         vit,
-        "--preset debug --depth 1 --n_heads 1 --head_dim 16 --batch_size 64 --max_iters 8 --samples 256 --eval_samples 16",
+        (
+            "--preset debug --depth 1 --n_heads 1 --head_dim 16 --batch_size 64 --max_iters 8 "
+            "--samples 256 --eval_samples 16"
+        ),
     ),
     "gpt": (gpt, gpt_config, f"{CHARACTERS} train.max_iters=8 train.eval_interval=8 train.eval_iters=1 train.prompt="),
     "llm": (llm, llm_config, "--preset debug --training.steps 8 --training.seq_len 32 --training.batch_size 4"),

@@ -95,7 +95,7 @@ MODULES = sorted(SRC.rglob("*.py"))
 
 @cache
 def outline(path):
-    """Parse a file once -> the names of each import ((its module or None, name), …), {function: lines}, its docstring."""
+    """Parse a file once -> its imports as (module or None, name), {function: its number of lines}, its docstring."""
     imported, lengths = [], {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -265,13 +265,24 @@ RIDDLE = re.compile(r"(What|Whether|Who|How|Where|When|That|Which)\b")
 IGNORE = re.compile(r"  # (noqa|type: ignore)\b.*")  # what a linter is told does not count, and cannot be broken
 
 
+def too_long(path):
+    """Return the numbers of the lines that have more than 120 columns."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [number for number, line in enumerate(lines, 1) if len(IGNORE.sub("", line)) > 120]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SRC).as_posix())
 def test_a_file_is_readable(path):
-    text = path.read_text(encoding="utf-8")
-    lengths = [len(IGNORE.sub("", line)) for line in text.splitlines()]
-    assert not [number for number, length in enumerate(lengths, 1) if length > 120], "more than 120 columns"
+    assert not too_long(path), "more than 120 columns"
     purpose = outline(path)[2]
     assert not RIDDLE.match(purpose), f"say plainly what it is for: {purpose.splitlines()[0]}"
+
+
+def test_lines_of_the_tests_have_at_most_120_columns():
+    files = [path for kind in ("py", "sh", "toml", "txt") for path in (ROOT / "tests").rglob(f"*.{kind}")]
+    recorded = ROOT / "tests" / "data"  # as real machines wrote it
+    found = {path: too_long(path) for path in [*files, ROOT / "tests/lab/setup"] if recorded not in path.parents}
+    assert not [f"{path.relative_to(ROOT)}:{number}" for path, numbers in found.items() for number in numbers]
 
 
 def test_no_two_test_files_share_a_name():

@@ -1,4 +1,4 @@
-"""What the first edition wrote stays readable: its runs open, plot, report, compare and resume (`data/first-edition`)."""
+"""What the first edition wrote stays readable: runs open, plot, report, compare and resume (`data/first-edition`)."""
 
 import json
 import os

@@ -185,7 +185,8 @@ def test_a_line_that_stdout_cannot_encode_is_escaped_and_never_lost(run_cli, cle
 
 
 def test_a_reader_that_went_away_ends_neither_the_program_nor_the_silence(tmp_path, clean_env):
-    code = "import ezpz, sys\nlog = ezpz.get_logger()\nfor i in range(9000): log.info('line')\nprint('done', file=sys.stderr)"
+    code = "import ezpz, sys\nlog = ezpz.get_logger()\nfor i in range(9000): log.info('line')\n"
+    code += "print('done', file=sys.stderr)"
     line = f'{sys.executable} -c "$CODE" | head -1 > {tmp_path}/out'
     done = subprocess.run(
         ["bash", "-c", line], check=False, env={**clean_env, "CODE": code}, capture_output=True, text=True, timeout=60
@@ -317,7 +318,8 @@ def test_a_full_disk_costs_one_line(monkeypatch, tmp_path, capsys):
 
 
 def test_nothing_is_configured_and_no_file_made_by_an_import(run_cli, tmp_path, clean_env):
-    code = "import logging, ezpz.log; assert not logging.root.handlers; assert 'ezpz' not in logging.Logger.manager.loggerDict"
+    code = "import logging, ezpz.log; assert not logging.root.handlers; "
+    code += "assert 'ezpz' not in logging.Logger.manager.loggerDict"
     folder = tmp_path / "logs"
     done = run_cli([sys.executable, "-c", code], {**clean_env, "EZPZ_LOG_DIR": str(folder), "EZPZ_LOG_FILES": "all"})
     assert done.returncode == 0, done.stderr

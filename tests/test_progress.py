@@ -58,7 +58,8 @@ def test_stages_are_told_once_and_the_first_beat_is_a_stage(rank, listener):
 
 def test_at_most_one_beat_per_second_goes_out(rank, listener):
     rank(
-        "import ezpz, time\nend = time.monotonic() + 2.2\nwhile time.monotonic() < end: ezpz.heartbeat(); time.sleep(1e-3)"
+        "import ezpz, time\nend = time.monotonic() + 2.2\n"
+        "while time.monotonic() < end: ezpz.heartbeat(); time.sleep(1e-3)"
     )
     assert 2 <= spoken(listener)[0].count("beat") <= 3
 
@@ -107,7 +108,7 @@ def test_a_path_is_an_address_too(rank, tmp_path):
 
 
 def test_a_forked_child_neither_beats_nor_keeps_the_connection(rank, listener):
-    """A loader of data that is forked after the first beat, and one before; the last is a program that the rank starts."""
+    """A loader of data that is forked after the first beat, and one before; the last is a program the rank starts."""
     rank(
         "import os, time, sys, subprocess, ezpz, ezpz.progress\n"
         "def child():\n"

@@ -47,7 +47,9 @@ class ToyBatch(Scheduler):
         job = self.job_id(environ)
         origin = {"hosts": "TOY_JOB", "slots": "TOY_JOB", "end_time": "toyjobs"}
         end = 1795289400 if more else None
-        return Allocation("toybatch", job, (os.uname().nodename,), (2,), 2, end_time=end, origin=origin) if job else None
+        if not job:
+            return None
+        return Allocation("toybatch", job, (os.uname().nodename,), (2,), 2, end_time=end, origin=origin)
 
     def granted(self, environ, *, here):
         text = environ.get("TOY_DEVICES", "")

@@ -1,6 +1,7 @@
 """Run by pytest inside every rank of launches with 4, 2 and 1 ranks, in this order and over one folder.
 
-Not collected by itself; `test_checkpoint_ranks.py` launches it. Four ranks save and go on; everybody who loads must go on alike.
+Not collected by itself; `test_checkpoint_ranks.py` launches it. Four ranks save and go on; everybody who loads must go
+on alike.
 """
 
 import json
@@ -36,8 +37,8 @@ CASES = {
     "tp2 fsdp": ({"tp": 2}, {"strategy": "fsdp"}),
 }
 
-# DistributedDataParallel puts gradients into other buckets after its first step, so that a new process adds those of more than
-# two ranks in another order than the old one would have.
+# DistributedDataParallel puts gradients into other buckets after its first step, so that a new process adds those of
+# more than two ranks in another order than the old one would have.
 ADDS_ANEW = {"ddp", "zero1"}
 
 

@@ -1,4 +1,4 @@
-"""Run by pytest inside every rank of a launch with 4 ranks: weights of any strategy go out, and come in, as those of one process.
+"""Run by pytest in every rank of a launch of 4: weights of any strategy go out, and come in, as of one process.
 
 Not collected by itself; `test_checkpoint_ranks.py` launches it.
 """

@@ -1,8 +1,9 @@
-"""Saves in a child until it is killed at a random moment, again and again; run by `test_checkpoint_files.py` as a program.
+"""Saves in a child until it is killed at a random moment, again and again; a program of `test_checkpoint_files.py`.
 
     save_and_be_killed.py FOLDER KILLS
 
-Forks, so that torch is imported once. After every kill the newest checkpoint must be found, be whole and hold the weights of its step.
+Forks, so that torch is imported once. After every kill the newest checkpoint must be found, be whole and hold the
+weights of its step.
 """
 
 import os

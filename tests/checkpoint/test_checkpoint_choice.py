@@ -1,4 +1,4 @@
-"""Which checkpoint a run begins with, and who takes up whose random numbers; files are written by hand, without torch."""
+"""The checkpoint that a run begins with, and who takes up whose random numbers; files by hand, without torch."""
 
 import json
 import os

@@ -111,7 +111,8 @@ DAMAGES = {
     damage_shorter: r"__0_0.distcp has 100 bytes instead of \d+",
     damage_missing: "__0_0.distcp: No such file or directory",
     damage_json: "checkpoint.json is damaged: no JSON",
-    damage_schema: rf"the schema of checkpoint.json is 7, written by ezpz 9.9; this ezpz {re.escape(ezpz.__version__)} reads schemas 1 to 2: use the",
+    damage_schema: "the schema of checkpoint.json is 7, written by ezpz 9.9; "
+    rf"this ezpz {re.escape(ezpz.__version__)} reads schemas 1 to 2: use the",
     damage_entries: "other entries than schema 1",
     damage_foreign: "no checkpoint.json|it holds .metadata",
 }

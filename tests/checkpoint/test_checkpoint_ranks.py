@@ -1,4 +1,4 @@
-"""`in_ranks_checkpoint.py` with 4 ranks, then with 2 and 1 over what those 4 have saved; one launch each: ranks pay for torch.
+"""`in_ranks_checkpoint.py` with 4 ranks, then with 2 and 1 over what those 4 have saved; one launch each.
 
 `in_ranks_hugging_face.py` shares the first launch.
 """

@@ -1,4 +1,4 @@
-"""Weights to and from Hugging Face's files in one process: what is written, and what is said of folders that do not fit."""
+"""Weights to and from Hugging Face's files in one process: what is written, and errors of folders that do not fit."""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""Our Llama and the one of transformers, both ways. Run by `tests/train/test_tokenizers.py` in .test/hugging_face, not collected by itself."""
+"""Our Llama and the one of transformers, both ways.
+
+Not collected by itself; `tests/train/test_tokenizers.py` runs it in .test/hugging_face.
+"""
 
 import json
 

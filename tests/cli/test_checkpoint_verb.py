@@ -1,4 +1,4 @@
-"""`ezpz checkpoint verify`: what it says of sound, damaged, old and foreign folders, and its exit codes; without torch."""
+"""`ezpz checkpoint verify`: what it says of sound, damaged, old and foreign folders, its exit codes; without torch."""
 
 import json
 import os

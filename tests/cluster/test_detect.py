@@ -1,4 +1,4 @@
-"""The records are what real schedulers showed real jobs; `tests/shell` holds the shell's answer against the same files."""
+"""The records are what real schedulers showed real jobs; `tests/shell` holds the shell's answer against them too."""
 
 import json
 import time

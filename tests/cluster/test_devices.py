@@ -90,13 +90,19 @@ def test_the_first_source_that_tells_decides_and_no_process_is_started(environ, 
         (
             {"EZPZ_NGPU_PER_HOST": "1", "SLURM_GPUS_ON_NODE": "2"},
             NVIDIA,
-            "EZPZ_NGPU_PER_HOST=1 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides (`unset EZPZ_NGPU_PER_HOST` for all)",
+            (
+                "EZPZ_NGPU_PER_HOST=1 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides "
+                "(`unset EZPZ_NGPU_PER_HOST` for all)"
+            ),
         ),
         ({"TORCH_DEVICE": "cpu", "EZPZ_NGPU_PER_HOST": "4"}, {}, "TORCH_DEVICE=cpu decides over EZPZ_NGPU_PER_HOST=4"),
         (
             {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_ON_NODE": "2"},
             NVIDIA,
-            "CUDA_VISIBLE_DEVICES=0 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides (`unset CUDA_VISIBLE_DEVICES` for all)",
+            (
+                "CUDA_VISIBLE_DEVICES=0 tells 1, SLURM_GPUS_ON_NODE=2 2; the first decides "
+                "(`unset CUDA_VISIBLE_DEVICES` for all)"
+            ),
         ),
         (
             {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_GPUS_ON_NODE": "1"},

@@ -42,7 +42,8 @@ def test_a_batch_job_with_uneven_slots_and_devices(slurm, clean_env):
 
 
 def test_a_task_of_an_array_is_a_job_of_its_own(slurm, clean_env):
-    script = f"#!/bin/bash\n[ $SLURM_ARRAY_TASK_ID = 2 ] && {' '.join(WHERE)} >$0.out && cp $0.out {slurm.folder}/array.json\nexit 0\n"
+    answer = f"{' '.join(WHERE)} >$0.out && cp $0.out {slurm.folder}/array.json"
+    script = f"#!/bin/bash\n[ $SLURM_ARRAY_TASK_ID = 2 ] && {answer}\nexit 0\n"
     done = slurm.sbatch(["-N1", "-n1", "--array=1-2"], script, clean_env)
     assert done.returncode == 0
     told = json.loads(process.wait_until(lambda: _text(slurm.folder / "array.json"), 20, "the second task"))

@@ -23,14 +23,20 @@ MARKED = f"first\n{BEGIN}\nold\n{END}\nlast\n"
 
 # name of the case: variables, node name, /etc/hosts, /etc/resolv.conf, the site ("" for none, "two sites" for a clash)
 CASES = {
-    "aurora job": ({"PBS_JOBID": "12.aurora-pbs-0001.hostmgmt.cm.aurora.alcf.anl.gov"}, "x4117c3s3b0n0", "", "", "aurora"),
+    "aurora job": (
+        {"PBS_JOBID": "12.aurora-pbs-0001.hostmgmt.cm.aurora.alcf.anl.gov"},
+        *("x4117c3s3b0n0", "", "", "aurora"),
+    ),
     "aurora array": ({"PBS_JOBID": "12[3].aurora-pbs-0001"}, "n01", "", "", "aurora"),
     "aurora submit host": ({"PBS_JOBID": "12.head", "PBS_O_HOST": "aurora-uan-0009"}, "n01", "", "", "aurora"),
     "aurora login": ({}, "aurora-uan-0009", "", "", "aurora"),
     "aurora compute": ({}, "x4117c3s3b0n0", "", "", "aurora"),
     "aurora compute in full": ({}, "x4117c3s3b0n0.hsn.cm.aurora.alcf.anl.gov", "", "", "aurora"),
     "no aurora": ({}, "x41c3s3b0n0", "", "", ""),
-    "polaris job": ({"PBS_JOBID": "308834.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"}, "x3016c0s1b0n0", "", "", "polaris"),
+    "polaris job": (
+        {"PBS_JOBID": "308834.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"},
+        *("x3016c0s1b0n0", "", "", "polaris"),
+    ),
     "polaris login": ({}, "polaris-login-04", "", "", "polaris"),
     "polaris rack 3001": ({}, "x3001c0s37b1n0", "", "", "polaris"),
     "polaris rack 3016": ({}, "x3016c0s1b0n0", "", "", "polaris"),
@@ -93,10 +99,22 @@ CASES = {
     "a variable beats a name": ({"NERSC_HOST": "perlmutter"}, "login2.vista.tacc.utexas.edu", "", "", "perlmutter"),
     "a domain beats a name": ({}, "polaris-login-01", "", "search ls6.tacc.utexas.edu", "lonestar6"),
     "a clash": ({"NERSC_HOST": "perlmutter", "LMOD_SYSTEM_NAME": "frontier"}, "login01", "", "", "two sites"),
-    "a clash in another order": ({"TACC_SYSTEM": "vista", "PBS_O_HOST": "crux-login-01"}, "login01", "", "", "two sites"),
-    "a clash of three": ({"TACC_SYSTEM": "vista", "PBS_O_HOST": "crux-login-01", "CLUSTER_NAME": "daint"}, "a", "", "", "two sites"),
-    "two variables of one site": ({"LMOD_SYSTEM_NAME": "frontier", "SLURM_CLUSTER_NAME": "frontier"}, "a", "", "", "frontier"),
-    "a job of polaris from crux": ({"PBS_JOBID": "1.polaris-pbs-01", "PBS_O_HOST": "crux-login-01"}, "a", "", "", "two sites"),
+    "a clash in another order": (
+        {"TACC_SYSTEM": "vista", "PBS_O_HOST": "crux-login-01"},
+        *("login01", "", "", "two sites"),
+    ),
+    "a clash of three": (
+        {"TACC_SYSTEM": "vista", "PBS_O_HOST": "crux-login-01", "CLUSTER_NAME": "daint"},
+        *("a", "", "", "two sites"),
+    ),
+    "two variables of one site": (
+        {"LMOD_SYSTEM_NAME": "frontier", "SLURM_CLUSTER_NAME": "frontier"},
+        *("a", "", "", "frontier"),
+    ),
+    "a job of polaris from crux": (
+        {"PBS_JOBID": "1.polaris-pbs-01", "PBS_O_HOST": "crux-login-01"},
+        *("a", "", "", "two sites"),
+    ),
 }  # fmt: skip
 
 OWN = """

@@ -1,6 +1,7 @@
 """One rank fails, the others wait: ``end_one_rank.py HOW WHEN OTHERS``, a script of `test_endings.py`.
 
-HOW: raise, exit (3), kill. WHEN: before, during or after setup_torch. OTHERS: collective or sleep, what they do afterwards.
+HOW: raise, exit (3), kill. WHEN: before, during or after setup_torch. OTHERS: collective or sleep, what they do
+afterwards.
 """
 
 import os

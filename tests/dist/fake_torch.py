@@ -1,4 +1,4 @@
-"""A stand-in for torch with the devices that this machine lacks: plain objects that note what is called in which order."""
+"""A stand-in for torch with the devices that this machine lacks: plain objects that note the order of calls."""
 
 import sys
 import types

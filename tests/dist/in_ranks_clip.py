@@ -1,7 +1,7 @@
 """Run by pytest inside each of four ranks of one launch: clipping is that of one process, on every mesh.
 
-Not collected by itself; `test_mesh.py` launches it. Every rank sees the same batch, so that the gradients of one process,
-made beside it, are the right answer.
+Not collected by itself; `test_mesh.py` launches it. Every rank sees the same batch, so that the gradients of one
+process, made beside it, are the right answer.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Run by pytest inside each of four ranks of one launch: a model that was built without memory gets the dense one's weights.
+"""Run by pytest inside each of four ranks of one launch: a model built without memory gets the dense one's weights.
 
 Not collected by itself; `test_mesh.py` launches it.
 """

@@ -1,6 +1,7 @@
-"""Run by pytest inside every rank of one launch: every way to wrap a model follows one process on the same global batch.
+"""Run by pytest inside every rank of one launch: a model wrapped in any way follows one process on the global batch.
 
-Not collected by itself; `test_wrap.py` launches it. The reference runs in every rank, on the whole batch and in float32.
+Not collected by itself; `test_wrap.py` launches it. The reference runs in every rank, on the whole batch and in
+float32.
 """
 
 import os

@@ -16,8 +16,8 @@ SOON = 60  # against 300 s of the rendezvous and 600 s of a sleep; torch's impor
 ALL = [
     case
     for case in itertools.product(("raise", "exit", "kill"), ("before", "during", "after"), ("collective", "sleep"))
-    # Nobody can tell a rank that sleeps that another one has left it by sys.exit or by a signal, without a launcher that looks; and
-    # before the ranks have met, none is connected with any other.
+    # Nobody can tell a rank that sleeps that another one has left it by sys.exit or by a signal, without a launcher
+    # that looks; and before the ranks have met, none is connected with any other.
     if case[2] == "collective" or (case[0] == "raise" and case[1] != "during")
 ]
 CORE = [("raise", "after", "sleep"), ("exit", "before", "collective"), ("kill", "after", "collective")]

@@ -1,4 +1,4 @@
-"""The job around a rank: hosts, devices, machine, scheduler, from the launcher, a scheduler's variables or this host alone."""
+"""The job around a rank: hosts, devices, machine, scheduler, from the launcher, a scheduler or this host alone."""
 
 import os
 import sys

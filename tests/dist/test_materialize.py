@@ -1,4 +1,4 @@
-"""Initial weights in one process: what is asked for them, and what is refused; ranks are in `in_ranks_materialize.py`."""
+"""Initial weights in one process: what they may be, what is refused; ranks: `in_ranks_materialize.py`."""
 
 import subprocess
 import sys

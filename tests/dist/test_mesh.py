@@ -1,4 +1,4 @@
-"""The mesh: on four real ranks in one launch, in a simulated world of thousands, and where torch must be worked around."""
+"""The mesh: on four real ranks in one launch, in a simulated world of thousands, and around torch's own limits."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""Names that public code takes from `ezpz` and `ezpz.dist`, and how it calls them: each is here and takes these arguments.
+"""Names that public code takes from `ezpz` and `ezpz.dist`, and how it calls them: each is here and takes them so.
 
-A row is: where the name is taken from, the name, one call as that project writes it, the project. Values stand for those
-of the project. What is left out, and what to use instead, stands in docs/dist.md.
+A row is: where the name is taken from, the name, one call as that project writes it, the project. Values stand for
+those of the project. What is left out, and what to use instead, stands in docs/dist.md.
 """
 
 import inspect

@@ -132,7 +132,9 @@ for round in range(5):
 @pytest.mark.parametrize("bare", [False, True], ids=["launch", "bare starter"])
 def test_ranks_that_left_their_group_may_meet_again(run_cli, clean_env, tmp_path, bare):
     (tmp_path / "again.py").write_text(AGAIN)
-    line = 'for rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2 "$0" "$1" & pids="$pids $!"; done; for pid in $pids; do wait $pid || exit; done'
+    rank = 'PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=2 "$0" "$1"'
+    ranks = f'for rank in 0 1; do {rank} & pids="$pids $!"; done'
+    line = f"{ranks}; for pid in $pids; do wait $pid || exit; done"
     start = ["bash", "-c", line] if bare else [sys.executable, "-m", "ezpz.launch", "-n", "2"]
     done = run_cli([*start, sys.executable, tmp_path / "again.py"], clean_env, 100)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``ezpz.setup_torch`` on devices that this machine lacks: the device is set first, then the group is made and bound to it.
+"""``ezpz.setup_torch`` on devices that this machine lacks: the device is set first, then the group is bound to it.
 
 Real torch, with only those functions replaced that would touch the missing device; nothing of how set-up is written.
 """

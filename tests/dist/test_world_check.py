@@ -1,7 +1,7 @@
 """Whether a rank refuses a world that was not planned.
 
-mpi4py is staged by a module of that name: the suite has no wheel of it. The words and values are those of mpi4py 4.1.2 on the
-libraries of MPICH 5.0.2 and Open MPI 5.0.11 under each other's mpiexec.
+mpi4py is staged by a module of that name: the suite has no wheel of it. The words and values are those of mpi4py 4.1.2
+on the libraries of MPICH 5.0.2 and Open MPI 5.0.11 under each other's mpiexec.
 """
 
 import os
@@ -95,8 +95,8 @@ def test_an_mpi_that_agrees_or_has_ended_is_no_trouble(mpi, monkeypatch):
 def test_an_mpi4py_for_another_mpi_is_named_with_both(mpi):
     mpi("0/1")
     words = (
-        r"mpi4py says rank 0 of 1, the launch planned 8: mpi4py was built for another MPI \(Open MPI v5\.0\.11\) than the "
-        r"launcher's \(MPICH\); expected rank 3 of 8\. Install mpi4py"
+        r"mpi4py says rank 0 of 1, the launch planned 8: mpi4py was built for another MPI \(Open MPI v5\.0\.11\) than "
+        r"the launcher's \(MPICH\); expected rank 3 of 8\. Install mpi4py"
     )
     with pytest.raises(RankError, match=words):
         check_mpi(rank(3, 8), planned(3, 8))

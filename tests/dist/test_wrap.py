@@ -1,4 +1,4 @@
-"""`in_ranks_wrap.py` and its `_rules` under our own launcher, once per number of ranks: every rank pays seconds for torch."""
+"""`in_ranks_wrap.py` and its `_rules` under our own launcher, once per number of ranks, as torch is dear."""
 
 import sys
 from pathlib import Path

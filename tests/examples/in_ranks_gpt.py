@@ -1,4 +1,4 @@
-"""Run by pytest inside every rank of a launch of 2 or 4: the character GPT follows one process, and samples are equal on all ranks.
+"""Run by pytest inside every rank of a launch of 2 or 4: the character GPT follows one process; samples are all alike.
 
 Not collected by itself; `test_gpt_trainer.py` launches it.
 """
@@ -54,7 +54,7 @@ def loss_of(model, x, y):
 
 @cache
 def alone():
-    """Return loss and gradient norm of each step of one process, without anything of ezpz around the model, and a sample."""
+    """Return loss and gradient norm of each step of one process, without ezpz around the model, and a sample."""
     model, steps = build(), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(STEPS):

@@ -1,6 +1,7 @@
 """Run by pytest inside every rank of launches of 2 and 4: meshes follow one process, and runs resume bit for bit.
 
-Not collected by itself; `test_llm_trainer.py` launches it, and has trained in one process into $EZPZ_TEST_FOLDER/one before.
+Not collected by itself; `test_llm_trainer.py` launches it, and has trained in one process into
+$EZPZ_TEST_FOLDER/one before.
 """
 
 import os

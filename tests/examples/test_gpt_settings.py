@@ -119,9 +119,16 @@ def test_every_key_of_wordplay_is_understood():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["train.max_iter=3"], "unknown key train.max_iter (from the command line); expected a key of [train]. Did you mean train.max_iters?"),
+        (
+            ["train.max_iter=3"],
+            ("unknown key train.max_iter (from the command line); expected a key of [train]. "
+            "Did you mean train.max_iters?"),
+        ),
         (["modle.n_layer=3"], "unknown section 'modle'"),
-        (["train.dtype=bf17"], "train.dtype='bf17' is wrong (from the command line); expected one of fp32, bf16, fp16. Did you mean bf16?"),
+        (
+            ["train.dtype=bf17"],
+            "train.dtype='bf17' is wrong (from the command line); expected one of fp32, bf16, fp16. Did you mean bf16?",
+        ),
         (["train.backend=DPP"], "expected one of DDP, FSDP, deepspeed. Did you mean DDP?"),
         (["train.ngpus=4"], "train.ngpus=4 is not supported: `ezpz launch -n 4` says"),
         (["train.init_from=gpt2-xl"], "train.init_from='gpt2-xl' is not supported: weights of GPT-2"),

@@ -1,4 +1,4 @@
-"""The character GPT as users start it: what it prints and leaves behind, that it learns, and that nothing ends it for good."""
+"""The character GPT as users start it: what it prints and leaves behind, that it learns and outlives its ends."""
 
 import json
 import math

@@ -21,7 +21,9 @@ NAMES = {"aurora.pbs", "polaris.pbs", "frontier.slurm", "generic.slurm", "perlmu
 FILLED = {path.name: re.sub(r"#PBS -A PROJECT$", "#PBS -A mine", path.read_text(), flags=re.MULTILINE) for path in PBS}
 # What `ezpz launch` is in a replay: the same words, and --dry-run, which prints the line that would run.
 DRY = '#!/bin/bash\nshift\nexec {python} -m ezpz launch --dry-run "$@"\n'
-PALS = "#!/bin/bash\n[[ $1 == --help ]] && echo 'Usage: mpiexec [OPTIONS] --cpu-bind KEYWORD --depth N --no-vni --envall'\n"
+PALS = """#!/bin/bash
+[[ $1 == --help ]] && echo 'Usage: mpiexec [OPTIONS] --cpu-bind KEYWORD --depth N --no-vni --envall'
+"""
 
 
 def directives(text, mark):

@@ -1,4 +1,4 @@
-"""The configuration of the language-model trainer: files that people have, names of other versions, and what is refused."""
+"""The configuration of the language-model trainer: files that people have, names of other versions, refusals."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ from ezpz.train.settings import read_settings_file
 
 THEIRS = Path(__file__).parent / "configs"
 OURS = Path(__file__).parents[2] / "examples" / "train_configs"
-# The sections and keys of mmm's own configuration (src/mmm/configs.py of https://github.com/saforem2/mmm), in its order.
+# Sections and keys of mmm's own configuration (src/mmm/configs.py of https://github.com/saforem2/mmm), in its order.
 KEYS = """
 job config_file dump_folder description use_for_integration_test print_args
 profiling enable_profiling save_traces_folder profile_freq enable_memory_snapshot save_memory_snapshot_folder
@@ -21,16 +21,16 @@ metrics log_freq enable_tensorboard disable_color_printing save_tb_folder rank_0
 model name flavor norm_type tokenizer_path
 optimizer name lr fused early_step_in_backward
 training dataset dataset_path batch_size seq_len warmup_steps max_norm steps data_parallel_replicate_degree
-training data_parallel_shard_degree enable_cpu_offload tensor_parallel_degree disable_loss_parallel mixed_precision_param
-training mixed_precision_reduce compile gc_freq seed deterministic
+training data_parallel_shard_degree enable_cpu_offload tensor_parallel_degree disable_loss_parallel
+training mixed_precision_param mixed_precision_reduce compile gc_freq seed deterministic
 training enable_async_tensor_parallel pipeline_parallel_degree pipeline_parallel_split_points pipeline_parallel_schedule
 training pipeline_parallel_schedule_csv pipeline_parallel_microbatches enable_compiled_autograd context_parallel_degree
 training context_parallel_rotate_method
 experimental enable_async_tensor_parallel pipeline_parallel_degree pipeline_parallel_split_points
 experimental pipeline_parallel_schedule pipeline_parallel_schedule_csv pipeline_parallel_microbatches
 experimental enable_compiled_autograd context_parallel_degree context_parallel_rotate_method
-checkpoint enable_checkpoint folder interval_type interval model_weights_only export_dtype create_seed_checkpoint async_mode
-checkpoint keep_latest_k load_step
+checkpoint enable_checkpoint folder interval_type interval model_weights_only export_dtype create_seed_checkpoint
+checkpoint async_mode keep_latest_k load_step
 activation_checkpoint mode selective_ac_option
 float8 enable_float8_linear enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp scaling_type_input
 float8 scaling_type_weight scaling_type_grad_output

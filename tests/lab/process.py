@@ -105,8 +105,8 @@ def survivors(tag):
     return found
 
 
-# A program that leaves a daemon behind, which wipes its environment and leaves session and tree; only its words tell whose
-# it is. Then it stays, or ends when a second word follows.
+# A program that leaves a daemon behind, which wipes its environment and leaves session and tree; only its words tell
+# whose it is. Then it stays, or ends when a second word follows.
 WIPED_DAEMON = """
 import os, sys, time
 if os.fork() == 0:
@@ -138,7 +138,7 @@ def ignoring(signals):
 
 
 def wait_until(condition, timeout, what, every=0.1):
-    """Wait until `condition()` is true and return its value; after `timeout` seconds fail and say `what` was missing."""
+    """Wait until `condition()` is true and return its value; after `timeout` seconds fail: `what` was missing."""
     end = time.monotonic() + timeout
     while True:
         value = condition()

@@ -4,8 +4,8 @@ Inside any job, on any machine:
 
     python3 tests/lab/record.py NAME >NAME.json        then write its "expect" by hand, from what was asked for
 
-It needs nothing but Python. User, home, folders and addresses are replaced, secrets are never read: only variables of the
-scheduler's own names are kept.
+It needs nothing but Python. User, home, folders and addresses are replaced, secrets are never read: only variables of
+the scheduler's own names are kept.
 """
 
 import json

@@ -1,13 +1,16 @@
 """Choose which tests run: the quick ones by default, all of a file that is named, all but ``learn`` in ``make test``.
 
-Of a test marked ``few(N)`` the quick run takes its first N cases. Other marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
+Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
 ``slow`` (more than a second of CPU, or real waiting: set in the test files) and ``learn`` (trains whole networks).
+Of a test marked ``few(N)`` the quick run takes the first N cases.
 
     pytest                         neither slow, lab nor learn
     pytest tests                   all but learn, as `make test` runs it; so does naming a folder, a file or a test
     pytest -m "slow or lab"        what an expression says
 
-A quick run also tries fewer examples of each property (hypothesis). Where torch is not installed, a test that needs it is skipped, all of them in one counted line.
+The quick run also tries fewer examples of each property (hypothesis).
+
+Where torch is not installed, a test that needs it is skipped, all of them in one counted line.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ def mark_lab_tests(items):
 
 
 def is_quick(config):
-    """Return whether nothing was named on the command line; a worker of xdist is told by the process that started it."""
+    """Return whether nothing was named on the command line; a worker of xdist is told by its controller."""
     if hasattr(config, "workerinput"):
         return config.workerinput["quick"]
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr
@@ -73,7 +76,7 @@ def _first_cases(items):
 
 
 def skip_for_want_of_torch(report, text):
-    """Turn a report into a skip when torch is missing and `text`, its failure, says so. One place folds all to a line."""
+    """Turn a report into a skip when torch is missing and `text`, its failure, says so; one place folds all of them."""
     if not HAS_TORCH and not report.passed and _NEEDS_TORCH.search(text):
         report.outcome = "skipped"
         report.longrepr = (str(Path(__file__)), 1, f"Skipped: {NO_TORCH}")

@@ -55,8 +55,8 @@ def problem():
 class Slurm:
     """The running cluster. `env` is what a user there has; `hosts` the lab; `workers` the hosts that run jobs.
 
-    A job asks for devices with ``--gres=gpu:N``; they are mere device files. Hosts claim 4 cores each, whatever the machine
-    has, so two ranks a host are no oversubscription for Slurm.
+    A job asks for devices with ``--gres=gpu:N``; they are mere device files. Hosts claim 4 cores each, whatever the
+    machine has, so two ranks a host are no oversubscription for Slurm.
     """
 
     def __init__(self, hosts):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
 SRC = str(Path(__file__).parents[2] / "src")
-# The client's death reaches the other side as over a network: by the end of its pipes and connections, and by no signal.
+# The client's death reaches the other side as over a network: its pipes and connections end, and no signal comes.
 CLIENT = """#!/bin/bash
 ( {}; exit $? ) <&0 &
 wait $!

@@ -22,7 +22,7 @@ SLURM = Allocation("slurm", "7", ("n01", "n02"))
 
 @pytest.fixture
 def machine(tmp_path):
-    """`machine("a/mpiexec=mpich", "b/srun=slurm 22.05.8")` -> environ, run: programs on PATH in the order of their folders."""
+    """`machine("a/mpiexec=mpich", "b/srun=slurm 22.05.8")` -> environ, run: programs on PATH, in the folders' order."""
 
     def make(*programs):
         said, folders = {}, []

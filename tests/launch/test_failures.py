@@ -74,7 +74,8 @@ def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):
     world.partly(0, 1)
     words = world.missing(600.0)
     assert words.startswith(
-        "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks run), n02.cluster (nothing was heard of it); expected 4 ranks"
+        "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks run), n02.cluster (nothing was heard of "
+        "it); expected 4 ranks"
     )
     world.up(0, Up(ranks=2))
     world.up(1, Up(ranks=2))
@@ -86,7 +87,8 @@ def test_worlds_of_one_are_counted_and_their_usual_cause_is_told(world):
     world.strangers(Mismatch(host="n02", worlds=[("1", "hydra", "…")]))
     words = world.mismatch()
     assert words.startswith(
-        "3 worlds of 1 came up on n01, n02 (from hydra); expected a world of 4 on 2 hosts (from the plan). Usual cause: "
+        "3 worlds of 1 came up on n01, n02 (from hydra); expected a world of 4 on 2 hosts (from the plan). "
+        "Usual cause: "
     )
     assert "/opt/mpich/bin/mpiexec" in words
 

@@ -70,8 +70,8 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
             "srun",
             MANY,
             (
-                "srun -N 3 -n 12 --ntasks-per-node=4 --nodelist=n01,n02,n03 --distribution=block -c 1 --overcommit --overlap "
-                f"{SRUN}"
+                "srun -N 3 -n 12 --ntasks-per-node=4 --nodelist=n01,n02,n03 --distribution=block -c 1 "
+                f"--overcommit --overlap {SRUN}"
             ),
         ),
         ("srun", UNEVEN, f"srun -N 3 -n 7 --nodelist=/f --distribution=arbitrary -c 1 --overcommit --overlap {SRUN}"),
@@ -79,8 +79,8 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
             "srun",
             SUBSET,
             (
-                "srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=n03,n01 --distribution=block -c 1 --overcommit --overlap "
-                f"{SRUN}"
+                "srun -N 2 -n 8 --ntasks-per-node=4 --nodelist=n03,n01 --distribution=block -c 1 "
+                f"--overcommit --overlap {SRUN}"
             ),
         ),
         (
@@ -102,8 +102,8 @@ SRUN = "--export=ALL --kill-on-bad-exit=1 --quit-on-interrupt --input=0"
             "torchrun",
             ONE,
             (
-                f"{shlex.join(module_line('torch.distributed.run', 'python3'))} --nnodes=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=0 "
-                "--no-python"
+                f"{shlex.join(module_line('torch.distributed.run', 'python3'))} --nnodes=1 --nproc-per-node=2 "
+                "--master-addr=127.0.0.1 --master-port=0 --no-python"
             ),
         ),
     ],

@@ -46,7 +46,7 @@ def piped(clean_env, tmp_path):
 
 @pytest.fixture
 def mpich(home, tag):
-    """The environment of one launcher whose agent gets the input from the launcher, as on every flavour but the local."""
+    """The environment of one launcher whose agent gets the input from the launcher, as all but the local flavour do."""
     flavour = flavours.Flavour("mpich", home, tag)
     require(flavour.name, flavour.problem())
     return flavour.env()
@@ -122,7 +122,7 @@ def test_who_writes_to_rank_0_notices_that_it_reads_no_more(env, piped, leaves):
 
 
 def test_a_reader_that_has_had_enough_ends_the_run(env, piped):
-    """As in `yes | launch head`: neither is the launcher killed by SIGPIPE, nor does it wait for the end of the input."""
+    """As in `yes | launch head`: neither does SIGPIPE kill the launcher, nor does it wait for the end of the input."""
     endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
     run = piped("-n", "1", "head", "-n", "1", env=env, stdin=endless.stdout)
     endless.stdout.close()

@@ -90,7 +90,10 @@ def test_the_end_of_a_stream_shows_its_unfinished_line():
         b"Traceback (most recent call last):\n",
         b"[rank0]: Traceback (most recent call last):\n",
         b"\x1b[1;31mTraceback\x1b[0m \x1b[2m(most recent call last)\x1b[0m:\n",
-        b"\x1b[31m\xe2\x94\x80 \x1b[0m\x1b[1;31mTraceback \x1b[0m\x1b[1;2;31m(most recent call last\x1b[0m) \xe2\x94\x80\n",
+        (
+            b"\x1b[31m\xe2\x94\x80 \x1b[0m\x1b[1;31mTraceback "
+            b"\x1b[0m\x1b[1;2;31m(most recent call last\x1b[0m) \xe2\x94\x80\n"
+        ),
         b" 45%|##  | 45/100 [00:00<00:00]Traceback (most recent call last):\n",
         b"  + Exception Group Traceback (most recent call last):\n",
     ],
@@ -303,8 +306,8 @@ def test_nothing_is_lost_or_turned_round_whatever_the_cuts(pieces, failed):
 
 def test_an_agent_imports_it_in_little_time(clean_env, tmp_path):
     src = Path(output.__file__).parents[3]
-    code = f"import sys; sys.path.insert(0, {str(src)!r}); import re, os; before = set(sys.modules); import ezpz.launch.host.output; "
-    code += "print(*(set(sys.modules) - before))"
+    code = f"import sys; sys.path.insert(0, {str(src)!r}); import re, os; before = set(sys.modules); "
+    code += "import ezpz.launch.host.output; print(*(set(sys.modules) - before))"
     loaded = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code],
         env=clean_env,

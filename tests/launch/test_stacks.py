@@ -241,7 +241,7 @@ def test_a_real_py_spy_shows_the_main_thread(start, threads):
 @linux
 @pytest.mark.timeout(180)
 def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env):
-    """One launch for all that needs torch: each rank's stages, its stack by signal and by abort, and the flight recorder."""
+    """One launch for all that needs torch: stages of each rank, its stack by signal and by abort, flight recorder."""
     listener = Listener()
     (tmp_path / "recorder").mkdir()
     recording = rank_start.settings(str(tmp_path / "recorder"), clean_env)

@@ -1,4 +1,4 @@
-"""Placement, environment and binding as the ranks see them, over three hosts of a laboratory, on every flavour that has hosts."""
+"""Placement, environment and binding as the ranks see them, over three hosts, on every flavour that has hosts."""
 
 import json
 import os

@@ -16,8 +16,8 @@ from lab import flavours, process
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NAMES = ("ddp", "chars", "fabric", "accelerate", "record")
-# torchrun gives each of several ranks one thread, `ezpz launch` its share of the cores, and the order of a sum depends on
-# the threads: whoever compares to the last digit says how many.
+# torchrun gives each of several ranks one thread, `ezpz launch` its share of the cores, and the order of a sum depends
+# on the threads: whoever compares to the last digit says how many.
 THREADS = {"OMP_NUM_THREADS": "1"}
 SLICES = {"shard0.txt": "0.5 1.25\n-1 -0.75\n0.25 0.9\n1.5 3.1\n", "shard1.txt": "2 4\n-0.5 0.2\n-2 -3\n0.1 0.7\n"}
 

@@ -136,7 +136,8 @@ def test_qstat_is_asked_for_a_job_that_was_found_by_the_hosts_name(command):
     start = stamp(0, "%a %b %d %H:%M:%S %Y")
     env = command(
         "qstat",
-        f"[ $3 = -F ] && exit 1\nprintf 'Job Id: 1.head\\n    exec_host = n01/0\\n    Resource_List.walltime = 00:00:40\\n"
+        "[ $3 = -F ] && exit 1\n"
+        "printf 'Job Id: 1.head\\n    exec_host = n01/0\\n    Resource_List.walltime = 00:00:40\\n"
         f'    stime = {start}\\n\'\n[ "$2" = -F ] && exit 1 || exit 0',
     )
     wall = Wall(Allocation("pbs", "1.head", ("n01",)), env)

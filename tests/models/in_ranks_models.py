@@ -1,6 +1,7 @@
-"""Run by pytest inside every rank of one launch: the shipped models on many ranks follow one process on the same global batch.
+"""Run by pytest inside every rank of one launch: the shipped models on many ranks follow one process.
 
-Not collected by itself; `test_models_in_ranks.py` launches it. The reference runs in every rank, on the whole batch.
+Not collected by itself; `test_models_in_ranks.py` launches it. The reference runs in every rank, on the whole global
+batch.
 """
 
 import warnings

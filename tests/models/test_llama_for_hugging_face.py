@@ -1,4 +1,4 @@
-"""Names and order of weights in Hugging Face's way of writing a Llama; what `transformers` says is in tests/checkpoint."""
+"""Names and order of weights in Hugging Face's way of writing a Llama; `transformers` itself: tests/checkpoint."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`played(name, case)` waits for a case that is played beside others; most of their time is waiting for grace and silence."""
+"""`played(name, case)` waits for a case that is played beside others; they mostly wait for grace and silence."""
 
 import concurrent.futures
 import contextlib

@@ -36,7 +36,8 @@ def usr_once(run):
     time.sleep(SETTLE)
     for number in (USR1, USR2):
         os.kill(run.pid, number)
-        process.wait_until(lambda: len(files(run, f"{number.name}.*")) == 3, 5, f"{number.name} in every rank")  # noqa: B023  # called at once
+        name = number.name
+        process.wait_until(lambda: len(files(run, f"{name}.*")) == 3, 5, f"{name} in every rank")  # noqa: B023  # called at once
     time.sleep(0.3)  # a second one would have come by now
     run.mark()
     run.go()

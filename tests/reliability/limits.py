@@ -126,7 +126,10 @@ LIMITS = (
     Case(
         number="9, 22",
         name="a launch inside a rank of a launch, which is killed",
-        ranks=f'if [ "$RANK" = 0 ]; then {" ".join(LAUNCH)} --flavour local --hosts "$host" --oversubscribe -n 3 bash -c \'{UP} trap "" TERM; up; {LOOP}\'; else {STAY}; fi',
+        ranks=(
+            f'if [ "$RANK" = 0 ]; then {" ".join(LAUNCH)} --flavour local --hosts "$host" --oversubscribe -n 3 '
+            f"bash -c '{UP} trap \"\" TERM; up; {LOOP}'; else {STAY}; fi"
+        ),
         meanwhile=kill(launcher, signal.SIGKILL),
         code=-9,
         on="mpich",

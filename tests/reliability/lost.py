@@ -203,7 +203,7 @@ LOST = (
         not_on={
             **NO_HOSTS,
             "srun": "Slurm's own daemons reach the hosts",
-            "mpich": "told and ended as everywhere, but Hydra 5.0.2 leaves its own servant on the host that it had reached",
+            "mpich": "told and ended as everywhere, but Hydra 5.0.2 leaves its own servant on the host it had reached",
         },
     ),
     Case(

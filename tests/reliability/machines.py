@@ -81,7 +81,8 @@ MACHINES = (
         name="a working folder that cannot be written",
         ranks=TELL,
         wrap=shell(
-            'mkdir "$D/ro"; mount -t tmpfs -o ro tmpfs "$D/ro"; cd "$D/ro"; code=0; "$@" || code=$?; cd /; umount "$D/ro"; exit $code'
+            'mkdir "$D/ro"; mount -t tmpfs -o ro tmpfs "$D/ro"; cd "$D/ro"; '
+            'code=0; "$@" || code=$?; cd /; umount "$D/ro"; exit $code'
         ),
         code=0,
         after=told,
@@ -116,7 +117,9 @@ MACHINES = (
         name="no place in TMPDIR",
         ranks=TELL,
         wrap=shell(
-            'mkdir "$D/full"; mount -t tmpfs -o size=16k tmpfs "$D/full"; dd if=/dev/zero of="$D/full/all" 2>/dev/null || :; export TMPDIR="$D/full"; code=0; "$@" || code=$?; umount -l "$D/full"; exit $code'
+            'mkdir "$D/full"; mount -t tmpfs -o size=16k tmpfs "$D/full"; '
+            'dd if=/dev/zero of="$D/full/all" 2>/dev/null || :; export TMPDIR="$D/full"; '
+            'code=0; "$@" || code=$?; umount -l "$D/full"; exit $code'
         ),
         code=(0, 2, 125),
         on="local",

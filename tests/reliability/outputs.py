@@ -174,7 +174,8 @@ OUTPUTS = (
     Case(
         number="38",
         name="the disk under --log-dir is full",
-        ranks='for ((i = 0; i < 4000; i++)); do echo "line $i of rank $RANK, and some more words"; done; echo yes >"$D/done.$RANK"',
+        ranks='for ((i = 0; i < 4000; i++)); do echo "line $i of rank $RANK, and some more words"; done; '
+        'echo yes >"$D/done.$RANK"',
         setup=small_disk,
         options=("--log-dir", "logs"),
         code=0,
@@ -207,7 +208,8 @@ OUTPUTS = (
     Case(
         number="38",
         name="the same warning from every rank",
-        ranks='echo "foo.py:1: UserWarning: the same old warning" >&2; echo "a warning of its own: $RANK" >&2; sleep 0.5',
+        ranks='echo "foo.py:1: UserWarning: the same old warning" >&2; '
+        'echo "a warning of its own: $RANK" >&2; sleep 0.5',
         code=0,
         after=folded,
         on="torchrun",

@@ -60,7 +60,8 @@ def write(name, content):
 
 def take_port(stage):
     """A listener on the port that MASTER_PORT names; it ends with the stage's processes."""
-    holder = f"import socket, time; s = socket.create_server(('', {PORT})); open({str(stage.folder / 'held')!r}, 'w'); time.sleep(30)"
+    holder = f"import socket, time; s = socket.create_server(('', {PORT})); "
+    holder += f"open({str(stage.folder / 'held')!r}, 'w'); time.sleep(30)"
     subprocess.Popen([sys.executable, "-I", "-S", "-c", holder], env=stage.env(), start_new_session=True)
     process.wait_until((stage.folder / "held").exists, 10, "a port that is taken")
 

@@ -1,4 +1,4 @@
-"""Launches for hours: a random process killed by a random signal at a random moment, and healthy launches with long stalls.
+"""Launches for hours: a random process killed by a random signal at a random moment, healthy ones with long stalls.
 
     python tests/reliability/soak.py [--killed 3000] [--healthy 300] [--minutes M] [--seed S] [--jobs 2] [--table FILE]
 

@@ -1,7 +1,8 @@
 """Where launches of the cases run: eight flavours, on this host or from `head` over the hosts of a lab.
 
-Everything of one launch carries a tag in its environment, so that what is left of it is found in whatever session, group
-or host it hides. Ranks say who they are in files (`up.RANK`), because their output is one of the things under test.
+Everything of one launch carries a tag in its environment, so that what is left of it is found in whatever session,
+group or host it hides. Ranks say who they are in files (`up.RANK`), because their output is one of the things under
+test.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ find_file() { # sets full and file: NAME/VERSION, or NAME with the version that 
   file=''
   for dir in $MODULEPATH; do
     if [ -f "$dir/$1" ]; then full="$1" file="$dir/$1"; return; fi
-    if [ -f "$dir/$1/.default" ]; then full="$1/$(cat "$dir/$1/.default")" file="$dir/$1/$(cat "$dir/$1/.default")"; return; fi
+    if [ -f "$dir/$1/.default" ]; then full="$1/$(cat "$dir/$1/.default")" file="$dir/$full"; return; fi
   done
 }
 prepend() { printf 'export %s="%s${%s:+:$%s}";\n' "$1" "$2" "$1" "$1"; }

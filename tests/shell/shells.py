@@ -32,7 +32,8 @@ case "$1 $2" in
     if [ -e "$here/torch" ]; then torch="$here/lib/torch/__init__.py"; fi
     if [ -n "$FAKE_TORCH" ]; then torch=/base/torch/__init__.py; fi
     if [ -e "$here/ezpz" ]; then ezpz="$(cat "$here/ezpz")/src/ezpz/__init__.py"; fi
-    printf 'a line of a start-up file\n3.11.7|%s|0|%s|%s|%s|%s||' "$0" "$torch" "${FAKE_NO_ENSUREPIP:-1}" "$ezpz" "$here/lib" ;;
+    printf 'a line of a start-up file\n3.11.7|%s|0|%s|%s|%s|%s||' \
+      "$0" "$torch" "${FAKE_NO_ENSUREPIP:-1}" "$ezpz" "$here/lib" ;;
   "-m venv")
     for dir; do :; done
     if [ -n "$FAKE_VENV_SAYS" ]; then echo "$FAKE_VENV_SAYS" >&2; exit 1; fi
@@ -55,7 +56,8 @@ case "$1 $2" in
     if [ -n "$FAKE_IMPORT_SAYS" ]; then printf 'Traceback\n%s\n' "$FAKE_IMPORT_SAYS" >&2; exit 1; fi
     echo "Python 3.11.7, torch 2, ezpz 0" ;;
   "-c "*importlib.metadata*) cat "$3" >"$4" ;;
-  "-m ezpz.cluster") echo "export NHOSTS=1 NGPUS=0 NGPU_PER_HOST=0 EZPZ_NRANKS=2 EZPZ_HOSTS=here HOSTFILE=/h DIST_LAUNCH=" ;;
+  "-m ezpz.cluster")
+    echo "export NHOSTS=1 NGPUS=0 NGPU_PER_HOST=0 EZPZ_NRANKS=2 EZPZ_HOSTS=here HOSTFILE=/h DIST_LAUNCH=" ;;
   "-c "*) [ -e "$here/ezpz" ] ;;
 esac
 """

@@ -184,7 +184,8 @@ def test_the_systems_own_flux_runs_no_shell(small):
     assert job(small, FLUX_URI="local:///run/flux/local")[1]["EZPZ_SCHEDULER"] == "none"
     small.program(
         "flux",
-        f"case \"$*\" in 'getattr security.owner') echo {os.getuid()} ;; 'getattr hostlist') echo n1 ;; *) exit 1 ;; esac",
+        f"case \"$*\" in 'getattr security.owner') echo {os.getuid()} ;; 'getattr hostlist') echo n1 ;; "
+        "*) exit 1 ;; esac",
     )
     _, told = job(small, FLUX_URI="local:///run/flux/local")
     assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"], told["EZPZ_HOSTS"]) == ("flux", "", "n1")

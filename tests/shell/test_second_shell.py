@@ -1,4 +1,7 @@
-"""A second shell of a job: `ezpz_get_job_env`, `savejobenv` and `getjobenv`. What is kept for it: tests/launch/test_kept_jobs.py."""
+"""A second shell of a job: `ezpz_get_job_env`, `savejobenv` and `getjobenv`.
+
+What is kept for it: tests/launch/test_kept_jobs.py.
+"""
 
 import pytest
 from shells import ROOT, UTILS, job, on_host

@@ -237,7 +237,8 @@ BAD_INPUT = {
     "missing pinned wheel": (
         "",
         {
-            "FAKE_PIP_SAYS": "    ezpz 0.1.0 depends on xarray>=2024.1\n    The user requested (constraint) xarray==2026.9.0\n"
+            "FAKE_PIP_SAYS": "    ezpz 0.1.0 depends on xarray>=2024.1\n"
+            "    The user requested (constraint) xarray==2026.9.0\n"
             "ERROR: ResolutionImpossible: for help visit"
         },
         125,

@@ -124,7 +124,8 @@ def host(shell, name, hosts="", resolv=""):
     shell.program("uname", f"echo '{name}'")
     shell.program(
         "cat",
-        f'case "$*" in "/etc/hosts /etc/resolv.conf") set -- {folder}/hosts {folder}/resolv ;; esac\nexec /bin/cat "$@"',
+        f'case "$*" in "/etc/hosts /etc/resolv.conf") set -- {folder}/hosts {folder}/resolv ;; esac\n'
+        'exec /bin/cat "$@"',
     )
 
 
@@ -195,7 +196,10 @@ function ezpz__match_user_site {
   case "$1" in variables) case "${MY_LAB:-}" in ?*) site=lab site_from="MY_LAB=$MY_LAB" ;; esac ;; esac
 }
 function ezpz__user_site_facts {
-  case "$1" in lab) site_scheduler=slurm site_module_use='' site_modules='torch/2' site_conda='' site_prepend_from='' ;; *) return 1 ;; esac
+  case "$1" in
+    lab) site_scheduler=slurm site_module_use='' site_modules='torch/2' site_conda='' site_prepend_from='' ;;
+    *) return 1 ;;
+  esac
 }
 """
 
@@ -391,7 +395,8 @@ def test_a_variable_of_the_site_is_put_before_another(fake, modules):
     )
     for name in names:
         modules.add(name, "setenv CRAY_LD_LIBRARY_PATH /cray:/lib" if "cpe" in name else modules.brings, default=True)
-    script = 'ezpz_setup_python || exit; echo "$LD_LIBRARY_PATH"; EZPZ_SETTLED=; ezpz_setup_python x; echo "$LD_LIBRARY_PATH"'
+    again = 'EZPZ_SETTLED=; ezpz_setup_python x; echo "$LD_LIBRARY_PATH"'
+    script = f'ezpz_setup_python || exit; echo "$LD_LIBRARY_PATH"; {again}'
     result = fake(f"set -eu\n{script}", **FRONTIER, LD_LIBRARY_PATH="/mine")
     assert result.stdout == "/cray:/lib:/mine\n" * 2, result.stderr
     assert len(loads(fake)) == 6

@@ -12,7 +12,8 @@ SNAPSHOT = {
     "bash": """
         snapshot() {
           echo '== functions'; declare -F | sed 's/^declare -f[a-z]* //'
-          echo '== variables'; (set -o posix; set) | sed 's/=.*//' | grep -vE '^(_|BASH_.*|FUNCNAME|PIPESTATUS|LINENO|RANDOM|SRANDOM|SECONDS|EPOCH.*|BASHPID|OPTIND)$'
+          vary='_|BASH_.*|FUNCNAME|PIPESTATUS|LINENO|RANDOM|SRANDOM|SECONDS|EPOCH.*|BASHPID|OPTIND'
+          echo '== variables'; (set -o posix; set) | sed 's/=.*//' | grep -vE "^($vary)\\$"
           echo '== exported'; export -p
           echo '== options'; set +o; shopt
           echo '== traps'; trap
@@ -22,7 +23,9 @@ SNAPSHOT = {
     "zsh": """
         snapshot() {
           echo '== functions'; print -l ${(ok)functions}
-          echo '== variables'; print -l ${(ok)parameters} | grep -vE '^(_|LINENO|RANDOM|SECONDS|EPOCH.*|TTYIDLE|status|pipestatus|\\?|!|\\$|funcstack|functrace|funcfiletrace|funcsourcetrace|zsh_eval_context|ZSH_EVAL_CONTEXT|KEYBOARD_HACK)$'
+          vary='_|LINENO|RANDOM|SECONDS|EPOCH.*|TTYIDLE|status|pipestatus|\\?|!|\\$|funcstack|functrace'
+          vary="$vary|funcfiletrace|funcsourcetrace|zsh_eval_context|ZSH_EVAL_CONTEXT|KEYBOARD_HACK"
+          echo '== variables'; print -l ${(ok)parameters} | grep -vE "^($vary)\\$"
           echo '== exported'; export -p
           echo '== options'; set -o; setopt
           echo '== traps'; trap

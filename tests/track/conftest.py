@@ -50,7 +50,7 @@ def history(make_history):
 
 @pytest.fixture
 def run_python(tmp_path):
-    """`run_python(code, *args, **environ)` -> CompletedProcess of a fresh interpreter in `tmp_path`, output as bytes."""
+    """`run_python(code, *args, **environ)` -> CompletedProcess of a new interpreter in `tmp_path`, output as bytes."""
 
     def run(code, *args, interpreter=(), **environ):
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC, "PYTHONDONTWRITEBYTECODE": "1"}

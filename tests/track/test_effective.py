@@ -242,7 +242,12 @@ def warmup(step, *, num_training_steps):
         (lambda o: schedulers.OneCycleLR(o, 2.0, total_steps=30), (3, 15, 29)),
         (lambda o: schedulers.CyclicLR(o, 0.1, 1.0, step_size_up=30), ()),
         (sequential, (20, 520, 2520, 5020)),
-        (lambda o: schedulers.ChainedScheduler([schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.99)]), ()),
+        (
+            lambda o: schedulers.ChainedScheduler(
+                [schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.99)]
+            ),
+            (),
+        ),
     ],
 )  # fmt: skip
 def test_the_rates_told_ahead_are_those_that_come_and_nothing_is_touched(make, landmarks):

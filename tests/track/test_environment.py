@@ -5,7 +5,8 @@ import pytest
 from ezpz.track.facts import began, collect_environment, timeline
 
 FILES = {
-    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: x\n",
+    "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  "
+    "Tue Mar  5 22:23:56 UTC 2024\nGCC version: x\n",
     "/sys/module/amdgpu/version": "6.7.0\n",
     "/etc/os-release": 'NAME="SLES"\nPRETTY_NAME="SUSE Linux Enterprise Server 15 SP5"\n',
 }

@@ -186,7 +186,7 @@ def test_an_outdir_that_is_a_file_is_refused(tmp_path):
 
 
 def test_update_is_cheap(history):
-    """The budget of 20 us is measured by a benchmark; this catches a mistake of another order, such as a sync per row."""
+    """The budget of 20 us is measured by a benchmark; this catches what costs far more, such as a sync per row."""
     metrics = {f"metric{i}": i / 7 for i in range(8)}
     took = []
     for _ in range(500):

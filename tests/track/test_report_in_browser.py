@@ -102,7 +102,9 @@ def test_labels_do_not_lie_over_each_other(show, run):
     page = show(run)
     overlapping = page.ask("""
         [...document.querySelectorAll("figure svg")].flatMap((svg) => {
-          const texts = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+          const texts = [...svg.querySelectorAll("text")].map(
+            (text) => [text.textContent, text.getBoundingClientRect()]
+          );
           return texts.flatMap(([one, a], i) => texts.slice(i + 1).filter(([, b]) =>
             a.left < b.right && b.left < a.right && a.top + 2 < b.bottom - 2 && b.top + 2 < a.bottom - 2
           ).map(([other]) => [one, other]));
@@ -294,7 +296,8 @@ def test_every_page_works_in_every_mode(show, tmp_path, values):
     page.ask("document.querySelectorAll('button.log').forEach((button) => button.click())")
     page.ask("smoothing = 70; charts.forEach(draw); clearAll(); charts.map(csv)")
     odd = page.ask(
-        "[...document.querySelectorAll('figure svg *')].filter((e) => /NaN|Infinity|undefined/.test(e.outerHTML.split('>')[0])).length"
+        "[...document.querySelectorAll('figure svg *')]"
+        ".filter((e) => /NaN|Infinity|undefined/.test(e.outerHTML.split('>')[0])).length"
     )
     assert odd == 0
     assert page.complaints == []

@@ -85,7 +85,8 @@ def test_a_run_has_one_duration_wherever_it_is_shown(tmp_path, capsys, monkeypat
 
 
 def test_a_run_that_goes_on_is_running_and_one_that_was_killed_has_died(tmp_path):
-    code = "import ezpz, sys, time; ezpz.History('r', sys.argv[1]).update({'x': 1}); print('on', flush=True); time.sleep(60)"
+    code = "import ezpz, sys, time; ezpz.History('r', sys.argv[1]).update({'x': 1}); "
+    code += "print('on', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "r")], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         assert open_run(tmp_path / "r").state == "running"

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments, alone and as ranks: what was acknowledged reads back, and all else is made from it."""
+"""Runs that are killed at random moments, alone and as ranks: what was acknowledged reads back, and makes the rest."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""Whether wandb could start a run here, told without wandb and without a network; and the older keywords of `setup_wandb`."""
+"""Whether wandb could start a run here, told without wandb and network; and the older keywords of `setup_wandb`."""
 
 import sys
 import types

@@ -1,6 +1,7 @@
 """Run by pytest inside every rank of one launch: all ranks come to the same data, or to the same error.
 
-Not collected by itself; `test_data_in_ranks.py` launches it. MIRROR is the address of its mirror, FOLDER a folder of this run.
+Not collected by itself; `test_data_in_ranks.py` launches it. MIRROR is the address of its mirror, FOLDER a folder of
+this run.
 """
 
 import os

@@ -55,7 +55,7 @@ def dataset(name, files, *mirrors):
 
 
 class Mirror:
-    """Serves ``files`` below ``/good/``, and the same badly below the names of `_Handler.do_GET`. `asked` is what was asked for."""
+    """Serves ``files`` below ``/good/``, and badly below the names in `_Handler.do_GET`. `asked`: the requests."""
 
     def __init__(self, files):
         self.files, self.asked = files, []

@@ -1,4 +1,4 @@
-"""Texts through a tokenizer: documents, the file of ids that a host's ranks share, and C4 with and without a network."""
+"""Texts through a tokenizer: documents, the file of ids that a host's ranks share, C4 with and without network."""
 
 import gzip
 import json

@@ -96,8 +96,8 @@ def test_help_explains(capsys):
 
 def test_it_loads_neither_torch_nor_numpy(tmp_path, clean_env):
     code = (
-        "import sys; from ezpz.cli import main; assert main(['fetch', '--list']) == 0; assert main(['fetch', 'digits']) == 0; "
-        "assert not {'torch', 'numpy', 'rich'} & set(sys.modules), sys.modules"
+        "import sys; from ezpz.cli import main; assert main(['fetch', '--list']) == 0; "
+        "assert main(['fetch', 'digits']) == 0; assert not {'torch', 'numpy', 'rich'} & set(sys.modules), sys.modules"
     )
     env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, check=True, timeout=60)

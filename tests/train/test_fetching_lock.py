@@ -76,7 +76,8 @@ def test_a_lock_that_nothing_touches_is_taken_over(lock, content):
 
 
 def test_a_dead_process_of_this_host_is_not_waited_for(lock):
-    code = "import os, sys; from filelock import SoftFileLease; lock = SoftFileLease(sys.argv[1]); lock.acquire(); os._exit(1)"
+    code = "import os, sys; from filelock import SoftFileLease; "
+    code += "lock = SoftFileLease(sys.argv[1]); lock.acquire(); os._exit(1)"
     subprocess.run([sys.executable, "-c", code, str(lock)], check=False)
     assert lock.exists()
     began = time.monotonic()

@@ -188,8 +188,8 @@ def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_p
 
         ezpz.setup_torch(seed=1)
         model = ezpz.wrap_model(torch.nn.Linear(3, 1), "none", dtype="fp32")
-        loop = Loop(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda model, batch: model(batch).mean(), batches,
-                    steps=2000, batch_size=2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loop = Loop(model, optimizer, lambda model, batch: model(batch).mean(), batches, steps=2000, batch_size=2)
         with ezpz.History("ended", "run") as history:
             loop.run(history)
     """

@@ -1,4 +1,4 @@
-"""Settings in sections: spellings, the order of defaults, preset, file, groups and words, and every mistake in one line."""
+"""Settings in sections: spellings, the order of defaults, preset, file, groups and words, every mistake in one line."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -220,12 +220,18 @@ COMMAND_LINE = "(from the command line)"
         ),
         (
             ["training.dataset=x"],
-            "unknown key training.dataset (from the command line); expected a key of [training]. Did you mean data.dataset?",
+            (
+                "unknown key training.dataset (from the command line); expected a key of [training]. "
+                "Did you mean data.dataset?"
+            ),
         ),
         (["data.zzzzzz=x"], f"unknown key data.zzzzzz {COMMAND_LINE}; expected one of dataset."),
         (
             ["--trainin.seq_len", "5"],
-            f"unknown section 'trainin' of trainin.seq_len {COMMAND_LINE}; expected one of job, training, data. Did you mean training.seq_len?",
+            (
+                f"unknown section 'trainin' of trainin.seq_len {COMMAND_LINE}; expected one of job, training, data. "
+                "Did you mean training.seq_len?"
+            ),
         ),
         (["--trainin.zzz=5"], "expected one of job, training, data. Did you mean training?"),
         (
@@ -235,13 +241,19 @@ COMMAND_LINE = "(from the command line)"
         (["seq_len=5"], "Did you mean --training.seq_len?"),
         (
             ["dat=x"],
-            f"unknown word 'dat' {COMMAND_LINE}; expected options, which begin with --, or section.key=value. Did you mean data=?",
+            (
+                f"unknown word 'dat' {COMMAND_LINE}; expected options, which begin with --, or section.key=value. "
+                "Did you mean data=?"
+            ),
         ),
         (["--no_plot"], "Did you mean --no_plots?"),
         (["training.seq_len"], "unknown word 'training.seq_len'"),
         (
             ["--training.seq_len"],
-            "--training.seq_len has no value (from the command line); expected a whole number from 1 to 1000000 behind it.",
+            (
+                "--training.seq_len has no value (from the command line); expected a whole number from 1 to 1000000 "
+                "behind it."
+            ),
         ),
         (["--training.seq_len", "--training.compile"], "--training.seq_len has no value"),
         (["--data"], "--data has no value (from the command line); expected a name behind it."),
@@ -268,11 +280,17 @@ COMMAND_LINE = "(from the command line)"
         ),
         (
             ["--training.offload"],
-            f"training.offload=true is not supported: weights stay on the device {COMMAND_LINE}; expected false. Leave it out.",
+            (
+                f"training.offload=true is not supported: weights stay on the device {COMMAND_LINE}; expected false. "
+                "Leave it out."
+            ),
         ),
         (
             ["training.backend=Horovod"],
-            "training.backend='Horovod' is not supported: it is not maintained (from the command line); expected DDP, FSDP.",
+            (
+                "training.backend='Horovod' is not supported: it is not maintained (from the command line); "
+                "expected DDP, FSDP."
+            ),
         ),
         (["--config", "x.toml", "--job.config_file", "y.toml"], "two files of settings: x.toml, y.toml"),
         (["--preset", "debig"], "Did you mean debug?"),

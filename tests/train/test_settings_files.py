@@ -113,7 +113,10 @@ def test_dotted_keys_and_inline_tables_have_lines_too(load):
         ),
         (
             "[modell]\nsize = 3\n",
-            "unknown section 'modell' of modell.size (from a.toml, line 1); expected one of model, data. Did you mean model.size?",
+            (
+                "unknown section 'modell' of modell.size (from a.toml, line 1); expected one of model, data. "
+                "Did you mean model.size?"
+            ),
         ),
         ("[[model]]\nsize = 3\n", "model is in no section (from a.toml, line 1)"),
         (

@@ -77,7 +77,10 @@ def test_number_formats_have_one_name_in_the_end(parser, name):
         (["--schedule", "cosin"], "Did you mean cosine?"),
         (
             ["--max-iter", "3"],
-            "unknown option --max-iter (from the command line); expected one of this trainer. Did you mean --max_iters?",
+            (
+                "unknown option --max-iter (from the command line); expected one of this trainer. "
+                "Did you mean --max_iters?"
+            ),
         ),
         (["--cut_frist"], "Did you mean --cut-first?"),
         (["--max_iters"], "--max_iters: expected one argument"),

@@ -15,7 +15,10 @@ from ezpz.train import load_tokenizer, load_tokens
 from ezpz.train.data import documents, encoded
 from ezpz.train.data.text import shakespeare
 
-SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SAID = "First Citizen:\nWe're 1234 — Grüße, 你好!  \n\n\tEnd </s> <|end_of_text|>"
 
 

@@ -1,4 +1,4 @@
-"""A Llama-style model of 33 million parameters: tensor parallel within a host, FSDP across hosts, two steps of AdamW."""
+"""A Llama-style model of 33 million parameters: tensor parallel within a host, FSDP across hosts, two steps."""
 
 import torch
 from torch import nn
