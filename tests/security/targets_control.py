@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzz import target
 
 from ezpz.launch import messages
-from ezpz.launch.messages import Inbox, MalformedMessage
+from ezpz.launch.messages import MalformedMessage, Piece
 
 REPORTS = (
     messages.Up(ranks=2),
@@ -43,12 +43,12 @@ def happened(direction, line):
     return type(message).__name__
 
 
-@target(seconds=3, seeds=[messages.REPORTS.encode(one)[:-1] for one in REPORTS], words=[b'"say"', b'"ended"'])
+@target(seconds=3, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', b'"ended"'])
 def reports(data):
     return happened(messages.REPORTS, data)
 
 
-@target(seconds=2, seeds=[messages.ORDERS.encode(one)[:-1] for one in ORDERS], words=[b'"do"', b'"signal"'])
+@target(seconds=2, seeds=[messages.ORDERS.encode(one) for one in ORDERS], words=[b'"do"', b'"signal"'])
 def orders(data):
     return happened(messages.ORDERS, data)
 
@@ -62,9 +62,9 @@ def from_ranks(data):
     return happened(messages.FROM_RANKS, data)
 
 
-@target(seconds=2, seeds=[b"0 1 3\nabc0 2 0\n"], words=[b"0 1 ", b"16777216", b"16777217"])
+@target(seconds=2, seeds=[b"0 1\nabc", b"-3 2\n"], words=[b"0 1 ", b"16777216", b"16777217"])
 def output(data):
     try:
-        return len(list(Inbox(messages.REPORTS).pieces(data)))
+        return Piece.decode(memoryview(data)).stream
     except MalformedMessage as error:
         return why(error)

@@ -152,10 +152,14 @@ def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control]
     must_know = not allocation.job_id or any(map(is_here, allocation.hosts))
     for attempt in range(_MOST_STARTS):
         with builder.choose_rendezvous(must_know=must_know) as rendezvous:
-            control = Control(Settings(**builder.agent_settings), builder.control_addresses())
+            control = Control(
+                Settings(**builder.agent_settings), builder.listening(), len(builder.survey.placement.hosts)
+            )
             plan = builder.build(rendezvous, control.variable)
             if not attempt:
                 _announce(plan)
+                for note in plan.context.notes[len(builder.notes) :]:
+                    _say(f"note: {note}")
                 if rendezvous.note:
                     _say(f"note: {rendezvous.note}")
             code = start(plan, control)

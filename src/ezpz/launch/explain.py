@@ -19,6 +19,7 @@ _NARROWEST = 60
 
 def as_json(plan: LaunchPlan) -> str:
     """Return one JSON object; docs/launch.md describes its fields."""
+    listens = plan.supervision.listening
     fields: dict[str, Any] = {
         "hosts": list(plan.placement.hosts),
         "ranks_per_host": list(plan.placement.counts),
@@ -35,6 +36,7 @@ def as_json(plan: LaunchPlan) -> str:
             name: {"value": value, "origin": origin} for name, (value, origin) in plan.communication.inherited.items()
         },
         "binding": {"text": plan.binding.text, "cpus": list(plan.binding.cpus), "origin": plan.binding.origin},
+        "listening": listens and {"address": listens.address or "0.0.0.0", "origin": listens.origin},  # noqa: S104
         "notes": list(plan.context.notes),
     }
     return json.dumps(fields, indent=2)
@@ -73,6 +75,9 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
         ("binding", plan.binding.text, plan.binding.origin),
         ("threads", *_threads(plan)),
     ]
+    listens = plan.supervision.listening
+    if listens:
+        rows.append(("listening", listens.address or "all interfaces", listens.origin))
     if len(placement.hosts) > 1 and "GLOO_SOCKET_IFNAME" not in {*plan.user_environment(), *plan.variables}:
         rows.append(
             ("interface", "the one that leads to rank 0, on each host", "GLOO_SOCKET_IFNAME, set for each rank")

@@ -1,9 +1,10 @@
-"""Choose the address and port where the ranks meet, and the names under which agents reach the launcher."""
+"""Choose the address and port where the ranks meet, and where the launcher listens for its agents."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz import proc
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _REMOTE_PORTS = range(20_000, 32_000)
+_NAMES = 3  # addresses of this host that agents try
+_FOR_ROUTES = 2.0  # seconds for the names of all hosts to become routes
 
 
 class Master(NamedTuple):
@@ -150,13 +153,49 @@ def choose_port(placement: Placement, environ: Mapping[str, str]) -> tuple[int, 
     return held.getsockname()[1], "MASTER_PORT" if requested else "free on this host, and held", held
 
 
-def addresses(placement: Placement) -> list[str]:
-    """Return names under which agents may reach this host: by loopback, by its address on the route, by its name."""
-    if len(placement.hosts) == 1 and is_here(placement.hosts[0]):
-        return ["127.0.0.1"]
-    remote = next((host for host in placement.hosts if not is_here(host)), placement.hosts[0])
-    route = route_to(remote)
-    return [*filter(None, [route.address]), socket.gethostname()]
+class Listening(NamedTuple):
+    """Where the launcher listens for its agents.
+
+    Attributes:
+        address: Of the interface; empty for all interfaces.
+        names: Addresses and names by which agents try to reach it, in this order.
+        origin: Why there.
+        exposed: Whether it is all interfaces because the one that leads to the hosts is not known.
+    """
+
+    address: str
+    names: tuple[str, ...]
+    origin: str
+    exposed: bool = False
+
+
+def listening(placement: Placement) -> Listening:
+    """Return where to listen for the agents: on the interface through which this host reaches all others, else on all.
+
+    What this host would use as its own address towards another is where that one can answer to.
+    """
+    others = [host for host in placement.hosts if not is_here(host)]
+    if not others:
+        return Listening("127.0.0.1", ("127.0.0.1",), "all ranks are here")
+    end = time.monotonic() + _FOR_ROUTES
+    found: dict[str, str] = {}  # address: the first host towards which it is used
+    unknown = ""
+    for host in others:
+        address = route_to(host).address if time.monotonic() < end else ""
+        if address:
+            found.setdefault(address, host)
+        else:
+            unknown = unknown or host
+    if len(found) == 1 and not unknown:
+        (address,) = found
+        several = f"all {len(others)} other hosts"
+        return Listening(address, (address,), f"the route to {several if len(others) > 1 else others[0]}")
+    if unknown:
+        why = f"this host knows no route to {unknown}"
+    else:
+        why = "; ".join(f"{address} is the way to {host}" for address, host in list(found.items())[:_NAMES])
+    outside = [address for address in found if not _is_loopback(address)][:_NAMES]
+    return Listening("", (*outside, socket.gethostname()), why, exposed=True)
 
 
 def _by_site(host: str, site: Site) -> str:

@@ -1,18 +1,18 @@
 """Define, encode and check every message between the launcher and its agents, and all that an agent reads.
 
 Each way that messages travel is a table of the kinds that travel it (`ezpz.launch.shim_messages` says what a kind is).
-They are lines of JSON between the launcher and its agents, and lines of words from shims and ranks:
+They are JSON between the launcher and its agents, each in a frame (`ezpz.launch.frames`), and lines of words
+from shims and ranks, which are on one host and of one user:
 
-    CHALLENGES     launcher to agent   {"nonce": "8f…", "time": 1795287600.1}
-    INTRODUCTIONS  agent to launcher   {"say": "hello", "host": "n01", "index": 0, "pid": 7, "nonce": "51…", "mac": "…"}
-    WELCOMES       launcher to agent   {"proof": "…", "settings": {"log_dir": "", "idle": null, …}}
+    WELCOMES       launcher to agent   {"time": 1795287600.1, "settings": {"log_dir": "", "idle": null, …}}
+    HELLOS         agent to launcher   {"say": "hello", "host": "n01"}
     REPORTS        agent to launcher   {"say": "up", "ranks": 4}
     ORDERS         launcher to agent   {"do": "signal", "number": 15}
     FROM_RANKS     shim, rank to agent up 4711
     TO_SHIMS       agent to shim       signal 15
 
-and a `Piece` of output on a connection of its own: ``3 1 12`` (rank, stream, bytes), a newline, and the bytes. Whatever
-else arrives is a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
+and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes. Whatever else
+arrives is a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ezpz.launch.shim_messages import (
     RANKS,
     Direction,
     Kill,
-    LineReader,
     MalformedMessage,
     Message,
     Note,
@@ -35,7 +34,6 @@ from ezpz.launch.shim_messages import (
     Words,
     flag_field,
     from_fields,
-    hexadecimal_field,
     list_field,
     number_field,
     part_field,
@@ -46,46 +44,22 @@ from ezpz.launch.shim_messages import (
     to_fields,
 )
 
-TYPE_CHECKING = False  # `typing` costs 5 ms in every agent; type checkers know this spelling
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_LONGEST_OF_A_STRANGER = 4096  # bytes of a line from somebody who has not shown that he knows the secret
+_LONGEST_HELLO = 4096  # bytes
 _LONGEST_REPORT = 8 << 20  # bytes; the longest holds the stacks of a host's ranks
-_LONGEST_PIECE = 16 << 20  # bytes of output at once; an agent cuts lines behind the first MiB
-_LONGEST_HEADER = 64  # bytes in front of a piece
+LONGEST_PIECE = 16 << 20  # bytes of output at once; an agent cuts lines behind the first MiB
+_LONGEST_HEADER = 32  # bytes in front of a piece
 _PATH, _WORDS = 4096, 1 << 19  # characters
 _FRAMES, _FUNCTION = 1000, 1024
 
 
-# How launcher and agent meet. The secret itself never crosses the network: each side shows that it can sign the other's
-# nonce.
-
-
-class Challenge(Message):
-    """The launcher's first words: what to sign, and its clock, by which all times are given."""
-
-    nonce: str = hexadecimal_field()
-    time: float = seconds_field()
+# How launcher and agent meet, when each has shown the other that it knows the secret (`ezpz.launch.frames`).
 
 
 class Hello(Message):
-    """An agent's first words on its control connection; ``index`` is -1 where it does not know which host of the plan
-    it is.
-    """
+    """An agent's first words: the name of its host."""
 
     kind = "hello"
     host: str = text_field(255)
-    index: int = number_field(-1, RANKS)
-    pid: int = number_field()
-    nonce: str = hexadecimal_field()
-    mac: str = hexadecimal_field()
-
-
-class OutputHello(Hello):
-    """The same on the connection for output."""
-
-    kind = "output"
 
 
 class Settings(Message):
@@ -100,9 +74,9 @@ class Settings(Message):
 
 
 class Welcome(Message):
-    """The launcher knows the secret too: from now on the agent obeys it."""
+    """The launcher's first words on each connection: its clock, by which all times are given, and the settings."""
 
-    proof: str = hexadecimal_field()
+    time: float = seconds_field()
     settings: Settings = part_field(Settings)
 
 
@@ -270,7 +244,7 @@ class DumpsAt(Message):
 
 
 class _Json(Direction):
-    """Lines of JSON, in which the field ``key`` names the kind; an empty one where there is only one kind."""
+    """JSON, in which the field ``key`` names the kind; an empty one where there is only one kind."""
 
     __slots__ = ("key",)
 
@@ -282,7 +256,7 @@ class _Json(Direction):
         import json
 
         named = {self.key: message.kind} if self.key else {}
-        return json.dumps({**named, **to_fields(message)}).encode() + b"\n"
+        return json.dumps({**named, **to_fields(message)}).encode()
 
     def decode(self, line: bytes) -> Message:
         import json
@@ -300,9 +274,8 @@ class _Json(Direction):
         return from_fields(kind, values)
 
 
-CHALLENGES = _Json("", _LONGEST_OF_A_STRANGER, Challenge)
-INTRODUCTIONS = _Json("say", _LONGEST_OF_A_STRANGER, Hello, OutputHello)
 WELCOMES = _Json("", LONGEST_ORDER, Welcome)
+HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
@@ -330,60 +303,23 @@ class Piece:
 
     __hash__ = None  # type: ignore[assignment]  # none is kept in a set
 
-    def encode(self) -> bytes:
-        """Return what crosses the connection."""
-        return b"%d %d %d\n%b" % (self.rank, self.stream, len(self.data), self.data)
+    def encode(self) -> tuple[bytes, bytes]:
+        """Return the two parts of what crosses the connection."""
+        return b"%d %d\n" % (self.rank, self.stream), self.data
 
-
-_HEADER = (Number(-RANKS, RANKS), Number(1, 2), Number(0, _LONGEST_PIECE))
-
-
-class Inbox(LineReader):
-    """Cut what arrives on a connection of an agent into messages, or into pieces of output; ``direction`` may change
-    between two of them.
-    """
-
-    __slots__ = ()
-
-    def first(self, data: bytes) -> Message | None:
-        """Return the next message alone, and keep what follows; None while it is not whole.
+    @classmethod
+    def decode(cls, content: memoryview) -> Piece:
+        """Return the piece that is the content of a frame.
 
         Raises:
-            MalformedMessage: It is none, or longer than it may be.
+            MalformedMessage: It is none.
         """
-        line, newline, rest = (self.rest + data).partition(b"\n")
-        self.rest = rest if newline else line
-        if not newline and len(line) > self.direction.longest:
-            raise MalformedMessage(f"a line of more than {self.direction.longest} bytes")
-        return self.direction.decode(line) if newline else None
-
-    def pieces(self, data: bytes) -> Iterator[Piece]:
-        """Yield the pieces of output that are whole now.
-
-        Raises:
-            MalformedMessage: What follows is none.
-        """
-        data, start = self.rest + data, 0
-        try:
-            while True:
-                end = data.find(b"\n", start, start + _LONGEST_HEADER)
-                if end < 0 and len(data) - start >= _LONGEST_HEADER:
-                    raise MalformedMessage(f"no piece of output: {data[start : start + _LONGEST_HEADER]!r}")
-                if end < 0:
-                    return
-                rank, stream, size = _read_header(data[start:end])
-                if len(data) < end + 1 + size:
-                    return
-                start = end + 1 + size
-                yield Piece(rank, stream, data[end + 1 : start])
-        finally:
-            self.rest = data[start:]
+        header, newline, _ = bytes(content[:_LONGEST_HEADER]).partition(b"\n")
+        words = header.decode("utf-8", "surrogateescape").split(" ")
+        if not newline or len(words) != len(_HEADER):
+            raise MalformedMessage(f"no piece of output: {header!r}")
+        rank, stream = (field.read(word) for field, word in zip(_HEADER, words, strict=True))
+        return cls(rank, stream, bytes(content[len(header) + 1 :]))
 
 
-def _read_header(header: bytes) -> tuple[int, int, int]:
-    words = header.decode("utf-8", "surrogateescape").split(" ")
-    try:
-        rank, stream, size = (field.read(word) for field, word in zip(_HEADER, words, strict=True))
-    except ValueError as error:
-        raise MalformedMessage(f"no piece of output: {error}") from None
-    return rank, stream, size
+_HEADER = (Number(-RANKS, RANKS), Number(1, 2))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
     from ezpz.launch.choice import Choice
     from ezpz.launch.flavours.base import Flavour
+    from ezpz.launch.master import Listening
     from ezpz.launch.placement import Placement
 
 _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
@@ -55,6 +56,7 @@ class Supervision(NamedTuple):
         for_agents: Variables for agents and shims, which ranks do not see.
         agent_settings: What the launcher sends to each agent that connects.
         keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
+        listening: Where the launcher listens for agents; None where it forks the only one.
     """
 
     launch_id: str = ""
@@ -62,6 +64,7 @@ class Supervision(NamedTuple):
     for_agents: Mapping[str, str] = _NOTHING
     agent_settings: Mapping[str, Any] = _NOTHING
     keeps_terminal: bool = False
+    listening: Listening | None = None
 
 
 class Context(NamedTuple):

@@ -24,7 +24,7 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.masks import chosen_devices, mask_settings
-from ezpz.launch.master import addresses, choose_rendezvous
+from ezpz.launch.master import choose_rendezvous, listening
 from ezpz.launch.placement import place
 from ezpz.launch.plan import NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, piped
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Recognised
     from ezpz.launch.choice import Choice
     from ezpz.launch.hostfile import HostFile
-    from ezpz.launch.master import Rendezvous
+    from ezpz.launch.master import Listening, Rendezvous
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
@@ -127,6 +127,7 @@ class PlanBuilder:
             self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
         )
         self._hostfile = ""
+        self._listening: Listening | None = None
         outer, inner = self.environ.get("EZPZ_LAUNCH_ID"), os.urandom(8).hex()
         self.launch_id = f"{outer}/{inner}" if outer else inner
         self.needs_hostfile = not self._is_local and not self.is_here
@@ -161,19 +162,25 @@ class PlanBuilder:
         """
         return choose_rendezvous(self.survey.placement, self.environ, self.survey.site.site, must_know=must_know)
 
-    def control_addresses(self) -> list[str]:
-        """Return the names under which agents reach this host; none where the launcher forks its only agent."""
-        return [] if self._is_local else addresses(self.survey.placement)
+    def listening(self) -> Listening | None:
+        """Return where the launcher listens for its agents; None where it forks its only agent."""
+        if self._listening is None and not self._is_local:
+            self._listening = listening(self.survey.placement)
+        return self._listening
 
     def build(self, rendezvous: Rendezvous | None = None, control: str = "") -> LaunchPlan:
         """Return a finished plan, for one start.
 
         Args:
-            rendezvous: Where its ranks meet; None where only the launcher's words are wanted.
+            rendezvous: Where its ranks meet; None where only the launcher's words are wanted, and no host is looked up.
             control: Where its agents connect, as ``EZPZ_CONTROL`` has it; empty where nothing will be started.
         """
         survey, options = self.survey, self.options
         run_id = os.urandom(8).hex()
+        listens = self.listening() if rendezvous else None
+        open_to_all = (
+            (f"agents are awaited on all interfaces: {listens.origin}",) if listens and listens.exposed else ()
+        )
         return LaunchPlan(
             survey.placement,
             self._choice,
@@ -192,10 +199,11 @@ class PlanBuilder:
                 MappingProxyType(self._agent_variables(control)),
                 MappingProxyType(self.agent_settings),
                 self.keeps_terminal,
+                listens,
             ),
             job=missing_job_variable(survey.allocation),
             environ=self.environ,
-            context=Context(survey.devices, survey.allocation.origin.get("hosts", ""), self.notes),
+            context=Context(survey.devices, survey.allocation.origin.get("hosts", ""), (*self.notes, *open_to_all)),
         )
 
     def _more_variables(self) -> dict[str, Setting]:

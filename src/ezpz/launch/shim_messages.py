@@ -24,7 +24,6 @@ LONGEST_ORDER = 1 << 16  # bytes of a line
 _FAR = 1 << 53  # numbers that every JSON reader keeps exact
 RANKS = 1 << 24  # more than any launch has
 _TEXT = 1 << 14  # characters
-_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class MalformedMessage(ValueError):  # noqa: N818  # named by what it is: nothing failed here
@@ -107,15 +106,6 @@ class Text(Field):
         return value[: self.longest]
 
 
-class Hexadecimal(Field):
-    __slots__ = ()
-
-    def check(self, value: Any) -> str:
-        if type(value) is not str or len(value) > 128 or not _HEXADECIMAL.issuperset(value):
-            raise MalformedMessage("expected hexadecimal digits")
-        return value
-
-
 class Flag(Field):
     __slots__ = ()
 
@@ -195,10 +185,6 @@ def text_field(longest: int = _TEXT) -> Any:
     return Text(longest)
 
 
-def hexadecimal_field() -> Any:
-    return Hexadecimal()
-
-
 def flag_field() -> Any:
     return Flag()
 
@@ -241,7 +227,6 @@ class _MessageType(type):
         rank_field,
         seconds_field,
         text_field,
-        hexadecimal_field,
         flag_field,
         part_field,
         rows_field,
@@ -409,7 +394,7 @@ class Direction:
         self.kinds = {message.kind: message for message in messages}
 
     def encode(self, message: Message) -> bytes:
-        """Return the line of a message, with its newline."""
+        """Return the bytes of a message; a line of words has its newline."""
         raise NotImplementedError
 
     def decode(self, line: bytes) -> Message:

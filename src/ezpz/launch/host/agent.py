@@ -56,7 +56,7 @@ class LocalConnections:
         hung_up: Callable[[socket.socket], None],
     ) -> None:
         self._loop, self._heard, self._hung_up = loop, heard, hung_up
-        self._inboxes: dict[socket.socket, messages.Inbox] = {}
+        self._inboxes: dict[socket.socket, messages.LineReader] = {}
 
     def listen(self, listener: socket.socket) -> None:
         """Let shims and ranks in."""
@@ -72,7 +72,7 @@ class LocalConnections:
             connection.close()
             return
         connection.setblocking(False)
-        self._inboxes[connection] = messages.Inbox(messages.FROM_RANKS)
+        self._inboxes[connection] = messages.LineReader(messages.FROM_RANKS)
         self._loop.read(connection, self._read)
 
     def _read(self, connection: socket.socket) -> None:

@@ -1,54 +1,40 @@
-"""Connect an agent with the launcher.
+"""Connect an agent with the launcher, by two connections that each begin with a proof of the secret.
 
-An agent has two connections to the launcher, so that a screen that is full never delays the report of a failure: one
-for messages (`ezpz.launch.messages`) in both directions, which begins with a challenge, an introduction and a welcome,
-and one for output, which begins in the same way. Each side shows that it can sign the other's nonce (HMAC, RFC 2104,
-SHA-256); the secret itself never crosses the network.
+One is for messages, one for output, so that a screen that is full never delays the report of a failure. How they begin
+and what protects them is said in `ezpz.launch.frames`; the secret itself does not cross them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import time
+from collections import namedtuple
 
 from ezpz.errors import LaunchError
-from ezpz.launch import messages
-from ezpz.launch.messages import CHALLENGES, INTRODUCTIONS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
+from ezpz.launch import frames, messages
+from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
+from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
-    from ezpz.launch.messages import Direction, Message
+    from ezpz.launch.frames import Keys
+    from ezpz.launch.messages import Message
 
-__all__ = [
-    "Connection",
-    "NoConnection",
-    "connect",
-    "keep_alive",
-    "pair",
-    "sign",
-]
-
-_CONNECT = 10.0  # seconds for one address of the launcher
+_PATIENCE = 10.0  # seconds for one address of the launcher to answer
+_TRIES = 6  # at one address: a launcher that many strangers call hangs up on the oldest of them
 _MOST_QUEUED = 256 * 1024  # bytes of output that wait here; then the ranks' pipes fill, and they wait
+_SENT_AT_ONCE = 1 << 18
 
 # A peer that answers nothing for so long is gone: its host crashed or the network between is cut. Seconds.
 _SILENCE, _PROBE_EVERY, _PROBES = 10, 5, 3
 
 
-def sign(secret: str, nonce: str, purpose: str) -> str:
-    """Return the proof of knowing the secret."""
-    import hmac
-
-    return hmac.new(secret.encode(), f"{nonce} {purpose}".encode(), "sha256").hexdigest()
-
-
 def keep_alive(connection: socket.socket) -> None:
     """Let the kernel end a connection whose other side has fallen silent; nothing is sent by us meanwhile."""
-    import socket
-
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
         "TCP_NODELAY": 1,
@@ -63,20 +49,38 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+class End(namedtuple("End", "connection reader writer")):  # noqa: PYI024  # typing.NamedTuple needs typing
+    """The agent's end of one connection, with what reads and makes its frames."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        connection: socket.socket
+        reader: FrameReader
+        writer: FrameWriter
+
+    @classmethod
+    def made(cls, connection: socket.socket, keys: Keys = UNSIGNED) -> End:
+        """Return the end of a connection with these keys."""
+        return cls(connection, FrameReader(keys.from_launcher, ORDERS.longest), FrameWriter(keys.from_agent))
+
+
 class Connection:
     """Both connections of an agent to the launcher.
 
     Attributes:
         clock: What to add to this host's clock to get the launcher's, in seconds.
         settings: What the launcher wants of every agent.
+        control: The socket of the messages.
+        output: The socket of the output.
+        input: Cuts what the launcher sends back on that into pieces of rank 0's input.
     """
 
-    def __init__(
-        self, control: socket.socket, output: socket.socket, settings: messages.Settings, clock: float = 0.0
-    ) -> None:
-        self.control, self.output, self.settings, self.clock = control, output, settings, clock
+    def __init__(self, messages_: End, output: End, settings: messages.Settings, clock: float = 0.0) -> None:
+        self.control, self._orders, self._reports = messages_
+        self.output, self.input, self._pieces = output
+        self.settings, self.clock = settings, clock
         self._queue = bytearray()
-        self._inbox = messages.Inbox(ORDERS)
         self.output.setblocking(False)
 
     @property
@@ -92,20 +96,20 @@ class Connection:
     def report(self, message: Message) -> None:
         """Send a report to the launcher; that it has gone shows when orders are read."""
         try:
-            self.control.sendall(REPORTS.encode(message))
+            self.control.sendall(self._reports.frame(REPORTS.encode(message)))
         except OSError:
             pass
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""
-        self._queue += Piece(rank, stream, data).encode()
+        self._queue += self._pieces.frame(*Piece(rank, stream, data).encode())
         self.push()
 
     def push(self) -> None:
         """Write what the launcher takes now."""
         try:
             while self._queue:
-                del self._queue[: self.output.send(self._queue[: 1 << 16])]
+                del self._queue[: self.output.send(self._queue[:_SENT_AT_ONCE])]
         except BlockingIOError:
             pass
         except OSError:  # the launcher has gone, which shows on the control connection
@@ -113,8 +117,6 @@ class Connection:
 
     def flush(self) -> None:
         """Write all that is left, however long the screen takes; a connection that is dead ends by itself."""
-        import socket
-
         self.output.settimeout(None)
         try:
             self.output.sendall(self._queue)
@@ -123,10 +125,11 @@ class Connection:
             pass
 
     def orders(self) -> Iterator[Message]:
-        """Yield the launcher's orders; `Lost` when it has gone, or sends what is no order."""
+        """Yield the launcher's orders; `Lost` when it has gone, or what comes is no order of its."""
         try:
             data = self.control.recv(65536)
-            yield from self._inbox.feed(data)
+            for content in self._orders.feed(data):
+                yield ORDERS.decode(bytes(content))
         except (OSError, MalformedMessage):
             data = b""
         if not data:
@@ -175,8 +178,6 @@ class NoConnection:
 
 def pair() -> tuple[tuple[socket.socket, socket.socket], tuple[socket.socket, socket.socket]]:
     """Return the launcher's and the agent's ends of both connections, where the launcher starts its agent by fork."""
-    import socket
-
     control, output = socket.socketpair(), socket.socketpair()
     return (control[0], output[0]), (control[1], output[1])
 
@@ -191,18 +192,22 @@ def connect(variable: str, index: int) -> Connection:
     Raises:
         LaunchError: It cannot be reached, or is another.
     """
-    import socket
-
     secret, port, addresses = variable.split("@")
+    agent = os.urandom(16).hex()
     reasons = []
     for address in addresses.split(","):
+        ends: list[End] = []
         try:
-            ends = [socket.create_connection((address, int(port)), timeout=_CONNECT) for _ in range(2)]
-            settings, clock = _introduce(ends, secret, index)
+            for kind in (frames.REPORTS, frames.OUTPUTS):
+                end, welcome, clock = _enter((address, int(port)), secret, Greeting(kind, index, agent))
+                ends.append(end)
+            ends[0].connection.sendall(ends[0].writer.frame(HELLOS.encode(messages.Hello(host=os.uname().nodename))))
         except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
             reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+            for end in ends:
+                end.connection.close()
             continue
-        return Connection(ends[0], ends[1], settings, clock)
+        return Connection(ends[0], ends[1], welcome.settings, clock)
     raise LaunchError(
         f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way "
         "back. Does a "
@@ -210,34 +215,55 @@ def connect(variable: str, index: int) -> Connection:
     )
 
 
-def _introduce(ends: list[socket.socket], secret: str, index: int) -> tuple[messages.Settings, float]:
-    """Prove on both connections, at the same time, that this is an agent; return the launcher's settings and clock."""
-    nonces = [os.urandom(16).hex() for _ in ends]
-    clock = 0.0
-    for end, kind, nonce in zip(ends, (messages.Hello, messages.OutputHello), nonces, strict=True):
-        challenge = _read(end, CHALLENGES)
-        assert isinstance(challenge, messages.Challenge)
-        clock = challenge.time - time.time()
-        mac = sign(secret, challenge.nonce, f"{kind.kind} {index}")
-        hello = kind(host=os.uname().nodename, index=index, pid=os.getpid(), nonce=nonce, mac=mac)
-        end.sendall(INTRODUCTIONS.encode(hello))
-    welcomes = [_read(end, WELCOMES) for end in ends]
-    for end, nonce, welcome in zip(ends, nonces, welcomes, strict=True):
-        if not isinstance(welcome, messages.Welcome) or welcome.proof != sign(secret, nonce, f"launcher {index}"):
-            raise ValueError("another program answers")
-        end.settimeout(None)
-        keep_alive(end)
-    assert isinstance(welcomes[0], messages.Welcome)
-    return welcomes[0].settings, clock
+def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[End, messages.Welcome, float]:
+    """Return a connection on which both sides have shown that they know the secret, and the launcher's first words.
+
+    Raises:
+        OSError: The launcher cannot be reached, or hangs up.
+        ValueError: Another program answers.
+    """
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(0.05 * 2**attempt * (0.5 + os.urandom(1)[0] / 256))
+        connection = socket.create_connection(address, timeout=_PATIENCE)
+        try:
+            return _greet(connection, secret, greeting)
+        except ConnectionError as error:
+            connection.close()
+            hung_up = error
+        except BaseException:
+            connection.close()
+            raise
+    raise hung_up
 
 
-def _read(connection: socket.socket, direction: Direction) -> Message:
-    """Return one message, read byte by byte: what follows is for another reader."""
-    inbox = messages.Inbox(direction)
-    while True:
-        byte = connection.recv(1)
-        if not byte:
-            raise ValueError("it hung up")
-        message = inbox.first(byte)
-        if message:
-            return message
+def _greet(connection: socket.socket, secret: str, greeting: Greeting) -> tuple[End, messages.Welcome, float]:
+    deadline = time.monotonic() + _PATIENCE
+    line, keys = frames.greet(secret, _read(connection, CHALLENGE_SIZE, deadline), greeting)
+    connection.sendall(line)
+    end = End.made(connection, keys)
+    came: list[memoryview] = []
+    while not came:  # not a byte more than the first frame: what follows is for `Connection.orders`
+        came = list(end.reader.feed(_read(connection, end.reader.missing, deadline)))
+    welcome = WELCOMES.decode(bytes(came[0]))
+    assert isinstance(welcome, messages.Welcome)
+    clock = welcome.time - time.time()
+    connection.settimeout(None)
+    keep_alive(connection)
+    return end, welcome, clock
+
+
+def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """Return exactly so many bytes.
+
+    Raises:
+        OSError: They have not come in time, or the other side has hung up.
+    """
+    data = b""
+    while len(data) < size:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        more = connection.recv(size - len(data))
+        if not more:
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        data += more
+    return data

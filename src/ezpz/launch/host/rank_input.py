@@ -1,7 +1,7 @@
 """Give rank 0 its input: what the launcher has read goes into the pipe that the rank reads, no faster than it reads.
 
-The launcher sends it back on the agent's connection for output, in pieces: size (4 bytes, the highest first), and the
-bytes. An empty piece is the end. It sends nothing before `InputWanted`, and only the end after `InputUnread`.
+The launcher sends it back on the agent's connection for output, a piece in each frame. An empty piece is the end. It
+sends nothing before `InputWanted`, and only the end after `InputUnread`.
 """
 
 from __future__ import annotations
@@ -12,44 +12,10 @@ from ezpz.launch import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ezpz.launch.host.connection import Connection
     from ezpz.launch.loop import Loop
 
-__all__ = ["LONGEST_PIECE", "Pieces", "RankInput"]
-
 LONGEST_PIECE = 1 << 16  # bytes
-_SIZE = 4  # bytes in front of a piece
-
-
-class Pieces:
-    """Cut what arrives from the launcher into pieces of input."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    @staticmethod
-    def encode(data: bytes) -> bytes:
-        """Return what crosses the connection."""
-        return len(data).to_bytes(_SIZE, "big") + data
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the pieces that are whole now.
-
-        Raises:
-            MalformedMessage: A piece is too long.
-        """
-        data, start = self._rest + data, 0
-        while len(data) - start >= _SIZE:
-            end = start + _SIZE + int.from_bytes(data[start : start + _SIZE], "big")
-            if end - start > _SIZE + LONGEST_PIECE:
-                raise messages.MalformedMessage(f"a piece of input of {end - start - _SIZE} bytes")
-            if end > len(data):
-                break
-            yield data[start + _SIZE : end]
-            start = end
-        self._rest = data[start:]
 
 
 class RankInput:
@@ -73,7 +39,6 @@ class RankInput:
         self._loop, self._connection = loop, connection
         self._pipe = pipe  # -1 when it is closed
         self._waiting: list[bytes] = []
-        self._pieces = Pieces()
         self._source = os.dup(connection.output.fileno())  # a loop watches a file for reading or for writing, not both
         os.set_blocking(pipe, False)
         connection.report(messages.InputWanted())
@@ -92,8 +57,8 @@ class RankInput:
         """Take what has come."""
         try:
             data = os.read(self._source, LONGEST_PIECE)
-            for piece in self._pieces.feed(data):
-                self._waiting.append(piece)
+            for piece in self._connection.input.feed(data):
+                self._waiting.append(bytes(piece))
                 self.over |= not piece
         except BlockingIOError:
             return

@@ -15,7 +15,7 @@ from ezpz.launch import messages
 from ezpz.launch.contract import rank_variables, threads
 from ezpz.launch.host import local_socket, process_tree, rank_start
 from ezpz.launch.host.agent import Agent
-from ezpz.launch.host.connection import Connection, NoConnection, connect
+from ezpz.launch.host.connection import Connection, End, NoConnection, connect
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.host.rank_start import FORWARDED, afford, be, bind, cannot_run, hold_port, name_interface, pipes, start
 from ezpz.ranks import Ranks, expand_counts
@@ -79,7 +79,8 @@ def run_local(
     ignores = rank_start.ignored()
     if not terminal:
         os.setsid()
-    agent = Agent(Connection(*ends, settings), launch, len(ranks), own_session=not terminal)
+    connected = Connection(End.made(ends[0]), End.made(ends[1]), settings)
+    agent = Agent(connected, launch, len(ranks), own_session=not terminal)
     agent.stand_guard(obeys_signals=False)
     _let_in(agent, ranks[0][0])
     for rank, (environ, cpus) in enumerate(ranks):

@@ -1,29 +1,32 @@
 """Connect the launcher with its host agents: let in those that know the secret, read reports, and send orders.
 
-An agent that has gone without reporting `Done` is lost, and its host with it.
+An agent that has gone without reporting `Done` is lost, and its host with it. Whoever does not know the secret is a
+stranger: few of them are kept, for seconds, and nothing that they send or leave unsent touches the run.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
 import time
 from collections import namedtuple
 
-from ezpz.launch.host.connection import keep_alive, sign
+from ezpz.launch import frames
+from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
+from ezpz.launch.host.connection import keep_alive
 from ezpz.launch.messages import (
-    CHALLENGES,
-    INTRODUCTIONS,
+    HELLOS,
+    LONGEST_PIECE,
     ORDERS,
     REPORTS,
     WELCOMES,
-    Challenge,
     Done,
     Hello,
-    Inbox,
     Lost,
     MalformedMessage,
+    Note,
     Piece,
     Welcome,
 )
@@ -32,12 +35,14 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ezpz.launch.frames import Keys
+    from ezpz.launch.master import Listening
     from ezpz.launch.messages import Message, Settings
 
-__all__ = ["Control", "Report"]
-
-_STRANGER = 15.0  # seconds for a connection to show that it knows the secret
+_DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
+_MORE_STRANGERS = 64  # at a time, besides one for each host
 _READ = 1 << 18
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.NamedTuple needs typing
@@ -50,16 +55,35 @@ class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.Na
         message: Message
 
 
-class _Peer:
-    """One connection, and what is known of it."""
+class WayBack(namedtuple("WayBack", "connection writer")):  # noqa: PYI024  # as above
+    """The other direction of an agent's connection for output, which carries the input of rank 0."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        connection: socket.socket
+        writer: FrameWriter
+
+
+class _Stranger:
+    """A connection that has not shown that it knows the secret."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.nonce = os.urandom(16).hex()
-        self.came = time.monotonic()
-        self.inbox = Inbox(INTRODUCTIONS)
-        self.kind = ""  # until it has shown that it knows the secret
-        self.index = -1
+        self.challenge = frames.challenge(os.urandom(16).hex())
+        self.deadline = time.monotonic() + _DEADLINE
+        self.came = b""
+
+
+class _Peer:
+    """A connection of an agent; the one for messages is a host's when the agent has said `Hello`."""
+
+    def __init__(self, connection: socket.socket, greeting: Greeting, keys: Keys) -> None:
+        self.connection = connection
+        self.kind, self.index, self.agent = greeting
+        self.has_host = False
+        longest = HELLOS.longest if self.kind == frames.REPORTS else LONGEST_PIECE
+        self.reader, self.writer = FrameReader(keys.from_agent, longest), FrameWriter(keys.from_launcher)
 
 
 class Control:
@@ -71,30 +95,33 @@ class Control:
         settings: What every agent gets to know when it comes.
     """
 
-    def __init__(self, settings: Settings, addresses: list[str] | None = None) -> None:
-        """Listen for agents on ``addresses``; without, they are handed over by `adopt`."""
+    def __init__(self, settings: Settings, listening: Listening | None = None, hosts: int = 1) -> None:
+        """Listen for the agents of so many hosts; without ``listening``, they are handed over by `adopt`."""
         self.heard: dict[int, str] = {}
         self.done: set[int] = set()
         self.settings = settings
+        self._hosts = hosts
         self._secret = os.urandom(16).hex()
-        self._addresses = addresses or []
+        self._names = listening.names if listening else ()
         self._selector = selectors.DefaultSelector()
-        self._agents: dict[int, list[_Peer]] = {}
-        self._outputs: dict[socket.socket, _Peer] = {}
-        self._strangers: set[_Peer] = set()
+        self._strangers: dict[_Stranger, None] = {}  # the oldest first
+        self._agents: dict[str, _Peer] = {}  # their connections for messages
+        self._outputs: dict[str, _Peer] = {}
         self._paused = False
         self._listener: socket.socket | None = None
-        if addresses:
-            self._listener = socket.create_server(("127.0.0.1" if addresses == ["127.0.0.1"] else "", 0), backlog=4096)
+        self._spare = -1
+        if listening:
+            self._listener = socket.create_server((listening.address, 0), backlog=4096)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ, None)
+            self._spare = os.open(os.devnull, os.O_RDONLY)
 
     @property
     def variable(self) -> str:
         """Value of ``EZPZ_CONTROL`` for the shims; empty where no agent connects by itself."""
         if self._listener is None:
             return ""
-        return f"{self._secret}@{self._listener.getsockname()[1]}@{','.join(self._addresses)}"
+        return f"{self._secret}@{self._listener.getsockname()[1]}@{','.join(self._names)}"
 
     @property
     def open_outputs(self) -> bool:
@@ -113,86 +140,175 @@ class Control:
     @staticmethod
     def get_ready() -> None:
         """Import what the first agent needs, in the time that the ranks take to start."""
-        import hmac  # noqa: F401  # for `sign`
+        import hmac  # noqa: F401  # for the frames
         import json  # noqa: F401  # for the messages and run.json
 
     def adopt(self, index: int, host: str, control: socket.socket, output: socket.socket) -> None:
         """Take the connections of an agent that was started by fork: it needs to prove nothing."""
-        for kind, connection in (("hello", control), ("output", output)):
+        for kind, connection in ((frames.REPORTS, control), (frames.OUTPUTS, output)):
             connection.setblocking(False)
-            peer = _Peer(connection)
+            peer = self._admit(connection, Greeting(kind, index, "forked"), UNSIGNED)
             self._selector.register(connection, selectors.EVENT_READ, peer)
-            self._admit(peer, kind, index, host)
+        self._get_host(self._agents["forked"], host)
 
     def read(self) -> Iterator[Report | Piece]:
         """Yield what has come since the last call; does not block."""
         for key, _ in self._selector.select(0):
             if key.data is None:
                 self._accept()
-            elif key.fd in self._selector.get_map():
+            elif key.fd not in self._selector.get_map():
+                continue  # closed by what was just read
+            elif isinstance(key.data, _Stranger):
+                self._listen_to(key.data)
+            else:
                 yield from self._read(key.data)
-        now = time.monotonic()
-        for peer in [peer for peer in self._strangers if now - peer.came > _STRANGER]:
-            self._close(peer)
+
+    def due(self) -> float | None:
+        """Return the monotonic time of the next `tick`, or None."""
+        return next((stranger.deadline for stranger in self._strangers), None)
+
+    def tick(self, now: float) -> None:
+        """Hang up on strangers whose time is over."""
+        for stranger in [stranger for stranger in self._strangers if now >= stranger.deadline]:
+            self._turn_away(stranger)
 
     def pause(self, full: bool) -> None:
         """Stop reading output while the screen is full; reports are read all the same."""
         if full == self._paused:
             return
         self._paused = full
-        for connection, peer in self._outputs.items():
+        for peer in self._outputs.values():
             if full:
-                self._selector.unregister(connection)
+                self._selector.unregister(peer.connection)
             else:
-                self._selector.register(connection, selectors.EVENT_READ, peer)
+                self._selector.register(peer.connection, selectors.EVENT_READ, peer)
 
     def order(self, order: Message, hosts: set[int] | None = None) -> set[int]:
         """Send an order to the agents of some hosts, or of all; return the hosts that it was sent to."""
-        line = ORDERS.encode(order)
+        content = ORDERS.encode(order)
         reached = set()
-        for index, peers in self._agents.items():
-            if hosts is not None and index not in hosts:
-                continue
-            for peer in peers:
+        for peer in self._agents.values():
+            if peer.has_host and (hosts is None or peer.index in hosts):
                 try:
-                    peer.connection.sendall(line)
-                    reached.add(index)
-                except OSError:
-                    pass  # read() sees the end of the connection
+                    peer.connection.sendall(peer.writer.frame(content))
+                    reached.add(peer.index)
+                except OSError:  # it has gone, or has read nothing for so long that half an order was sent
+                    _hang_up(peer)
         return reached
 
-    def way_back(self, index: int) -> socket.socket | None:
-        """Return the connection on which a host's agent expects input for rank 0: that of its output."""
-        return next((connection for connection, peer in self._outputs.items() if peer.index == index), None)
+    def way_back(self, index: int) -> WayBack | None:
+        """Return the way on which a host's agent expects input for rank 0: the connection of its output."""
+        peer = next((peer for peer in self._outputs.values() if peer.index == index), None)
+        return WayBack(peer.connection, peer.writer) if peer else None
 
     def close(self) -> None:
         """Stop listening, and hang up."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
-        for connection in self._outputs:
-            connection.close()
+        for peer in self._outputs.values():
+            peer.connection.close()
         self._selector.close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
 
     def give_up(self) -> None:
         """Wait for no more output."""
         for peer in list(self._outputs.values()):
             self._close(peer)
 
+    # Strangers.
+
     def _accept(self) -> None:
+        """Take one connection; the others wait for the next turn, so that many cannot keep the agents from being
+        heard.
+        """
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it went away again
-            return
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                self._refuse_one()
+            return  # or it went away again
         connection.setblocking(False)
-        peer = _Peer(connection)
-        self._strangers.add(peer)
-        self._selector.register(connection, selectors.EVENT_READ, peer)
+        if len(self._strangers) >= self._hosts + _MORE_STRANGERS:
+            self._turn_away(next(iter(self._strangers)))
+        stranger = _Stranger(connection)
+        self._strangers[stranger] = None
+        self._selector.register(connection, selectors.EVENT_READ, stranger)
         try:
-            connection.send(CHALLENGES.encode(Challenge(nonce=peer.nonce, time=time.time())))
+            connection.send(stranger.challenge)
         except OSError:
-            self._close(peer)
+            self._turn_away(stranger)
+
+    def _refuse_one(self) -> None:
+        """Make room where no more files can be open: a connection that waits unaccepted would wake us for ever."""
+        if self._strangers:
+            self._turn_away(next(iter(self._strangers)))
+            return
+        assert self._listener is not None
+        if self._spare >= 0:
+            os.close(self._spare)
+        try:
+            self._listener.accept()[0].close()
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            self._spare = -1
+
+    def _listen_to(self, stranger: _Stranger) -> None:
+        """Read at most a greeting, and let in whoever has made it from the secret."""
+        connection = stranger.connection
+        try:
+            came = connection.recv(GREETING_SIZE - len(stranger.came))
+        except BlockingIOError:
+            return
+        except OSError:
+            came = b""
+        stranger.came += came
+        if not came or not frames.may_be_greeting(stranger.came):
+            self._turn_away(stranger)
+        elif len(stranger.came) == GREETING_SIZE:
+            try:
+                greeting, keys = frames.check(self._secret, stranger.challenge, stranger.came)
+                peer = self._admit(connection, greeting, keys)
+            except MalformedMessage:
+                self._turn_away(stranger)
+                return
+            del self._strangers[stranger]
+            self._selector.modify(connection, selectors.EVENT_READ, peer)
+            if self._paused and peer.kind == frames.OUTPUTS:
+                self._selector.unregister(connection)
+            keep_alive(connection)
+            try:
+                welcome = Welcome(time=time.time(), settings=self.settings)
+                connection.send(peer.writer.frame(WELCOMES.encode(welcome)))
+            except OSError:
+                pass  # read() sees its end
+
+    def _turn_away(self, stranger: _Stranger) -> None:
+        self._strangers.pop(stranger, None)
+        self._selector.unregister(stranger.connection)
+        stranger.connection.close()
+
+    def _admit(self, connection: socket.socket, greeting: Greeting, keys: Keys) -> _Peer:
+        """Take a connection of an agent that knows the secret.
+
+        Raises:
+            MalformedMessage: There is such a connection already, or its agent has no other, or the plan no such host.
+        """
+        peer = _Peer(connection, greeting, keys)
+        mine, is_known = (
+            (self._agents, True)
+            if peer.kind == frames.REPORTS
+            else (self._outputs, peer.agent in self._agents and self._agents[peer.agent].index == peer.index)
+        )
+        if peer.agent in mine or not is_known or not -1 <= peer.index < self._hosts:
+            raise MalformedMessage("a second introduction")
+        mine[peer.agent] = peer
+        return peer
+
+    # Agents.
 
     def _read(self, peer: _Peer) -> Iterator[Report | Piece]:
         try:
@@ -202,77 +318,59 @@ class Control:
         except OSError:  # reset, or silent for too long
             data = b""
         try:
-            if not peer.kind:
-                yield from self._greet(peer, data)
-            elif peer.kind == "output":
-                yield from peer.inbox.pieces(data)
+            if peer.kind == frames.OUTPUTS:
+                for content in peer.reader.feed(data):
+                    yield Piece.decode(content)
             else:
                 yield from self._reports(peer, data)
         except MalformedMessage:  # nothing more of this peer can be understood
             data = b""
-            if peer.kind == "output":
-                self._hang_up(peer.index)
+            if peer.kind == frames.OUTPUTS and peer.agent in self._agents:
+                _hang_up(self._agents[peer.agent])
         if not data and peer.connection.fileno() >= 0:
             self._close(peer)
-            if peer.kind == "hello" and peer.index not in self.done:
+            if peer.has_host and peer.index not in self.done:
                 self.done.add(peer.index)
                 yield Report(peer.index, Lost())
 
-    def _greet(self, peer: _Peer, data: bytes) -> Iterator[Report | Piece]:
-        """Let an agent in when its answer to the challenge is right; what follows its introduction is read as well."""
-        import hmac
-
-        hello = peer.inbox.first(data)
-        if hello is None:
-            return
-        assert isinstance(hello, Hello)
-        expected = sign(self._secret, peer.nonce, f"{hello.kind} {hello.index}")
-        if not hmac.compare_digest(expected, hello.mac):
-            raise MalformedMessage("a stranger")
-        self._admit(peer, hello.kind, hello.index, hello.host)
-        keep_alive(peer.connection)
-        proof = sign(self._secret, hello.nonce, f"launcher {hello.index}")
-        try:
-            peer.connection.send(WELCOMES.encode(Welcome(proof=proof, settings=self.settings)))
-        except OSError:
-            pass  # read() sees its end
-        if peer.kind == "output":
-            yield from peer.inbox.pieces(b"")
-        else:
-            yield Report(peer.index, hello)
-            yield from self._reports(peer, b"")
-
     def _reports(self, peer: _Peer, data: bytes) -> Iterator[Report]:
-        for message in peer.inbox.feed(data):
+        for content in peer.reader.feed(data):
+            if not peer.has_host:
+                yield self._introduced(peer, bytes(content))
+                continue
+            message = REPORTS.decode(bytes(content))
             if isinstance(message, Done):
                 self.done.add(peer.index)
             yield Report(peer.index, message)
 
-    def _hang_up(self, index: int) -> None:
-        """End the conversation with a host; it is lost, and kills its ranks."""
-        for peer in self._agents.get(index, []):
-            try:
-                peer.connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # it has hung up itself
+    def _introduced(self, peer: _Peer, content: bytes) -> Report:
+        """Take an agent's first words; a host of the plan has one agent, and the first stays."""
+        hello = HELLOS.decode(content)
+        assert isinstance(hello, Hello)
+        if peer.index >= 0 and peer.index in self.heard:
+            _hang_up(peer)
+            peer.reader.longest = 0
+            first = self.heard[peer.index]
+            text = f"{hello.host} is refused: its agent says that it is host {peer.index} of the plan, as {first} does"
+            return Report(peer.index, Note(text=text))
+        self._get_host(peer, hello.host)
+        return Report(peer.index, hello)
 
-    def _admit(self, peer: _Peer, kind: str, index: int, host: str) -> None:
-        self._strangers.discard(peer)
-        peer.kind, peer.index = kind, index
-        peer.inbox.direction = REPORTS
-        if kind == "output":
-            self._outputs[peer.connection] = peer
-            if self._paused:
-                self._selector.unregister(peer.connection)
-        else:
-            self._agents.setdefault(index, []).append(peer)
-            self.heard[index] = host
+    def _get_host(self, peer: _Peer, host: str) -> None:
+        peer.has_host = True
+        peer.reader.longest = REPORTS.longest
+        self.heard[peer.index] = host
 
     def _close(self, peer: _Peer) -> None:
         if peer.connection in self._selector.get_map():
             self._selector.unregister(peer.connection)
-        self._strangers.discard(peer)
-        self._outputs.pop(peer.connection, None)
-        if peer in self._agents.get(peer.index, []):
-            self._agents[peer.index].remove(peer)
+        (self._agents if peer.kind == frames.REPORTS else self._outputs).pop(peer.agent, None)
         peer.connection.close()
+
+
+def _hang_up(peer: _Peer) -> None:
+    """End the conversation with an agent; `read` sees it, the host is lost, and its agent kills its ranks."""
+    try:
+        peer.connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it has hung up itself

@@ -6,15 +6,14 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from ezpz.launch.host.rank_input import LONGEST_PIECE, Pieces
+from ezpz.launch.host.rank_input import LONGEST_PIECE
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
+    from ezpz.launch.frames import FrameWriter
     from ezpz.launch.loop import Loop
-
-__all__ = ["InputPump", "leave_stdin"]
+    from ezpz.launch.run.control import WayBack
 
 
 def leave_stdin() -> None:
@@ -36,15 +35,16 @@ class InputPump:
     def __init__(self, loop: Loop, note: Callable[[str], None]) -> None:
         self._loop, self._note = loop, note
         self._to = -1  # a descriptor of our own for the connection, which others may close
+        self._frames: FrameWriter | None = None
         self._waiting = b""
         self._ended = False
         self._can_be_awaited = True
 
-    def start(self, connection: socket.socket) -> None:
+    def start(self, way: WayBack) -> None:
         """Begin: the rank runs."""
         if self._to >= 0 or self._ended:
             return
-        self._to = os.dup(connection.fileno())
+        self._to, self._frames = os.dup(way.connection.fileno()), way.writer
         _read_alone()
         self._go_on()
 
@@ -90,7 +90,7 @@ class InputPump:
             self._note(f"stdin cannot be read: {error.strerror}; rank 0 gets the end of its input")
             data = b""
         if data:
-            self._waiting = Pieces.encode(data)
+            self._waiting = self._frame(data)
             if self._can_be_awaited:
                 self._loop.forget(0)
         else:
@@ -99,11 +99,15 @@ class InputPump:
 
     def _end(self) -> None:
         self._ended = True
-        self._waiting += Pieces.encode(b"")
+        self._waiting += self._frame(b"")
         self._loop.cancel("input")
         if self._can_be_awaited:
             self._loop.forget(0)
         leave_stdin()
+
+    def _frame(self, data: bytes) -> bytes:
+        assert self._frames
+        return self._frames.frame(data)
 
     def _push(self) -> None:
         try:

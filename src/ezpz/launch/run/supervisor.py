@@ -130,8 +130,9 @@ class Supervisor:
         self._reap()  # one may have ended already
         while not self._over():
             self._watch_screen()
-            now = self.loop.turn(self.screen.due(), self._wall.due() if self._wall else None)
+            now = self.loop.turn(self.screen.due(), self._wall.due() if self._wall else None, self.control.due())
             self.screen.tick(now)
+            self.control.tick(now)
             text = self._wall.take(now) if self._wall else None
             if text:
                 self.note(text)
