@@ -53,6 +53,6 @@ def _write(folder: str, output: str | None, *, public: bool) -> Path:
         return write_report(run, path, public=public)
     except OSError as error:
         raise UsageError(
-            f"cannot write the report: {path or run.folder}: {error.strerror or error} (from {source}); expected a file in a "
-            "folder that can be written. Use for example -o report.html."
+            f"cannot write the report: {path or run.folder}: {error.strerror or error} (from {source}); "
+            "expected a file in a folder that can be written. Use for example -o report.html."
         ) from error
