@@ -78,8 +78,7 @@ def _check(options: Namespace) -> None:
         name = "--job" if options.job else "--hosts"
         raise UsageError(
             f"{name} needs the ID of a launch (from the command line), and the whole one where its launcher is gone: "
-            "it "
-            "is in run.json and in EZPZ_LAUNCH_ID of its processes."
+            "it is in run.json and in EZPZ_LAUNCH_ID of its processes."
         )
 
 
@@ -102,8 +101,7 @@ def _end(options: Namespace) -> int:
         if entry is None and not elsewhere and not process_tree.tagged(word, everything=True):
             raise UsageError(
                 f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of "
-                "`ezpz kill`. "
-                f"Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
+                "`ezpz kill`. Where its launcher is gone: `ezpz kill --job WHOLE-ID`, or --hosts."
             )
         named[str(entry["launch_id"]) if entry else word] = entry or {}
     hosts = _hosts(options) if elsewhere else None
@@ -143,8 +141,7 @@ def _report(left: dict[str, dict[str, list[int]]]) -> int:
         if stay:
             print(
                 f"ezpz: of launch {name} these processes would not go: {stay}; expected none. They wait for a file "
-                "system or "
-                "a device that does not answer, or are another user's.",
+                "system or a device that does not answer, or are another user's.",
                 file=sys.stderr,
             )
             code = 125

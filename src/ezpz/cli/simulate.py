@@ -113,8 +113,7 @@ def _check(parser: Parser, options: Namespace) -> None:
     if options.rank >= options.ranks:
         raise UsageError(
             f"no rank {options.rank} in a world of {options.ranks} (from --rank, -n); expected 0 to "
-            f"{options.ranks - 1}. "
-            f"The last one is `--rank {options.ranks - 1}`."
+            f"{options.ranks - 1}. The last one is `--rank {options.ranks - 1}`."
         )
 
 
@@ -127,8 +126,7 @@ def _check_device(world: World, *, data: bool) -> None:
     if not data and world.device != "cpu":
         raise UsageError(
             f"--no-data (from the command line) does not go with TORCH_DEVICE={world.device} (from the environment): "
-            "no device is "
-            "needed, and none is looked at; expected cpu. Type TORCH_DEVICE=cpu before the line."
+            "no device is needed, and none is looked at; expected cpu. Type TORCH_DEVICE=cpu before the line."
         )
 
 
@@ -311,8 +309,7 @@ def explain(code: int, report: Mapping[str, Any], taken: int, total: int, *, dat
     hint = "Add --no-data: its tensors then take no memory" if data else "Make what is large after ezpz.setup_torch()"
     return (
         f"the script ended with {code} ({how}), when it had {amount(taken)} of this machine's {amount(total)}; no "
-        "answer about "
-        f"its memory. {hint}."
+        f"answer about its memory. {hint}."
     )
 
 
@@ -325,14 +322,12 @@ def silence(*, begun: bool) -> str:
     if begun:
         return (
             "the script became a rank, but left without saying what it needed (os._exit, or exec?); expected an "
-            "ordinary "
-            "end. Let it return or call sys.exit."
+            "ordinary end. Let it return or call sys.exit."
         )
     return (
         "the script never called ezpz.setup_torch() in its own process, so nothing was simulated; expected that call "
         "instead of torch.distributed.init_process_group. Add `import ezpz; rank = ezpz.setup_torch()`, or name the "
-        "script "
-        "itself behind `ezpz simulate -n N python3`."
+        "script itself behind `ezpz simulate -n N python3`."
     )
 
 

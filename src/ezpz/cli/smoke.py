@@ -80,8 +80,7 @@ def _strategy(backend: str) -> str:
     if trainer is None:
         raise UsageError(
             f"backend={backend} moves tensors and trains nothing (from the command line); expected DDP, FSDP or "
-            "deepspeed. "
-            f"Use backend=DDP, and TORCH_BACKEND={backend} for the collectives."
+            f"deepspeed. Use backend=DDP, and TORCH_BACKEND={backend} for the collectives."
         )
     return trainer
 

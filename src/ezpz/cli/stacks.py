@@ -85,8 +85,7 @@ def ask(launch: dict[str, Any], patience: float) -> dict[str, Any]:
     except TimeoutError:
         raise MachineError(
             f"{who} has not answered within {patience:.0f} s; expected where its ranks are. Its process may be "
-            "stopped: "
-            f"look at `ps -o stat= -p {launch['pid']}`."
+            f"stopped: look at `ps -o stat= -p {launch['pid']}`."
         ) from None
     except OSError as error:
         raise MachineError(

@@ -131,11 +131,10 @@ __getattr__, __dir__ = attach(
         "mesh": "axis coordinate degree fsdp_mesh get_mesh init_mesh",
         "meta_init": "materialize",
         "parallel_groups": (
-            "get_context_parallel_group get_context_parallel_rank "
-            "get_context_parallel_world_size get_data_parallel_group get_data_parallel_rank "
-            "get_data_parallel_world_size get_pipeline_parallel_group "
-            "get_pipeline_parallel_rank get_pipeline_parallel_world_size "
-            "get_tensor_parallel_group get_tensor_parallel_rank get_tensor_parallel_world_size"
+            "get_context_parallel_group get_context_parallel_rank get_context_parallel_world_size "
+            "get_data_parallel_group get_data_parallel_rank get_data_parallel_world_size get_pipeline_parallel_group "
+            "get_pipeline_parallel_rank get_pipeline_parallel_world_size get_tensor_parallel_group "
+            "get_tensor_parallel_rank get_tensor_parallel_world_size"
         ),
         "peaks": "peak_flops",
         "seeds": "data_seed seed_dropout seed_everything",

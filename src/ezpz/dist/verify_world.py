@@ -88,10 +88,9 @@ def check_mpi(ranks: Ranks, environ: Mapping[str, str]) -> None:
         return
     if size == 1:
         raise RankError(
-            f"{claim}: mpi4py was built for another MPI ({library}) than the launcher's "
-            f"({flavour or ranks.family}); expected rank {ranks.rank} of {ranks.world_size}. Install mpi4py for that "
-            "MPI, e.g. `MPICC=mpicc python3 -m pip install --no-binary=mpi4py mpi4py`, or put the mpiexec of its MPI "
-            "first on PATH."
+            f"{claim}: mpi4py was built for another MPI ({library}) than the launcher's ({flavour or ranks.family}); "
+            f"expected rank {ranks.rank} of {ranks.world_size}. Install mpi4py for that MPI, e.g. `MPICC=mpicc python3 "
+            "-m pip install --no-binary=mpi4py mpi4py`, or put the mpiexec of its MPI first on PATH."
         )
     raise RankError(
         f"{claim} (this is rank {ranks.rank} from {_source(ranks)}); expected the same. Ranks were started by two "

@@ -96,9 +96,8 @@ def _replicated(key: str, value: Any) -> object:
     if all(placement.is_replicate() for placement in value.placements):
         return value.to_local()
     raise TrackError(
-        f"cannot record metric {key!r}: a DTensor placed {value.placements} (from History.update); "
-        "expected one that every rank holds whole, because update is no collective. Pass value.full_tensor(), called "
-        "on all ranks."
+        f"cannot record metric {key!r}: a DTensor placed {value.placements} (from History.update); expected one that "
+        "every rank holds whole, because update is no collective. Pass value.full_tensor(), called on all ranks."
     )
 
 

@@ -407,8 +407,6 @@ def shown(value: object) -> str:
 
 # What a trainer's settings are, and the values that they have in the end: defaults, preset, file, command line.
 
-_NOT = "not "  # of an alias that means the opposite
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -451,14 +449,14 @@ class _Values:
     values: dict[str, object]
     origins: dict[str, str] = field(default_factory=dict)
 
-    def put(self, name: str, given: object, origin: str, shown_origin: str | None = None) -> None:
+    def put(self, name: str, given: object, origin: str) -> None:
         """Check a value and lay it over what was there."""
         if name not in self.plan.names:
             raise unknown_key(self.plan, name, origin)
         own, opposite = self.plan.names[name]
         value = self.plan.keys[own].read(given, name, origin)
         self.values[own] = (not value) if opposite and isinstance(value, bool) else value
-        self.origins[own] = shown_origin or origin
+        self.origins[own] = origin
 
 
 def resolve(plan: Plan, words: Words, preset: str | None) -> tuple[Any, dict[str, str]]:

@@ -210,8 +210,7 @@ def connect(variable: str, index: int) -> Connection:
         return Connection(ends[0], ends[1], welcome.settings, clock)
     raise LaunchError(
         f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way "
-        "back. Does a "
-        "firewall stand between them? Start `launch` on one of the hosts."
+        "back. Does a firewall stand between them? Start `launch` on one of the hosts."
     )
 
 

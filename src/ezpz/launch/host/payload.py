@@ -72,8 +72,7 @@ def _folder(environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise LaunchError(
             f"cannot tell the working folder ({folder or 'no PWD'}): {error.strerror}; expected one that other hosts "
-            "know. It was removed: "
-            "`cd` to another."
+            "know. It was removed: `cd` to another."
         ) from None
 
 
@@ -100,8 +99,7 @@ def unpack(source: int) -> Payload:
         if not parts[-1]:
             raise LaunchError(
                 f"the payload for {os.uname().nodename} is cut: {left} of {int(length)} bytes are missing (from "
-                "stdin); expected all. "
-                "The connection broke: start again."
+                "stdin); expected all. The connection broke: start again."
             )
     return Payload(**json.loads(b"".join(parts)))
 

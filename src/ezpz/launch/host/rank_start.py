@@ -264,8 +264,7 @@ def afford(cpus: Sequence[int] | None) -> str:
     except OSError:
         return (
             f"cannot be bound to CPUs {cpus[0]} to {cpus[-1]} (from the plan); {os.uname().nodename} allows "
-            f"{len(allowed)} "
-            f"from {min(allowed)} to {max(allowed)}"
+            f"{len(allowed)} from {min(allowed)} to {max(allowed)}"
         )
     return ""
 

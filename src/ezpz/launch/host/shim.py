@@ -47,9 +47,8 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
     counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
     if ranks.world_size != sum(counts):
         raise LaunchError(
-            f"rank {ranks.rank} of {ranks.world_size} came up (from {ranks.family}); expected a world of "
-            f"{sum(counts)} (from "
-            "the plan). The launcher started separate worlds: check that mpiexec and the job belong together."
+            f"rank {ranks.rank} of {ranks.world_size} came up (from {ranks.family}); expected a world of {sum(counts)} "
+            "(from the plan). The launcher started separate worlds: check that mpiexec and the job belong together."
         )
     first = 0
     for index, count in enumerate(counts):  # noqa: B007  # both are used behind the loop
@@ -59,9 +58,8 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
     if (ranks.local_rank, ranks.local_world_size) != (ranks.rank - first, count):
         raise LaunchError(
             f"rank {ranks.rank} is local rank {ranks.local_rank} of {ranks.local_world_size} (from {ranks.family}); "
-            "expected "
-            f"{ranks.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the launcher's "
-            "options."
+            f"expected {ranks.rank - first} of {count} (from the plan). Ranks were not placed in blocks: check the "
+            "launcher's options."
         )
     return ranks.at_host(index), len(counts)
 

@@ -203,8 +203,7 @@ def _enter(folder: str) -> None:
     except OSError as error:
         raise LaunchError(
             f"cannot enter {folder} on {os.uname().nodename} (from the launcher's working folder): {error.strerror}; "
-            "expected the same "
-            "folder on every host. Start `launch` in a folder that they share."
+            "expected the same folder on every host. Start `launch` in a folder that they share."
         ) from None
 
 

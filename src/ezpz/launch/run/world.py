@@ -149,9 +149,8 @@ class World:
         stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
         more = f", and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
         return (
-            f"{len(late)} of {len(self._hosts)} hosts did not come up within {seconds:g} s: "
-            f"{', '.join(stages)}{more}; expected "
-            f"{sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
+            f"{len(late)} of {len(self._hosts)} hosts did not come up within {seconds:g} s: {', '.join(stages)}{more}; "
+            f"expected {sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
             "--start-timeout 30m"
         )
 
@@ -187,13 +186,11 @@ def _usual_cause(family: str, program: str) -> str:
     if family == "alone":
         return (
             f"it gave them no rank at all: {program} does not belong to this job, or is a wrapper that hides the "
-            "ranks' "
-            "variables"
+            "ranks' variables"
         )
     if any(known.is_mpi for known in FAMILIES if known.name == family):
         return (
             f"{program} starts every rank as a world of its own: it and the job's scheduler, or an outer launcher, do "
-            "not "
-            "belong together"
+            "not belong together"
         )
     return scheduler(family).singletons_cause or f"{program} and the job do not belong together"
