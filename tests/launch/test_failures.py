@@ -47,6 +47,15 @@ def test_the_end_of_the_screen_has_the_other_failures_and_the_causes_words_once(
     assert last_words(shown, 10_000) == ["Traceback\nValueError"]
 
 
+def test_a_script_that_is_not_there_is_named_with_what_to_type(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    for name, hint in (("trian.py", "Did you mean train.py?"), ("zzz", "Give its path: PATH/TO/zzz.")):
+        words = f"python3: can't open file '{tmp_path}/{name}': [Errno 2] No such file or directory\n"
+        cause = Failure("rank 0", "exited with code 2", 2, 1.0, rank=0, words=words, shown=False)
+        told = last_words(Outcome(2, cause, [cause]), 0)
+        assert told == [f"ezpz: there is no script {name} in {tmp_path}; expected one. {hint}", words.rstrip()]
+
+
 def test_many_failures_are_counted():
     same = [failure(rank, rank) for rank in range(8)]
     assert last_words(Outcome(cause=same[0], failures=same), 0) == ["ezpz: 7 other ranks failed in the same way"]

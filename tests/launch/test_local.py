@@ -277,3 +277,48 @@ def test_ten_thousand_hosts_are_planned_without_effort():
     placement = place(Allocation("pbs", "1", hosts), Devices(12, "cuda", "test"), 64)
     assert (placement.world_size, placement.encode()) == (120_000, "12(x10000)")
     assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("words", [["trian.py"], ["-m", "trian"]])
+def test_what_python_cannot_run_is_told_once(launch, tmp_path, words):
+    (tmp_path / "train.py").write_text("")
+    done = launch("-n", "4", sys.executable, *words)
+    assert (done.returncode, done.stdout) == (1 if "-m" in words else 2, "")
+    said = done.stderr.splitlines()
+    assert sum("can't open file" in line or "No module named" in line for line in said) == 1
+    assert "trian" in said[-1]
+    if "-m" not in words:
+        assert said[-2] == f"ezpz: there is no script trian.py in {tmp_path}; expected one. Did you mean train.py?"
+
+
+@pytest.mark.slow
+def test_the_traceback_stands_behind_all_that_we_say(launch, tmp_path):
+    """Also behind the count of ranks that repeated a warning."""
+    (tmp_path / "train.py").write_text(
+        "import os, time, warnings\n"
+        "time.sleep(0.6 * (os.environ['RANK'] != '0'))\n"
+        "warnings.warn('careful')\n"
+        "time.sleep(1)\n"
+        "raise ValueError('my bug')\n"
+    )
+    said = launch("-n", "3", sys.executable, "train.py").stderr.splitlines()
+    assert said[-1] == "ValueError: my bug"
+    assert sum("more ranks wrote the same: " in line for line in said) == 1
+    last = max(number for number, line in enumerate(said) if line.startswith("ezpz: "))
+    assert said[last + 1] == "Traceback (most recent call last):"
+
+
+def test_printed_lines_leave_one_host_file_for_a_day(launch, clean_env, tmp_path):
+    env = {**clean_env, "TMPDIR": str(tmp_path), "EZPZ_SSH": "/bin/true"}
+    for hosts in ("n01,n02", "n01,n02", "n01,n03"):
+        done = launch("--hosts", hosts, "--ppn", "1", "--flavour", "ssh", "--json", "true", env=env)
+        assert done.returncode == 0, done.stderr
+    folder = tmp_path / f"ezpz-{os.getuid()}" / "dry-run"
+    first, second = sorted(path.read_text() for path in folder.iterdir())
+    assert ("n02" in first, "n03" in second) == (True, True)
+    for path in folder.iterdir():
+        os.utime(path, (1.0, 1.0))
+    launch("--hosts", "n01,n04", "--ppn", "1", "--flavour", "ssh", "--dry-run", "true", env=env)
+    (left,) = folder.iterdir()
+    assert "n04" in left.read_text()
+    assert [path.name for path in folder.parent.iterdir()] == ["dry-run"]

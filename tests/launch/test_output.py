@@ -89,6 +89,8 @@ def test_the_end_of_a_stream_shows_its_unfinished_line():
     [
         b"Traceback (most recent call last):\n",
         b"[rank0]: Traceback (most recent call last):\n",
+        b"/usr/bin/python3: can't open file '/tmp/x.py': [Errno 2] No such file or directory\n",
+        b"/usr/bin/python3.11: No module named trian\n",
         b"\x1b[1;31mTraceback\x1b[0m \x1b[2m(most recent call last)\x1b[0m:\n",
         (
             b"\x1b[31m\xe2\x94\x80 \x1b[0m\x1b[1;31mTraceback "

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.plan import LaunchPlan
 
+_PASTED_WITHIN = 86400.0  # seconds: printed lines work for a day
 _MOST_STARTS = 5  # of a launch whose port is taken on another host each time
 
 
@@ -71,7 +72,7 @@ def _launch(options: LaunchOptions) -> int:
 def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
     """Print the plan that would be started; the host file named in its lines stays, so that they can be pasted."""
     if builder.needs_hostfile:
-        builder.write_hostfile(private_folder(f"dry-run-{os.getpid()}"))
+        builder.write_hostfile(_folder_of_shown())
     with builder.choose_rendezvous(must_know=False) as rendezvous:
         plan = builder.build(rendezvous)
     if rendezvous.note:
@@ -85,6 +86,16 @@ def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
             _say(f"note: {note}")
         print("\n".join(plan.lines()))
     return 0
+
+
+def _folder_of_shown() -> str:
+    """Return the folder for host files that printed lines name, without those of yesterday."""
+    folder = private_folder("dry-run")
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):  # another launch was faster
+            if entry.stat().st_mtime < time.time() - _PASTED_WITHIN:
+                os.unlink(entry.path)
+    return folder
 
 
 def _missing(builder: PlanBuilder, program: str) -> int:

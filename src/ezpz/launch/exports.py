@@ -1,7 +1,7 @@
 """Print the job in shell words, every value quoted: the answer of ``python3 -m ezpz.cluster --sh``.
 
 export NHOSTS=2
-export DIST_LAUNCH='mpiexec -n 4 -f /tmp/ezpz-1000/job-7-n01/hosts-MPICH'
+export DIST_LAUNCH='mpiexec -n 4 -f /tmp/ezpz-1000/job-7-n01/hosts-MPICH-3f80c2d1'
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
@@ -147,9 +148,10 @@ class PlanBuilder:
         flavour, placement = self._choice.flavour, self.survey.placement
         if flavour is None or not self.needs_hostfile:
             return
-        pairs = zip(placement.hosts, placement.counts, strict=True)
-        path = os.path.join(folder, f"hosts-{flavour.title}".replace(" ", "-"))
-        self._hostfile = write_lines(path, (flavour.hostfile_line(*pair) for pair in pairs))
+        lines = [flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
+        # A name for these lines: other plans may have their files in the same folder.
+        name = f"hosts-{flavour.title}-{crc32(os.fsencode(''.join(lines))):08x}".replace(" ", "-")
+        self._hostfile = write_lines(os.path.join(folder, name), lines)
 
     def choose_rendezvous(self, *, must_know: bool) -> Rendezvous:
         """Return where the ranks of one start meet; the port is held until it is closed.

@@ -30,6 +30,13 @@ _COLOUR = re.compile(rb"\x1b\[[0-9;:]*m")
 _LAST = b"most recent call last"
 _FATAL = b"Fatal Python error: "
 _TRACEBACK = re.compile(rb"Traceback \(most recent call last\)")
+# /usr/bin/python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory   Modules/main.c
+# /usr/bin/python3: No module named trian                                                       runpy.py
+_REFUSAL = re.compile(
+    rb"(?m:^)[^\n:]*python[\d.]*: "
+    rb"(?:can't (?:open file|find '__main__' module)|No module named |Error while finding module)"
+)
+_REFUSALS = (b": can't ", b": No module named ", b": Error while finding module")
 # Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
 _STACK_BEGINS = re.compile(
     rb"Fatal Python error: |(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):"
@@ -230,9 +237,12 @@ class _Lines:
 
 
 def _traceback_begins(data: bytes) -> int:
-    """Return the start of the first line that begins a traceback, or faulthandler's; without one the length of all."""
+    """Return the start of the first line that begins a traceback, or faulthandler's, or that says why Python itself
+    cannot begin; without one the length of all.
+    """
+    refusal = _REFUSAL.search(data) if any(words in data for words in _REFUSALS) else None
     fatal = data.find(_FATAL)
-    end = len(data) if fatal < 0 else fatal
+    end = min(refusal.start() if refusal else len(data), len(data) if fatal < 0 else fatal)
     at = data.find(_LAST, 0, end)
     while at >= 0:
         start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.errors import shell_code
+from ezpz.errors import did_you_mean, shell_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +37,7 @@ SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
+_NO_SCRIPT = re.compile(r"can't open file '(.+)': \[Errno 2\]")  # Modules/main.c
 _SHOWN = 3  # failures besides the cause that are named one by one
 
 
@@ -145,7 +147,20 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
         return []
     also = _others(outcome.failures, cause)
     words = cause.words.rstrip("\n") if not cause.shown or since > _FAR else ""
-    return [*([f"ezpz: {also}"] if also else []), *([words] if words else [])]
+    return [*(f"ezpz: {text}" for text in (also, _what_to_type(cause)) if text), *([words] if words else [])]
+
+
+def _what_to_type(cause: Failure) -> str:
+    """Return what to type where Python did not find its script; empty for other causes."""
+    match = _NO_SCRIPT.search(cause.words)
+    if not match:
+        return ""
+    folder, name = os.path.split(match[1])
+    try:
+        near = did_you_mean(name, (each for each in os.listdir(folder) if each.endswith(".py")))
+    except OSError:
+        near = f" There is no folder {folder} here."
+    return f"there is no script {name} in {folder}; expected one.{near or f' Give its path: PATH/TO/{name}.'}"
 
 
 def log_of(failure: Failure, log_dir: str, folder: str) -> str:
