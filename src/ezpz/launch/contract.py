@@ -153,7 +153,7 @@ def threads_per_core(cpus: str = "/sys/devices/system/cpu") -> int:
         return 1
     allowed = os.sched_getaffinity(0)
     try:
-        with open(f"{cpus}/cpu{min(allowed)}/topology/thread_siblings_list", encoding="ascii") as file:
+        with open(f"{cpus}/cpu{min(allowed)}/topology/thread_siblings_list", encoding="utf-8") as file:
             siblings = {
                 cpu
                 for low, _, high in (part.partition("-") for part in file.read().strip().split(","))
