@@ -153,7 +153,10 @@ def test_a_rank_without_a_history_holds_nobody_up(rank, world):
     begin = time.monotonic()
     one.across.finish()
     assert time.monotonic() - begin < 20
-    assert one.windows == []
+    if rank == 0 and world > 2:
+        assert [set(window.held.tolist()) for _, window in one.windows] == [{world - 1}] * 3
+    else:
+        assert one.windows == []
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -225,13 +228,29 @@ def test_training_collectives_run_beside_it(rank, world):
         np.testing.assert_array_equal(one.column("sum"), np.arange(STEPS) * world)
 
 
-def test_messages_climb_more_than_one_level(rank, world, monkeypatch):
-    monkeypatch.setattr("ezpz.track.over_ranks.transport.FAN_OUT", 2)
+def test_rank_0_may_come_when_the_others_have_ended(rank, world):
+    if rank == 0:
+        time.sleep(1.5)
+    begin = time.monotonic()
     one = One()
-    for step in range(STEPS):
-        one.across.add(step, {"a": float(rank * step)})
-    time.sleep(0.3 * (rank % 2))  # a parent on the way ends before its child
+    for step in range(5):
+        one.across.add(step, {"a": float(rank)})
+    one.across.finish()
+    assert time.monotonic() - begin < 20
+    if only_of_many(one, rank, world):
+        (window,) = [window for _, window in one.windows]
+        assert (window.steps.tolist(), window.held.tolist()) == (list(range(5)), [world] * 5)
+    dist.barrier()
+
+
+def test_a_row_larger_than_a_message_of_the_store_arrives_whole(rank, world, monkeypatch):
+    monkeypatch.setattr("ezpz.track.over_ranks.transport._MOST_IN_ONE", 1000)
+    one = One()
+    for step in range(120):
+        one.across.add(step, {f"key{number}": float(number + rank) for number in range(30)})
     one.across.finish()
     if only_of_many(one, rank, world):
-        np.testing.assert_array_equal(one.column("a", "ranks"), np.arange(world)[:, None] * np.arange(STEPS))
+        for number in range(30):
+            wanted = np.repeat(number + np.arange(world)[:, None], 120, axis=1)
+            np.testing.assert_array_equal(one.column(f"key{number}", "ranks"), wanted)
     dist.barrier()

@@ -13,7 +13,7 @@ from ezpz.ranks import Ranks
 from ezpz.track.over_ranks.across import Across
 from ezpz.track.over_ranks.collector import Collector
 from ezpz.track.over_ranks.gathering import _named
-from ezpz.track.over_ranks.slices import ENDED, GONE, Slice, Slicer, pack, read_slice
+from ezpz.track.over_ranks.slices import ENDED, NO_STEP, Slice, Slicer, pack, read_slice
 
 NAN = math.nan
 
@@ -76,7 +76,7 @@ def test_negative_steps_and_gaps_have_windows_too():
     assert slicer.add(1000, {"a": 1}, None).steps.tolist() == [-10]
 
 
-@pytest.mark.parametrize("end", [0, ENDED, GONE])
+@pytest.mark.parametrize("end", [0, ENDED])
 def test_a_slice_survives_its_packing(end):
     mask = np.array([True, False])
     columns = {"schlüssel\n": (np.array([1.0, NAN]), mask), "b": (np.array([math.inf, -0.0]), None)}
@@ -107,25 +107,59 @@ def test_a_window_is_recorded_when_every_rank_has_passed_it():
     assert steps_of(collector.records()) == []
 
 
-@pytest.mark.parametrize("end", [ENDED, GONE])
-def test_a_rank_that_has_ended_is_not_waited_for(end):
+def test_a_rank_that_has_ended_is_not_waited_for():
     collector = Collector(3, 10)
     collector.take(filled(0, 0, 10))
     collector.take(filled(1, 0, 4))
-    collector.take(filled(1, 4, 4, end=end))
+    collector.take(filled(1, 4, 4, end=ENDED))
     collector.take(filled(2, 0, 10))
     assert steps_of(collector.records()) == [list(range(10))]
-    assert collector.gone == ({1} if end == GONE else set())
 
 
-def test_a_rank_that_was_never_heard_of_is_waited_for_a_minute(monkeypatch):
+@pytest.fixture
+def later(monkeypatch):
+    """A minute from now."""
+
+    def minute():
+        now = time.monotonic()
+        monkeypatch.setattr("ezpz.track.over_ranks.collector.monotonic", lambda: now + 61)
+
+    return minute
+
+
+@pytest.mark.parametrize("greets", [False, True])
+def test_a_rank_that_has_sent_no_row_is_waited_for_a_minute(later, greets):
     collector = Collector(3, 10)
     collector.take(filled(0, 0, 10))
     collector.take(filled(1, 0, 10))
+    if greets:
+        collector.take(filled(2, 0, 0, upto=NO_STEP))
     assert steps_of(collector.records()) == []
-    now = time.monotonic()
-    monkeypatch.setattr("ezpz.track.over_ranks.collector.monotonic", lambda: now + 61)
+    later()
     assert steps_of(collector.records()) == [list(range(10))]
+
+
+def test_rank_0_is_heard_however_much_earlier_another_one_ends(later):
+    collector = Collector(2, 100)
+    collector.take(filled(1, 0, 5))
+    collector.take(filled(1, 5, 5, end=ENDED))
+    later()
+    assert steps_of(collector.records()) == []
+    collector.take(filled(0, 0, 5))
+    collector.take(filled(0, 5, 5, end=ENDED))
+    (m,) = collector.records()
+    assert (m["held"], m["keys"]["a"]["ranks"]) == ([2] * 5, [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2)
+
+
+def test_a_rank_in_the_middle_of_a_window_is_waited_for_as_long_as_it_takes(later):
+    collector = Collector(3, 10)
+    collector.take(filled(0, 0, 10))
+    collector.take(filled(1, 0, 10))
+    collector.take(filled(2, 0, 4))
+    later()
+    assert steps_of(collector.records()) == []
+    collector.take(filled(2, 4, 10))
+    assert [m["held"] for m in collector.records()] == [[3] * 10]
 
 
 def test_too_many_values_end_the_waiting(monkeypatch):
@@ -159,10 +193,10 @@ def test_who_is_behind_is_known():
     collector.take(filled(1, 0, 10))
     collector.take(filled(2, 0, 8))
     assert collector.behind(9) == [2, 3]
-    assert not collector.complete(9)
     collector.take(filled(2, 8, 10))
-    collector.take(filled(3, 0, 0, end=GONE))
-    assert collector.complete(9)
+    assert collector.behind(9) == [3]
+    collector.take(filled(3, 0, 0, end=ENDED))
+    assert collector.behind(9) == []
 
 
 def test_ranks_are_named_shortly():
@@ -203,7 +237,7 @@ def test_a_callback_that_raises_costs_one_warning(monkeypatch, capsys):
     def broken(*_):
         raise ZeroDivisionError("not here")
 
-    monkeypatch.setattr("ezpz.track.over_ranks.transport.find_store", broken)
+    monkeypatch.setattr("ezpz.track.over_ranks.transport.find_keys", broken)
     one = across()
     one._thread.join(10)
     one.add(0, {"a": 1.0})

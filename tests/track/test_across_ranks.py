@@ -1,5 +1,6 @@
 """`in_ranks_across.py` in real ranks, one launch for each number of them; and ranks that end in the middle."""
 
+import json
 import os
 import signal
 import socket
@@ -71,13 +72,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_bare(tmp_path, case, world=3):
+def run_bare(tmp_path, case, world=3, script=SCRIPT):
     """Ranks without a launcher, so that nobody ends the others: (exit code, stdout, stderr) of each."""
     told = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
     told["MASTER_PORT"] = str(free_port())
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, case],
+            [sys.executable, "-c", script, case],
             env=environ(tmp_path, **told, RANK=str(rank), LOCAL_RANK=str(rank)),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
@@ -107,7 +108,7 @@ def test_a_rank_that_is_killed_costs_one_line(tmp_path, attempt):
     assert codes_and_noise(ended) == ([3, -signal.SIGKILL, 3], [])
     said = ended[0][1].splitlines()
     assert len(said) == 2, said
-    assert "rank 1 ended without a word" in said[0]
+    assert "rank 1 had not sent all up to step 599; each record over ranks says how many ranks it holds" in said[0]
     assert said[1] == "windows 6 600"
     assert ended[2][1] == ""
 
@@ -133,3 +134,62 @@ def test_an_exception_on_one_rank_is_all_that_is_said(tmp_path):
 @pytest.mark.slow
 def test_a_program_that_does_not_finish_ends_with_its_own_code(tmp_path):
     assert codes_and_noise(run_bare(tmp_path, "exit")) == ([3, 3, 3], [])
+
+
+SHORT = """
+import json, sys, time
+import ezpz
+case = sys.argv[1]
+rank = ezpz.setup_torch()
+if case == f"late{rank}":
+    time.sleep(5)
+begin = time.monotonic()
+history = ezpz.History(outdir="run")
+for step in range(5):
+    history.update({"loss": 10.0 * (rank + 1)})
+if case == f"slow{rank}":
+    time.sleep(5)
+begin = time.monotonic()
+history.finalize(plots=False)
+took = time.monotonic() - begin
+ezpz.cleanup()
+print(f"took {took:.1f}", flush=True)
+"""
+
+
+def windows(folder):
+    rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [row["m"] for row in rows if row.get("k") == "ranks"]
+
+
+@pytest.fixture
+def _busy(case):
+    """Take the cores away from the ranks of a case with this name."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (case == "busy"))]
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_busy")
+@pytest.mark.parametrize("case", ["together", "busy", "late0", "slow0"])
+def test_a_short_run_is_whole_silent_and_ends_at_once(tmp_path, case):
+    ended = run_bare(tmp_path, case, script=SHORT)
+    assert codes_and_noise(ended) == ([0, 0, 0], [])
+    said = "".join(stdout for _, stdout, _ in ended)
+    assert "warning" not in said.lower(), said
+    assert max(float(line.split()[1]) for line in said.splitlines() if line.startswith("took ")) < 5
+    (m,) = windows(tmp_path)
+    assert (m["steps"], m["held"], m["keys"]["loss"]["mean"]) == ([0, 1, 2, 3, 4], [3] * 5, [20.0] * 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["late1", "slow1"])
+def test_rank_0_is_not_held_up_by_a_rank_that_is_behind(tmp_path, case):
+    ended = run_bare(tmp_path, case, script=SHORT)
+    assert codes_and_noise(ended) == ([0, 0, 0], [])
+    assert float(ended[0][1].split("took ")[1]) < 10
+    (m,) = windows(tmp_path)
+    assert m["held"] == ([2] * 5 if case == "late1" else [3] * 5)

@@ -17,7 +17,6 @@ BETWEEN_ROOMS = {("trackers.to_tensorboard", "foreign.protobuf"), ("trackers.to_
 # Modules at the top that put the rooms' work together, and the rooms that each uses.
 ASSEMBLERS = {
     "__init__": {"profiles", "trackers"},
-    "dataset": {"over_ranks"},
     "dispatch": {"over_ranks"},
     "history": {"effective", "trackers"},
     "plots": {"report", "terminal"},

@@ -219,6 +219,18 @@ def test_values_over_all_ranks_lie_at_their_steps(tmp_path):
     assert dataset["rank_step"].values.tolist() == [1, 2]
 
 
+def test_how_many_ranks_a_statistic_is_of_is_told_also_of_records_that_do_not_say_it(tmp_path):
+    rows = table([{"train/loss": float(step)} for step in range(5)], first=0)
+    told, old, large = window([0, 1], [[1.0, 2.0]] * 3), window([2, 3], [[1.0, 2.0]] * 3), window([4], [[1.0]] * 3, 0)
+    told["m"]["held"] = [3, 1]
+    for m in (old["m"], large["m"]):
+        m["keys"]["train/loss"]["ranks"][1] = [None] * len(m["steps"])
+    write_dataset(tmp_path / "a.h5", rows, ATTRS, [told, old, large])
+    assert open_dataset(tmp_path / "a.h5")["ranks_held"].values.tolist() == [3, 1, 2, 2, 2]
+    write_dataset(tmp_path / "a.h5", rows, ATTRS, [told])
+    assert open_dataset(tmp_path / "a.h5")["ranks_held"].values.tolist() == [3, 1, 0, 0, 0]
+
+
 def test_a_metric_of_the_user_stands_above_a_derived_name(tmp_path):
     rows = table([{"train/loss": 1.0, "train_loss_mean": 7.0, "rank": 0, "rank_step": 1}], first=0)
     write_dataset(tmp_path / "a.h5", rows, ATTRS, [window([0], [[1.0], [3.0]])])

@@ -45,6 +45,13 @@ def test_shades_grow_with_the_values():
     ]
 
 
+def test_steps_that_lack_ranks_are_told():
+    whole, half = window([0, 1], [[1.0, 1.0], [2.0, 2.0]]), window([2, 3], [[1.0, 1.0], [None, 2.0]])
+    assert "fewer" not in " ".join(draw_ranks([whole], "dt", Drawing(80)))
+    told = " ".join(" ".join(draw_ranks([whole, half], "dt", Drawing(80))).split())
+    assert "1 of 4 steps hold fewer than all 2 ranks, 1 at least" in told
+
+
 @pytest.mark.parametrize("width", [20, 80, 200])
 @pytest.mark.parametrize("ascii_only", [False, True])
 @pytest.mark.parametrize("number", [1, 7, 300])

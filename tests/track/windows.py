@@ -18,6 +18,7 @@ class Window(NamedTuple):
         world: World size.
         every: 1 if ``ranks`` holds the values of every step, 0 if it holds one mean per rank.
         steps: int64 array of shape (n,), ascending.
+        held: int64 array of shape (n,): the ranks whose rows of a step are in it.
         keys: Key to arrays by name: ``mean``, ``min``, ``max``, ``std`` float64 of shape (n,); ``argmin``, ``argmax``
             int64 of shape (n,), -1 where no rank recorded the key; ``ranks`` float64 of shape (world, n), or (world,
             1). What was not recorded is NaN.
@@ -26,6 +27,7 @@ class Window(NamedTuple):
     world: int
     every: int
     steps: Any
+    held: Any
     keys: dict[str, dict[str, Any]]
 
 
@@ -46,7 +48,8 @@ def unpack(m: dict[str, Any]) -> Window:
         }
         for key, parts in m["keys"].items()
     }
-    return Window(int(m["world"]), int(m["every"]), np.array(m["steps"], dtype=np.int64), keys)
+    steps, held = (np.array(m[part], dtype=np.int64) for part in ("steps", "held"))
+    return Window(int(m["world"]), int(m["every"]), steps, held, keys)
 
 
 def _array(part: list[Any], dtype: Any, missing: float) -> Any:

@@ -1,10 +1,11 @@
 """Read what each rank recorded: a matrix of rank by step out of the journal's windows.
 
-    {"v":1,"t":…,"step":99,"k":"ranks","m":{"world":4,"every":1,"steps":[0,…,99],"keys":{
+    {"v":1,"t":…,"step":99,"k":"ranks","m":{"world":4,"every":1,"steps":[0,…,99],"held":[4,…,4],"keys":{
         "loss":{"mean":[…],"min":[…],"max":[…],"std":[…],"argmin":[…],"argmax":[…],"ranks":[[…],[…],[…],[…]]}}}}
 
 ``ranks`` holds a list for each rank: a value for each step of the window, or their mean alone in large worlds
-(``"every":0``). A value that a rank did not record is null. The export, the plots and the report read them here.
+(``"every":0``). A value that a rank did not record is null. ``held`` says of each step how many ranks' rows are in the
+record. The export, the plots and the report read them here.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _until(row: Row, number: int) -> Row:
         key: {part: cut(values) for part, values in entry.items()} if isinstance(entry, dict) else entry
         for key, entry in row["m"]["keys"].items()
     }
-    return {**row, "m": {**row["m"], "steps": steps[:number], "keys": keys}}
+    return {**row, "m": {**row["m"], "steps": steps[:number], "held": held(row)[:number], "keys": keys}}
 
 
 def rank_keys(windows: Sequence[Row]) -> list[str]:
@@ -140,6 +141,39 @@ def statistic(row: Row, key: str, part: str) -> Any:
     known = [decode(value) for value in values[:length]] if isinstance(values, list) else []
     numbers = [float(value) if isinstance(value, (int, float)) else np.nan for value in known]
     return np.array(numbers + [np.nan] * (length - len(numbers)), dtype=np.float64)
+
+
+def held(row: Row) -> list[int]:
+    """Return of each step of a record how many ranks' rows are in it.
+
+    A record from before ezpz counted them is asked for whose values it keeps: of each step, or in a large world of all
+    its steps together.
+    """
+    told, count = row["m"].get("held"), len(row["m"]["steps"])
+    if isinstance(told, list) and len(told) == count and all(type(number) is int for number in told):
+        return told
+    width = count if row["m"].get("every") else 1
+    there: list[set[int]] = [set() for _ in range(width)]
+    for ranks in map(_ranks_of, row["m"]["keys"].values()):
+        for rank, values in enumerate(ranks if isinstance(ranks, list) else ()):
+            for at, value in enumerate(values[:width] if isinstance(values, list) else ()):
+                if value is not None:
+                    there[at].add(rank)
+    return [len(ranks) for ranks in there] * (1 if width == count else count)
+
+
+def lacking(windows: Iterable[Row]) -> str:
+    """Return in words how many steps hold fewer ranks than the run had; empty if none does."""
+    least, fewer, steps, most = 0, 0, 0, 0
+    for row in windows:
+        there, world = held(row), row["m"].get("world")
+        steps += len(there)
+        missing = [ranks for ranks in there if type(world) is int and ranks < world]
+        if missing:
+            least = min([*missing, least or missing[0]])
+            fewer += len(missing)
+            most = max(most, world or 0)
+    return f"{fewer} of {steps} steps hold fewer than all {most} ranks, {least} at least" if fewer else ""
 
 
 def slowest_key(windows: Sequence[Row]) -> Matrix | None:

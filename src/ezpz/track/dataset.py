@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import write_whole
-from ezpz.track.by_rank import rank_values, statistic
+from ezpz.track.by_rank import held, rank_values, statistic
 from ezpz.track.columns import Column, build_columns, export_name
 from ezpz.track.names import is_counter
 from ezpz.track.run import open_run
@@ -200,7 +200,9 @@ def empty_dataset() -> Any:
 
 # The variables of values over all ranks.
 #
-#     <key>_mean  _min  _max  _std    float64 (draw), NaN at steps that no window holds
+#     ranks_held                      int64 (draw), how many ranks' rows the statistics of a step are made of; 0 at
+#                                     steps that no window holds
+#     <key>_mean  _min  _max  _std    float64 (draw), NaN at those steps
 #     <key>_ranks                     float64 (rank_step, rank), each rank's own values; NaN where it recorded none
 #     rank_step                       int64 (rank_step), the steps of those rows; of a world of more than 64 ranks,
 #                                     which keeps one mean per window, the last step of each window
@@ -230,7 +232,16 @@ def rank_columns(windows: Sequence[Row], rows: Table, taken: Collection[str]) ->
     draws = {key: number for number, key in enumerate(zip(rows.attempts, rows.steps, strict=True))}
     moments = _moments(windows)
     world = max(window["m"]["world"] for window in windows)
-    columns = [Column(stepwise, np.array([step for _, step in moments], dtype=np.int64), {}, (stepwise,))]
+    count: Any = np.zeros(len(rows.steps), dtype=np.int64)
+    for window in windows:
+        for step, ranks in zip(window["m"]["steps"], held(window), strict=True):
+            draw = draws.get((window["a"], step))
+            if draw is not None:
+                count[draw] = ranks
+    columns = [
+        Column(stepwise, np.array([step for _, step in moments], dtype=np.int64), {}, (stepwise,)),
+        Column("ranks_held", count, {"over": "ranks", "statistic": "count"}),
+    ]
     for key in dict.fromkeys(key for window in windows for key in window["m"]["keys"] if not is_counter(key)):
         name = export_name(key)
         lines = {what: np.full(len(rows.steps), np.nan) for what in _STATISTICS}

@@ -81,6 +81,10 @@ class Onward:
         if self._across is not None:
             self._across.finish(*((_HURRY,) if hurry else ()))
 
+    def leave(self) -> None:
+        """Do as `finish` in a hurry: the program ends."""
+        self.finish(hurry=True)
+
 
 def across_of(
     ranks: Ranks, window: int, name: str, writer: Writer | None, on_folder: Callable[[Path], None]

@@ -152,7 +152,7 @@ class History:
             self._use_folder(self.outdir)
         self._onward = Onward(window, self._writer, across_of(ranks, window, self.name, self._writer, self._use_folder))
         if self._writer is not None:
-            self._writer.flush = self._onward.flush
+            self._writer.flush, self._writer.leave = self._onward.flush, self._onward.leave
         _newest = ref(self)
 
     def _use_folder(self, folder: Path) -> None:

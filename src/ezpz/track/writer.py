@@ -38,6 +38,7 @@ class Writer:
         journal: The open journal.
         trackers: Copies at other places.
         flush: Writes what the history still holds; set by the history, called before an unexpected end.
+        leave: The same, and what other ranks have on their way; called when the program ends without `finish`.
         ended: Whether the run was finished; nothing is recorded after that.
         failure: What kept `finish` from writing the HDF5 file.
     """
@@ -64,6 +65,7 @@ class Writer:
         self._name = name
         self._stamp = started.strftime("%Y-%m-%d-%H%M%S")
         self.flush: Callable[[], object] = dict
+        self.leave: Callable[[], object] = dict
         self.folder = make_folder(name, outdir, self._stamp)
         self._keys: dict[str, str] = {}
         try:
@@ -273,7 +275,7 @@ class Writer:
             return
         # Set by the interpreter when an uncaught exception ended the program.
         error = getattr(sys, "last_value", None)
-        self.flush()
+        self.leave()
         self.ended = True
         self.journal.close()
         problems = self._losses()

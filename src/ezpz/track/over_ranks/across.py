@@ -1,9 +1,9 @@
 """Bring values of all ranks to rank 0 in the background: no collective, no wait and no order between ranks.
 
 The program's thread does no more than append to a list. A thread of each rank looks at it four times a second, cuts it
-into windows of steps and hands these to `ezpz.track.over_ranks.transport`; rank 0's makes one record of each window
-(`ezpz.track.over_ranks.window`). Ranks may record different keys, fewer rows or nothing at all, and may end when they
-like.
+into windows of steps and puts these into the program's store (`ezpz.track.over_ranks.transport`); rank 0's makes one
+record of each window (`ezpz.track.over_ranks.window`). Ranks may record different keys, fewer rows or nothing at all,
+and may come and end when they like.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Across"]
 
-_LEAVE = 5.0  # seconds that another rank waits at most for its rest to be taken
-_AT_EXIT = 1.0  # the same, for any rank, when the program has not finished
+_LEAVE = 5.0  # seconds in which another rank puts its rest into the store; in which a thread ends with the program
+_AT_EXIT = 1.0  # seconds that rank 0 waits for others when the program has not finished
 _GRACE = 4.0  # seconds beyond its patience in which rank 0 writes what it has
 
 _made: dict[str, int] = {}  # how many of each name this process has made: ranks count alike
@@ -81,41 +81,36 @@ class Across:
 
         Args:
             patience: Seconds that rank 0 waits at most. It waits until every rank has ended or has sent its rows up to
-                rank 0's last step, or has sent nothing new for 3 s. Other ranks wait 5 s at most, and no longer than
-                this, for their rest to be taken.
+                rank 0's last step, or nothing new has come for 3 s. Other ranks wait for nobody: they put their rest
+                into the store, for which they have 5 s.
         """
         if self._open and os.getpid() == self._pid:
-            self._end(patience, patience + _GRACE if self._task.ranks.rank == 0 else min(_LEAVE, patience))
-
-    def _end(self, patience: float, limit: float) -> None:
-        self._open = False
-        self._task.patience, self._task.finishing = patience, True
-        self._task.wake.set()
-        self._task.over.wait(limit)
+            self._open = False
+            self._task.patience, self._task.finishing = patience, True
+            self._task.wake.set()
+            self._task.over.wait(patience + _GRACE if self._task.ranks.rank == 0 else _LEAVE)
 
     def _at_exit(self) -> None:
         """Leave no thread that could wake up inside torch while Python ends: that would abort the process."""
         if os.getpid() != self._pid:  # a forked child has inherited this, and has no such thread
             return
-        if self._open:
-            self._end(_AT_EXIT, _AT_EXIT)
-        elif self._task.over.is_set():
-            self._thread.join(_LEAVE)  # a parent hands on what its children still send
+        self.finish(_AT_EXIT)
         self._task.stop = True
         self._task.wake.set()
         self._thread.join(_LEAVE)
 
     def _run(self) -> None:
         task = self._task
+        worker = (Root if task.ranks.rank == 0 else Child)(task)
         try:
-            worker = (Root if task.ranks.rank == 0 else Child)(task)
             while not task.stop and not worker.turn():
                 task.wake.wait(worker.pause())
                 task.wake.clear()
-        except Exception as error:  # noqa: BLE001  # torch, gloo or a callback may raise anything
+        except Exception as error:  # noqa: BLE001  # torch or a callback may raise anything
             get_logger(__name__).warning(
                 f"values of all ranks are no longer gathered: {type(error).__name__}: {error}; training continues."
             )
+        worker.close()
         self._open = False
         task.rows.clear()
         task.over.set()

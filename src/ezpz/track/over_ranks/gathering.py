@@ -1,4 +1,4 @@
-"""Run each rank's gathering thread: meet the others, cut rows into slices, move them, record windows."""
+"""Run each rank's gathering thread: cut rows into slices, send them to rank 0, and record windows there."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track.over_ranks.collector import Collector
-from ezpz.track.over_ranks.slices import ENDED, GONE, Slice, Slicer, pack, read_slice
+from ezpz.track.over_ranks.slices import ENDED, NO_STEP, Slicer, pack, read_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ezpz.ranks import Ranks
-    from ezpz.track.over_ranks.transport import Funnel
+    from ezpz.track.over_ranks.slices import Slice
+    from ezpz.track.over_ranks.transport import Inbox, Keys, Outbox
     from ezpz.track.values import Value
 
 __all__ = ["Child", "Root", "Task"]
 
 _TICK = 0.25  # seconds between two turns
-_SOON = 0.02  # the same when somebody waits for this rank, or a message is half here
-# How often ranks that are missing are looked for, by the seconds since this one began: (until, every). A store that has
-# ended with rank 0 lets torch print a page of warning at the next look, so the looks grow rare.
-_LOOKS = ((2.0, 0.0), (10.0, _TICK), (60.0, 2.0), (float("inf"), 10.0))
-_MOST_ROWS = 16384  # that wait until the ranks have met
+_SOON = 0.02  # the same when somebody waits for this rank
+_AT_FIRST = 2.0  # seconds in which a rank looks often for rank 0, so that its log soon goes to the run folder
+_LOOKS_A_SECOND = 1000  # that all ranks together take at the store
+_OLD = 10.0  # seconds after which rows of a window that is not full are sent too
+_MOST_ROWS = 16384  # that wait for another rank's first word
 _QUIET = 3.0  # seconds without news after which rank 0 waits no longer
-_ALONE = 0.5  # seconds to wait for the others when none has been seen
-_AGAIN = 0.5  # seconds after which rank 0 asks once more
+_ALONE = 1.0  # seconds from its own beginning in which rank 0 expects the first word of another rank
 
 
 @dataclass
@@ -68,64 +68,39 @@ class _Worker:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._slicer = Slicer(task.ranks.rank, task.window)
-        self._store: Any = None
-        self._funnel: Funnel | None = None
+        self._keys: Keys | None = None
         self._begin = monotonic()
-        self._look_at = 0.0
-        self._introduced = False
-        self._finish_at: float | None = None  # when this thread saw that the program is finishing
         self._warned = False
 
-    def pause(self) -> float:
-        """Return for how many seconds nothing needs to be done."""
-        if self._task.finishing or (self._funnel is not None and self._funnel.busy):
-            return _SOON
-        if self._is_met() or monotonic() - self._begin > _LOOKS[0][0]:
-            return _TICK
-        # Soon, so that short programs meet as well; many ranks must not all ask one store that often.
-        return min(_TICK, _SOON + self._task.ranks.world_size / 16384)
+    def _at_least(self, seconds: float) -> float:
+        """Return for how long to pause, so that many ranks do not ask the store too often."""
+        return max(seconds, self._task.ranks.world_size / _LOOKS_A_SECOND)
 
-    def _is_met(self) -> bool:
-        return self._introduced and self._funnel is not None and self._funnel.ready
+    def _find(self) -> Keys | None:
+        """Return the store's keys as soon as the program has one."""
+        if self._keys is None:
+            from ezpz.track.over_ranks.transport import find_keys
 
-    def _meet(self) -> Funnel | None:
-        """Return this rank's place in the tree as soon as anybody is connected with it."""
-        from ezpz.track.over_ranks.transport import Funnel, find_store
+            self._keys = find_keys(self._task.ranks, self._task.prefix)
+            if self._keys is not None:
+                self._begin = monotonic()
+                self._meet(self._keys)
+        return self._keys
 
-        now = monotonic()
-        if self._task.finishing and self._finish_at is None:
-            self._finish_at = now
-        if self._funnel is None:
-            self._store = find_store(self._task.ranks, self._task.prefix)
-            if self._store is None:
-                return None
-            self._funnel = Funnel(self._store, self._task.ranks.rank, self._task.ranks.world_size)
-            self._begin = now
-        if not self._is_met() and now >= self._look_at:
-            self._look(self._funnel)
-            self._look_at = now + next(every for until, every in _LOOKS if now - self._begin < until)
-        return self._funnel if self._funnel.connected else None
-
-    def _look(self, funnel: Funnel) -> None:
-        try:
-            self._introduced = self._introduced or self._introduce()
-        except RuntimeError:  # rank 0 has ended, and the store with it
-            funnel.orphaned = True
-        else:
-            funnel.meet()
-
-    def _introduce(self) -> bool:
-        """Tell, or learn, the run folder; tell whether that was done."""
+    def _meet(self, keys: Keys) -> None:
+        """Begin, with keys that have just been found."""
         raise NotImplementedError
 
-    def _since_finish(self) -> float:
-        return 0.0 if self._finish_at is None else monotonic() - self._finish_at
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._keys is not None:
+            self._keys.close()
 
     def _slices(self) -> Iterator[Slice]:
         """Yield the windows that the rows so far have filled."""
         rows = self._task.rows
         if len(rows) == rows.maxlen:
-            self._warn("rows came faster than they could be read: some are missing from the records over all ranks.")
+            self._warn(f"more than {_MOST_ROWS} rows waited: the oldest are missing from the records over all ranks.")
         while rows:
             full = self._slicer.add(*rows.popleft())
             if full is not None:
@@ -136,123 +111,158 @@ class _Worker:
             self._warned = True
             get_logger(__name__).warning(text)
 
-    def _gone(self, funnel: Funnel) -> Iterator[Slice]:
-        """Yield a slice without rows for every rank that was lost."""
-        import numpy as np
-
-        lost, funnel.lost = funnel.lost, []
-        for first, last in lost:
-            for rank in range(first, last):
-                yield Slice(rank, 0, GONE, 0, np.array([], dtype=np.int64), None, {})
-
 
 class Child(_Worker):
-    """Every rank but the first: what it has goes up."""
+    """Every rank but the first: what it has goes to rank 0."""
+
+    _outbox: Outbox
+    _there = False  # whether rank 0 has made this history
+    _asked = False  # whether rank 0 is finishing
+    _sent_at = 0.0
+
+    def pause(self) -> float:
+        """Return for how many seconds nothing needs to be done."""
+        soon = self._asked if self._there else monotonic() - self._begin < _AT_FIRST
+        return self._at_least(_SOON if soon else _TICK)
 
     def turn(self) -> bool:
-        """Do what can be done; tell whether all is done."""
-        funnel = self._meet()
-        if self._funnel is not None and self._funnel.orphaned:
-            return True
-        if funnel is None:
-            lately = monotonic() - self._begin < _ALONE  # then the others may be on their way
-            return self._task.finishing and not lately and not (self._introduced and self._since_finish() < _QUIET)
-        for piece in (*self._slices(), *self._gone(funnel)):
-            funnel.put(pack(piece))
-        funnel.turn()
-        if funnel.asked and not funnel.ending:
-            funnel.asked = False
-            funnel.put(pack(self._slicer.cut()))
-        if self._finish_at is not None and not funnel.ending:
-            funnel.put(pack(self._slicer.cut(end=ENDED)))
-            funnel.end()
-        if funnel.dropped:
-            self._warn("rank 0 takes no values of this rank: some are missing from the records over all ranks.")
-        funnel.turn()
-        if funnel.ending and funnel.delivered:
-            self._task.over.set()
-        return funnel.done
+        """Do what can be done; tell whether all is done. A store that has ended took rank 0 with it."""
+        from ezpz.track.over_ranks.transport import StoreEndedError
 
-    def _introduce(self) -> bool:
-        if not self._store.check(["folder"]):
-            return False
-        folder = os.fsdecode(self._store.get("folder"))
+        finishing = self._task.finishing  # read first: the rows that came before it are in this turn
+        try:
+            keys = self._find()
+            if keys is None:
+                return finishing
+            if not self._there:
+                self._look(keys)
+            self._asked = self._asked or (self._there and keys.has("ask"))
+            if self._asked and keys.has("closed"):
+                return True
+            if finishing:
+                self._put(*self._slices(), self._slicer.cut(end=ENDED))
+                self._outbox.finish()
+            elif self._there:
+                self._put(*self._slices())
+                if self._slicer.waits and (self._asked or monotonic() - self._sent_at > self._at_least(_OLD)):
+                    self._put(self._slicer.cut())
+                self._outbox.turn()
+        except StoreEndedError:
+            return True
+        return finishing
+
+    def _meet(self, keys: Keys) -> None:
+        from ezpz.track.over_ranks.transport import Outbox
+
+        self._outbox = Outbox(keys, self._task.ranks.rank)
+        self._put(self._slicer.cut())  # rank 0 knows by this that there is more to come
+        self._outbox.turn()
+
+    def _look(self, keys: Keys) -> None:
+        """Learn the run folder, if rank 0 has one."""
+        self._there = keys.has("folder")
+        folder = os.fsdecode(keys.get("folder")) if self._there else ""
         if self._task.on_folder is not None and folder:
             self._task.on_folder(Path(folder))
-        return True
+
+    def _put(self, *pieces: Slice) -> None:
+        for piece in pieces:
+            self._outbox.put(pack(piece))
+            self._sent_at = monotonic()
+        if self._outbox.dropped:
+            self._warn("rank 0 takes no values of this rank: some are missing from the records over all ranks.")
 
 
 class Root(_Worker):
     """Rank 0: what comes is recorded."""
 
+    _inbox: Inbox
+    _asks = False
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._collector = Collector(task.ranks.world_size, task.window)
-        self._ask_at: float | None = None
+        self._finish_at = 0.0
+
+    def pause(self) -> float:
+        """Return for how many seconds nothing needs to be done."""
+        return _SOON if self._task.finishing else _TICK
 
     def turn(self) -> bool:
         """Do what can be done; tell whether all is done."""
-        funnel = self._meet()
-        if funnel is None:
-            return self._task.finishing and self._gives_up()
-        for piece in (*self._slices(), *self._gone(funnel), *map(read_slice, funnel.turn())):
-            self._collector.take(piece)
-        if self._finish_at is None:
-            self._save()
-            return False
-        return self._finish(funnel)
+        from ezpz.track.over_ranks.transport import StoreEndedError
 
-    def _finish(self, funnel: Funnel) -> bool:
-        now = monotonic()
-        if self._ask_at is None:
-            self._collector.take(self._slicer.cut(end=ENDED))
-            self._ask_at = now
-        last = self._slicer.upto - 1
-        quiet = now - self._collector.news > _QUIET
-        if not (self._collector.complete(last) or quiet or self._since_finish() > self._task.patience):
-            if now >= self._ask_at:
-                funnel.ask()
-                self._ask_at = now + _AGAIN
+        finishing = self._task.finishing  # read first: the rows that came before it are in this turn
+        try:
+            keys = self._find()
+            if keys is None:
+                return finishing and self._end()
+            self._take(map(read_slice, self._inbox.take()))
+            if self._collector.others:
+                self._take(self._slices())
+            if not finishing:
+                self._save()
+                return False
+            if not self._asks:
+                self._asks, self._finish_at = True, monotonic()
+                self._take((*self._slices(), self._slicer.cut(end=ENDED)))
+                keys.set("ask", b"1")
+            if self._is_worth_waiting():
+                return False
+            keys.set("closed", b"1")
+        except StoreEndedError:  # its owner has destroyed it, or ended: nobody else can send any more
+            pass
+        return self._end()
+
+    def _meet(self, keys: Keys) -> None:
+        from ezpz.track.over_ranks.transport import Inbox
+
+        self._inbox = Inbox(keys)
+        keys.set("folder", os.fsencode(self._task.folder or ""))
+
+    def _take(self, pieces: Iterable[Slice]) -> None:
+        for piece in pieces:
+            self._collector.take(piece)
+
+    def _is_worth_waiting(self) -> bool:
+        """Tell whether what others have on its way may still come. A rank that has ended has nothing more."""
+        now, collector = monotonic(), self._collector
+        if now - self._finish_at > self._task.patience:
             return False
-        self._save(rest=True)
-        self._report(last)
-        return True
+        if not collector.others:
+            return now - self._begin < _ALONE
+        behind = collector.behind(self._slicer.upto - 1)
+        since = collector.news if any(rank in collector.others for rank in behind) else self._begin
+        return bool(behind) and now - since < _QUIET + 2 * self._at_least(_TICK)
 
     def _save(self, *, rest: bool = False) -> None:
+        if self._collector.is_full:
+            self._collector.take(self._slicer.cut())
         for m in self._collector.records(rest=rest):
             if self._task.record is not None:
                 self._task.record(m["steps"][-1], m)
 
-    def _introduce(self) -> bool:
-        self._store.set("folder", os.fsencode(self._task.folder or ""))
+    def _end(self) -> bool:
+        """Record the rest, and say what it lacks."""
+        collector, logger = self._collector, get_logger(__name__)
+        self._take((*self._slices(), self._slicer.cut(end=ENDED)) if collector.others else ())
+        self._save(rest=True)
+        if not collector.others:
+            if self._slicer.upto > NO_STEP or self._task.rows:
+                logger.info(
+                    "values of rank 0 alone are recorded: no other rank has made this history, or torch's process "
+                    "group was missing."
+                )
+            return True
+        behind = collector.behind(self._slicer.upto - 1)
+        if behind:
+            logger.info(
+                f"{_named(behind)} had not sent all up to step {self._slicer.upto - 1}; each record over ranks says "
+                "how many ranks it holds."
+            )
+        if collector.late:
+            logger.warning(f"{collector.late} rows of steps that had passed are not in the records over all ranks.")
         return True
-
-    def _gives_up(self) -> bool:
-        """Tell whether it is no use to wait for ranks that have not come, and say so."""
-        lately = monotonic() - self._begin < _ALONE
-        some = self._funnel is not None and not lately and self._funnel.anybody()
-        if (lately or (some and self._since_finish() < _QUIET)) and self._since_finish() < self._task.patience:
-            return False
-        if self._task.rows:
-            get_logger(__name__).info(
-                "values of rank 0 alone are recorded: not every rank has made this history, or torch's process group "
-                "was missing."
-            )
-        return True
-
-    def _report(self, last: int) -> None:
-        logger, on_folder = get_logger(__name__), self._collector
-        if on_folder.gone:
-            logger.warning(
-                f"{_named(on_folder.gone)} ended without a word; records over all ranks lack what was not sent yet."
-            )
-        missing = on_folder.behind(last)
-        if missing:
-            logger.warning(
-                f"{_named(missing)} sent nothing up to step {last}; records over all ranks lack these values."
-            )
-        if on_folder.late:
-            logger.warning(f"{on_folder.late} rows of steps that had passed are not in the records over all ranks.")
 
 
 def _named(ranks: Iterable[int]) -> str:

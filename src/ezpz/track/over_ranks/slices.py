@@ -4,8 +4,8 @@ r"""Cut one rank's rows into slices of some steps, and pack them into bytes.
     int64[n] steps, float64[n] weights if "w", float64[n] for each key, uint8[n] for each key of "s": 1 where it was
     recorded
 
-``r`` is the rank, ``u`` the step before which nothing of it is missing, ``e`` 1 if the rank has ended and 2 if it is
-gone without a word, ``l`` how many rows came too late for their window.
+``r`` is the rank, ``u`` the step before which nothing of it is missing, ``e`` 1 if the rank has ended, ``l`` how many
+rows came too late for their window.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from ezpz.track.values import Value
 
-__all__ = ["ENDED", "GONE", "Slice", "Slicer", "pack", "read_slice"]
+__all__ = ["ENDED", "NO_STEP", "Slice", "Slicer", "pack", "read_slice"]
 
-ENDED, GONE = 1, 2
+ENDED = 1
+NO_STEP = -(2**63)
 _KINDS = {float, int, bool}
 _NAN = float("nan")
 
@@ -30,8 +31,8 @@ class Slice(NamedTuple):
 
     Attributes:
         rank: The rank.
-        upto: It has no more rows of steps below this one.
-        end: 0 while the rank runs, else `ENDED` or `GONE`.
+        upto: It has no more rows of steps below this one; `NO_STEP` of a rank that has recorded none.
+        end: 0 while the rank runs, else `ENDED`.
         late: Rows so far that were left out because their window had passed.
         steps: int64 array of shape (n,).
         weights: float64 array of shape (n,), NaN where none was given; None if none was.
@@ -60,8 +61,13 @@ class Slicer:
         self._rank, self._window = rank, window
         self._rows: dict[int, tuple[dict[str, float], float | None]] = {}
         self._at: int | None = None  # the window that these rows are of
-        self.upto = -(2**63)
+        self.upto = NO_STEP
         self.late = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are rows that have not been returned yet."""
+        return bool(self._rows)
 
     def add(self, step: int, values: Mapping[str, Value], weight: float | None) -> Slice | None:
         """Take one row; a step that comes again adds to its row.

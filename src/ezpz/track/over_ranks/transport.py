@@ -1,21 +1,28 @@
-"""Send messages of every rank to rank 0 in the background: point to point over gloo groups of our own, without waiting.
+"""Send messages of every rank to rank 0 in the background, through keys of the program's own store.
 
-Ranks stand in groups of at most ``fan_out`` neighbours whose first rank is the parent of the others; the first ranks
-stand in groups again, up to rank 0. Each group is one gloo process group, made without `torch.distributed.new_group`:
-that is a collective, and its global count belongs to the program's own thread. It is made when all its ranks have
-announced themselves in the store, so that a rank that never comes keeps no rank waiting.
+A store of torch is there as long as rank 0's process, or torchrun's agent, and answers without Python. So a rank puts
+down what it has and may end; rank 0 may come later and still find it. Nothing waits for another rank, nothing is a
+collective, and no process group is made. Below the history's own prefix are
 
-Only the making of a group waits, some milliseconds, for ranks that have all come; for the rest see
-`ezpz.track.over_ranks.transport`.
+    folder      rank 0's run folder, set when rank 0 has made the history: from then on it takes messages
+    ask         set when rank 0 is finishing: ranks send what they have, also of windows that are not full
+    closed      set when rank 0 takes nothing any more
+    count       a counter: how many messages were announced
+    1, 2, …     the messages: the rank in 4 bytes, a 1 if its next message continues this one, the content; rank 0
+                deletes what it has read
+
+As long as a rank runs, one message of it at most lies in the store; the next one follows when that was read.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections import deque
-from datetime import timedelta
-from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from stat import S_ISSOCK
+from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 
@@ -24,24 +31,15 @@ if TYPE_CHECKING:
 
     from ezpz.ranks import Ranks
 
+__all__ = ["Inbox", "Keys", "Outbox", "StoreEndedError", "find_keys", "joined", "parted"]
 
-# Two ranks of a gloo group that exchange messages, one step at a time and without waiting.
-#
-# parent to child    two int64: _GO, 0 lets it send one message; _ASK, 0 wants one now
-# child to parent    two int64: length, 1 if it is the last; then as many bytes and a 1
-#
-# A wait in gloo cannot be given up: one that times out closes all connections of its group (unbound_buffer.cc of gloo),
-# and one that returns while Python ends aborts the process. So no rank waits: the memory of a posted receive is filled
-# with what no sender sends, and looked at now and then. A child sends only when it was let, so that one message at most
-# is on its way, and the next leave says that it has come. What the other end has left raises RuntimeError when
-# something new is begun.
+MOST_BYTES = 8_000_000  # that wait to be sent: a million float64
+_MOST_IN_ONE = 4_000_000  # torch's store closes the connection of who sends more than 8 MiB at once
+_RANK = 4  # bytes of a rank in front of a message
 
-_GO, _ASK = 1, 2
-_UP, _BODY, _DOWN, _NEVER = 1, 2, 3, 4  # tags; within one, gloo keeps the order of both ends
-_NOTHING = -1
-_SILENT = 10.0  # seconds after which a child is asked, which shows whether it is still there
-_NO_LEAVE = 2.0  # seconds without leave to send after which a child looks whether its parent is still there
-_NO_LEAVE_AT_END = 0.2
+
+class StoreEndedError(RuntimeError):
+    """The store cannot be reached any more."""
 
 
 def joined(messages: list[bytes]) -> bytes:
@@ -58,164 +56,18 @@ def parted(data: bytes) -> Iterator[bytes]:
         at = end
 
 
-class _Pairs:
-    """Pairs of int64 from one rank: a posted receive whose memory is looked at."""
-
-    def __init__(self, group: Any, peer: int, tag: int) -> None:
-        self._group, self._peer, self._tag = group, peer, tag
-        self._post()
-
-    def _post(self) -> None:
-        import torch
-
-        self._tensor = torch.full((2,), _NOTHING, dtype=torch.int64)
-        self._seen = self._tensor.numpy()
-        self._work = self._group.recv([self._tensor], self._peer, self._tag)
-
-    def look(self) -> tuple[int, int] | None:
-        """Return a pair if one has come."""
-        if self._seen[1] == _NOTHING:
-            return None
-        self._work.wait()  # what has come is there already: this ends at once
-        pair = int(self._seen[0]), int(self._seen[1])
-        self._post()
-        return pair
-
-
-def _pair(first: int, second: int) -> Any:
-    import torch
-
-    return torch.tensor([first, second], dtype=torch.int64)
-
-
-class Child:
-    """A rank below this one; ``ranks`` is the range that comes through it, ``here`` whether more can come."""
-
-    def __init__(self, group: Any, peer: int, ranks: tuple[int, int]) -> None:
-        self._group, self._peer, self.ranks = group, peer, ranks
-        self.here = True
-        self._heads = _Pairs(group, peer, _UP)
-        self._body: Any = None
-        self._last = self._asked = False
-        self._heard = monotonic()
-        self._sent: deque[Any] = deque(
-            maxlen=8
-        )  # gloo forgets a message without a reference; three at most are on their way
-        self._send_word(_GO)
-
-    def _send_word(self, word: int) -> None:
-        tensor = _pair(word, 0)
-        self._sent.append((tensor, self._group.send([tensor], self._peer, _DOWN)))
-
-    def ask(self) -> None:
-        """Have it send what it has, unless it was asked already."""
-        if not self._asked:
-            self._asked = True
-            self._send_word(_ASK)
-
-    @property
-    def receives(self) -> bool:
-        """Whether the length of a message has come, and the rest has not."""
-        return self._body is not None
-
-    def take(self) -> list[bytes]:
-        """Return the messages that have come."""
-        import torch
-
-        if self._body is None:
-            head = self._heads.look()
-            if head is None:
-                if monotonic() - self._heard > _SILENT:
-                    self._heard = monotonic()
-                    self.ask()
-                return []
-            tensor = torch.zeros(head[0] + 1, dtype=torch.uint8)
-            self._body = tensor, tensor.numpy(), self._group.recv([tensor], self._peer, _BODY)
-            self._last = bool(head[1])
-        _, seen, work = self._body
-        if not seen[-1]:
-            return []
-        work.wait()
-        self._body, self._asked, self._heard = None, False, monotonic()
-        self._send_word(_GO)  # to the last message too: it says that it has come
-        self.here = not self._last
-        return list(parted(seen[:-1].tobytes()))
-
-
-class Parent:
-    """The rank above this one."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self._words = _Pairs(group, 0, _DOWN)
-        self.may_send = self.done = False
-        self.on_its_way: Any = None
-        self._looked = monotonic()
-
-    def look(self, *, ending: bool) -> bool:
-        """Read what the parent has sent; tell whether it asks for a message.
-
-        Raises:
-            RuntimeError: The parent has ended, which is looked for more often when this rank is ending.
-        """
-        asks = False
-        while (pair := self._words.look()) is not None:
-            if pair[0] == _GO:
-                self.may_send, self.on_its_way = True, None
-            asks = asks or pair[0] == _ASK
-        if self.may_send:
-            self._looked = monotonic()
-        elif monotonic() - self._looked > (_NO_LEAVE_AT_END if ending else _NO_LEAVE):
-            self._looked = monotonic()
-            self._group.recv([_pair(0, 0)], 0, _NEVER)  # raises where the connection has ended; no rank sends this
-        return asks
-
-    def send(self, data: bytes, *, last: bool) -> None:
-        """Send one message, for which there must be leave."""
-        import torch
-
-        head, body = _pair(len(data), int(last)), torch.frombuffer(bytearray(data + b"\1"), dtype=torch.uint8)
-        self.may_send, self.done = False, last
-        parts = ((head, _UP), (body, _BODY))
-        self.on_its_way = [(tensor, self._group.send([tensor], 0, tag)) for tensor, tag in parts]
-
-
-__all__ = ["FAN_OUT", "Funnel", "Group", "find_store", "groups_of", "joined", "parted"]
-
-FAN_OUT = 64  # a rank then has 63 connections, or 126 as a parent on two levels; two levels hold 4096 ranks
-MOST_BYTES = 8_000_000  # that wait for a parent: a million float64; eight times as many where others' messages pass
-_MEETING = timedelta(seconds=20)  # once all have announced themselves
-
-
-class Group(NamedTuple):
-    """One group of the tree: its level from 0 on, and its ranks; the first is the parent."""
-
-    level: int
-    ranks: tuple[int, ...]
-
-
-def groups_of(rank: int, size: int, fan_out: int = FAN_OUT) -> list[Group]:
-    """Return the groups that a rank belongs to, from the leaves up; the last one holds its parent, except on rank 0."""
-    groups, stride, level = [], 1, 0
-    while stride < size and rank % stride == 0:
-        first = rank - rank % (stride * fan_out)
-        ranks = tuple(range(first, min(first + stride * fan_out, size), stride))
-        if len(ranks) > 1:
-            groups.append(Group(level, ranks))
-        stride, level = stride * fan_out, level + 1
-    return groups
-
-
-def find_store(ranks: Ranks, prefix: str) -> Any:
-    """Return the store of the program's process group, for use from another thread.
+def find_keys(ranks: Ranks, prefix: str) -> Keys | None:
+    """Return keys in the store of the program's process group, for use from another thread.
 
     Args:
         ranks: Who this process is; a group that counts otherwise is not the one that is meant.
         prefix: What every key begins with.
 
     Returns:
-        A ``torch.distributed.Store``; None as long as there is no group. torch is not imported when the program has
-        not.
+        None as long as there is no group. torch is not imported when the program has not.
+
+    Raises:
+        StoreEndedError: The store has ended.
     """
     # Parents get the attribute when the import of a submodule has ended, which another thread may be at.
     dist: Any = getattr(sys.modules.get("torch"), "distributed", None)
@@ -228,174 +80,175 @@ def find_store(ranks: Ranks, prefix: str) -> Any:
     except (AttributeError, RuntimeError, ValueError) as error:  # destroyed at this moment, or another torch
         get_logger(__name__).debug(f"no store to meet in: {error}")
         return None
-    if store is None or not dist.is_gloo_available():
+    return None if store is None else Keys(store, prefix)
+
+
+class Keys:
+    """Keys below a prefix of a store. Every method raises `StoreEndedError` when the store has ended.
+
+    Args:
+        store: A ``torch.distributed.Store``.
+        prefix: What every key begins with.
+    """
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        import torch.distributed as dist
+
+        self._line = _line_to(store)
+        # A client answers one question at a time: with its own (torch 2.8 and newer) the program's thread need not wait
+        # for ours. Making one tries for minutes to reach a store that has ended.
+        own = self._ask(store.clone) if hasattr(store, "clone") else store
+        self._store = dist.PrefixStore(prefix, own)
+
+    def _ask(self, act: Any, *args: Any) -> Any:
+        """Call the store. One that has ended is not called: torch would print a page of warning."""
+        if self._line is not None and _has_ended(self._line):
+            raise StoreEndedError("the store has ended")
+        try:
+            return act(*args)
+        except RuntimeError as error:
+            raise StoreEndedError(str(error)) from error
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a key; the store may not have it yet when this returns."""
+        self._ask(self._store.set, key, value)
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that is there."""
+        return bytes(self._ask(self._store.get, key))
+
+    def has(self, *keys: str) -> bool:
+        """Tell whether all of these keys are there."""
+        return bool(self._ask(self._store.check, list(keys)))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter and return what it is now."""
+        return int(self._ask(self._store.add, key, amount))
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        self._ask(self._store.delete_key, key)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def _line_to(store: Any) -> socket.socket | None:
+    """Return a second handle on this process's connection to a store; None where that is no matter of TCP."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    port = getattr(store, "port", None)
+    # Where sockets have a time limit by default, making a handle would change the connection itself.
+    if port is None or not hasattr(store, "host") or socket.getdefaulttimeout() is not None:
         return None
-    # A client answers one question at a time: with its own (torch 2.8 and newer) the program's thread need not wait for
-    # ours.
-    return dist.PrefixStore(prefix, store.clone() if hasattr(store, "clone") else store)
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208  # names are all that is needed
+        with suppress(OSError):  # closed meanwhile
+            if not S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            handle = socket.socket(fileno=os.dup(int(name)))
+            with suppress(OSError, IndexError, TypeError):  # not connected, or not by TCP
+                if handle.getpeername()[1] == port:
+                    return handle
+            handle.close()
+    return None
 
 
-class Funnel:
-    """This rank's place in the tree. All calls come from one thread; none waits, but for `meet` when a group is made.
+def _has_ended(line: socket.socket) -> bool:
+    """Tell whether the other end of a connection is closed. Nothing is taken from what has come."""
+    try:
+        return not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class Outbox:
+    """What a rank sends to rank 0. All calls come from one thread and raise `StoreEndedError`.
 
     Attributes:
-        ending: Whether this rank puts no more.
-        ready: Whether this rank's groups are made.
-        asked: Whether the parent wants a message now; whoever answers sets it back.
-        lost: Ranges (first, last + 1) of ranks that are gone without having ended; whoever reads them empties the list.
-        orphaned: Whether the parent or the store is gone, so that nothing can be sent any more.
         dropped: Messages that were dropped because too many were waiting.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, fan_out: int | None = None) -> None:
-        self._store, self._rank, self._size, self._fan_out = store, rank, size, fan_out or FAN_OUT
-        self._awaited = groups_of(rank, size, self._fan_out)
-        self._announced = False
-        self._children: list[Child] = []
-        self._parent: Parent | None = None
+    def __init__(self, keys: Keys, rank: int) -> None:
+        self._keys, self._rank = keys, rank.to_bytes(_RANK, "little")
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self.ending = False
-        self.ready = not self._awaited
-        self.asked = self.orphaned = False
-        self.lost: list[tuple[int, int]] = []
+        self._pieces: deque[bytes] = deque()
+        self._sent = ""  # the newest message of ours that may lie in the store
         self.dropped = 0
 
-    def meet(self) -> None:
-        """Make the groups whose ranks have all come. A store that is gone, with rank 0, makes an orphan.
-
-        Raises:
-            RuntimeError: gloo cannot connect.
-        """
-        if self.orphaned:
-            return
-        try:
-            if not self._announced:
-                for group in self._awaited:
-                    self._store.set(_key(group, self._rank), b"1")
-                self._announced = True
-            complete = [group for group in self._awaited if self._all_there(group)]
-        except RuntimeError:
-            self.orphaned = True
-            return
-        for group in complete:
-            self._awaited.remove(group)
-            self._make(group)
-        self.ready = not self._awaited
-
-    def _all_there(self, group: Group) -> bool:
-        """Tell whether a group can be made: its parent looks at every rank, the others at the parent's word alone."""
-        if self._rank != group.ranks[0]:
-            return bool(self._store.check([_key(group, "go")]))
-        if not self._store.check([_key(group, rank) for rank in group.ranks]):
-            return False
-        self._store.set(_key(group, "go"), b"1")
-        return True
-
-    def anybody(self) -> bool:
-        """Tell whether any other rank of a group that is still awaited has announced itself."""
-        others = [(group, rank) for group in self._awaited for rank in group.ranks if rank != self._rank]
-        return any(self._store.check([_key(group, rank)]) for group, rank in others)
-
-    def _make(self, group: Group) -> None:
-        import torch.distributed as dist
-
-        store = dist.PrefixStore(_key(group, "gloo"), self._store)
-        made = dist.ProcessGroupGloo(store, group.ranks.index(self._rank), len(group.ranks), _MEETING)
-        if group.ranks[0] != self._rank:
-            self._parent = Parent(made)
-            return
-        below = self._fan_out**group.level
-        for place, rank in list(enumerate(group.ranks))[1:]:
-            self._children.append(Child(made, place, (rank, min(rank + below, self._size))))
-
     def put(self, message: bytes) -> None:
-        """Queue a message for rank 0; too many that wait push out the oldest."""
+        """Have a message wait; too many that wait push out the oldest."""
         self._waiting.append(message)
         self._bytes += len(message)
-        most = 8 * MOST_BYTES if self._children else MOST_BYTES
-        while self._bytes > most and len(self._waiting) > 1:
+        while self._bytes > MOST_BYTES and len(self._waiting) > 1:
             self._bytes -= len(self._waiting.popleft())
             self.dropped += 1
 
-    def ask(self) -> None:
-        """Have every child send what it has, and its own children too."""
-        for child in self._children:
-            self._try(child, child.ask)
+    def turn(self) -> None:
+        """Send one piece of what waits, if rank 0 has read the one before."""
+        if not (self._pieces or self._waiting) or (self._sent and self._keys.has(self._sent)):
+            return
+        if not self._pieces:
+            self._cut()
+        self._send(self._pieces.popleft())
 
-    def end(self) -> None:
-        """Say that this rank puts no more."""
-        self.ending = True
+    def finish(self) -> None:
+        """Send all that waits; when this returns the store has it."""
+        if self._waiting:
+            self._cut()
+        while self._pieces:
+            self._send(self._pieces.popleft())
+        self._keys.has("count")  # answered after all that was sent before
 
-    def turn(self) -> list[bytes]:
-        """Move what can be moved without waiting.
-
-        Returns:
-            What came from below; above rank 0 it is handed on by itself and the list is empty.
-        """
-        came = [message for child in self._children for message in self._try(child, child.take) or ()]
-        if self._parent is None:
-            return came
-        for message in came:
-            self.put(message)
-        try:
-            self._feed(self._parent)
-        except RuntimeError:
-            self._orphan()
-        return []
-
-    def _feed(self, parent: Parent) -> None:
-        if parent.look(ending=self.ending):
-            self.asked = True
-            self.ask()
-        last = self.ending and not self.is_parent
-        if parent.may_send and (self._waiting or (last and not parent.done)):
-            messages = list(self._waiting)
-            self._waiting.clear()
-            self._bytes = 0
-            parent.send(joined(messages), last=last)
-
-    def _orphan(self) -> None:
-        self.orphaned = True
+    def _cut(self) -> None:
+        data = joined(list(self._waiting))
         self._waiting.clear()
         self._bytes = 0
+        pieces = [data[at : at + _MOST_IN_ONE] for at in range(0, len(data), _MOST_IN_ONE)]
+        for number, piece in enumerate(pieces, 1):
+            self._pieces.append(self._rank + bytes([number < len(pieces)]) + piece)
 
-    def _try(self, child: Child, act: Any) -> Any:
-        if not child.here:
-            return None
-        try:
-            return act()
-        except RuntimeError:  # gloo's word for a connection that has ended
-            child.here = False
-            self.lost.append(child.ranks)
-            return None
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is anybody yet to send to or to receive from."""
-        return self._parent is not None or bool(self._children)
-
-    @property
-    def is_parent(self) -> bool:
-        """Whether more can come from below."""
-        return any(child.here for child in self._children)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a message is half here, so that looking again soon is worth it."""
-        return any(child.here and child.receives for child in self._children)
-
-    @property
-    def delivered(self) -> bool:
-        """Whether the parent has everything that was put."""
-        return not self._waiting and (self._parent is None or not self._parent.on_its_way)
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left to do: no child could send, and the parent knows that this rank has ended."""
-        above = self._parent is None or (self._parent.done and not self._parent.on_its_way)
-        return self.orphaned or (above and not self.is_parent)
+    def _send(self, piece: bytes) -> None:
+        self._sent = str(self._keys.add("count", 1))
+        self._keys.set(self._sent, piece)
 
 
-def _key(group: Group, what: object) -> str:
-    return f"{group.level}/{group.ranks[0]}/{what}"
+class Inbox:
+    """What rank 0 reads. All calls come from one thread and raise `StoreEndedError`."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._count = 0
+        self._announced: set[int] = set()
+        self._begun: dict[bytes, bytes] = {}  # of each rank, what is to be continued
+
+    def take(self) -> list[bytes]:
+        """Return the messages that have come, each rank's in its order."""
+        count = self._keys.add("count", 0)
+        self._announced.update(range(self._count + 1, count + 1))
+        self._count = count
+        return [message for number in self._there() for message in self._read(number)]
+
+    def _there(self) -> list[int]:
+        """Return the numbers that can be read; a rank may have been killed between announcing one and sending it."""
+        if not self._announced or self._keys.has(*map(str, self._announced)):
+            return sorted(self._announced)
+        # The latest is looked at first: if it is there, so is all that its rank sent before.
+        return [number for number in sorted(self._announced, reverse=True) if self._keys.has(str(number))][::-1]
+
+    def _read(self, number: int) -> Iterator[bytes]:
+        piece = self._keys.get(str(number))
+        self._keys.delete(str(number))
+        self._announced.remove(number)
+        rank, more, content = piece[:_RANK], piece[_RANK], piece[_RANK + 1 :]
+        content = self._begun.pop(rank, b"") + content
+        if more:
+            self._begun[rank] = content
+        else:
+            yield from parted(content)

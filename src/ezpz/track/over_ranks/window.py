@@ -1,7 +1,9 @@
 """Compute statistics of a window of steps over all ranks, and make their records for the journal.
 
-    {"world":2,"every":1,"steps":[0,1],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],"max":[3.0,1.0],
-     "std":[0.5,"NaN"],"argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
+    {"world":2,"every":1,"steps":[0,1],"held":[2,2],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],
+     "max":[3.0,1.0],"std":[0.5,"NaN"],"argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
+
+``held`` says of each step how many ranks' rows are in the record.
 
 Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64
 around their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does
@@ -103,20 +105,26 @@ def records(
     steps = np.unique(np.concatenate([piece.steps for piece in pieces]))
     places = [(piece, np.searchsorted(steps, piece.steps)) for piece in pieces]
     names = list(dict.fromkeys(key for piece in pieces for key in piece.columns))
+    recorded: Any = np.zeros((world, len(steps)), dtype=bool)
+    for piece, place in places:
+        recorded[piece.rank, place] = True
+    count = recorded.sum(axis=0).tolist()
     every = world <= most_ranks
     weights = _weights(places, world, len(steps))
     built = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
     if not every:
         for name, columns in zip(names, built, strict=True):
-            yield _record(world, steps, {name: columns}, None)
+            yield _record(world, steps, count, {name: columns}, None)
         return
     keys = dict(zip(names, built, strict=True))
     width = max(1, _MOST_NUMBERS // max(1, len(keys) * (world + 6)))
     for first in range(0, len(steps), width):
-        yield _record(world, steps, keys, slice(first, first + width))
+        yield _record(world, steps, count, keys, slice(first, first + width))
 
 
-def _record(world: int, steps: Any, keys: Mapping[str, Any], part: slice | None) -> dict[str, Any]:
+def _record(
+    world: int, steps: Any, count: Sequence[int], keys: Mapping[str, Any], part: slice | None
+) -> dict[str, Any]:
     """Return one record: of some steps, or of all steps with one value per rank where ``part`` is None."""
     some = slice(None) if part is None else part
     content = {
@@ -126,7 +134,8 @@ def _record(world: int, steps: Any, keys: Mapping[str, Any], part: slice | None)
         }
         for name, (statistic, ranks) in keys.items()
     }
-    return {"world": world, "every": int(part is not None), "steps": steps[some].tolist(), "keys": content}
+    head = {"world": world, "every": int(part is not None), "steps": steps[some].tolist(), "held": count[some]}
+    return {**head, "keys": content}
 
 
 def _key(

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ezpz.files import write_whole
-from ezpz.track.by_rank import counting_windows, loss_band, slowest_key
+from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key
 from ezpz.track.folder import now
 from ezpz.track.names import group_names
 from ezpz.track.report.charts import Axis, breakdown, line_chart, startup_chart
@@ -149,4 +149,6 @@ def _across_ranks(run: Run, axis: Axis) -> Iterator[Chart]:
         yield heat_chart(matrix, axis)
     band = loss_band(windows)
     if band:
-        yield line_chart("Loss over all ranks", band, axis, wide=True, band=(0, 2))
+        chart = line_chart("Loss over all ranks", band, axis, wide=True, band=(0, 2))
+        short = lacking(windows)
+        yield replace(chart, notes=[*chart.notes, short]) if short else chart

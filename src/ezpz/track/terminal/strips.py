@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
-from ezpz.track.by_rank import matrix, rank_keys
+from ezpz.track.by_rank import lacking, matrix, rank_keys
 from ezpz.track.names import is_throughput, is_time
 from ezpz.track.series import Series, limits, stretch_means
 from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii, wrapped
@@ -148,7 +148,9 @@ def draw_ranks(windows: Sequence[Row], key: str, how: Drawing, *, since: float =
         else f"{key} by {size} ranks over steps, the {'lowest' if low else 'highest'} of them"
     )
     lines = strip(title, labels, cells, steps, how)
-    return [*lines, *(fit(line, how.width) for line in wrapped(_slowest(key, values).split(" "), how.width))]
+    short = lacking(windows)
+    words = f"{_slowest(key, values)}{short and f'; {short}'}"
+    return [*lines, *(fit(line, how.width) for line in wrapped(words.split(" "), how.width))]
 
 
 def _grouped(values: Any, size: int, *, low: bool) -> tuple[list[str], Any]:
