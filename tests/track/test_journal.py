@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -205,26 +206,120 @@ journal = Journal(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))   # a disk that is full after 1000 bytes
 for step in range(50):
     journal.write(step, {"loss": step / 7})
-print("lost", journal.lost, journal.first_lost)
+print("missing:", journal.missing())
+print("whole", *[row["step"] for row in read_journal(sys.argv[1])])
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 journal.write(50, {"loss": 0.5})
+print("missing:", journal.missing())
 journal.close()
 print("read", *[row["step"] for row in read_journal(sys.argv[1])])
 """
 
 
-def test_a_full_disk_costs_one_warning_the_rows_of_that_time_and_nothing_else(run_python, tmp_path):
+def test_rows_of_a_full_disk_wait_in_memory_and_are_written_when_there_is_space(run_python, tmp_path):
     result = run_python(FULL_DISK, tmp_path / "metrics.jsonl")
     assert result.returncode == 0, result.stderr
     lines = result.stdout.decode().splitlines()
-    _, lost, first = next(line for line in lines if line.startswith("lost")).split()
-    rows = 50 - int(lost)
-    assert rows > 0
-    assert int(first) == rows
-    assert lines[-1] == " ".join(["read", *map(str, range(int(rows))), "50"])
-    warnings = [line for line in lines if "[W]" in line and "cannot write" in line]
-    assert len(warnings) == 1
-    assert f"rows are missing from step {first}" in warnings[0]
+    first = len(next(line for line in lines if line.startswith("whole")).split()) - 1
+    assert [line for line in lines if line.startswith("missing:")] == [
+        f"missing: {50 - first} rows of steps {first} to 49 could not be written",
+        "missing: ",
+    ]
+    assert lines[-1] == " ".join(["read", *map(str, range(51))])
+    warnings = [line.split("] ")[1] for line in lines if "[W]" in line]
+    assert warnings == [
+        (
+            f"cannot write {tmp_path}/metrics.jsonl: File too large. Training continues; rows from step {first} on wait "
+            "in memory, at most 64 MB of them, until there is space."
+        ),
+        f"{tmp_path}/metrics.jsonl: there is space again; {50 - first} rows, from step {first} on, were written.",
+    ]
+    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 51  # the line that was cut goes on where it was
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, as root")
+def test_a_really_full_disk_is_left_with_whole_rows_and_a_true_word(tmp_path, capsys):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this container may not mount")
+    try:
+        (disk / "other").write_bytes(bytes(40_000))
+        journal = Journal(disk / "metrics.jsonl")
+        for step in range(2000):
+            journal.write(step, {"loss": step / 7})
+        count = len(read_journal(disk))
+        assert 100 < count < 1000
+        assert journal.missing() == f"{2000 - count} rows of steps {count} to 1999 could not be written"
+        assert "No space left on device. Training continues; rows from step" in capsys.readouterr().out
+        (disk / "other").unlink()
+        deadline = time.monotonic() + 20
+        while journal.missing().startswith(f"{2000 - count} ") and time.monotonic() < deadline:
+            time.sleep(0.02)  # without a further row: a thread looks once a second
+        later = len(read_journal(disk))
+        assert count < later < 2000
+        journal.close()
+        assert journal.missing() == f"{2000 - later} rows of steps {later} to 1999 could not be written"
+        assert [row["step"] for row in read_journal(disk)] == list(range(later))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def refuse_writing(monkeypatch, number=errno.EDQUOT):
+    def full(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.write", full)
+
+
+def test_memory_for_waiting_rows_has_a_limit_and_what_goes_beyond_is_told(journal, monkeypatch, capsys):
+    monkeypatch.setattr("ezpz.track.journal._MOST_WAITING", 10_000)
+    journal.write(0, {"x": 0})
+    with monkeypatch.context() as patch:
+        refuse_writing(patch)
+        for step in range(1, 101):
+            journal.write(step, {"text": "x" * 100})
+        held = len(journal._waiting)
+        assert sum(len(data) for _, data in journal._waiting) < 10_000
+        assert journal.missing() == "100 rows of steps 1 to 100 could not be written"
+    assert 20 < held < 60
+    journal.write(101, {"x": 1})
+    lost = f"{100 - held} rows of steps {held + 1} to 100 could not be written"
+    assert journal.missing() == lost
+    journal.write(102, {"x": 1})
+    assert journal.missing() == lost
+    assert [row["step"] for row in read_journal(journal.path)] == [*range(held + 1), 101, 102]
+    told = [line.split("] ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert [line.split(": ", 1)[1] for line in told] == [
+        (
+            "Disk quota exceeded. Training continues; rows from step 1 on wait in memory, at most 0 MB of them, until "
+            "there is space."
+        ),
+        (
+            f"Disk quota exceeded. {held} rows wait in memory, which is all that is kept there: rows from step "
+            f"{held + 1} on are lost until there is space."
+        ),
+        f"there is space again; {held} rows, from step 1 on, were written. {lost}.",
+    ]
+
+
+def test_a_disk_that_takes_a_row_now_and_then_is_told_once_a_minute(journal, monkeypatch, capsys):
+    for step in range(20):
+        with monkeypatch.context() as patch:
+            refuse_writing(patch, errno.ENOSPC)
+            journal.write(2 * step, {})
+        journal.write(2 * step + 1, {})
+    assert len(read_journal(journal.path)) == 40
+    assert capsys.readouterr().out.count("[W]") == 2
+    refuse_writing(monkeypatch, errno.ENOSPC)
+    journal.write(40, {})
+    assert capsys.readouterr().out == ""
+    later = time.monotonic() + 61
+    monkeypatch.setattr("ezpz.track.journal.monotonic", lambda: later)
+    journal.write(41, {})
+    assert "rows from step 40 on wait" in capsys.readouterr().out
+    monkeypatch.undo()
 
 
 KILLED = """

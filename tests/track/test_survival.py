@@ -179,22 +179,38 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))   # a 
 for step in range(500):
     history.update({"loss": float(step)})
 print("trained to the end")
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-history.finalize(plots=False)
+if sys.argv[1] == "space":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+if sys.argv[1] != "exit":
+    history.finalize(plots=False)
 """
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_costs_one_warning_and_the_rows_of_that_time(run_python, tmp_path):
-    result = run_python(FULL)
+def test_a_disk_that_fills_up_and_has_space_again_costs_no_row(run_python, tmp_path):
+    result = run_python(FULL, "space")
     out = result.stdout.decode()
     assert result.returncode == 0, result.stderr
     assert "trained to the end" in out
-    assert out.count("training continues, rows are missing from step") == 1
+    assert out.count("Training continues; rows from step") == out.count("there is space again; ") == 1
+    assert [row["step"] for row in read_journal(tmp_path / "out")] == list(range(500))
+    assert "problems" not in open_run(tmp_path / "out").facts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["finalize", "exit"])
+def test_a_disk_that_stays_full_is_told_truly_at_the_end(run_python, tmp_path, how):
+    result = run_python(FULL, how)
+    out = result.stdout.decode() + result.stderr.decode()
+    assert (result.returncode == 0) == (how == "exit"), out
     steps = [row["step"] for row in read_journal(tmp_path / "out")]
     assert steps == list(range(len(steps)))
-    assert len(steps) > 20
-    assert f"{500 - len(steps)} rows could not be written" in open_run(tmp_path / "out").facts["problems"][0]
+    assert 20 < len(steps) < 100
+    told = f"{500 - len(steps)} rows of steps {len(steps)} to 499 could not be written"
+    assert f"metrics.jsonl is not complete: {told}." in out
+    assert told in open_run(tmp_path / "out").facts["problems"]
+    assert "every row" not in out.lower()
+    assert "is complete" not in out
 
 
 @pytest.mark.slow

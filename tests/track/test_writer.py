@@ -157,23 +157,30 @@ def test_a_folder_that_vanished_is_an_error_and_not_a_crash(history):
         history.finalize()
 
 
-def test_missing_rows_are_told_at_the_end(history, capsys, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+def test_missing_rows_are_told_at_the_end_and_nobody_says_that_all_are_there(history, capsys, monkeypatch):
+    write = os.write
+
+    def full(descriptor, data):
+        if descriptor == history._writer.journal._fd:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
 
     history.update({"a": 1})
-    with monkeypatch.context() as patch:
-        patch.setattr("os.write", full)
-        history.update({"a": 2})
-        history.update({"a": 3})
-    history.update({"a": 4})
-    history.finalize(plots=False)
-    told = [line for line in capsys.readouterr().out.splitlines() if "[W]" in line]
+    monkeypatch.setattr("os.write", full)
+    history.update({"a": 2})
+    history.update({"a": 3})
+    monkeypatch.setattr("ezpz.track.dataset.write_whole", lambda *_, **__: full(history._writer.journal._fd, b""))
+    with pytest.raises(TrackError, match=r"No space left on device .* metrics.jsonl stays as it is: `ezpz export`"):
+        history.finalize(plots=False)
+    monkeypatch.undo()
+    said = capsys.readouterr().out
+    told = [line for line in said.splitlines() if "[W]" in line]
     assert len(told) == 2
-    assert "training continues, rows are missing from step 1" in told[0]
-    assert "is not complete: 2 rows could not be written, the first at step 1" in told[1]
-    assert run_json(history.outdir)["problems"] == ["2 rows could not be written, the first at step 1"]
-    assert [row["step"] for row in read_journal(history.outdir)] == [0, 3]
+    assert "Training continues; rows from step 1 on wait in memory, at most 64 MB" in told[0]
+    assert "is not complete: 2 rows of steps 1 to 2 could not be written." in told[1]
+    assert run_json(history.outdir)["problems"][0] == "2 rows of steps 1 to 2 could not be written"
+    assert [row["step"] for row in read_journal(history.outdir)] == [0]
+    assert "safe" not in said
 
 
 def test_a_full_disk_at_the_start_is_told_with_the_folder(tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ def build_columns(table: Table) -> list[Column]:
 def _collision(key: str, other: str, name: str | None) -> TrackError:
     return TrackError(
         f"cannot export metrics {other!r} and {key!r} (from the journal): both become {name!r} in the HDF5 file; "
-        f"expected different names there. Rename one in History.update; every row is safe in metrics.jsonl."
+        f"expected different names there. Rename one in History.update; metrics.jsonl keeps both apart."
     )
 
 

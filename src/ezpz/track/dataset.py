@@ -102,7 +102,7 @@ def _save(path: Path, data: bytes) -> None:
     except OSError as error:
         raise TrackError(
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "
-            f"Every row is safe in metrics.jsonl."
+            f"metrics.jsonl stays as it is: `ezpz export` makes the file from it when there is room."
         ) from error
 
 

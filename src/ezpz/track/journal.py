@@ -1,5 +1,6 @@
 """Write a journal: one row is one JSON line is one ``write``, so that a killed process loses nothing.
 
+Rows that cannot be written, because the disk is full, wait in memory until there is space again.
 `ezpz.track.records` describes its format.
 """
 
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from contextlib import suppress
 from threading import Event, RLock, Thread
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -29,7 +31,7 @@ _EVERY = 1.0  # seconds: what a crash of the host may cost
 
 
 class Keeper:
-    """Calls a function once a second while there is something to do.
+    """Calls a function once a second while there is something to do; it may set ``due`` again.
 
     The thread starts with the first row, so a history that records nothing has none, and ends with the program.
 
@@ -71,11 +73,17 @@ class Keeper:
 _dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
+_MOST_WAITING = 64 << 20  # bytes of memory for rows that wait for space on the disk
+_OVERHEAD = 200  # bytes that Python takes for each row besides
+_QUIET = 60.0  # seconds between two warnings about the disk: one that fills and empties by the row shall not fill a log
+
+
 class Journal:
     """The writing end of a journal.
 
-    A write that fails (disk full, quota) does not stop the training that it observes: the first failure is one
-    warning, later rows are tried again, and ``lost`` and ``first_lost`` say what is missing. Any thread may write.
+    A write that fails (disk full, quota) does not stop the training that it observes. Its row and those after it wait
+    in memory, 64 MB of them at most, and are written in their order when a write succeeds again; with each row, and
+    once a second, one is tried. What finds no room in memory is lost. Any thread may write.
 
     Opening one raises UsageError when another process writes it, OSError when the file cannot be made.
 
@@ -83,15 +91,19 @@ class Journal:
         path: The file.
         attempt: 1, and one more each time that a journal with rows is opened again.
         next_step: One more than the step of the last row.
-        lost: Rows that could not be written.
-        first_lost: Step of the first of them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.lost = 0
-        self.first_lost: int | None = None
-        self._warned = False
+        self._waiting: deque[tuple[int, bytes]] = deque()  # step, and what of the line is not in the file yet
+        self._bytes_waiting = 0
+        self._is_emptying = False
+        self._lost: dict[str, int] = {}  # "rows", and the steps of the "first" and the "last", where there are any
+        self._problem = ""  # why the last write failed
+        self._is_told = False  # that rows wait
+        self._is_full = False  # the memory for them
+        self._told_at = -_QUIET
+        self._has_warned = False  # that the file cannot be synced
         self._lock = RLock()  # a signal's handler may come in the middle of a write of its own thread
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o660)
         if not hold(self._fd):
@@ -106,11 +118,11 @@ class Journal:
         step, attempt = last_row(self.path) or (-1, 0)
         self.next_step, self.attempt = step + 1, attempt + 1
         self._attempt: dict[str, object] = {"a": self.attempt} if self.attempt > 1 else {}
-        self._keeper = Keeper(self._fsync)
+        self._keeper = Keeper(self._sync_once)
         _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
-        """Append one row; it outlives this process as soon as this returns.
+        """Append one row; it outlives this process as soon as this returns, unless the disk is full.
 
         Args:
             step: The caller's step.
@@ -144,46 +156,110 @@ class Journal:
             raise TrackError(
                 f"cannot record step {row['step']} (from History.update): {error}; expected shorter ints."
             ) from error
+        step: Any = row["step"]
         with self._lock:
             data = b"\n" * self._torn + text.encode() + b"\n"
-            done = 0
-            try:
-                while done < len(data):  # once, except on a disk that is filling up
-                    done += os.write(self._fd, data[done:])
-            except OSError as error:
-                self._torn = self._torn or done > 0
-                self._lose(row["step"], error)
-                return
             self._torn = False
+            if self._waiting:
+                self._empty()
+            rest = data if self._waiting else self._put(data)
+            if rest:
+                self._hold(step, rest)
+                self._tell_waiting()
         self._keeper.due = True
         if not self._keeper.is_on:
             self._keeper.start()
 
-    def _lose(self, step: Any, error: OSError) -> None:
-        self.lost += 1
-        if self.first_lost is None:
-            self.first_lost = step
-            self._warn(
-                f"cannot write {self.path}: {error.strerror}; training continues, rows are missing from step {step}."
-            )
+    def _put(self, data: bytes) -> bytes:
+        """Write what the disk takes, and return the rest, with which the line goes on."""
+        done = 0
+        try:
+            while done < len(data):  # once, except on a disk that is filling up
+                done += os.write(self._fd, data[done:])
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+        return data[done:]
 
-    def _warn(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
-            get_logger(__name__).warning(text)
+    def _hold(self, step: int, data: bytes) -> None:
+        """Have a row wait for space. The first one has room always: a part of it may be in the file."""
+        if self._waiting and self._bytes_waiting + len(data) + _OVERHEAD > _MOST_WAITING:
+            first, last = self._lost.get("first", step), self._lost.get("last", step)
+            self._lost = {"rows": self._lost.get("rows", 0) + 1, "first": min(first, step), "last": max(last, step)}
+            if not self._is_full:
+                self._is_full = self._is_told = True
+                get_logger(__name__).warning(
+                    f"cannot write {self.path}: {self._problem}. {len(self._waiting)} rows wait in memory, which is "
+                    f"all that is kept there: rows from step {step} on are lost until there is space."
+                )
+            return
+        self._waiting.append((step, data))
+        self._bytes_waiting += len(data) + _OVERHEAD
+
+    def _empty(self) -> None:
+        """Write the rows that wait, in their order, as far as the disk takes them."""
+        if self._is_emptying:  # a signal's handler, in the middle of this
+            return
+        self._is_emptying = True
+        first, count = self._waiting[0][0], 0
+        try:
+            while self._waiting:
+                step, data = self._waiting[0]
+                rest = self._put(data)
+                self._bytes_waiting -= len(data) - len(rest)
+                if rest:
+                    self._waiting[0] = step, rest
+                    return
+                self._waiting.popleft()
+                self._bytes_waiting -= _OVERHEAD
+                count += 1
+        finally:
+            self._is_emptying = False
+        if self._is_told:
+            lost = f" {self.missing()}." if self._lost else ""
+            rows = f"{count} rows, from step {first} on, were" if count > 1 else f"the row of step {first} was"
+            get_logger(__name__).warning(f"{self.path}: there is space again; {rows} written.{lost}")
+        self._is_told = self._is_full = False
+
+    def _tell_waiting(self) -> None:
+        """Say that rows wait, once until they are written, and not again and again where space comes and goes."""
+        now = monotonic()
+        if self._is_told or now - self._told_at < _QUIET:
+            return
+        self._is_told, self._told_at = True, now
+        get_logger(__name__).warning(
+            f"cannot write {self.path}: {self._problem}. Training continues; rows from step {self._waiting[0][0]} on "
+            f"wait in memory, at most {_MOST_WAITING >> 20} MB of them, until there is space."
+        )
+
+    def missing(self) -> str:
+        """Say which rows are not in the file, those that wait for space too; "" if there are none."""
+        with self._lock:
+            steps = [step for step, _ in self._waiting]
+            steps += [self._lost["first"], self._lost["last"]] if self._lost else []
+            count = len(self._waiting) + self._lost.get("rows", 0)
+        if not count:
+            return ""
+        which = f"of steps {min(steps)} to {max(steps)}" if min(steps) < max(steps) else f"of step {steps[0]}"
+        return f"{count} row{'s' * (count > 1)} {which} could not be written"
 
     def sync(self) -> None:
         """Have the system put every row so far on the disk, so that it outlives a crash of the host."""
         self._keeper.due = False
-        self._fsync()
+        self._sync_once()
 
-    def _fsync(self) -> None:
+    def _sync_once(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._empty()
+            self._keeper.due = self._keeper.due or bool(self._waiting)
         try:
             os.fsync(self._fd)
         except OSError as error:
-            self._warn(
-                f"cannot sync {self.path}: {error.strerror}; its last rows would not outlive a crash of the host."
-            )
+            if not self._has_warned:
+                self._has_warned = True
+                get_logger(__name__).warning(
+                    f"cannot sync {self.path}: {error.strerror}; its last rows would not outlive a crash of the host."
+                )
 
     def close(self) -> None:
         """Sync and close; a second call does nothing."""

@@ -78,7 +78,7 @@ def _draw_ranks(run: Run) -> None:
 
 def _problem(what: str, error: Exception) -> str:
     problem = f"cannot draw {what}: {type(error).__name__}: {error}"
-    get_logger(__name__).warning(f"{problem}; the data is safe.")
+    get_logger(__name__).warning(f"{problem}; metrics.jsonl is not touched by that.")
     return problem
 
 
@@ -178,5 +178,5 @@ def _attempt(what: str, series: list[Series], draw: Callable[[Series], None], fo
         return []
     first = next(iter(failed.values()))
     problem = f"cannot draw {what} of {', '.join(failed)}: {type(first).__name__}: {first}"
-    get_logger(__name__).warning(f"{problem}; the data is safe.")
+    get_logger(__name__).warning(f"{problem}; metrics.jsonl is not touched by that.")
     return [problem]

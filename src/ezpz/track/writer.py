@@ -185,7 +185,7 @@ class Writer:
         except ImportError as error:  # a site's HDF5 may not load; the journal needs none
             raise TrackError(
                 f"cannot write the export {path}: {error} (from import h5py); expected a working h5py. "
-                f"Every row is safe in {self.journal.path}."
+                f"The rows are in {self.journal.path}."
             ) from error
         self.paths["dataset" if form == "h5" else form] = path
         if not self.ended:
@@ -222,9 +222,9 @@ class Writer:
         get_logger(__name__).info(f"{rows} rows of {metrics} metrics in {self.folder}: {made}")
 
     def _losses(self) -> list[str]:
-        if not self.journal.lost:
+        problem = self.journal.missing()
+        if not problem:
             return []
-        problem = f"{self.journal.lost} rows could not be written, the first at step {self.journal.first_lost}"
         get_logger(__name__).warning(f"{self.journal.path} is not complete: {problem}.")
         return [problem]
 
@@ -278,7 +278,8 @@ class Writer:
         self.leave()
         self.ended = True
         self.journal.close()
-        problems = self._losses()
+        losses = self._losses()
+        problems = [*losses]
         if self._can_export_at_exit:
             try:
                 self._export(self._read())
@@ -288,6 +289,7 @@ class Writer:
         self._save_end(state, problems, cause)
         self.trackers.finish(state)
         hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."
+        whole = "is not complete" if losses else "is complete"
         get_logger(__name__).info(
-            f"{self.folder}: metrics.jsonl is complete; History.finalize was not called, so nothing is drawn.{hint}"
+            f"{self.folder}: metrics.jsonl {whole}; History.finalize was not called, so nothing is drawn.{hint}"
         )

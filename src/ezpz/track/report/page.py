@@ -91,7 +91,7 @@ def build_page(run: Run, *, public: bool = False) -> str:
     links = [(part.name, part.title) for part in (*charts, *others) if part.is_linked]
     footer = (
         f"Written by ezpz, {shown(now())}. Long curves show the extremes of each stretch of steps; "
-        "every row is in <code>metrics.jsonl</code>."
+        "the rows themselves are in <code>metrics.jsonl</code>."
     )
     footer += " This copy leaves out hosts, paths, users and arguments." if public else ""
     return document(run.name, main, footer, links, [data for part in charts for data in part.charts])

@@ -236,7 +236,7 @@ class Worker:
         self._waiting.clear()
         when = "" if self._step is None else f" from step {self._step}"
         reason = redact_text(next(iter(str(error).splitlines()), ""))
-        self._warn(f"is off{when}: {type(error).__name__}: {reason}; training continues, the run folder has every row")
+        self._warn(f"is off{when}: {type(error).__name__}: {reason}; training continues, and so does the run folder")
 
     def _warn(self, text: str) -> None:
         if not self._has_warned:
