@@ -10,9 +10,10 @@ import os
 import sys
 
 _SAFE_PATH = (3, 11)  # the first Python that knows -P
+# One word without anything that a shell splits or expands: it is in DIST_LAUNCH, which is used as ${DIST_LAUNCH}.
 _RUN = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; del sys.argv[0]; "
-    'import runpy; runpy.run_module(sys.argv[0], None, "__main__", True)'
+    '__import__("sys").path.pop(0);__import__("sys").argv.pop(0);'
+    '__import__("runpy").run_module(__import__("sys").argv.__getitem__(0),None,"__main__",True)'
 )
 
 

@@ -40,12 +40,15 @@ def test_the_verbs_import_nothing_from_it(run_cli, tmp_path):
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 11)])
-def test_a_line_of_ours_imports_nothing_from_it_and_hands_on_its_words(run_cli, tmp_path, version):
+def test_a_line_of_ours_imports_nothing_from_it_and_hands_on_its_words(run_cli, clean_env, tmp_path, version):
     sprung = traps.lay(tmp_path)
     line = module_line("ezpz.launch", version=version)
     assert ("-P" in line) == (version == (3, 11))
     done = run_cli([*line, "-n", "1", "--", "printf", "%s|", "a b", "$c"])
     assert (done.returncode, done.stdout, sprung()) == (0, "a b|$c|", []), done.stderr
+    dist_launch = {**clean_env, "DIST_LAUNCH": " ".join([*line, "-n", "2", "--"])}
+    done = run_cli(["bash", "-c", "${DIST_LAUNCH} echo x"], dist_launch)
+    assert (done.returncode, done.stdout, sprung()) == (0, "x\nx\n", []), done.stderr
 
 
 def test_typed_by_hand_it_imports_nothing_from_it_after_its_first_line(run_cli, tmp_path):

@@ -58,8 +58,9 @@ class RankInput:
         try:
             data = os.read(self._source, LONGEST_PIECE)
             for piece in self._connection.input.feed(data):
-                self._waiting.append(bytes(piece))
                 self.over |= not piece
+                if self._pipe >= 0:
+                    self._waiting.append(bytes(piece))
         except BlockingIOError:
             return
         except (OSError, messages.MalformedMessage):
