@@ -14,7 +14,8 @@ from lab import traps
     "line",
     [
         *("launch -n 2 true", "launch", "launch --dry-run true", "launch --help"),
-        *("ezpz_setup_job", "ezpz_get_job_env", 'ezpz_setup_job && eval "$DIST_LAUNCH true"'),
+        *("ezpz_setup_job", "ezpz_get_job_env"),
+        'if [ -n "${ZSH_VERSION:-}" ]; then setopt shwordsplit; fi; ezpz_setup_job && ${DIST_LAUNCH} true',
     ],
 )
 def test_no_function_of_the_shell_imports_from_it(shell, real_python, line):
