@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from shutil import get_terminal_size
-from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +215,8 @@ def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
         values = [row["m"][name] for row in rows if isinstance(row["m"].get(name), (int, float))]
         values = [value for value in values if 0 < value < float("inf")]
         if values:
+            from statistics import median  # 3 ms
+
             return (1.0 / median(values), "it/s") if is_time else (median(values), unit(name))
     if len(rows) > 1 and rows[-1]["t"] > rows[0]["t"] and rows[-1]["step"] > rows[0]["step"]:
         return (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["t"] - rows[0]["t"]), "it/s"

@@ -6,9 +6,7 @@ import json
 import os
 import re
 import resource
-import shutil
 import sys
-import tempfile
 from argparse import REMAINDER, ArgumentTypeError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -134,7 +132,10 @@ def _simulate(options: Namespace, world: World) -> int:
     missing = _missing(options.command[0])
     if missing:
         return missing
-    from ezpz.cli.one_child import run  # what runs the child costs a bad command line nothing
+    import shutil  # what runs the child costs a bad command line nothing
+    import tempfile
+
+    from ezpz.cli.one_child import run
 
     _print(
         f"simulating rank {world.ranks.rank} of {world.ranks.world_size}: {world.shape} ({world.origin}), "
@@ -177,7 +178,9 @@ def _taken() -> int:
 
 def _missing(program: str) -> int:
     """Return 127 or 126 when the program cannot run here, as a shell does."""
-    if shutil.which(program):
+    from shutil import which
+
+    if which(program):
         return 0
     there = os.path.exists(program)  # noqa: PTH110  # a word of the command line
     reason, code = ("it is not executable", 126) if there else ("it is not on PATH", 127)

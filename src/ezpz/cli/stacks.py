@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -69,6 +68,8 @@ def ask(launch: dict[str, Any], patience: float) -> dict[str, Any]:
     Raises:
         MachineError: It does not answer, or with something else.
     """
+    import socket  # 2 ms that the help need not pay for
+
     address = str(launch.get("socket") or "")
     who = f"launch {launch['launch_id']} (pid {launch['pid']}, socket {address or 'none'})"
     end = time.monotonic() + patience
