@@ -21,6 +21,7 @@ def test_no_flipped_bit_and_no_torn_file_is_silent_or_a_traceback(clean_env, run
     assert "| 200 flipped bits | 0 | 0 | 200 | 0 |\n| torn after the rename, 12 ways | 0 | 0 | 12 | 0 |" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_table_can_tell_what_is_silent(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     run = damage.Run(tmp_path, verify=False)

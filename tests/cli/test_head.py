@@ -39,6 +39,7 @@ LINES = {
 UNBUFFERED = {"": {}, "unbuffered": {"PYTHONUNBUFFERED": "1"}}
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("more", UNBUFFERED.values(), ids=UNBUFFERED)
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_it_ends_without_a_word(line, more, clean_env, tmp_path):

@@ -131,6 +131,7 @@ def test_a_reader_that_has_had_enough_ends_the_run(env, piped):
     assert endless.wait(10) == -signal.SIGPIPE
 
 
+@pytest.mark.slow
 def test_a_failure_while_input_flows_is_the_launchs_own(env, piped, survivors):
     script = 'if [ "$RANK" = 0 ]; then exec cat >/dev/null; else sleep 1; exit 3; fi'
     with Path("/dev/zero").open("rb") as zeros:

@@ -57,6 +57,7 @@ def check(run, home, survivors):
         assert errors.count("\n") <= 2, errors  # at most our first two lines
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_ctrl_c_at_any_moment_of_the_start_ends_it_without_a_traceback(start, home, survivors, program):
     for step in range(6):
@@ -76,6 +77,7 @@ def test_fifty_times_ctrl_c_at_random(start, home, survivors, program):
         check(run, home, survivors)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_is_recorded_whatever_comes(start, home, survivors):
     for step in range(6):
         run = start("python3 -m ezpz.launch", "-n", "1", "true")

@@ -48,6 +48,7 @@ class Foreign:
     def finish(self, state): ...
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mask", "of_files", "of_folders"),
     [(0o022, 0o640, 0o750), (0o002, 0o660, 0o770), (0o077, 0o600, 0o700), (0o000, 0o660, 0o770)],

@@ -33,7 +33,7 @@ def nothing_of_this_machine(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["lmod", "tcl"])
+@pytest.fixture(params=["lmod", pytest.param("tcl", marks=pytest.mark.slow)])
 def modules(request, fake):
     """A module system with a Python that brings torch, in a shell in which `module` is not defined yet."""
     system = Modules(fake.bin.parent / request.param, request.param)

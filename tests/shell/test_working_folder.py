@@ -10,6 +10,7 @@ from ezpz.interpreter import module_line
 from lab import traps
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "line",
     [
@@ -32,6 +33,7 @@ def test_an_interpreter_is_asked_about_itself_without_it(shell):
     assert (done.stdout.strip(), sprung()) == (sys.version.split()[0], []), done.stderr
 
 
+@pytest.mark.slow
 def test_the_verbs_import_nothing_from_it(run_cli, tmp_path):
     sprung = traps.lay(tmp_path)
     ezpz = shutil.which("ezpz", path=Path(sys.executable).parent)

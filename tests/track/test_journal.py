@@ -229,8 +229,8 @@ def test_rows_of_a_full_disk_wait_in_memory_and_are_written_when_there_is_space(
     warnings = [line.split("] ")[1] for line in lines if "[W]" in line]
     assert warnings == [
         (
-            f"cannot write {tmp_path}/metrics.jsonl: File too large. Training continues; rows from step {first} on wait "
-            "in memory, at most 64 MB of them, until there is space."
+            f"cannot write {tmp_path}/metrics.jsonl: File too large. Training continues; rows from step {first} on "
+            "wait in memory, at most 64 MB of them, until there is space."
         ),
         f"{tmp_path}/metrics.jsonl: there is space again; {50 - first} rows, from step {first} on, were written.",
     ]

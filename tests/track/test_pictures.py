@@ -128,7 +128,7 @@ def test_the_ratio_is_taken_at_common_steps(tmp_path):
     assert ratio.values.tolist() == [1.5, np.inf]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("shape", [(1, 1), (8, 3000), (500, 20)])
 def test_a_map_of_ranks_is_a_png_and_an_svg(tmp_path, shape):

@@ -56,6 +56,7 @@ def test_a_vision_transformer_costs_the_same_whatever_computes_its_attention(att
     assert count_flops(model, torch.zeros(1, 3, 224, 224)) == pytest.approx(367.09e9, abs=0.005e9)
 
 
+@pytest.mark.slow
 def test_a_vision_transformers_forward_is_the_known_count():
     from torch.utils.flop_counter import FlopCounterMode
 
