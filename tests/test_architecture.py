@@ -29,6 +29,7 @@ LEAVES = {
     "rank_log",
     "ranks",
     "redact",
+    "visible",
 }
 # package -> packages of ezpz that it may import besides itself and the leaves (docs/architecture.md)
 MAY_IMPORT = {
@@ -36,16 +37,17 @@ MAY_IMPORT = {
     "_lazy": set(),
     "broken_pipe": set(),
     "cli_parser": {"broken_pipe", "errors", "log", "ranks"},
-    "errors": set(),
+    "errors": {"visible"},
     "files": {"errors"},
     "interpreter": set(),
     "interrupt": set(),
     "proc": set(),
-    "log": {"errors", "rank_log", "ranks"},
+    "log": {"errors", "rank_log", "ranks", "visible"},
     "rank_log": set(),
     "ranks": {"errors"},
     "progress": {"errors", "proc", "ranks"},
     "redact": set(),
+    "visible": set(),
     "cluster": LEAVES,
     "launch": {"cluster"} | LEAVES,
     "dist": {"cluster", "compat"} | LEAVES,  # the older names, which its own table hands out and no file of it uses
@@ -73,6 +75,7 @@ STANDARD_ONLY = {
     "redact",
     "progress",
     "ranks",
+    "visible",
     "cluster",
     "launch",
 }

@@ -59,8 +59,10 @@ def end_with(error: EzpzError, who: str = "ezpz") -> int:
     """Say what went wrong in one line on stderr and return the exit code; with ``EZPZ_DEBUG=1`` raise it instead."""
     if os.environ.get("EZPZ_DEBUG") == "1":
         raise error
+    from ezpz.visible import show  # which only an error needs
+
     try:
-        print(f"{who}: {error}", file=sys.stderr, flush=True)
+        show(f"{who}: {error}", sys.stderr)
     except OSError:
         pass  # the reader is gone; the exit code still tells
     return error.exit_code

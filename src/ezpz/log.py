@@ -127,6 +127,16 @@ def use_color(stream: object) -> bool:
     return bool(isatty and isatty())
 
 
+def _message(record: logging.LogRecord) -> str:
+    """Return what a record says; in words of ezpz itself, values of others are made visible."""
+    message = record.getMessage()
+    if message.isprintable() or not record.name.startswith("ezpz."):
+        return message
+    from ezpz.visible import LINES, visible
+
+    return visible(message, LINES, colors=True)
+
+
 class _Formatter(logging.Formatter):
     """Render a record as one line; only the level's letter and the source are coloured."""
 
@@ -144,7 +154,7 @@ class _Formatter(logging.Formatter):
         if self.color:
             letter = f"\x1b[{_COLORS.get(letter, '0')}m{letter}\x1b[0m"
             source = f"\x1b[2m{source}\x1b[0m"
-        line = f"[{self._stamp}.{int(record.msecs):03d}][{letter}][{source}] {self.prefix}{record.getMessage()}"
+        line = f"[{self._stamp}.{int(record.msecs):03d}][{letter}][{source}] {self.prefix}{_message(record)}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         if record.stack_info:

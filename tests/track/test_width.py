@@ -34,6 +34,6 @@ def test_wrapped_words_lose_nothing(words, width):
 
 
 def test_nothing_in_a_name_steers_a_terminal():
-    assert cleaned("a\x1b[2Jb\n") == "a?[2Jb?"
+    assert cleaned("a\x1b[2Jb\n") == "a\\x1b[2Jb\\n"
     assert cleaned("é…", ascii_only=True) == "?~"
     assert to_ascii("┌─┤▚") == "+-|?"

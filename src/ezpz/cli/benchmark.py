@@ -16,6 +16,7 @@ from ezpz.cli_parser import option
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 from ezpz.interpreter import module_line
 from ezpz.launch.options import count, word
+from ezpz.visible import LINES, show, visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -256,7 +257,7 @@ def _benchmark(options: Namespace, command: str) -> int:
         for trainer, preset in zip(chosen, presets, strict=True)
     ]
     if options.dry_run:
-        print("\n".join(lines))
+        show("\n".join(lines))
         return 0
     record = _begin(folder, command, seen)
     record["trainers"] = [_entry(*each) for each in zip(chosen, presets, lines, strict=True)]
@@ -313,8 +314,8 @@ def _show(record: dict[str, Any], folder: Path, options: Namespace) -> None:
     if options.json:
         print((folder / "benchmark.json").read_text(encoding="utf-8"), end="", flush=True)
         return
-    print(render(entries, color=use_color(sys.stdout)))
-    print("\n".join(["", *notes(entries), f"{folder / 'report.html'}"]), flush=True)
+    print(visible(render(entries, color=use_color(sys.stdout)), LINES, colors=True))
+    show("\n".join(["", *notes(entries), f"{folder / 'report.html'}"]))
 
 
 def _last_lines(log: Path) -> str:
@@ -327,7 +328,7 @@ def _last_lines(log: Path) -> str:
 
 def _print(text: str) -> None:
     """Print on stderr: stdout belongs to the table."""
-    print(f"ezpz: {text}", file=sys.stderr, flush=True)
+    show(f"ezpz: {text}", sys.stderr)
 
 
 # The folder of a benchmark, and ``benchmark.json`` in it: what was asked for, on which machine, and what came of it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.visible import show_path
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -40,5 +41,5 @@ def _export(options: Namespace) -> int:
     from ezpz.track.dataset import export_run
 
     for folder in options.folders:
-        print(export_run(folder, "csv" if options.csv else "nc" if options.nc else "h5", options.output))
+        show_path(str(export_run(folder, "csv" if options.csv else "nc" if options.nc else "h5", options.output)))
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -42,7 +43,7 @@ def _answer(options: Namespace) -> int:
     elif options.names:
         raise UsageError(f"--list shows all data sets (from the command line); expected no {options.names[0]!r}.")
     else:
-        print("\n".join(_table(options.folder)))
+        show("\n".join(_table(options.folder)))
     return 0
 
 
@@ -59,7 +60,7 @@ def _fetch(names: Sequence[str], folder: str | None) -> None:
             place = fetch(name, folder, progress=_Progress())
         finally:
             _Progress.end()
-        print(f"{name}: {place}{' (ships with ezpz)' if name in SHIPPED else ''}", flush=True)
+        show(f"{name}: {place}{' (ships with ezpz)' if name in SHIPPED else ''}")
 
 
 class _Progress:

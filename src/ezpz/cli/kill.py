@@ -21,6 +21,7 @@ from ezpz.errors import EzpzError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -84,9 +85,9 @@ def _check(options: Namespace) -> None:
 def _list() -> int:
     running = Index().running()
     if not running:
-        print(f"no launch of yours runs on {os.uname().nodename}")
+        show(f"no launch of yours runs on {os.uname().nodename}")
         return 0
-    print(f"{table(running)}\n\n`ezpz kill ID` ends one of them, `ezpz kill --all` all.")
+    show(f"{table(running)}\n\n`ezpz kill ID` ends one of them, `ezpz kill --all` all.")
     return 0
 
 
@@ -138,14 +139,14 @@ def _report(left: dict[str, dict[str, list[int]]]) -> int:
     for name, hosts in left.items():
         stay = "; ".join(f"{', '.join(map(str, pids))} on {host}" for host, pids in sorted(hosts.items()) if pids)
         if stay:
-            print(
+            show(
                 f"ezpz: of launch {name} these processes would not go: {stay}; expected none. They wait for a file "
                 "system or a device that does not answer, or are another user's.",
-                file=sys.stderr,
+                sys.stderr,
             )
             code = 125
         else:
-            print(f"launch {name}: nothing is left on {', '.join(sorted(hosts))}")
+            show(f"launch {name}: nothing is left on {', '.join(sorted(hosts))}")
     return code
 
 

@@ -10,6 +10,7 @@ from ezpz.broken_pipe import give_up
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.visible import show_path
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _report(options: Namespace) -> int:
     try:
-        print(_write(options.dir, options.output, public=options.public), flush=True)
+        show_path(str(_write(options.dir, options.output, public=options.public)))
     except BrokenPipeError:  # the page is written; who should have read its name has left
         give_up(sys.stdout)
     return 0

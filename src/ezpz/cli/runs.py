@@ -28,6 +28,7 @@ from ezpz.track.records import parse
 from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
+from ezpz.visible import show, visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -47,7 +48,7 @@ def _glances(root: Path) -> Iterator[dict[str, Any]]:
         try:
             yield glance(folder, root)
         except TrackError as error:
-            print(f"ezpz runs: left out: {error}", file=sys.stderr)
+            show(f"ezpz runs: left out: {error}", sys.stderr)
 
 
 _STATES = ("running", "finished", "exited", "failed", "stopped", "died")
@@ -272,31 +273,32 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     titles, *texts = aligned([_TITLES, *(_row(each, now) for each in glances)], _RIGHT)
     lines = [titles]
     for each, text in zip(glances, texts, strict=True):
-        state = each["state"]
+        state = visible(each["state"])
         lines.append(f"\x1b[{_COLORS.get(state, '0')}m{state}\x1b[0m{text[len(state) :]}" if color else text)
         lines += [f"    {part}" for part in wrap(_note(each, now), width - 4, break_on_hyphens=False)]
     shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
-    return "\n".join([*lines, "", f"{shown} in {root.absolute()}"]) + "\n"
+    return "\n".join([*lines, "", f"{shown} in {visible(str(root.absolute()))}"]) + "\n"
 
 
 def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
     started, seconds, loss = each["started"], each["seconds"], each["loss"]
+    state = visible(each["state"])
     name = each["run"] if each["name"] in each["run"].split("/") else f"{each['run']} ({each['name']})"
     return (
-        each["state"],
+        state,
         "-" if started is None else f"{age(now - started)} ago",
         "-" if each["last_step"] is None else str(each["last_step"]),
         "-" if loss is None else loss if isinstance(loss, str) else f"{loss:.4g}",
         "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}",
         "-" if seconds is None else duration(seconds),
-        name,
+        visible(name),
     )
 
 
 def _note(each: dict[str, Any], now: float) -> str:
     if each["state"] == "running":
         return f"last row {age(now - each['last_row'])} ago" if each["last_row"] is not None else "no row yet"
-    return str(each["cause"])
+    return visible(str(each["cause"]))
 
 
 def _with_gap(unit: str) -> str:

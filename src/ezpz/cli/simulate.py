@@ -19,6 +19,7 @@ from ezpz.files import read_object
 from ezpz.launch.contract import rank_variables, started_here
 from ezpz.launch.options import count, devices, duration
 from ezpz.ranks import Ranks
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -166,7 +167,7 @@ def _answer(options: Namespace, world: World, path: str, code: int) -> int:
         _print(silence(begun=bool(report)))
         return 1
     answer = verdict(report, world, options.memory)
-    print(json.dumps(answer, indent=2) if options.json else text(answer), flush=True)
+    show(json.dumps(answer, indent=2) if options.json else text(answer))
     return 0 if options.memory is None or answer["fits"] else 1
 
 
@@ -192,7 +193,7 @@ def _missing(program: str) -> int:
 def _print(line: str) -> None:
     """Print on stderr: stdout belongs to the script and the answer."""
     try:
-        print(f"ezpz: {line}", file=sys.stderr, flush=True)
+        show(f"ezpz: {line}", sys.stderr)
     except OSError:
         pass  # the reader has left
 

@@ -12,6 +12,7 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import detect, probe
 from ezpz.cluster.site import Site, load, recognise, user_file
 from ezpz.errors import EzpzError, UsageError, end_with, nearest
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -49,7 +50,7 @@ def _print_sites(options: Namespace) -> int:
         print(_shell(sites))
     elif options.name:
         site = _named(options.name, sites)
-        print(_json(_as_dict(site)) if options.json else "\n".join(_facts(site)))
+        show(_json(_as_dict(site)) if options.json else "\n".join(_facts(site)))
     else:
         return _list(sites, as_json=options.json)
     return 0
@@ -68,9 +69,9 @@ def _list(sites: Mapping[str, Site], *, as_json: bool) -> int:
         answer = {"here": here or None, "origin": origin, "sites": [_as_dict(site) for site in sites.values()]}
         print(_json(answer))
     else:
-        print("\n".join(_table(sites, here)))
+        show("\n".join(_table(sites, here)))
         if problem is None:
-            print(f"\nThis machine: {here or 'none of these'} (from {origin})\nAll facts of one: ezpz sites NAME")
+            show(f"\nThis machine: {here or 'none of these'} (from {origin})\nAll facts of one: ezpz sites NAME")
     return end_with(problem) if problem else 0
 
 

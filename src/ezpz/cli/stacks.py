@@ -13,6 +13,7 @@ from ezpz.cli.running import choose, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.record import Index
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -36,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _stacks(options: Namespace) -> int:
     answer = ask(_launch(options.id), _PATIENCE)
-    print(json.dumps(answer, indent=2) if options.json else _text(answer, verbose=options.verbose))
+    show(json.dumps(answer, indent=2) if options.json else _text(answer, verbose=options.verbose))
     return 0
 
 
@@ -49,11 +50,11 @@ def _launch(word: str | None) -> dict[str, Any]:
             f"no launch of yours runs on {host}; expected one. Run this on the host where `launch` was typed."
         )
     if word is None and len(running) > 1:
-        print(table(running), file=sys.stderr)
+        show(table(running), sys.stderr)
         raise UsageError(f"{len(running)} launches of yours run on {host}; expected an ID of the list above.")
     launch = running[0] if word is None else choose(running, word)
     if launch is None:
-        print(table(running), file=sys.stderr)
+        show(table(running), sys.stderr)
         raise UsageError(f"no launch {word!r} (from the command line) on {host}; expected an ID of the list above.")
     return launch
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
+from ezpz.visible import visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -72,7 +73,7 @@ def _watch(options: Namespace) -> int:
         choose(words, list(followed.live.latest), str(folder))
     if listens and not options.once:
         torn = f", passed over {followed.passed} lines that are no record" if followed.passed else ""
-        say(sys.stdout, f"{head(followed.live, followed.run)}{torn}")
+        say(sys.stdout, f"{visible(head(followed.live, followed.run))}{torn}")
     return 0
 
 
@@ -127,7 +128,7 @@ def _log(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
                 return False
         elif not is_announced and not followed.live.rows and not followed.over:
             is_announced = True
-            if not say(sys.stdout, f"waiting for the first row of {followed.run.name}"):
+            if not say(sys.stdout, visible(f"waiting for the first row of {followed.run.name}")):
                 return False
         if followed.over or options.once:
             return True

@@ -19,6 +19,7 @@ from ezpz.launch import flavours
 from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
 from ezpz.launch.planning import survey
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _where(options: Namespace) -> int:
     answer = facts()
-    print(json.dumps(answer, indent=2) if options.json else _text(answer))
+    show(json.dumps(answer, indent=2) if options.json else _text(answer))
     return 0
 
 

@@ -27,6 +27,7 @@ from ezpz.launch.run.start import supervise
 from ezpz.launch.run.supervisor import PORT_TAKEN
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.wall import Wall
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _say(text: str) -> None:
     """Print a line of ours on stderr: stdout belongs to the program."""
     try:
-        print(f"ezpz: {text}", file=sys.stderr, flush=True)
+        show(f"ezpz: {text}", sys.stderr)
     except OSError:
         pass  # it is not read any more; the run continues
 
@@ -80,11 +81,11 @@ def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
     if options.json or options.explain:
         from ezpz.launch.explain import as_json, as_text  # a launch needs neither json nor textwrap
 
-        print(as_json(plan) if options.json else as_text(plan))
+        show(as_json(plan) if options.json else as_text(plan))
     else:
         for note in plan.context.notes:
             _say(f"note: {note}")
-        print("\n".join(plan.lines()))
+        show("\n".join(plan.lines()))
     return 0
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ezpz.launch.contract import threads
+from ezpz.visible import shell_line
 
 if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
@@ -46,8 +46,8 @@ def as_text(plan: LaunchPlan) -> str:
     """Return the answers as a table for people, as wide as the terminal."""
     parts = [("plan", _decisions(plan))]
     program = "the program, behind ezpz's shim" if plan.flavour else "the program"
-    line = [("", shlex.join(words), reason) for words, reason in plan.rank_flags()]
-    parts.append(("line", [*line, ("", shlex.join(plan.command), program)]))
+    line = [("", shell_line(words), reason) for words, reason in plan.rank_flags()]
+    parts.append(("line", [*line, ("", shell_line(plan.command), program)]))
     parts.append(("variables of all ranks", [(name, *setting) for name, setting in plan.variables.items()]))
     if plan.communication.unset:
         parts.append(("unset", [(name, "", why) for name, why in plan.communication.unset.items()]))

@@ -22,6 +22,7 @@ from ezpz.files import private_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
+from ezpz.visible import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,7 +146,7 @@ def _save(environ: Mapping[str, str], surveyed: Survey, values: Mapping[str, str
 
 
 def _say(text: str) -> None:
-    print(f"ezpz: {text}", file=sys.stderr)
+    show(f"ezpz: {text}", sys.stderr)
 
 
 # The file of a job, for a second shell of it. ``ezpz_setup_job`` writes it, ``ezpz_get_job_env`` takes it: on compute

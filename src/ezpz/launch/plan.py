@@ -26,6 +26,7 @@ from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
+from ezpz.visible import shell_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -358,11 +359,11 @@ class LaunchPlan:
             return self._lines_by_host()
         if self.flavour is not None:
             assigned = [f"{name}={value}" for name, value in _values(self.portable).items()]
-            return [shlex.join([*unset, *assigned, *self._argv(tuple(self.portable))])]
+            return [shell_line([*unset, *assigned, *self._argv(tuple(self.portable))])]
         lines = []
         for rank in range(self.placement.world_size):
             assigned = self._changed(self._rank_environment(rank, self.portable))
-            lines.append(shlex.join([*unset, *assigned, *self.command]) + " &")
+            lines.append(shell_line([*unset, *assigned, *self.command]) + " &")
         return [*lines, "wait"]
 
     def _lines_by_host(self) -> list[str]:
@@ -372,7 +373,7 @@ class LaunchPlan:
         payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]
         line = self.agent_line()
         hosts = range(len(self.placement.hosts))
-        return [*(f"{shlex.join(payload)} | {shlex.join(line(index))} &" for index in hosts), "wait"]
+        return [*(f"{shell_line(payload)} | {shell_line(line(index))} &" for index in hosts), "wait"]
 
     def _changed(self, environ: Mapping[str, str]) -> list[str]:
         return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]

@@ -26,6 +26,7 @@ from ezpz.errors import TrackError
 from ezpz.log import get_logger
 from ezpz.track.table import Cells
 from ezpz.track.values import Histogram, Scalar, Value, encode
+from ezpz.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ class Column:
 
 def export_name(key: str) -> str:
     """Return the name of a metric outside the journal, where ``/`` would open a group or a folder."""
-    return key.replace("/", "_")
+    return visible(key).replace("/", "_")  # a journal may be anybody's, and UTF-8 has no lone surrogates
 
 
 def build_columns(table: Table) -> list[Column]:

@@ -22,6 +22,7 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.files import write_whole
 from ezpz.track.by_rank import held, rank_values, statistic
 from ezpz.track.columns import Column, build_columns, export_name
+from ezpz.track.folder import is_folder_name
 from ezpz.track.names import is_counter
 from ezpz.track.run import open_run
 from ezpz.track.values import encode
@@ -123,11 +124,12 @@ def export_run(folder: str | os.PathLike[str], form: str = "h5", path: Path | No
     """
     check_form(form)
     run = open_run(folder)
-    target = path or run.folder / f"{run.name}.{form}"
+    name = run.name if is_folder_name(run.name) else "run"  # a run.json may be anybody's: no other folder is written
+    target = path or run.folder / f"{name}.{form}"
     if form == "csv":
         write_csv(target, run.rows)
     else:
-        write_dataset(target, run.rows, {"name": run.name, "time": str(run.facts.get("started", ""))}, run.windows)
+        write_dataset(target, run.rows, {"name": name, "time": str(run.facts.get("started", ""))}, run.windows)
     return target
 
 
@@ -160,7 +162,10 @@ def _write_columns(file: Any, rows: Table, columns: list[Column]) -> None:
             scales[column.name] = _scale(file, column.name, column.data)
             continue
         variable = _create(file, column.name, column.data)
-        variable.attrs.update(column.attrs)
+        texts = {
+            name: text.encode("utf-8", "backslashreplace") for name, text in column.attrs.items() if type(text) is str
+        }
+        variable.attrs.update({**column.attrs, **{name: text.decode() for name, text in texts.items()}})
         for axis, dim in enumerate(column.dims):
             if dim not in scales:
                 width = column.data.shape[axis]

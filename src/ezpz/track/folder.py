@@ -59,12 +59,17 @@ def run_name(name: str) -> str:
     Raises:
         UsageError: It is no folder name.
     """
-    if name in {"", ".."} or Path(name).name != name or not name.isprintable():
+    if not is_folder_name(name):
         raise UsageError(
             f"cannot name a run: {name!r} (from History(name=...)); expected one folder name without '/'. "
             f"Use for example History(name='train')."
         )
     return name
+
+
+def is_folder_name(name: str) -> bool:
+    """Tell whether a run's name can be that of a folder and of a file."""
+    return name not in {"", ".."} and Path(name).name == name and name.isprintable()
 
 
 def make_folder(name: str, outdir: str | os.PathLike[str] | None, stamp: str) -> Path:

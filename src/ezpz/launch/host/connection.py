@@ -155,10 +155,15 @@ class NoConnection:
             if message.words and not message.shown:
                 self.show(message.rank, 2, f"{message.words}\n".encode())
         elif isinstance(message, messages.Note | messages.Refused):
-            self.show(-1, 2, f"ezpz: {message.text}\n".encode(errors="surrogateescape"))
+            self._say(message.text)
         elif isinstance(message, messages.Mismatch):
             for _, _, text in message.worlds:
-                self.show(-1, 2, f"ezpz: {text}\n".encode(errors="surrogateescape"))
+                self._say(text)
+
+    def _say(self, text: str) -> None:
+        from ezpz.visible import LINES, visible  # where the launcher hears nothing
+
+        self.show(-1, 2, f"ezpz: {visible(text, LINES)}\n".encode())
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Write what a rank wrote."""

@@ -201,9 +201,9 @@ class _Shim:
         """Send the agent a message; without an agent, write what the user should know."""
         if self._agent is None:
             if isinstance(message, messages.Note):
-                sys.stderr.write(f"ezpz: note: {message.text}\n")
+                _say(f"note: {message.text}")
             elif isinstance(message, messages.WrongWorld):
-                sys.stderr.write(f"ezpz: {message.text}\n")
+                _say(message.text)
             return
         try:
             send(self._agent, messages.FROM_SHIMS.encode(message))
@@ -222,7 +222,7 @@ class _Shim:
         if problem:
             code = cannot_run(problem)
             if self._agent is None:
-                sys.stderr.write(f"ezpz: cannot run {command[0]}: {os.strerror(problem)}\n")
+                _say(f"cannot run {command[0]}: {os.strerror(problem)}")
             self.tell(messages.CannotRun(number=problem, program=command[0]))
             return self.linger(code)
         self.tell(messages.RankStarted(pid=self._pid))
@@ -309,11 +309,18 @@ class _Shim:
             pass  # it is gone already
 
 
+def _say(text: str) -> None:
+    """Write a line of ours on stderr."""
+    from ezpz.visible import show  # an ordinary rank has no need of it
+
+    show(f"ezpz: {text}", sys.stderr)
+
+
 if __name__ == "__main__":
     try:
         ended = main(sys.argv[1:])
     except EzpzError as error:
-        sys.stderr.write(f"ezpz: {error}\n")
+        _say(str(error))
         ended = error.exit_code
     sys.stderr.flush()
     os._exit(ended)  # without the 5 ms that Python takes to clear up

@@ -129,7 +129,9 @@ def _run(index: int) -> int:
         _start_host(agent, index, counts, payload.command, environ)
         return agent.run()
     except EzpzError as error:
-        sys.stderr.write(f"ezpz: {error}\n")
+        from ezpz.visible import show
+
+        show(f"ezpz: {error}", sys.stderr)
         connection.report(messages.Refused(text=str(error)))
         return error.exit_code
 

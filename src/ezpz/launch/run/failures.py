@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import did_you_mean, shell_code
+from ezpz.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -147,7 +148,7 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
         return []
     also = _others(outcome.failures, cause)
     words = cause.words.rstrip("\n") if not cause.shown or since > _FAR else ""
-    return [*(f"ezpz: {text}" for text in (also, _what_to_type(cause)) if text), *([words] if words else [])]
+    return [*(f"ezpz: {visible(text)}" for text in (also, _what_to_type(cause)) if text), *([words] if words else [])]
 
 
 def _what_to_type(cause: Failure) -> str:

@@ -20,6 +20,7 @@ from ezpz.launch.run.failures import Failure, Outcome, earliest, host_lost, last
 from ezpz.launch.run.hangs import Askers, Inquiry
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import Stages, World
+from ezpz.visible import LINES, visible
 
 if TYPE_CHECKING:
     from ezpz.launch.messages import Message
@@ -159,7 +160,7 @@ class Supervisor:
 
     def say(self, text: str) -> None:
         """Write a line on stderr: stdout belongs to the program."""
-        self.screen.say(f"ezpz: {text}")
+        self.screen.say(f"ezpz: {visible(text, LINES)}")
 
     def note(self, text: str) -> None:
         """Write a line about what ends nothing."""

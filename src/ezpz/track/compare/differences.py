@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.track.compare.kinds import Kind
 from ezpz.track.compare.settings import Setting, is_rate, settings_of
+from ezpz.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ def change_of(item: Difference, width: int) -> str:
 def text_of(value: object) -> str:
     """Return a value of JSON as a person writes it."""
     if isinstance(value, str):
-        return value or "''"
+        return visible(value) or "''"
     if isinstance(value, float):
         text = f"{value:.6g}"
         text = text if math.isclose(float(text), value, rel_tol=1e-9) else f"{value:.12g}"

@@ -14,6 +14,7 @@ from ezpz.track.compare.curves import series_by_name
 from ezpz.track.compare.differences import Line, change_of, folded, shorten
 from ezpz.track.compare.verdict import percent
 from ezpz.track.values import encode
+from ezpz.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -119,9 +120,9 @@ def short_path(path: Path) -> str:
 def _verdict(item: Comparison, many: bool, width: int, paint: Callable[[str, str], str]) -> list[str]:
     code = {0: _GREEN, 1: _RED}.get(item.verdict.exit_code, _YELLOW)
     head = f"{item.letters[1]} against {item.letters[0]}: " if many else ""
-    texts = [head + item.verdict.text]
+    texts = [head + visible(item.verdict.text)]
     lines = [paint(line, f"{_BOLD};{code}") for text in texts for line in wrap(text, width, break_on_hyphens=False)]
-    return lines + [line for note in item.verdict.notes for line in wrap(note, width, break_on_hyphens=False)]
+    return lines + [line for note in item.verdict.notes for line in wrap(visible(note), width, break_on_hyphens=False)]
 
 
 def _runs(runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: int) -> Iterator[str]:
@@ -129,8 +130,9 @@ def _runs(runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: 
         number = ord(letter) - ord("A")
         run = runs[number]
         steps = run.table.steps
-        text = f"{run.state}, steps {min(steps)} to {max(steps)}" if steps else f"{run.state}, no rows"
-        place = short_path(places[number])
+        state = visible(run.state)
+        text = f"{state}, steps {min(steps)} to {max(steps)}" if steps else f"{state}, no rows"
+        place = visible(short_path(places[number]))
         if len(letter) + len(place) + len(text) + 4 <= width:
             yield f"{letter}  {place}  {text}"
         else:
@@ -150,14 +152,15 @@ def _table(items: Sequence[Difference], width: int, marks: Sequence[Difference] 
     """Return a line for each difference, in columns; of many the first 12 are shown and the others counted."""
     lines = folded(items)
     kept = lines[:_SHOWN]
-    room = min(max((len(line.key) for line in kept), default=0), width // 2)
+    keys = [visible(line.key) for line in kept]
+    room = min(max(map(len, keys), default=0), width // 2)
     marked = [_mark(line, marks) for line in kept]
     rest = max(16, width - 4 - room - max(map(len, marked), default=0))
     changes = [change_of(line.members[0], rest) for line in kept]
     across = max(map(len, changes), default=0)
     texts = [
-        f"  {shorten(line.key, room).ljust(room)}  {change.ljust(across)}{mark}".rstrip()
-        for line, change, mark in zip(kept, changes, marked, strict=True)
+        f"  {shorten(key, room).ljust(room)}  {change.ljust(across)}{mark}".rstrip()
+        for key, change, mark in zip(keys, changes, marked, strict=True)
     ]
     left = len(lines) - len(kept)
     return [*texts, *([f"  and {left} more: --json lists all"] if left else [])]
@@ -191,7 +194,7 @@ def _curves(item: Comparison, width: int) -> list[str]:
     if apart.first_different is None:
         rows = [("first difference", "none", "equal to the last bit"), (*rows[4][:2], f"{mean}: {apart.final_a:.6g}")]
     over = f"{apart.points} common step{'s' * (apart.points > 1)}, {apart.first} to {apart.last}"
-    lines = [f"{item.metric} over {over}"]
+    lines = [f"{visible(str(item.metric))} over {over}"]
     for name, value, note in rows:
         first, *others = wrap(note, max(20, width - 31), break_on_hyphens=False)
         lines += [f"  {name:<17} {value:<10} {first}", *(f"{'':31}{other}" for other in others)]
@@ -220,7 +223,7 @@ def _throughput(item: Comparison) -> list[str]:
         return []
     a, b = item.letters
     ratio = f"{b}/{a} {speed.ratio:.3g} ({speed.low:.3g} to {speed.high:.3g})"
-    return ["", f"throughput ({speed.source})", f"  {a} {speed.a:.4g}  {b} {speed.b:.4g}  {ratio}"]
+    return ["", f"throughput ({visible(speed.source)})", f"  {a} {speed.a:.4g}  {b} {speed.b:.4g}  {ratio}"]
 
 
 def save_picture(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from ezpz.broken_pipe import give_up
 from ezpz.log import use_color
 from ezpz.track.terminal.width import columns
+from ezpz.visible import LINES, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +52,11 @@ class Picture:
         up = sum(max(1, -(-columns(line) // screen.width)) for line in self._lines)
         up = min(up, screen.height - 1)
         start = f"\x1b[{up}A\r" if up else ""
+        lines = [visible(line, colors=screen.color) for line in lines]
         # Each line clears its own rest, and the last clears what is below: clearing first would flicker.
         text = "\n".join(f"{line}\x1b[K" for line in lines)
         self._lines = list(lines)
-        return say(self._stream, f"{start}{text}\x1b[J")
+        return _write(self._stream, f"{start}{text}\x1b[J", "replace")
 
 
 PIPED = 100  # columns of a file or pipe: job logs are wide, and nothing folds them
@@ -114,7 +116,7 @@ def _takes_blocks(stream: TextIO) -> bool:
 
 
 def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
-    """Write a text and a newline, and see that it arrives.
+    """Write a text, visible, and a newline, and see that it arrives.
 
     Args:
         stream: Where to.
@@ -126,6 +128,10 @@ def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
     """
     if stream is None or stream.closed:
         return False
+    return _write(stream, visible(text, LINES, colors=use_color(stream)), errors)
+
+
+def _write(stream: TextIO, text: str, errors: str) -> bool:
     encoding = stream.encoding or "utf-8"
     try:
         stream.write(text.encode(encoding, errors).decode(encoding) + "\n")

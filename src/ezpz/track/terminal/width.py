@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from unicodedata import combining, east_asian_width
 
+from ezpz.visible import visible
+
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _MORE = "…"
 _ASCII = str.maketrans("┌┐└┘─│┤├┬┴┼…", "++++-|||+++~")
@@ -59,8 +61,7 @@ def wrapped(words: list[str], width: int, gap: str = " ") -> list[str]:
 
 def cleaned(text: str, *, ascii_only: bool = False) -> str:
     """Return a name or a line as it may be shown: nothing that steers a terminal, and ASCII where it must be."""
-    if not text.isprintable():  # a journal may be anybody's
-        text = "".join(character if character.isprintable() else "?" for character in text)
+    text = visible(text)  # a journal may be anybody's
     return to_ascii(text) if ascii_only else text
 
 

@@ -1,0 +1,108 @@
+"""Show text that others have written so that it cannot steer a terminal.
+
+Values of a configuration, names of hosts and files, and messages of other programs may hold escape sequences that move
+the cursor, set the title or colour all that follows, and marks that turn the direction of text. What a rank writes
+itself is not touched.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
+
+LINES = "\n\t"  # what a text of several lines may hold
+# Marks of direction, separators of lines and paragraphs, and letters of tags, which nobody sees (UAX #9, Unicode 16).
+_MARKS = {0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_COLOR = r"(\x1b\[(?:0|[12](?:;3[1-6])?|3[1-6]|38;5;\d{1,3})m)"  # those that ezpz itself writes
+
+
+def visible(text: str, keep: str = "", *, colors: bool = False) -> str:
+    r"""Return a text with everything that steers a terminal as an escape that can be read: ``\x1b[31m``, ``\u202e``.
+
+    Args:
+        text: The text. Bytes that were no UTF-8, which Python keeps as lone surrogates, are shown as ``\xff``.
+        keep: Characters that pass, such as `LINES`.
+        colors: Let the colours pass that ezpz writes; for lines whose foreign parts were made visible before.
+    """
+    if text.isprintable():
+        return text
+    if colors and "\x1b" in text:
+        import re
+
+        parts = re.split(_COLOR, text)
+        return "".join(part if place % 2 else visible(part, keep) for place, part in enumerate(parts))
+    return "".join(
+        letter if letter.isprintable() or letter in keep or not _steers(ord(letter)) else _escape(letter)
+        for letter in text
+    )
+
+
+def _steers(code: int) -> bool:
+    is_control = code < 0x20 or 0x7F <= code < 0xA0
+    return is_control or code in _MARKS or 0xD800 <= code < 0xE000 or 0xE0000 <= code < 0xE0080
+
+
+def _escape(letter: str) -> str:
+    code = ord(letter)
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    elif code > 0xFF:
+        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return _SHORT.get(letter) or f"\\x{code:02x}"
+
+
+def show(text: str, stream: TextIO | None = None) -> None:
+    """Print a text of one line or several, visible.
+
+    Args:
+        text: The text.
+        stream: Where to; otherwise stdout.
+
+    Raises:
+        OSError: The reader has left, or the disk is full.
+    """
+    stream = sys.stdout if stream is None else stream
+    if stream is None:  # a process without a standard output
+        return
+    line = visible(text, LINES) + "\n"
+    encoding = stream.encoding or "utf-8"
+    stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def show_path(path: str) -> None:
+    """Print a path on stdout: visible on a terminal, and byte for byte for a program that reads it.
+
+    Raises:
+        OSError: The reader has left, or the disk is full.
+    """
+    out = getattr(sys.stdout, "buffer", None)
+    if out is None or sys.stdout.isatty():
+        show(path)
+        return
+    sys.stdout.flush()
+    out.write(path.encode("utf-8", "surrogateescape") + b"\n")
+    out.flush()
+
+
+def shell_line(words: Iterable[str]) -> str:
+    r"""Return a command as a shell reads it, visible: what steers a terminal is written as in ``$'\x1b'``."""
+    import shlex
+
+    return " ".join(shlex.quote(word) if visible(word, LINES) == word else _quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    parts = []
+    for letter in word:
+        if visible(letter, LINES) != letter:
+            how = "surrogateescape" if 0xDC80 <= ord(letter) <= 0xDCFF else "surrogatepass"
+            parts += [f"\\x{byte:02x}" for byte in letter.encode("utf-8", how)]
+        else:
+            parts.append(f"\\{letter}" if letter in "'\\" else letter)
+    return f"$'{''.join(parts)}'"
