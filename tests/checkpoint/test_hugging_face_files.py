@@ -118,8 +118,8 @@ def test_cut_and_damaged_files_are_told(folder):
     path = folder / "model.safetensors"
     data = path.read_bytes()
     for cut, told in (
-        (data[:-7], r"model.safetensors has \d+ bytes instead of \d+: it was cut"),
-        (data + b"more", r"bytes instead of"),
+        (data[:-7], r"model.safetensors has \d+ bytes of tensors instead of \d+: it was cut"),
+        (data + b"more", r"bytes of tensors instead of"),
         (data[:40], r"is cut, or no safetensors"),
         (b"", r"is cut, or no safetensors"),
         (b"PK\x03\x04" + data, r"is cut, or no safetensors"),
@@ -129,13 +129,63 @@ def test_cut_and_damaged_files_are_told(folder):
             data.replace(b'"data_offsets"', b'"data_uffsets"', 1),
             r"its header tells no place of model.embed_tokens.weight",
         ),
-        (data.replace(b'"dtype":"F32"', b'"dtype":"F64"', 1), r"is in F64, which is not read here"),
+        (
+            data.replace(b'"dtype":"F32"', b'"dtype":"Q4K"', 1),
+            rf"{FIRST} in model.safetensors has the number format Q4K, and known here are F32, BF16, F16",
+        ),
     ):
         path.write_bytes(cut)
         refused(folder, told)
     path.write_bytes(data)
     (folder / "config.json").write_text("{")
     refused(folder, r"config.json is damaged")
+
+
+FIRST, SECOND = "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "told"),
+    [
+        (FIRST, {"shape": [-48, -32]}, rf"{FIRST} has 6144 bytes for F32 \[-48, -32\]"),
+        (FIRST, {"shape": [48.5, 32]}, rf"its header tells no place of {FIRST}"),
+        (FIRST, {"shape": 1536}, rf"its header tells no place of {FIRST}"),
+        (FIRST, {"data_offsets": [0, 6144, 6145]}, rf"its header tells no place of {FIRST}"),
+        (FIRST, {"data_offsets": [float("inf"), 6144]}, rf"its header tells no place of {FIRST}"),
+        (FIRST, {"data_offsets": [6144, 0]}, rf"{FIRST} has -6144 bytes"),
+        (FIRST, {"data_offsets": [-6144, 0]}, rf"{FIRST} has 6144 bytes"),
+        (SECOND, {"data_offsets": [4096, 8192]}, rf"{FIRST} and {SECOND} share bytes 4096 to 6144"),
+        (SECOND, {"data_offsets": [0, 4096]}, r"share bytes 0 to 4096"),
+        (FIRST, {"shape": [47, 32], "data_offsets": [0, 6016]}, r"bytes 6016 to 6144, before \S+, are no tensor's"),
+        (SECOND, {"dtype": "F8_E4M3"}, rf"{SECOND} in model.safetensors has the number format F8_E4M3, and known here"),
+        (SECOND, {"dtype": None}, rf"{SECOND} in model.safetensors has the number format None, and known here"),
+        (SECOND, 7, rf"its header tells no place of {SECOND}"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_one_line(folder, name, entry, told):
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header[name] = {**header[name], **entry} if isinstance(entry, dict) else entry
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    refused(folder, told)
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b'{"a": {"dtype"', b"\xff\xfe{}", b"[]", b'"F32"'])
+def test_a_header_that_is_no_table_is_one_line(folder, header):
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    refused(folder, r"model.safetensors is damaged: no (JSON|table) where it must be")
+
+
+def test_a_tensor_of_an_unknown_format_has_a_size_and_is_refused_when_it_is_read(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"dtype":"F32"', b'"dtype":"Q4K"', 1))
+    entry = safetensors_files.find_entries(folder)[FIRST]
+    assert (entry.dtype, entry.size) == ("Q4K", 6144)
+    with pytest.raises(safetensors_files.UnreadableError, match="number format Q4K, and known here are F32, BF16, F16"):
+        safetensors_files.read_tensor(entry)
 
 
 def test_an_index_without_its_files_is_told(tmp_path):
@@ -148,7 +198,11 @@ def test_an_index_without_its_files_is_told(tmp_path):
     (path / "elsewhere").rename(path / lost)
     told["weight_map"]["model.extra"] = lost
     index.write_text(json.dumps(told))
-    refused(path, r"model.extra is in model.safetensors.index.json and in no file")
+    refused(path, rf"model.extra is not in {lost}, where model.safetensors.index.json has it")
+    del told["weight_map"]["model.extra"]
+    other = next(file for file in told["weight_map"].values() if file != lost)
+    index.write_text(json.dumps({"weight_map": {**told["weight_map"], "model.norm.weight": other}}))
+    refused(path, rf"model.norm.weight is not in {other}, where model.safetensors.index.json has it")
     told["weight_map"] = {"model.norm.weight": "../out/model.safetensors"}
     index.write_text(json.dumps(told))
     refused(path, r"names files outside of the folder")

@@ -146,11 +146,9 @@ def _difference(
             theirs, ours = entry.shape[0], shapes[name][0]
             size = "larger" if theirs > ours else "smaller"
             return f"its vocabulary of {theirs:,} is {size} than the model's of {ours:,}"
-    odd = [
-        f"{name} is in {entry.dtype}" for name, entry in entries.items() if entry.dtype not in files.FORMATS.values()
-    ]
+    odd = next((entry.problem for entry in entries.values() if entry.problem), "")
     if odd:
-        return f"{odd[0]}, which is not read here"
+        return odd
     more = [name for name in entries if name not in shapes and not name.endswith(_FORGOTTEN)]
     lost = [
         *(f"it has no {name}" for name in shapes if name not in wanted),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from math import prod
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,17 +57,16 @@ class Entry(NamedTuple):
         dtype: Name of torch's number format, of those in `FORMATS`; another one in the format's own word.
         shape: Of the tensor.
         begin: Place of its first byte in the file.
+        size: Its bytes.
+        problem: Why it cannot be read, as the end of a sentence; "" if it can.
     """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     begin: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the tensor."""
-        return prod(self.shape) * _BYTES[self.dtype]
+    size: int
+    problem: str = ""
 
 
 def planned(shapes: Mapping[str, tuple[int, ...]], dtype: str, shard_bytes: int) -> list[tuple[str, list[str]]]:
@@ -107,7 +107,7 @@ def index_of(plan: list[tuple[str, list[str]]], shapes: Mapping[str, tuple[int, 
 
 
 def find_entries(folder: Path) -> dict[str, Entry]:
-    """Return where each tensor of a folder lies.
+    """Return where each tensor of a folder lies. One in a number format that is not known here has a ``problem``.
 
     Raises:
         UnreadableError: There are no such files, or they are cut or damaged.
@@ -127,10 +127,11 @@ def find_entries(folder: Path) -> dict[str, Entry]:
         if not (folder / name).is_file():
             others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
             raise UnreadableError(f"it has no {name}" + (f", but {', '.join(others[:4])}" if others else ""))
-        entries.update(_entries(folder / name))
+        found = dict(_entries(folder / name))
+        entries |= {key: entry for key, entry in found.items() if not weight_map or weight_map.get(key, name) == name}
     lost = sorted(set(weight_map or ()) - entries.keys())
     if lost:
-        raise UnreadableError(f"{lost[0]} is in {INDEX} and in no file")
+        raise UnreadableError(f"{lost[0]} is not in {(weight_map or {})[lost[0]]}, where {INDEX} has it")
     return entries
 
 
@@ -143,31 +144,53 @@ def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
                 f"{path.name} is cut, or no safetensors: its header would have {length} of {size} bytes"
             )
         header = _json(path.name, file.read(length))
-    ends = 0
+    places: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         try:
             word, shape, (begin, end) = (
                 str(entry["dtype"]),
-                tuple(map(int, entry["shape"])),
-                map(int, entry["data_offsets"]),
+                tuple(map(index, entry["shape"])),
+                map(index, entry["data_offsets"]),
             )
         except (KeyError, TypeError, ValueError):
             raise UnreadableError(f"{path.name} is damaged: its header tells no place of {name}") from None
         dtype = FORMATS.get(word, word)
-        if not 0 <= begin <= end or (dtype in _BYTES and end - begin != prod(shape) * _BYTES[dtype]):
+        is_right = dtype not in _BYTES or end - begin == prod(shape) * _BYTES[dtype]
+        if not 0 <= begin <= end or min(shape, default=0) < 0 or not is_right:
             raise UnreadableError(f"{path.name} is damaged: {name} has {end - begin} bytes for {word} {list(shape)}")
-        ends = max(ends, end)
-        yield name, Entry(path, dtype, shape, 8 + length + begin)
-    if size != 8 + length + ends:
-        raise UnreadableError(f"{path.name} has {size} bytes instead of {8 + length + ends}: it was cut, or is damaged")
+        problem = ""
+        if dtype not in _BYTES:
+            problem = f"{name} in {path.name} has the number format {word}, and known here are {', '.join(FORMATS)}"
+        places.append((begin, end, name))
+        yield name, Entry(path, dtype, shape, 8 + length + begin, end - begin, problem)
+    _check_places(path.name, places, size - 8 - length)
+
+
+def _check_places(file: str, places: list[tuple[int, int, str]], size: int) -> None:
+    """Refuse tensors that share bytes, bytes that are no tensor's, and a file that ends before its last tensor.
+
+    Args:
+        file: Its name.
+        places: First byte, the byte behind the last one, and name of every tensor.
+        size: Bytes behind the header.
+    """
+    known, before = 0, ""
+    for begin, end, name in sorted(places):
+        if begin < known:
+            raise UnreadableError(f"{file} is damaged: {before} and {name} share bytes {begin} to {min(end, known)}")
+        if begin > known:
+            raise UnreadableError(f"{file} is damaged: bytes {known} to {begin}, before {name}, are no tensor's")
+        known, before = end, name
+    if size != known:
+        raise UnreadableError(f"{file} has {size} bytes of tensors instead of {known}: it was cut, or is damaged")
 
 
 def _json(name: str, data: bytes) -> dict[str, Any]:
     try:
         content = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnreadableError(f"{name} is damaged: no JSON where it must be") from None
     if not isinstance(content, dict):
         raise UnreadableError(f"{name} is damaged: no table where it must be")
@@ -178,8 +201,11 @@ def read_tensor(entry: Entry) -> torch.Tensor:
     """Return a tensor, read into memory of its own on the CPU.
 
     Raises:
+        UnreadableError: It has a ``problem``.
         OSError: The file cannot be read, or has become shorter.
     """
+    if entry.problem:
+        raise UnreadableError(entry.problem)
     import torch
 
     data = torch.empty(entry.size, dtype=torch.uint8, device="cpu")
