@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-__all__ = ["ENDED", "ending_with_the_reader", "give_up"]
-
 ENDED = 128 + 13  # SIGPIPE is 13 everywhere
 
 

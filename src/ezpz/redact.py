@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["HIDDEN", "redact_argv", "redact_config", "redact_text", "secret_values"]
-
 HIDDEN = "<redacted>"
 
 

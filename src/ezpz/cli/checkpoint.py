@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["main"]
-
 _OPTIONS = (
     option("action", choices=("verify",), metavar="verify", help="compare every file with its SHA-256"),
     option("folders", nargs="+", metavar="DIR", help="a run folder, its checkpoints folder, or one checkpoint"),

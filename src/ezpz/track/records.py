@@ -26,8 +26,6 @@ from ezpz.track.values import decode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["VERSION", "Row", "iter_journal", "last_row", "parse", "read_journal"]
-
 VERSION = 1
 _AS_IT_IS = {int, float, bool}
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB

@@ -14,8 +14,6 @@ import os
 import sys
 import time
 
-__all__ = ["address", "claim", "credentials", "is_own", "reach", "receive", "send"]
-
 _BACKLOG = 4096
 _SO_PEERCRED = 17  # asm-generic/socket.h: struct ucred {pid, uid, gid}
 _RETRY = 0.002  # seconds until the winner of the name listens

@@ -24,8 +24,6 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Payload", "pack", "to_bytes", "unpack"]
-
 
 class Payload(namedtuple("Payload", "command folder environ")):  # noqa: PYI024  # typing.NamedTuple needs typing
     """What an agent is to run, where, and with which variables."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["Axis", "area_chart", "breakdown", "line_chart", "startup_chart"]
-
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
 COLOURS = 8  # of the style sheet
 

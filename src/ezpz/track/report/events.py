@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["events", "last_values"]
-
 _MOST = 200  # events that are listed
 # What `ezpz.train.Loop` records at the step before: seconds.
 _PAUSES = {"dt_save": "a checkpoint was saved", "dt_eval": "the model was evaluated"}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["cards", "header", "heading"]
-
 _GIB = 2.0**30
 
 

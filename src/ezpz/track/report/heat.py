@@ -20,8 +20,6 @@ from ezpz.track.series import Series, stretch_means
 if TYPE_CHECKING:
     from ezpz.track.report.charts import Axis
 
-__all__ = ["gray_png", "heat_chart"]
-
 _ROWS, _CELLS = 128, 12_000  # at most; more ranks share a row, more steps a column
 _ROOM = 52  # pixels below the plot: the axis and the scale
 _NOTABLE = 1.1  # times the median from which on a rank is called slow

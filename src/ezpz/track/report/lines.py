@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.series import Series
 
-__all__ = ["Line", "bounds", "bucket_means", "deltas", "line_of", "rounded", "widened"]
-
 _MOST_MEANS = 200  # points of a smoothed line
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Chart", "document", "embedded", "figure", "shown", "slug"]
-
 
 @dataclass(frozen=True)
 class Chart:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
-__all__ = ["build_page", "write_report"]
-
 _POINTS = 4000  # stretches of steps that all lines together keep, so that 200 metrics make no huge page
 _FINEST, _COARSEST = 400, 40
 _OVERLAID = 6  # lines in one chart

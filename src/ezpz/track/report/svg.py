@@ -11,8 +11,6 @@ from ezpz.track.report.markup import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["HALF", "WIDE", "Frame", "axis_x", "axis_y", "dots", "marks", "path", "place", "plot", "short", "span"]
-
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ezpz.track.run import Run
 
-__all__ = ["Part", "facts_part", "raw_part", "table", "value_text"]
-
 _LONGEST = 2000  # characters of one value
 _MOST_ROWS = 2000
 _SHORT = 24  # characters that stay on one line
