@@ -55,6 +55,10 @@ class Loop:
         """Forget a timer, if there is one."""
         self._timers.pop(name, None)
 
+    def delay(self, seconds: float) -> None:
+        """Let all timers end so much later."""
+        self._timers = {name: (due + seconds, action) for name, (due, action) in self._timers.items()}
+
     def waits_for(self, name: str) -> bool:
         """Tell whether a timer of that name runs."""
         return name in self._timers

@@ -210,7 +210,9 @@ class Agent:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         while not self._over:
             self._pipes.keep_pace()
-            now = self._loop.turn(*self._dues())
+            due = self._progress.due()
+            now = self._loop.turn(due, *self._dues())
+            self._progress.came_back(now, due)
             self._pipes.show()
             self._settle()
             for message in self._progress.tick(now, self.expected):
@@ -313,6 +315,7 @@ class Agent:
                     self._late_signals.append(order.number)
                 for rank in self._alive():
                     rank.signal(order.number, group=self.own_session)
+                self._progress.signalled(order.number)
             elif isinstance(order, messages.TakeStacks):
                 self._progress.take_stacks(order)
             elif isinstance(order, messages.Kill):
@@ -444,7 +447,7 @@ class Agent:
             self._finish()
 
     def _dues(self) -> list[float | None]:
-        dues = [self._progress.due()]
+        dues: list[float | None] = []
         for rank in self.ranks.values():
             if not rank.reported:
                 dues += [rank.drain_by, rank.output.due() if rank.output else None]

@@ -28,6 +28,7 @@ __all__ = ["Progress"]
 
 _FIRST_LOOK, _SLOWER, _SLOWEST, _LAST_LOOK = 0.25, 1.5, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
+_LATE = 1.0  # seconds behind the time when it was to look
 _ORDER = ("shim", "interpreter", "torch", "group", "step")
 
 
@@ -48,6 +49,7 @@ class Progress:
         self._pause = _FIRST_LOOK
         self._look_at: float | None = self._began + self._pause
         self._idle: set[int] = set()
+        self._stopped_at: float | None = None  # when the launcher stopped all ranks
         self._dump_by: float | None = None
         self._dumping: list[RankProcess] = []
         self._stacks: dict[int, messages.RankStack] = {}
@@ -76,6 +78,27 @@ class Progress:
         rank = self._speakers.pop(connection, None)
         if rank:
             rank.dumps.clear()
+
+    def signalled(self, number: int) -> None:
+        """Take note of a signal to all ranks: none of them is idle while it is stopped."""
+        now = time.monotonic()
+        if number == signal.SIGSTOP:
+            self._stopped_at = now
+        elif number == signal.SIGCONT and self._stopped_at is not None:
+            self._forgive(now - self._stopped_at)
+            self._stopped_at = None
+
+    def came_back(self, now: float, due: float | None) -> None:
+        """Take note that this process itself stood still, stopped in its terminal or by its host: it has heard nothing
+        meanwhile.
+        """
+        if due is not None and now - due > _LATE:
+            self._forgive(now - due)
+
+    def _forgive(self, seconds: float) -> None:
+        for rank in self._ranks.values():
+            if rank.beat is not None:
+                rank.beat += seconds
 
     @property
     def busy(self) -> bool:
@@ -195,6 +218,8 @@ class Progress:
         self._look_at = now + self._pause if now - self._began < _LAST_LOOK else None
 
     def _beating(self) -> list[RankProcess]:
+        if self._stopped_at is not None:
+            return []
         return [
             rank
             for rank in self._ranks.values()

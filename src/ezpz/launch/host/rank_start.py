@@ -144,7 +144,7 @@ __all__ = [
     "start",
 ]
 
-_MAY_BE_IGNORED = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT)
+_MAY_BE_IGNORED = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP)
 FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
 

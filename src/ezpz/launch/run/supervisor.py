@@ -38,7 +38,7 @@ PORT_TAKEN = -1  # no exit code of a process: the ranks could not meet where the
 FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
 _SETTLE_LONG = 0.7  # the same where an MPI has killed the shims: its own end says why
 _UNHEARD = 2.0  # seconds for a first agent to come, when ranks are to end that have just begun
@@ -215,8 +215,20 @@ class Supervisor:
         for number in self.signals.take():
             if number == signal.SIGCHLD:
                 self._reap()
+            elif number == signal.SIGTSTP:
+                self._pause()
             elif not (number == signal.SIGINT and self._shares_terminal):
                 self._signal(number)
+
+    def _pause(self) -> None:
+        """Stop all ranks and this process, as Ctrl-Z asks, until SIGCONT; no time limit counts that time."""
+        self._send(signal.SIGSTOP)  # SIGTSTP stops no process that has a session of its own, as ranks have
+        began = time.monotonic()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        self._send(signal.SIGCONT)
+        self.loop.delay(time.monotonic() - began)
 
     def _reap(self) -> None:
         for child in self.children.reap():
