@@ -33,8 +33,13 @@ _SENT_AT_ONCE = 1 << 18
 _SILENCE, _PROBE_EVERY, _PROBES = 10, 5, 3
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """Let the kernel end a connection whose other side has fallen silent; nothing is sent by us meanwhile."""
+def keep_alive(connection: socket.socket, *, may_wait: bool) -> None:
+    """Let the kernel end a connection whose other side has fallen silent; nothing is sent by us meanwhile.
+
+    Args:
+        connection: It.
+        may_wait: Whether bytes may stay unread for long, because a screen is full: a reader that lives is waited for.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
         "TCP_NODELAY": 1,
@@ -42,8 +47,9 @@ def keep_alive(connection: socket.socket) -> None:
         "TCP_KEEPALIVE": _SILENCE,  # macOS's name for the same
         "TCP_KEEPINTVL": _PROBE_EVERY,
         "TCP_KEEPCNT": _PROBES,
-        "TCP_USER_TIMEOUT": 1000 * (_SILENCE + _PROBE_EVERY * _PROBES),  # the same for bytes that are not acknowledged
     }
+    if not may_wait:  # the same for bytes that are not acknowledged, or not read
+        options["TCP_USER_TIMEOUT"] = 1000 * (_SILENCE + _PROBE_EVERY * _PROBES)
     for name, value in options.items():
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -116,10 +122,17 @@ class Connection:
             self._queue.clear()
 
     def flush(self) -> None:
-        """Write all that is left, however long the screen takes; a connection that is dead ends by itself."""
-        self.output.settimeout(None)
+        """Write all that is left, however long the screen takes, unless the launcher has gone."""
+        import select
+
+        waits = select.poll()
+        waits.register(self.output, select.POLLOUT)
+        waits.register(self.control, getattr(select, "POLLRDHUP", 0))  # its end alone; what it holds is for `orders`
+        while self._queue:
+            if any(fd == self.control.fileno() for fd, _ in waits.poll()):
+                return
+            self.push()
         try:
-            self.output.sendall(self._queue)
             self.output.shutdown(socket.SHUT_WR)
         except OSError:
             pass
@@ -253,7 +266,7 @@ def _greet(connection: socket.socket, secret: str, greeting: Greeting) -> tuple[
     assert isinstance(welcome, messages.Welcome)
     clock = welcome.time - time.time()
     connection.settimeout(None)
-    keep_alive(connection)
+    keep_alive(connection, may_wait=greeting.kind == frames.OUTPUTS)
     return end, welcome, clock
 
 

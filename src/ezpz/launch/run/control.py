@@ -279,7 +279,7 @@ class Control:
             self._selector.modify(connection, selectors.EVENT_READ, peer)
             if self._paused and peer.kind == frames.OUTPUTS:
                 self._selector.unregister(connection)
-            keep_alive(connection)
+            keep_alive(connection, may_wait=peer.kind == frames.OUTPUTS)
             try:
                 welcome = Welcome(time=time.time(), settings=self.settings)
                 connection.send(peer.writer.frame(WELCOMES.encode(welcome)))

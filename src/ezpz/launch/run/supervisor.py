@@ -98,6 +98,7 @@ class Supervisor:
         self._inquiry = Inquiry()
         self._askers = Askers()
         self._waiting_signals: list[int] = []  # for ranks that have not come up
+        self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
         self._since_failure = 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
@@ -237,7 +238,10 @@ class Supervisor:
     def _signal(self, number: int) -> None:
         if number in _ENDING:
             if self.stopping and number == signal.SIGINT:
-                self.kill()  # the second Ctrl-C means now
+                if self._killed:
+                    self._give_up()  # nor is anybody waited for who does not read
+                else:
+                    self.kill()  # the second Ctrl-C means now
                 return
             if not self.outcome.code:
                 self.outcome.code, self.outcome.stopped = 128 + number, True
@@ -300,15 +304,26 @@ class Supervisor:
         self._killed = True
         self.loop.cancel("kill")
         reached = self.control.order(messages.Kill())
-        self.loop.after("clean", _CLEAN_UP, self._give_up)
+        self.loop.after("clean", _CLEAN_UP, self._clean_up_is_over)
         if not reached:
             self.children.kill(signal.SIGKILL)
+
+    def _clean_up_is_over(self) -> None:
+        """Give hosts up; but they report their end behind their output, and who reads it slowly lets them wait."""
+        if self.screen.full:
+            self._was_full = True
+        elif self._was_full:
+            self._was_full = False
+        else:
+            self._give_up()
+            return
+        self.loop.after("clean", _CLEAN_UP, self._clean_up_is_over)
 
     def _give_up(self) -> None:
         """Wait no longer for hosts that report nothing after SIGKILL, nor for the programs that started them."""
         self.children.kill(signal.SIGKILL, group=True)
         silent = [self.world.host(index) for index in self.control.heard if index not in self.control.done]
-        if silent:
+        if silent and not self.screen.full:
             self.note(f"{', '.join(silent[:3])} did not report that all is over there")
         self.control.done.update(self.control.heard)
         self.control.give_up()

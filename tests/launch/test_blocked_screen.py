@@ -1,0 +1,96 @@
+"""Nobody reads what `launch` writes, for a while or ever: nothing is lost, and nothing false is said."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ezpz.launch.host.connection import keep_alive
+
+MANY = "yes 0123456789012345678901234567890123456789 | head -n 70000"
+
+
+@pytest.fixture
+def start(clean_env, tmp_path, survivors):
+    """Start a launch whose stdout nobody reads yet; `job.reader` is its other end."""
+    started = []
+
+    def run(*words):
+        reader, writer = os.pipe()
+        job = subprocess.Popen(
+            [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", "2", *words],
+            env=clean_env,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        os.close(writer)
+        job.reader = reader
+        started.append(job)
+        return job
+
+    yield run
+    for job in started:
+        job.kill()
+        job.wait(10)
+        os.close(job.reader)
+
+
+def drain(fd):
+    """Read to the end, and count the bytes but for newlines: a line that waits long is shown in two."""
+    size = 0
+    while data := os.read(fd, 1 << 20):
+        size += len(data) - data.count(b"\n")
+    return size
+
+
+@pytest.mark.slow
+def test_a_failure_meanwhile_is_told_and_nothing_false(start, survivors):
+    job = start("sh", "-c", f"if [ $RANK = 1 ]; then sleep 1; exit 3; fi; {MANY}; exec sleep 60")
+    time.sleep(14)  # SIGTERM after a second, and more than the 8 s for hosts to say that all is over
+    size = drain(job.reader)
+    errors = job.communicate(timeout=30)[1]
+    assert job.returncode == 3, errors
+    assert "did not report" not in errors
+    assert size > 1 << 20
+    assert not survivors()
+
+
+@pytest.mark.slow
+def test_what_was_written_comes_whole_however_late(start):
+    job = start("sh", "-c", MANY)
+    time.sleep(4)
+    assert drain(job.reader) == 2 * 70000 * 40
+    assert job.wait(20) == 0
+
+
+def test_ctrl_c_again_and_again_ends_it(start, survivors):
+    job = start("sh", "-c", "exec yes")
+    time.sleep(1)
+    for _ in range(10):
+        job.send_signal(signal.SIGINT)
+        try:
+            job.wait(0.5)
+            break
+        except subprocess.TimeoutExpired:
+            pass
+    errors = job.communicate(timeout=10)[1]
+    assert job.returncode in {-signal.SIGINT, 130}
+    assert "did not report" not in errors
+    assert not survivors()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux's")
+@pytest.mark.parametrize(("may_wait", "milliseconds"), [(False, 25000), (True, 0)])
+def test_only_messages_must_be_read_in_time(may_wait, milliseconds):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
+        keep_alive(connection, may_wait=may_wait)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
