@@ -14,9 +14,7 @@ import time
 GREETING = b"ezpz-agent-1 reports 00000001 " + b"0" * 32 + b" " + b"0" * 64 + b"\n"
 WORDS = {
     "a list where a word belongs": b'{"say":[]}\n',
-    "a mac that is no ASCII": (
-        b'{"say": "hello", "host": "n01", "index": 0, "pid": 1, "nonce": "00", "mac": "\xc3\xa9"}\n'
-    ),
+    "a mac that is no ASCII": (b'{"say": "hello", "host": "n01", "index": 0, "nonce": "00", "mac": "\xc3\xa9"}\n'),
     "3,900 times [": b"[" * 3900 + b"\n",
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
     "a TLS greeting": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),

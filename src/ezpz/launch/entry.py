@@ -16,7 +16,7 @@ from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
 from ezpz.interrupt import Raising, end_now
-from ezpz.launch import record
+from ezpz.launch import broken, record
 from ezpz.launch.contract import cores
 from ezpz.launch.messages import Settings
 from ezpz.launch.options import LaunchOptions, parse
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return ending_with_the_reader(lambda: _launch(parse(options, os.environ)))
     except EzpzError as error:
         return end_with(error)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and is told in one line
+        return broken.tell(error)
     except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
         return end_now()
 
@@ -134,14 +136,31 @@ def _announce(plan: LaunchPlan) -> None:
 
 
 def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
-    """Run to the end, and return the exit code of the launch."""
+    """Run to the end, and return the exit code of the launch; whatever breaks, run.json tells the end."""
     began = time.time()
-    limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
+    plans: list[LaunchPlan] = []  # of each start
     with contextlib.ExitStack() as at_end:  # all of it is done, also when Ctrl-C comes in between
         folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
         at_end.callback(record.forget_unused, folder)
         if note:
             _say(f"note: {note}")
+        try:
+            return _run_recorded(builder, options, folder, began, plans)
+        except EzpzError as error:
+            if plans and record.says_running(folder, plans[-1]):
+                record.complete(folder, plans[-1], began, str(error), code=error.exit_code)
+            raise
+        except Exception as error:
+            if not plans:
+                raise
+            raise broken.completed(error, folder, began, plans[-1]) from error
+
+
+def _run_recorded(
+    builder: PlanBuilder, options: LaunchOptions, folder: str, began: float, plans: list[LaunchPlan]
+) -> int:
+    limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
+    with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
             hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-")
             at_end.callback(shutil.rmtree, hostfiles, ignore_errors=True)
@@ -152,6 +171,7 @@ def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
         at_end.callback(screen.close)
 
         def start(plan: LaunchPlan, control: Control) -> int:
+            plans.append(plan)
             return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began)
 
         return _start_until_met(builder, start)

@@ -201,6 +201,33 @@ def ended(begun: Mapping[str, Any], code: int, when: float, *, stopped: bool = F
     return {**begun, "state": state, "ended": round(when, 3), "seconds": seconds, "exit_code": code}
 
 
+def complete(folder: str, plan: LaunchPlan, began: float, text: str, *, code: int) -> None:
+    """Write the end of a launch into its ``run.json``, where the supervisor could not.
+
+    Args:
+        folder: Of the record; nothing is written without one.
+        plan: The plan of its last start.
+        began: When it began, in seconds since 1970-01-01 UTC.
+        text: What ended it.
+        code: Exit code of the launch.
+    """
+    fields = _read(folder, plan) or started(plan, began)  # it may break before that was written
+    if fields["cause"]:
+        fields["failures"] = [fields["cause"], *fields["failures"]]
+    write(folder, ended({**fields, "cause": failure(text)}, code, time.time()))
+
+
+def says_running(folder: str, plan: LaunchPlan) -> bool:
+    """Tell whether the record of this launch lacks its end."""
+    return _read(folder, plan).get("state") == "running"
+
+
+def _read(folder: str, plan: LaunchPlan) -> dict[str, Any]:
+    """Return the fields of this launch's record; empty where there is none, or that of another."""
+    fields = read_object(os.path.join(folder, "run.json")) if folder else {}
+    return fields if fields.get("launch_id") == plan.supervision.launch_id else {}
+
+
 def failure(
     text: str,
     *,

@@ -202,7 +202,9 @@ class Control:
         return WayBack(peer.connection, peer.writer) if peer else None
 
     def close(self) -> None:
-        """Stop listening, and hang up."""
+        """Stop listening, and hang up: agents whose launcher has gone kill their ranks."""
+        if self._selector.get_map() is None:
+            return
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()

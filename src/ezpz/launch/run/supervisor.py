@@ -46,6 +46,7 @@ _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is giv
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
+_HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
 _REFUSED = 125
 
@@ -107,16 +108,28 @@ class Supervisor:
         process_tree.adopt()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Kill what still runs, because a child could not be started."""
-        self.children.kill_and_wait()
-        if (
-            self.outcome.cause or self._killed
-        ):  # where an agent or mpiexec was killed, this process alone can tidy up here
-            process_tree.kill_all(self.launch, everything=True, own=False)
-        self._input.close()
-        self.loop.close()
-        self._askers.close()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Kill what still runs, because a child could not be started or this process itself has broken."""
+        try:
+            if error:
+                self._killed = True
+                self._hang_up()
+            self.children.kill_and_wait()
+        finally:
+            if self.outcome.cause or self._killed:
+                # Where an agent or mpiexec was killed, this process alone can tidy up here.
+                process_tree.kill_all(self.launch, everything=True, own=False)
+            self._input.close()
+            self.loop.close()
+            self._askers.close()
+
+    def _hang_up(self) -> None:
+        """Leave the agents, which end their ranks by that, and wait a moment for what runs only as long as these do."""
+        self.control.close()
+        end = time.monotonic() + _HUNG_UP
+        while self.children.alive and time.monotonic() < end:
+            self.children.reap()
+            time.sleep(0.01)
 
     def wait(self) -> Outcome:
         """Return how the run ended when its last process is gone."""

@@ -1,0 +1,82 @@
+"""Say and record that `launch` itself broke: an error that nobody foresaw, in whatever part of it.
+
+By then all processes of the run have been killed: those of this host by the supervisor, those of other hosts by their
+agents, which do so when the launcher hangs up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from ezpz.files import write_whole
+from ezpz.launch import record
+
+if TYPE_CHECKING:
+    from ezpz.launch.plan import LaunchPlan
+
+EXIT_CODE = 125
+_TRACEBACK = "launch-traceback.txt"
+
+
+class LaunchBrokeError(Exception):
+    """`launch` broke when its ranks had been started, or could have been.
+
+    Attributes:
+        kept: The file with the traceback; empty where none could be written.
+    """
+
+    def __init__(self, error: Exception, kept: str) -> None:
+        super().__init__(_in_a_line(error))
+        self.kept = kept
+
+
+def completed(error: Exception, folder: str, began: float, plan: LaunchPlan) -> LaunchBrokeError:
+    """Write cause and end of a run into ``run.json``, and the traceback beside it; never raises.
+
+    Args:
+        error: What ended the launch.
+        folder: Of its records; empty where none are kept.
+        began: When it began, in seconds since 1970-01-01 UTC.
+        plan: The plan of its last start.
+    """
+    kept = ""
+    with contextlib.suppress(Exception):  # what broke may be what would write this; line and exit code still tell
+        if folder:
+            path = os.path.join(folder, _TRACEBACK)
+            write_whole(path, "".join(traceback.format_exception(error)), private=True)
+            kept = path
+        record.complete(folder, plan, began, f"launch itself broke: {_in_a_line(error)}", code=EXIT_CODE)
+    return LaunchBrokeError(error, kept)
+
+
+def tell(error: Exception) -> int:
+    """Say on stderr, in one line, that `launch` broke, and return its exit code; EZPZ_DEBUG=1 shows the traceback."""
+    if isinstance(error, LaunchBrokeError):
+        what, kept = f"{error}; all ranks were killed", error.kept
+    else:
+        what, kept = f"{_in_a_line(error)}; no rank was started", ""
+    if os.environ.get("EZPZ_DEBUG") == "1":
+        where = ""
+        traceback.print_exception(error)
+    else:
+        where = f" [traceback: {kept}]" if kept else ". `export EZPZ_DEBUG=1` shows where"
+    try:
+        print(f"ezpz: launch itself broke: {what}{where}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # the reader is gone; the exit code still tells
+    return EXIT_CODE
+
+
+def _in_a_line(error: Exception) -> str:
+    """Return type, text and place of an error: ``KeyError: 'x' (launch/run/world.py:12)``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = ""
+    if frames:
+        file = "/".join(frames[-1].filename.split(os.sep)[-3:]).rpartition("ezpz/")[2]
+        place = f" ({file}:{frames[-1].lineno})"
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{place}"
