@@ -19,6 +19,7 @@ KEYS = [
     "slots",
     "device",
     "devices_per_host",
+    "devices",
     "site",
     "python",
     "python_version",
@@ -70,7 +71,7 @@ def test_the_json_has_every_field_and_an_origin_for_each(run_cli):
     told = json.loads(run_cli([*EZPZ, "where", "--json"]).stdout)
     assert list(told) == KEYS
     assert (told["scheduler"], told["job_id"], told["site"], told["slots"]) == (None, None, None, None)
-    assert (told["device"], told["devices_per_host"]) == ("cpu", 0)
+    assert (told["device"], told["devices_per_host"], told["devices"]) == ("cpu", 0, [0])
     assert told["origins"].keys() == set(KEYS) - {"origins", "notes"}
 
 

@@ -50,7 +50,7 @@ def test_a_recorded_job_is_understood(path):
     )
     assert (None if found.slots is None else list(found.slots)) == expect["slots"]
     if "devices" in expect and "SLURMD_NODENAME" not in record["env"]:
-        assert found.devices == expect["devices"]
+        assert found.devices == (expect["devices"],) * len(found.hosts)
     for name in ("scheduler", "job_id", "hosts", *["slots"] * (found.slots is not None)):
         assert found.origin[name], name
 
@@ -111,7 +111,7 @@ def test_a_shell_of_salloc_asks_for_the_devices_once_and_learns_the_end_too():
     found = detect(record["env"], read, run)
 
     assert run.asked == [f"scontrol -d show job {found.job_id}"]
-    assert found.devices == 3
+    assert found.devices == (3,) * len(found.hosts)
     assert found.origin["devices"] == run.asked[0]
     local = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(found.end_time))
     assert f"EndTime={local} " in record["commands"][run.asked[0]]["stdout"]
@@ -190,7 +190,7 @@ def test_the_server_tells_devices_and_end_too():
     answers = qstat("n01/0*4+n02/0*4", "2:ncpus=4:ngpus=4", **more)
     found = detect({"PBS_JOBID": "9"}, nothing, lambda argv: answers.get(" ".join(argv)))
     start = time.mktime(time.strptime("2026-11-20 15:22:30", "%Y-%m-%d %H:%M:%S"))
-    assert (found.devices, found.end_time) == (4, start + 3630)
+    assert (found.devices, found.end_time) == ((4, 4), start + 3630)
 
 
 @pytest.mark.parametrize("answer", ["", "not JSON", '{"Jobs": {"9": "text"}}', '{"Jobs": []}', '{"Jobs": {"9": {}}}'])
@@ -215,7 +215,7 @@ FLUX = {
 def test_an_instance_of_flux_is_a_job():
     found = detect({"FLUX_URI": "local:///tmp/flux"}, nothing, lambda argv: FLUX.get(" ".join(argv)))
     assert (found.scheduler, found.job_id, len(found.hosts)) == ("flux", "f2XkGqvd9", 4)
-    assert (found.hosts[0], found.devices, found.cpus) == ("tuolumne1001", 4, (96,) * 4)
+    assert (found.hosts[0], found.devices, found.cpus) == ("tuolumne1001", (4,) * 4, (96,) * 4)
     assert found.origin["hosts"] == "flux getattr hostlist"
 
 

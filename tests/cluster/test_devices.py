@@ -31,7 +31,8 @@ def never(argv):
 
 def job(*hosts, scheduler="slurm", devices=None):
     told = {"devices": "qstat -f 12"} if devices is not None else {}
-    return Allocation(scheduler, "12" if scheduler != "none" else "", hosts, devices=devices, origin=told)
+    each = None if devices is None else (devices,) * len(hosts)
+    return Allocation(scheduler, "12" if scheduler != "none" else "", hosts, devices=each, origin=told)
 
 
 def site(name, device, devices_per_host):

@@ -23,7 +23,7 @@ PLAN = LaunchPlan(
     communication=communication(ENVIRON, None, JOB, use_site=True, unset=("CCL_OLD",)),
     launcher_args=("--mine",),
     environ=ENVIRON,
-    context=Context(Devices(2, "cuda", "SLURM_GPUS_ON_NODE"), JOB.origin["hosts"], JOB.notes),
+    context=Context(Devices(2, "cuda", "SLURM_GPUS_ON_NODE"), (2, 2), JOB.origin["hosts"], JOB.notes),
 )
 
 

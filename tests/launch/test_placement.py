@@ -1,5 +1,6 @@
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from ezpz.launch.placement import place
 
 CPU = Devices(0, "cpu", "no driver found")
 GPU4 = Devices(4, "cuda", "nvidia-smi -L")
+UNEVEN_GPUS = Devices(4, "cuda", "scontrol")
 FILE = "--hostfile hosts"
 
 
@@ -22,6 +24,9 @@ def hosts(count, slots=None, tasks=None, scheduler="slurm"):
 
 def laptop(count=1):
     return hosts(count, scheduler="none")
+
+
+UNEVEN = replace(hosts(3), devices=(4, 0, 1), origin={"devices": "scontrol"})
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,7 @@ def laptop(count=1):
         pytest.param(hosts(2, (8, 8), 8), CPU, 64, (8,), id="tasks that fit on one host"),
         pytest.param(hosts(2, (1, 8)), CPU, 64, (1, 4), id="hosts only: the granted slots, at most 4"),
         pytest.param(hosts(2, (4, 3)), CPU, 2, (4, 3), id="hosts only: whatever cores this host has"),
+        pytest.param(UNEVEN, UNEVEN_GPUS, 64, (4, 1), id="salloc --gpus=5: as many as each host has"),
         pytest.param(hosts(2, (1, 1), 2), GPU4, 64, (4, 4), id="qsub -l select=2:ngpus=4: devices outrank 1 slot"),
         pytest.param(hosts(2, (1, 1)), GPU4, 64, (4, 4), id="salloc -N2 --gres=gpu:4: and those of hosts only"),
         pytest.param(hosts(2, (64, 64)), GPU4, 64, (4, 4), id="salloc -N2 --exclusive --gres=gpu:4: and those of CPUs"),
@@ -48,6 +54,14 @@ def test_the_default_number_of_ranks(allocation, devices, cores, expected):
     assert placement.origin
     if allocation.slots and not allocation.tasks and not devices.count:
         assert placement.origin == "SLOTS, at most 4"
+
+
+def test_a_host_without_devices_holds_no_rank_and_each_has_its_own_limit():
+    assert place(UNEVEN, UNEVEN_GPUS, 64).hosts == ("n0", "n2")
+    assert place(UNEVEN, UNEVEN_GPUS, 64, ranks=5).counts == (4, 1)
+    with pytest.raises(UsageError, match="room for 5"):
+        place(UNEVEN, UNEVEN_GPUS, 64, ranks=6)
+    assert place(UNEVEN, GPU4, 64).counts == (4, 4, 4)  # somebody else's word decided
 
 
 @pytest.mark.parametrize(

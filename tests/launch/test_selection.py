@@ -16,7 +16,7 @@ JOB = Allocation(
     slots=(1, 2, 3, 4),
     tasks=10,
     cpus=(8, 16, 24, 32),
-    devices=4,
+    devices=(4, 4, 2, 4),
     end_time=99,
     hostfile="/var/spool/nodes",
     notes=("a note",),
@@ -68,7 +68,8 @@ def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_sp
     assert (chosen.slots, chosen.cpus) == (tuple(numbers), tuple(8 * number for number in numbers))
     assert chosen.tasks == sum(numbers)
     assert (chosen.origin["hosts"], chosen.origin["slots"]) == (origin, "SLURM_TASKS_PER_NODE")
-    assert (chosen.job_id, chosen.devices, chosen.end_time, chosen.notes) == ("12", 4, 99, ("a note",))
+    assert (chosen.job_id, chosen.end_time, chosen.notes) == ("12", 99, ("a note",))
+    assert chosen.devices == tuple(JOB.devices[number - 1] for number in numbers)
     assert chosen.hostfile == ("/var/spool/nodes" if numbers == [1, 2, 3, 4] else "")  # it names all hosts, in order
     assert wanted is None
 

@@ -103,6 +103,20 @@ def test_ranks_see_the_devices_of_the_users_mask_or_of_the_option(slurm, clean_e
     assert lines == sorted(expected), done.stdout
 
 
+@pytest.mark.parametrize("shell", ["salloc", "sbatch"])
+def test_each_host_of_an_uneven_grant_gets_a_rank_per_device(slurm, clean_env, shell):
+    asked = ["-N2", "--gpus=5", "-n5"]
+    line = [*LAUNCH, "sh", "-c", MASKED]
+    if shell == "sbatch":
+        done = slurm.sbatch(asked, f"#!/bin/sh\n{shlex.join(line)}", clean_env, timeout=90)
+    else:
+        done = slurm.salloc(asked, line, clean_env)
+    ranks = [line.split(" ", 3) for line in done.stdout.splitlines() if line[0].isdigit()]
+    assert sorted(rank for rank, *_ in ranks) == list("01234"), done
+    assert sorted((int(count), len(mask.split(","))) for _, count, _, mask in ranks) == [(1, 1)] + [(4, 4)] * 4
+    assert "4 or 1 cuda devices per host" in done.stdout + done.stderr
+
+
 def test_the_first_failure_ends_the_step_and_is_the_exit_code(slurm, clean_env):
     script = 'if [ "$RANK" = 1 ]; then sleep 0.5; exit 5; fi; sleep 600'
     begin = time.monotonic()

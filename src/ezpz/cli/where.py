@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
+from ezpz.cluster.devices import describe, devices_on
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.launch import flavours
@@ -62,6 +63,7 @@ def facts() -> dict[str, Any]:
         "slots": list(allocation.slots) if allocation.slots else None,
         "device": devices.kind,
         "devices_per_host": devices.count,
+        "devices": devices_on(devices, allocation),
         "site": site.name if site else None,
         "python": sys.executable,
         "python_version": platform.python_version(),
@@ -71,7 +73,7 @@ def facts() -> dict[str, Any]:
         "address": route.address or None,
         "origins": {
             **{name: allocation.origin.get(name) for name in ("scheduler", "job_id", "end_time", "hosts", "slots")},
-            **dict.fromkeys(("device", "devices_per_host"), devices.origin),
+            **dict.fromkeys(("device", "devices_per_host", "devices"), devices.origin),
             "site": site_origin,
             **dict.fromkeys(("python", "python_version"), "the interpreter of this command"),
             **dict.fromkeys(("mpi", "mpi_path"), mpi_origin),
@@ -108,14 +110,14 @@ def _mpi() -> tuple[str | None, str | None, str]:
 def _text(answer: dict[str, Any]) -> str:
     """Return a line per fact; on a terminal, lines longer than it is wide continue under their value."""
     origins = answer["origins"]
-    hosts, device, count = answer["hosts"], answer["device"], answer["devices_per_host"]
+    hosts = answer["hosts"]
     listed = ", ".join(hosts[:4]) + (f", … {hosts[-1]}" if len(hosts) > 4 else "")
     rows = [
         ("scheduler", answer["scheduler"] or "none", origins["scheduler"]),
         ("job", answer["job_id"] or "none", origins["job_id"]),
         ("hosts", f"{len(hosts)}: {listed}", origins["hosts"]),
         ("slots", _slots(answer["slots"]), origins["slots"]),
-        ("devices", f"{count} {device} per host" if count else "none (cpu)", origins["devices_per_host"]),
+        ("devices", describe(answer["device"], answer["devices"]), origins["devices_per_host"]),
         ("site", answer["site"] or "unknown", origins["site"]),
         ("python", f"{answer['python']} ({answer['python_version']})", origins["python"]),
         (

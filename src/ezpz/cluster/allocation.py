@@ -30,7 +30,8 @@ class Allocation:
         slots: Ranks granted per host, as long as ``hosts``; None when none were granted.
         tasks: Ranks that the user asked the scheduler for in total; None when only hosts were asked for.
         cpus: CPUs granted per host, as long as ``hosts``; None when unknown.
-        devices: Accelerators granted per host, where the scheduler's commands say so; None when unknown.
+        devices: Accelerators granted per host, as long as ``hosts``, where the scheduler's commands say so; None when
+            unknown.
         end_time: When the job ends, in seconds since 1970-01-01 UTC; None when unknown or without a limit.
         is_ordered: Whether the hosts are in the scheduler's own order; the user may have named them in another.
         hostfile: The scheduler's own file when it is plain (each host once, one per line); else empty.
@@ -44,7 +45,7 @@ class Allocation:
     slots: tuple[int, ...] | None = None
     tasks: int | None = None
     cpus: tuple[int, ...] | None = None
-    devices: int | None = None
+    devices: tuple[int, ...] | None = None
     end_time: int | None = None
     is_ordered: bool = True
     hostfile: str = ""
@@ -59,7 +60,7 @@ class Allocation:
                 f"not a host name: {odd!r} (from {source}); expected letters, digits, dots, dashes and underscores. "
                 "Name the hosts yourself with `launch --hostfile FILE`."
             )
-        for name in ("slots", "cpus"):
+        for name in ("slots", "cpus", "devices"):
             counts = getattr(self, name)
             if counts is not None and len(counts) != len(self.hosts):
                 raise MachineError(
@@ -69,7 +70,7 @@ class Allocation:
 
 
 class Grant(NamedTuple):
-    """How many devices of each host are this job's, and the variable that says so."""
+    """How many devices of each host are this job's, the most where hosts differ, and the variable that says so."""
 
     number: int
     origin: str

@@ -85,7 +85,7 @@ class Flux(Scheduler):
             job_id=job,
             hosts=hosts,
             cpus=(cpus,) * len(hosts) if cpus and len(brokers) == len(hosts) else None,
-            devices=devices if len(brokers) == len(hosts) else None,
+            devices=(devices,) * len(hosts) if devices is not None and len(brokers) == len(hosts) else None,
             end_time=_end(job, run) if more and job else None,
             notes=(f"{len(brokers)} brokers of Flux share {len(hosts)} hosts",) if len(brokers) > len(hosts) else (),
             origin={

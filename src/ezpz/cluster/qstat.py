@@ -109,10 +109,13 @@ def _mpiprocs(select: str) -> Iterator[int]:
             yield int(size) if size.isdigit() else 1
 
 
-def _devices(fields: Mapping[str, str], hosts: tuple[str, ...]) -> int | None:
-    """Return the GPUs per host from ``exec_vnode``; None when no chunk names any or hosts differ."""
+def _devices(fields: Mapping[str, str], hosts: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Return the GPUs per host from ``exec_vnode``; None when no chunk names any, or they do not divide evenly.
+
+    A vnode may be a part of a host and carry another name, so chunks are not matched with hosts.
+    """
     total = sum(int(count) for count in re.findall(r":ngpus=(\d+)", fields.get("exec_vnode", "")))
-    return total // len(hosts) if total and total % len(hosts) == 0 else None
+    return (total // len(hosts),) * len(hosts) if total and total % len(hosts) == 0 else None
 
 
 def _end(fields: Mapping[str, str]) -> int | None:

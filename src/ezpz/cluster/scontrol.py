@@ -55,7 +55,7 @@ def show_job(job: str, run: Run) -> Allocation | None:
         slots=_slots(fields, lines, hosts),
         tasks=int(fields["NumTasks"]) if fields.get("NumTasks", "").isdigit() else None,
         cpus=tuple(lines[host][0] for host in hosts) if set(hosts) <= set(lines) else None,
-        devices=_devices(fields, lines),
+        devices=_devices(fields, lines, hosts),
         end_time=_seconds(fields.get("EndTime", "")),
         notes=_others(text or "", job),
         origin=dict.fromkeys(("scheduler", "job_id", "hosts", "slots", "tasks", "cpus", "devices", "end_time"), origin),
@@ -87,14 +87,14 @@ def _slots(fields: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tup
     return tuple(max(1, lines[host][0] // int(each)) for host in hosts)
 
 
-def _devices(fields: dict[str, str], lines: dict[str, tuple[int, int]]) -> int | None:
-    """Return the GPUs per host; None when hosts differ, and without any: some sites grant whole hosts and count no
-    GPUs.
-    """
+def _devices(
+    fields: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tuple[str, ...]
+) -> tuple[int, ...] | None:
+    """Return the GPUs per host; None without any: some sites grant whole hosts and count no GPUs."""
+    counts = (_gpus(fields.get("TresPerNode", "")),) * len(hosts)
     if lines:
-        counts = {gpus for _, gpus in lines.values()}
-        return counts.pop() or None if len(counts) == 1 else None
-    return _gpus(fields.get("TresPerNode", "")) or None
+        counts = tuple(lines[host][1] for host in hosts) if set(hosts) <= set(lines) else ()
+    return counts if any(counts) else None
 
 
 def _seconds(text: str) -> int | None:

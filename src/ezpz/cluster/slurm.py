@@ -14,6 +14,7 @@ Devices that were granted:
     SLURM_GPUS_ON_NODE=4                    this host's, inside the job; in a step the step's
     SLURM_STEP_GPUS=0,1  SLURM_JOB_GPUS=0-3 global numbers of this host's devices, in a step and in the batch script
     GPU_DEVICE_ORDINAL=2,3                  as Slurm sets CUDA_VISIBLE_DEVICES: from 0 on where a cgroup hides others
+    SLURM_GPUS=5 | a100:5                   of the whole job, as asked for with --gpus: hosts may get different numbers
     SLURM_GPUS_PER_NODE=4 | a100:4 | a100:2,h100:1      as asked for with --gpus-per-node; also where salloc left the
     shell SLURM_GPUS_PER_TASK=1 with SLURM_NTASKS_PER_NODE=4  as asked for
     https://slurm.schedmd.com/sbatch.html, "OUTPUT ENVIRONMENT VARIABLES"; tests/data/environments/slurm-batch-gpus.json
@@ -45,6 +46,7 @@ _GRANTS = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_JOB_GPUS", "SLURM
 _GPUS_HERE = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _GPU_NUMBERS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _TWIN = "GPU_DEVICE_ORDINAL"  # set beside CUDA_VISIBLE_DEVICES and alike; nobody sets it by hand
+_GPUS_TOTAL = "SLURM_GPUS"
 _GPUS_ASKED = "SLURM_GPUS_PER_NODE"
 _GPUS_PER_TASK, _TASKS = "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"
 _UNSET = {"", "(null)"}
@@ -112,7 +114,7 @@ class Slurm(Scheduler):
         names = _names(environ)
         listed = next((name for name in names["hosts"] if environ.get(name)), "")
         in_salloc = "SLURMD_NODENAME" not in environ and not any(environ.get(name) for name in _GRANTS)
-        shown = show_job(job, run) if more or in_salloc or not listed else None
+        shown = show_job(job, run) if more or in_salloc or not listed or _may_differ(environ) else None
         if not listed:
             return shown or _left_over(environ, job)
         origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
@@ -233,6 +235,17 @@ def _components(environ: Mapping[str, str], listed: str) -> tuple[str, ...]:
             f"{', component '.join(others)}"
         ),
     )
+
+
+def _may_differ(environ: Mapping[str, str]) -> bool:
+    """Tell whether a job asked for a total of devices, which Slurm may spread unevenly; ranks are not to ask for it."""
+    total, here, hosts = (environ.get(name, "") for name in (_GPUS_TOTAL, "SLURM_GPUS_ON_NODE", "SLURM_JOB_NUM_NODES"))
+    if "SLURM_STEP_NUM_TASKS" in environ and not _is_shell(environ):
+        return False
+    number = re.fullmatch(r"(?:[^\s:,()]+:)*(\d+)", total)
+    if not number or not hosts.isdigit() or hosts == "1":
+        return False
+    return not here.isdigit() or int(number[1]) != int(here) * int(hosts)
 
 
 def _left_over(environ: Mapping[str, str], job: str) -> Allocation:

@@ -120,7 +120,8 @@ def _announce(plan: LaunchPlan) -> None:
     placement, devices = plan.placement, plan.context.devices
     ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
     hosts = f"{len(placement.hosts)} hosts from {first} on" if several else first
-    device = f"{devices.count} {devices.kind} devices per host" if devices and devices.count else "cpu"
+    counts = dict.fromkeys(plan.context.device_counts)  # each number once: there may be thousands of hosts
+    device = f"{' or '.join(map(str, counts))} {devices.kind} devices per host" if devices and any(counts) else "cpu"
     _say(f"{ranks} rank{'s'[: ranks > 1]} on {hosts} ({placement.origin}), {device}")
     through = ""
     if several:

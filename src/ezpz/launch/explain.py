@@ -8,6 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from ezpz.cluster.devices import describe
 from ezpz.launch.contract import threads
 from ezpz.visible import shell_line
 
@@ -68,7 +69,7 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
     ]
     devices = plan.context.devices
     if devices:
-        rows.append(("devices", f"{devices.count} {devices.kind} per host", devices.origin))
+        rows.append(("devices", describe(devices.kind, plan.context.device_counts), devices.origin))
     version = ".".join(map(str, plan.choice.version))
     rows += [
         ("flavour", f"{plan.flavour_name} {version}".strip(), plan.choice.reason),

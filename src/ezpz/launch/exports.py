@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.cluster import detect, probe
+from ezpz.cluster.devices import devices_on
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
@@ -101,7 +102,7 @@ def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str
         "EZPZ_NRANKS": str(placement.world_size),
         "NHOSTS": str(len(hosts)),
         "NGPU_PER_HOST": str(devices.count),
-        "NGPUS": str(devices.count * len(hosts)),
+        "NGPUS": str(sum(devices_on(devices, allocation))),
         "HOSTFILE": allocation.hostfile or write_lines(os.path.join(folder, "hostfile"), hosts),
         "DIST_LAUNCH": line,
     }

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ezpz.cluster.devices import devices_on
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 
@@ -66,7 +67,7 @@ def default_ranks(allocation: Allocation, devices: Devices, cores: int) -> tuple
     """
     hosts = len(allocation.hosts)
     if devices.count:
-        return [devices.count] * hosts, f"one per device ({devices.origin})"
+        return devices_on(devices, allocation), f"one per device ({devices.origin})"
     if allocation.slots and allocation.tasks:
         counts = list(allocation.slots)
         if sum(counts) > allocation.tasks:  # Slurm: more room on the hosts than tasks were asked for
@@ -125,13 +126,13 @@ def place(
     for limit in scene.limits:
         if any(count > most for count, most in zip(counts, limit.counts, strict=True)):
             raise _beyond(scene, counts, limit)
-    used = sum(count > 0 for count in counts)
+    used = [place for place, count in enumerate(counts) if count]
     return Placement(
-        hosts=allocation.hosts[:used],
-        counts=tuple(counts[:used]),
+        hosts=tuple(allocation.hosts[place] for place in used),
+        counts=tuple(counts[place] for place in used),
         origin=scene.origin,
-        cpus=min(allocation.cpus[:used]) if allocation.cpus else None,
-        oversubscribed=_is_oversubscribed(counts, devices, allocation.slots or wanted, cores),
+        cpus=min(allocation.cpus[place] for place in used) if allocation.cpus else None,
+        oversubscribed=_is_oversubscribed(counts, allocation, devices, wanted, cores),
         is_ordered=allocation.is_ordered,
     )
 
@@ -162,7 +163,7 @@ def _limits(
 ) -> list[_Limit]:
     limits = []
     if devices.count:
-        limits.append(_Limit([devices.count] * len(allocation.hosts), "device", devices.origin))
+        limits.append(_Limit(devices_on(devices, allocation), "device", devices.origin))
     elif allocation.slots:
         limits.append(_Limit(allocation.slots, "slot", allocation.origin.get("slots", allocation.scheduler)))
     if wanted:
@@ -174,10 +175,12 @@ def _least(limits: list[_Limit]) -> list[int]:
     return [min(counts) for counts in zip(*(limit.counts for limit in limits), strict=True)]
 
 
-def _is_oversubscribed(counts: list[int], devices: Devices, slots: tuple[int, ...] | None, cores: int) -> bool:
-    if devices.count and max(counts) > devices.count:
-        return True
-    return any(count > most for count, most in zip(counts, slots or [cores] * len(counts), strict=True))
+def _is_oversubscribed(
+    counts: list[int], allocation: Allocation, devices: Devices, wanted: tuple[int, ...] | None, cores: int
+) -> bool:
+    limits = [devices_on(devices, allocation)] if devices.count else []
+    limits.append(list(allocation.slots or wanted or [cores] * len(counts)))
+    return any(count > most for limit in limits for count, most in zip(counts, limit, strict=True))
 
 
 def _spread(ranks: int, defaults: list[int], most: list[int], limits: list[_Limit]) -> list[int]:

@@ -72,12 +72,14 @@ class Context(NamedTuple):
     """What the plan was made from, for people.
 
     Attributes:
-        devices: Devices of each host, where they were counted.
+        devices: Devices of a host, where they were counted.
+        device_counts: Devices of each host of the plan.
         hosts_origin: Where the hosts came from.
         notes: What the user should know before it starts.
     """
 
     devices: Devices | None = None
+    device_counts: tuple[int, ...] = ()
     hosts_origin: str = ""
     notes: tuple[str, ...] = ()
 
@@ -265,6 +267,7 @@ class LaunchPlan:
             site_args=site.launcher_args if site and self.flavour and self.flavour.is_meant_by(site.launcher) else (),
             user_args=self.launcher_args,
             site=site.name if site else "",
+            devices=self.context.device_counts,
             scheduler=scheduler(self.more["EZPZ_SCHEDULER"].value if "EZPZ_SCHEDULER" in self.more else ""),
         )
 

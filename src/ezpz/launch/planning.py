@@ -12,6 +12,7 @@ from zlib import crc32
 
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.devices import devices_on
 from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import scheduler
@@ -205,8 +206,14 @@ class PlanBuilder:
             ),
             job=missing_job_variable(survey.allocation),
             environ=self.environ,
-            context=Context(survey.devices, survey.allocation.origin.get("hosts", ""), (*self.notes, *open_to_all)),
+            context=self._context((*self.notes, *open_to_all)),
         )
+
+    def _context(self, notes: tuple[str, ...]) -> Context:
+        allocation, devices = self.survey.allocation, self.survey.devices
+        counts = dict(zip(allocation.hosts, devices_on(devices, allocation), strict=True))
+        used = tuple(counts[host] for host in self.survey.placement.hosts)
+        return Context(devices, used, allocation.origin.get("hosts", ""), notes)
 
     def _more_variables(self) -> dict[str, Setting]:
         allocation, why = self.survey.allocation, "where this launch is"
@@ -451,6 +458,7 @@ def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocati
         slots=slots,
         tasks=tasks,
         cpus=cpus,
+        devices=tuple(around.devices[place] for place in places) if places and around.devices else None,
         is_ordered=places == sorted(places),
         hostfile="",
         origin=origins,

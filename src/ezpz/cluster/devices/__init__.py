@@ -22,7 +22,7 @@ from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
     from typing import Protocol
 
@@ -94,6 +94,20 @@ def count_devices(
     return counted._replace(notes=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)))  # one line each
 
 
+def devices_on(devices: Devices, allocation: Allocation) -> list[int]:
+    """Return the devices of each host, which differ where the scheduler's grant decided and was uneven."""
+    if allocation.devices and devices.origin == allocation.origin.get("devices", allocation.scheduler):
+        return list(allocation.devices)
+    return [devices.count] * len(allocation.hosts)
+
+
+def describe(kind: str, counts: Sequence[int]) -> str:
+    """Return the devices of hosts for people: ``4 cuda per host``, ``4, 1 cuda``, ``none (cpu)``."""
+    if len(set(counts)) > 1:
+        return f"{', '.join(map(str, counts[:16]))}{', …' * (len(counts) > 16)} {kind}"
+    return f"{counts[0]} {kind} per host" if counts[0] else "none (cpu)"
+
+
 def _requested_kind(environ: Mapping[str, str]) -> str:
     text = environ.get("TORCH_DEVICE", "").strip().lower()
     kind = text.partition(":")[0]
@@ -113,9 +127,15 @@ def _requested_number(environ: Mapping[str, str]) -> int | None:
 
 
 def _is_here(environ: Mapping[str, str], read: Read, allocation: Allocation) -> bool:
-    # A scheduler's name of a host may be another than the host's own; node files may list fully qualified names.
-    names = {host_name(read), "localhost", "127.0.0.1", environ.get(scheduler(allocation.scheduler).host_variable, "")}
-    return not {_short(name) for name in names if name}.isdisjoint(map(_short, allocation.hosts))
+    return not _names_here(environ, read, allocation).isdisjoint(map(_short, allocation.hosts))
+
+
+def _names_here(environ: Mapping[str, str], read: Read, allocation: Allocation | None) -> set[str]:
+    """Return the names of this host, shortened: node files may list fully qualified ones."""
+    names = {host_name(read), "localhost", "127.0.0.1"}
+    if allocation:  # a scheduler's name of a host may be another than the host's own
+        names.add(environ.get(scheduler(allocation.scheduler).host_variable, ""))
+    return {_short(name) for name in names if name}
 
 
 def _short(name: str) -> str:
@@ -161,6 +181,8 @@ def _told(scene: _Scene) -> Devices | None:
     if grant is None:
         return None if mask is None else mask._replace(notes=mask.notes + _beyond(scene, mask))
     from_variables = Devices(grant.number, _kind(scene) if grant.number else "cpu", grant.origin, grant.notes)
+    if mask and scene.here and mask.count == _uneven_share(scene):
+        return from_variables  # it is the scheduler's own mask of this host, and others have other numbers
     if mask is None:
         return from_variables._replace(notes=from_variables.notes + _beyond(scene, from_variables))
     # A scheduler sets masks anew on the job's hosts; this other host's own says nothing there.
@@ -169,6 +191,15 @@ def _told(scene: _Scene) -> Devices | None:
     if first.count != second.count:
         notes += (_contrast(scene, first, second.origin, second.count),)
     return first._replace(notes=notes)
+
+
+def _uneven_share(scene: _Scene) -> int | None:
+    """Return how many devices of this host were granted, where hosts differ; else None."""
+    job = scene.allocation
+    if job is None or not job.devices or len(set(job.devices)) == 1:
+        return None
+    names = _names_here(scene.environ, scene.read, job)
+    return next((count for host, count in zip(job.hosts, job.devices, strict=True) if _short(host) in names), None)
 
 
 def _contrast(scene: _Scene, counted: Devices, other: str, count: int) -> str:

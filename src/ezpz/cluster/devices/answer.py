@@ -11,7 +11,7 @@ class Devices(NamedTuple):
     """Accelerators that one host offers to this job.
 
     Attributes:
-        count: How many, as torch counts them in one process.
+        count: How many, as torch counts them in one process; the most of any host where they differ.
         kind: What torch calls them: ``cuda`` (ROCm included), ``xpu``, ``mps``, or ``cpu`` where there are none.
         origin: The variable, file or command that gave the answer.
         notes: Other sources that differ, and what the answer leaves out; one sentence each.

@@ -35,9 +35,12 @@ def granted(environ: Mapping[str, str], allocation: Allocation | None, *, here: 
         grants = (one.granted(environ, here=here) for one in schedulers())
         return next((grant for grant in grants if grant is not None), None)
     grant = scheduler(allocation.scheduler).granted(environ, here=here)
-    if grant is None and allocation.devices is not None:
-        return Grant(allocation.devices, allocation.origin.get("devices", allocation.scheduler))
-    return grant
+    if allocation.devices is None:
+        return grant
+    source, each = allocation.origin.get("devices", allocation.scheduler), allocation.devices
+    if len(set(each)) > 1:  # what this host's variables tell is true of this host alone
+        return Grant(max(each), source)
+    return grant or Grant(each[0], source)
 
 
 def strangers(environ: Mapping[str, str], allocation: Allocation | None) -> tuple[str, ...]:

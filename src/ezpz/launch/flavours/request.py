@@ -45,6 +45,7 @@ class Order:
         site_args: Options of the site.
         user_args: Options of the user.
         site: Name of the site, or empty.
+        devices: Devices of each host of the placement; empty when unknown.
         scheduler: Whose job the hosts are.
     """
 
@@ -60,6 +61,7 @@ class Order:
     site_args: tuple[str, ...] = ()
     user_args: tuple[str, ...] = ()
     site: str = ""
+    devices: tuple[int, ...] = ()
     scheduler: Scheduler = field(default_factory=Scheduler)
 
     def tail(self) -> list[Flag]:

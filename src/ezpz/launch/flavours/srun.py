@@ -52,7 +52,8 @@ class Srun(Flavour):
             flags.append(Flag(("-c", str(cpus)), "CPUs of a host shared by its ranks; srun does not take the job's"))
         if placement.cpus is None or max(placement.counts) * cpus > placement.cpus:
             flags.append(Flag(("--overcommit",), "as many ranks as were planned, whatever CPUs were granted"))
-        if not order.version or order.version[:2] >= _OVERLAPS_SINCE:
+        # 22.05 creates no overlapping step over hosts with different numbers of devices ("Insufficient GRES").
+        if len(set(order.devices)) < 2 and (not order.version or order.version[:2] >= _OVERLAPS_SINCE):
             flags.append(Flag(("--overlap",), "another launch in this job must not wait for this one"))
         flags += _binding(order)
         flags.append(Flag(("--export=ALL",), "the user's variables"))
