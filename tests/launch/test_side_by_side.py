@@ -1,6 +1,7 @@
 """Launches that must not disturb each other, ports that are taken, and interfaces that lead to the others."""
 
 import json
+import shlex
 import sys
 import time
 
@@ -64,12 +65,15 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_port_that_is_taken_on_the_first_host_is_exchanged(slurm, clean_env):
+    """And the input is not lost to the first start."""
+    line = [sys.executable, "-c", CHOOSES, "bash", "-c", 'cat; exec "$@"', "bash", *meet("x")]
     hold = "import socket, time; held = socket.create_server(('', 23456)); print('held', flush=True); time.sleep(60)"
     taker = slurm.hosts["n01"].popen([sys.executable, "-c", hold], clean_env, stdout=-1, text=True)
     try:
         assert taker.stdout.readline() == "held\n"
-        done = slurm.salloc(["-N2", "-n2"], [sys.executable, "-c", CHOOSES, *meet("x")], clean_env, timeout=60)
-        assert (done.returncode, done.stdout) == (0, "met 1\n"), done.stderr
+        piped = ["bash", "-c", f"echo to rank 0 | {shlex.join(line)}"]
+        done = slurm.salloc(["-N2", "-n2"], piped, clean_env, timeout=60)
+        assert (done.returncode, done.stdout) == (0, "to rank 0\nmet 1\n"), done.stderr
         assert "port 23456 is taken on n01; starting again with another" in done.stderr
     finally:
         process.kill_group(taker)
