@@ -120,6 +120,26 @@ def copied(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_wandb_keeps_no_argument_that_is_a_secret(tmp_path):
+    require("trackers", "" if PYTHON.exists() else "no .test/trackers (tests/lab/setup trackers)")
+    secret = "Zq7Xw2Lp9Rt4Vb6Nm1Kc"
+    code = """
+from pathlib import Path
+from ezpz.track.trackers import About, Trackers
+trackers = Trackers("wandb", About("train", Path("out"), {"lr": 0.1}, {}, "stamp"))
+trackers.log(0, {"loss": 1.0})
+trackers.finish("finished")
+"""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "WANDB_MODE": "offline"}
+    command = [PYTHON, "-c", code, "--api-key", secret]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
 def test_wandb_gets_the_same_run_in_both_attempts(copied):
     folder, state = copied
     run = open_foreign(folder / "out" / "trackers")

@@ -98,6 +98,13 @@ def test_rows_go_to_the_run_as_well(train, tmp_path):
     }
 
 
+@pytest.mark.parametrize("code", [TRAIN, BOTH], ids=["setup_wandb", "tracker"])
+def test_wandb_does_not_collect_arguments_that_hold_a_secret(train, tmp_path, code):
+    lines = train(code=code, arguments=("--api-key", "hunter2"))
+    assert any("wandb collects nothing about program and machine" in line for line in lines)
+    assert json.loads((tmp_path / "wandb.init").read_text())["settings"]["_disable_meta"] is True
+
+
 @pytest.mark.slow
 def test_without_a_project_the_program_names_it(train, tmp_path):
     train()

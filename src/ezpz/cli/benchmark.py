@@ -309,6 +309,8 @@ def _show(record: dict[str, Any], folder: Path, options: Namespace) -> None:
     entries, known = record["trainers"], facts(record)
     run_pages(folder, entries)
     _write(record, folder)
+    record = _without_secrets(record)
+    entries = record["trainers"]
     _save(folder / "benchmark.md", markdown(entries, known))
     _save(folder / "report.html", build_page(record, known))
     if options.json:
@@ -404,11 +406,18 @@ def _entry(trainer: Trainer, preset: str, line: str) -> dict[str, Any]:
 
 
 def _write(record: dict[str, Any], folder: Path) -> None:
-    """Write ``benchmark.json`` as it is now."""
+    """Write ``benchmark.json`` as it is now, without secrets."""
     from ezpz.track.folder import now
 
     record["ended"] = now()
-    _save(folder / "benchmark.json", json.dumps(record, indent=2) + "\n")
+    _save(folder / "benchmark.json", json.dumps(_without_secrets(record), indent=2) + "\n")
+
+
+def _without_secrets(record: dict[str, Any]) -> dict[str, Any]:
+    from ezpz.redact import redact_config
+
+    shown = redact_config(record)
+    return shown if isinstance(shown, dict) else {}
 
 
 def _save(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.ranks import from_environ
-from ezpz.redact import redact_config, redact_text
+from ezpz.redact import redact_argv, redact_config, redact_text
 from ezpz.track.facts import script_name
 
 if TYPE_CHECKING:
@@ -75,11 +75,13 @@ def setup_wandb(
         import wandb
 
         with starting:
+            hidden = {} if "settings" in more else hidden_arguments(wandb)
             started = wandb.init(
                 project=project_of(project or project_name, script_name()),
                 config=redact_config(config) if config is not None else None,
                 name=name,
                 dir=os.fspath(outdir or dir or "") or None,
+                **({"settings": wandb.Settings(**hidden)} if hidden else {}),
                 **({} if "settings" in more else mode_without_key()) | more,
             )
             run, _worker = (None if started is claimed else started), None
@@ -131,6 +133,20 @@ def _names(path: str, server: str) -> bool:
 def mode_without_key() -> dict[str, str]:
     """Return ``{"mode": "offline"}`` where wandb would stop to ask for a key, else nothing."""
     return {} if os.environ.get("WANDB_MODE") or has_key() else {"mode": "offline"}
+
+
+def hidden_arguments(wandb: Any) -> dict[str, bool]:
+    """Return the setting that keeps wandb from collecting the program's arguments, where these hold a secret, else
+    nothing.
+
+    wandb reads ``sys.argv`` itself, and has no other switch than that for all it collects about program and machine
+    (``_disable_meta`` before its version 0.19).
+    """
+    if redact_argv(sys.argv) == sys.argv:
+        return {}
+    get_logger(__name__).info("wandb collects nothing about program and machine: the arguments hold a secret")
+    known = getattr(wandb.Settings, "model_fields", {})
+    return {"x_disable_meta" if "x_disable_meta" in known else "_disable_meta": True}
 
 
 def project_of(given: str | None, otherwise: str) -> str:

@@ -59,7 +59,7 @@ class WandbTracker(ours.StartedRun):
             resume="allow",
             dir=os.fspath(folder),
             config=dict(about.config) or None,
-            settings=wandb.Settings(console="off", silent=True),
+            settings=wandb.Settings(console="off", silent=True, **ours.hidden_arguments(wandb)),
             **ours.mode_without_key(),
         )
 
