@@ -1,13 +1,17 @@
 """Where the ranks meet."""
 
+import json
+import re
 import socket
+import sys
 
 import pytest
 
+from ezpz.cluster.network import Route
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
-from ezpz.launch import Placement
-from ezpz.launch.master import choose_address, choose_port
+from ezpz.launch import Placement, master
+from ezpz.launch.master import Listening, choose_address, choose_port, listening
 
 HERE = Placement(("localhost",), (2,), "-n")
 OTHERS = Placement(("192.0.2.7", "192.0.2.8"), (1, 1), "--hosts")
@@ -85,3 +89,50 @@ def test_on_another_host_a_port_is_named_and_cannot_be_held():
     port, _, held = choose_port(OTHERS, {})
     assert 20_000 <= port < 32_000
     assert held is None
+
+
+THREE = Placement(("localhost", "n01", "n02", "n03"), (1, 1, 1, 1), "--hosts")
+
+
+def routes(monkeypatch, addresses):
+    monkeypatch.setattr(master, "route_to", lambda host: Route("", addresses.get(host, ""), ""))
+
+
+def test_agents_are_awaited_on_the_interface_that_leads_to_all_hosts(monkeypatch):
+    routes(monkeypatch, dict.fromkeys(("n01", "n02", "n03"), "10.0.0.1"))
+    assert listening(THREE) == Listening("10.0.0.1", ("10.0.0.1",), "the route to all 3 other hosts")
+    one = Placement(("n01",), (1,), "--hosts")
+    assert listening(one) == Listening("10.0.0.1", ("10.0.0.1",), "the route to n01")
+    assert listening(HERE) == Listening("127.0.0.1", ("127.0.0.1",), "all ranks are here")
+
+
+def test_hosts_that_are_other_names_of_this_one_need_loopback_alone(monkeypatch):
+    routes(monkeypatch, dict.fromkeys(("n01", "n02", "n03"), "127.0.0.1"))
+    assert listening(THREE).address == "127.0.0.1"
+
+
+def test_where_routes_differ_or_are_not_known_it_is_all_interfaces(monkeypatch):
+    me = socket.gethostname()
+    routes(monkeypatch, {"n01": "10.0.0.1", "n02": "10.1.0.1", "n03": "10.0.0.1"})
+    why = "10.0.0.1 is the way to n01; 10.1.0.1 is the way to n02"
+    assert listening(THREE) == Listening("", ("10.0.0.1", "10.1.0.1", me), why, exposed=True)
+    routes(monkeypatch, {"n01": "10.0.0.1", "n03": "127.0.0.1"})
+    assert listening(THREE) == Listening("", ("10.0.0.1", me), "this host knows no route to n02", exposed=True)
+    monkeypatch.setattr(master, "_FOR_ROUTES", -1.0)
+    assert listening(THREE) == Listening("", (me,), "this host knows no route to n01", exposed=True)
+
+
+def test_all_interfaces_are_told(run_cli, clean_env):
+    env = {**clean_env, "MASTER_ADDR": "192.0.2.1"}
+    line = [sys.executable, "-m", "ezpz.launch", "--flavour", "ssh", "--hosts", "localhost,nowhere.invalid"]
+    shown = json.loads(run_cli([*line, "--json", "true"], env).stdout)
+    why = "this host knows no route to nowhere.invalid"
+    assert shown["listening"] == {"address": "0.0.0.0", "origin": why}
+    assert f"agents are awaited on all interfaces: {why}" in shown["notes"]
+    assert f"note: agents are awaited on all interfaces: {why}" in run_cli([*line, "--dry-run", "true"], env).stderr
+    explained = run_cli([*line, "--explain", "true"], env).stdout
+    assert re.search(rf"listening +all interfaces  \[{why}\]", explained)
+    here = [sys.executable, "-m", "ezpz.launch", "-n", "2", "--json"]
+    assert json.loads(run_cli([*here, "--flavour", "local", "true"]).stdout)["listening"] is None
+    ssh = json.loads(run_cli([*here, "--flavour", "ssh", "true"]).stdout)["listening"]
+    assert ssh == {"address": "127.0.0.1", "origin": "all ranks are here"}

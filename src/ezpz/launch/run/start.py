@@ -67,6 +67,8 @@ def supervise(
     Raises:
         EzpzError: The ranks could not even be started.
     """
+    if plan.flavour is not None:
+        _make_room(len(plan.placement.hosts))
     kind = _SshRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
     run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
@@ -195,12 +197,11 @@ class _SshRun(_Run):
     _logs = ""
 
     def run(self) -> int:
-        """Run to the end, with room for the connections and a folder for what ssh itself prints.
+        """Run to the end, with a folder for what ssh itself prints.
 
         Raises:
             EzpzError: A program that is needed cannot be run.
         """
-        _make_room(len(self.plan.placement.hosts))
         self._line = self.plan.agent_line()
         self._logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
         try:
@@ -312,7 +313,9 @@ class _Payloads:
 
 
 def _make_room(hosts: int) -> None:
-    """Raise the soft limit of open files where it is below what the hosts need: two connections and two pipes each."""
+    """Raise the soft limit of open files where it is below what the hosts need: two connections, two pipes of
+    ssh and a stranger each.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 5 * hosts + 256
     if soft < wanted:
