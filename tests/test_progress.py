@@ -66,7 +66,12 @@ def test_at_most_one_beat_per_second_goes_out(rank, listener):
 
 def test_a_history_beats(rank, listener):
     rank("import ezpz\nh = ezpz.History(outdir='run')\nh.update({'loss': 1.0})\nimport os; os._exit(0)")
-    assert spoken(listener) == [["stage step", "beat"]]
+    assert spoken(listener) == [["stage step", "beat", "at 0"]]
+
+
+def test_the_last_step_is_told_when_the_program_ends(rank, listener):
+    rank("import ezpz\nfor step in range(9): ezpz.heartbeat(step)\nezpz.heartbeat()")
+    assert spoken(listener) == [["stage step", "beat", "at 0", "at 8"]]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     dumps 45          at this signal the process writes its Python stacks to its stderr
     stage torch       reached for the first time: torch, group, step
     beat              progress, at most once per second
+    at 120            the last step that it told: with a beat, and when the program ends
 
 Nobody else speaks for a rank: neither a child that it forked or that multiprocessing started, such as a loader of data,
 nor a rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
@@ -17,6 +18,7 @@ nor a rank of another launcher inside it. When the agent has gone, all calls do 
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import sys
@@ -39,16 +41,24 @@ _next = -math.inf  # the moment from which on a beat is due; infinite where no a
 _lock = threading.Lock()
 _agent: _Agent | None = None
 _told: set[str] = set()
+_step: int | None = None  # the last that was told here,
+_step_told: int | None = None  # and the last that the agent was told
 
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
 
-def heartbeat() -> None:
+def heartbeat(step: int | None = None) -> None:
     """Tell the launcher that this rank makes progress: ``--idle-timeout`` counts from a rank's first call on.
 
     Call it as often as you like: at most one line per second goes out, and any other call costs 0.1 µs. It never waits
     for the agent to read, never raises, and does nothing outside ``ezpz launch``. `History.update` calls it.
+
+    Args:
+        step: The step that this rank has done. The launcher names it if the rank leaves while others wait for it.
     """
+    global _step
+    if step is not None:
+        _step = step
     if monotonic() >= _next:
         _speak("step", beat=True)
 
@@ -114,12 +124,31 @@ def _speak(name: str, *, beat: bool) -> None:
         if beat:
             _next = monotonic() + _EVERY
             _agent.say("beat", droppable=True)
+            _tell_step(_agent)
     except BlockingIOError:
         _next = monotonic() + _LATER
     except OSError:
         _fall_silent()
     finally:
         _lock.release()
+
+
+def _tell_step(agent: _Agent) -> None:
+    global _step_told
+    if _step != _step_told and isinstance(_step, int) and abs(_step) < 2**53:
+        _step_told = _step
+        agent.say(f"at {_step}", droppable=True)
+
+
+def _at_exit() -> None:
+    """Tell the last step, which may be of less than a second ago."""
+    if _agent is not None and _lock.acquire(blocking=False):
+        try:
+            _tell_step(_agent)
+        except OSError:
+            pass  # the agent has gone
+        finally:
+            _lock.release()
 
 
 def _meet() -> _Agent | None:
@@ -137,6 +166,7 @@ def _meet() -> _Agent | None:
         return None
     agent = _Agent(_connect(address))
     agent.say(f"rank {rank} {os.getpid()}")
+    atexit.register(_at_exit)
     number = _offer_dumps()
     if number:
         agent.say(f"dumps {number}")

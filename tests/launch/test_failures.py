@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from ezpz.launch.choice import Choice
-from ezpz.launch.messages import Mismatch, Up
+from ezpz.launch.messages import Finished, Mismatch, Up
 from ezpz.launch.placement import Placement
 from ezpz.launch.plan import LaunchPlan
-from ezpz.launch.run.failures import Failure, Outcome, earliest, how, last_words, log_of
+from ezpz.launch.run.failures import Failure, Outcome, earliest, how, last_words, left_early, log_of
 from ezpz.launch.run.world import World
 
 
@@ -35,6 +35,82 @@ def test_the_earliest_is_the_cause_whatever_came_first_and_a_killed_shim_comes_l
     shim = failure(2, 0.5, why="its shim (pid 4) was killed")
     assert earliest([late, early, shim]) is early
     assert earliest([shim]) is shim
+
+
+GLOO = """Traceback (most recent call last):
+  File "t.py", line 8, in <module>
+    dist.all_reduce(x)
+RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] {} [127.0.0.1]:3722.
+"""
+NCCL = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "t.py", line 8, in <module>
+[rank0]:     dist.all_reduce(x)
+[rank0]: torch.distributed.DistBackendError: NCCL error in: …/ProcessGroupNCCL.cpp:3699, remote process exited or \
+there was a network error, NCCL version 2.27.7
+[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+[rank0]: Last error:
+[rank0]: socketProgress: Connection closed by remote peer n02<4711>
+"""
+STORE = """Traceback (most recent call last):
+  File "t.py", line 8, in <module>
+    store.get("x")
+torch.distributed.DistNetworkError: failed to recv, got 0 bytes
+"""
+WATCHDOG = """terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0 Rank 0] Process group watchdog thread terminated with exception: NCCL error: remote \
+process exited or there was a network error
+"""
+NOISE = """[W1123 00:22:59.666 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=4): Connection reset by peer
+Traceback (most recent call last):
+  File "t.py", line 8, in <module>
+    compute()
+ValueError: no such luck
+[W1123 00:22:59.666 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=4): Broken pipe
+"""
+DOWNLOAD = """Traceback (most recent call last):
+  File "/x/nccl/t.py", line 8, in <module>
+ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_lost"),
+    [
+        (GLOO.format("Connection closed by peer"), True),
+        (GLOO.format("Connection reset by peer"), True),
+        (GLOO.format("Timed out waiting 1800000ms for recv operation to complete"), False),
+        (NCCL, True),
+        (STORE, True),
+        (STORE.replace("failed to recv, got 0 bytes", "Broken pipe"), True),
+        (WATCHDOG, True),
+        (NOISE, False),
+        (DOWNLOAD, False),
+        ("", False),
+    ],
+)
+def test_a_rank_that_only_reports_a_lost_peer_is_known_by_its_exception(words, is_lost):
+    assert failure(0, 1.0, words=words).lost_peer == is_lost
+
+
+def test_a_lost_peer_is_a_consequence_of_any_other_failure_of_that_moment():
+    lost, killed = failure(0, 1.0, words=STORE), failure(1, 1.05, -9)
+    assert earliest([lost, killed]) is killed
+    assert earliest([lost]) is lost
+
+
+def test_a_rank_that_left_with_0_is_named_with_its_last_step_and_the_code_of_the_one_that_failed():
+    lost = Failure("rank 0 on host n01 (pid 7)", how(3), 3, 2.0, 0, "n01", 7, 3, words=STORE, shown=True)
+    left = left_early("n02", Finished(rank=5, pid=12, at=1.5, step=41), lost)
+    assert left.text == (
+        "rank 5 on host n02 (pid 12) exited with code 0, its last step 41, while other ranks still waited for it"
+    )
+    assert (left.code, left.rank, left.status) == (3, 5, 0)
+    assert left_early("n02", Finished(rank=5, pid=12, at=1.5, step=-1), lost).how == (
+        "exited with code 0 while other ranks still waited for it"
+    )
+    assert last_words(Outcome(3, left, [lost]), 0) == [
+        "ezpz: failed as well, later: rank 0 on host n01 (pid 7) exited with code 3"
+    ]
 
 
 def test_the_end_of_the_screen_has_the_other_failures_and_the_causes_words_once():

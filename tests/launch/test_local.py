@@ -14,6 +14,7 @@ from ezpz.launch.contract import named_hosts
 from ezpz.launch.placement import place
 from ezpz.ranks import CONTRACT
 from lab import process as lab
+from lab.leaving import LEAVING, check_leaving
 from lab.shown import SHOW, SHOW_INPUT, shown
 
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
@@ -322,3 +323,7 @@ def test_printed_lines_leave_one_host_file_for_a_day(launch, clean_env, tmp_path
     (left,) = folder.iterdir()
     assert "n04" in left.read_text()
     assert [path.name for path in folder.parent.iterdir()] == ["dry-run"]
+
+
+def test_a_rank_that_leaves_with_0_is_the_cause_of_what_others_lose(launch):
+    check_leaving(launch("-n", "3", *LEAVING))

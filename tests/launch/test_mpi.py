@@ -13,6 +13,7 @@ from ezpz.interpreter import module_line
 from ezpz.ranks import CONTRACT
 from lab import flavours, traps
 from lab import process as lab
+from lab.leaving import LEAVING, check_leaving
 from lab.shown import SHOW, SHOW_INPUT, shown
 
 FAIL_ONE = 'if [ "$RANK" = 1 ]; then {}; else sleep 600; fi'
@@ -207,3 +208,7 @@ def test_ranks_of_a_host_that_cannot_reach_the_launcher_run_on_and_the_user_is_t
     assert "cannot reach the launcher at port 1" in done.stderr
     assert f"ezpz: rank 1 on host {os.uname().nodename} (pid " in done.stderr
     assert done.returncode == 3
+
+
+def test_a_rank_that_leaves_with_0_is_the_cause_of_what_others_lose(flavour, launch):
+    check_leaving(launch("-n", "3", "--oversubscribe", *LEAVING, env=flavour.env()))

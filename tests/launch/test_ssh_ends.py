@@ -12,6 +12,7 @@ import pytest
 from ezpz.launch.flavours.ssh import AGENT
 from ezpz.launch.host.payload import pack
 from lab import process as lab
+from lab.leaving import LEAVING, check_leaving
 from lab.ssh import READY, Site
 
 
@@ -167,3 +168,7 @@ def test_an_agent_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env
     done = subprocess.run(line, input=parcel, env=clean_env, capture_output=True, timeout=20, check=False)
     assert done.returncode == 6, done.stderr
     assert sorted(done.stdout.decode().splitlines()) == [f"1 {cpus[0]}", f"2 {cpus[-1]}"]
+
+
+def test_a_rank_that_leaves_with_0_is_the_cause_of_what_ranks_of_other_hosts_lose(site):
+    check_leaving(site.launch(*LEAVING, hosts="n01:1\nn02:2\n"))

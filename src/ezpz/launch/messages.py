@@ -121,10 +121,13 @@ class RankFailed(Message):
 
 
 class Finished(Message):
-    """A rank ended with 0, the first of its host."""
+    """A rank ended with 0, the first of its host; ``step`` is what it told last of where it was, -1 if nothing."""
 
     kind = "finished"
     rank: int = rank_field()
+    pid: int = number_field(0)
+    at: float = seconds_field()
+    step: int = number_field()
 
 
 class Stages(Message):
@@ -233,6 +236,13 @@ class Beat(Message):
     kind = "beat"
 
 
+class At(Message):
+    """That rank has done this step."""
+
+    kind = "at"
+    step: int = number_field()
+
+
 class DumpsAt(Message):
     """At this signal the process writes its Python stacks to its stderr."""
 
@@ -283,7 +293,7 @@ REPORTS = _Json(
     *(InputWanted, InputUnread, Refused, Done),
 )
 ORDERS = _Json("do", LONGEST_ORDER, Signal, Kill, TakeStacks, Release)
-FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, DumpsAt)
+FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, DumpsAt)
 
 
 class Piece:

@@ -187,11 +187,11 @@ class History:
             TrackError: A name, value or weight cannot be recorded, two steps contradict each other, or the history was
                 finalized. Nothing of this row is recorded then.
         """
-        heartbeat()
         writer = self._writer
         late: dict[str, Any] = {}
         values = plain(metrics, late)
         row_step = step_of(step, values, self._next_step)
+        heartbeat(row_step)
         share = None if weight is None else weight_of(weight)
         if writer is not None:
             writer.check_names(values if not late else {**values, **late})

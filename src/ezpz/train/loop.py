@@ -239,7 +239,7 @@ class Loop:
             for step in range(self._start, self._steps):
                 measured = self._step(step, clock)
                 outcome.steps = step + 1
-                heartbeat()
+                heartbeat(step)
                 request = requests.after(step) if checkpoints is not None else NOTHING
                 between = self._between(step, request, rows, history)
                 paused = bool(between)

@@ -377,7 +377,8 @@ class Agent:
             self.connection.report(messages.Note(text=text))
         if not failed:
             if not self._finished:
-                self.connection.report(messages.Finished(rank=rank.rank))
+                at = rank.ended_at + self.connection.clock
+                self.connection.report(messages.Finished(rank=rank.rank, pid=rank.pid, at=at, step=rank.step))
             self._finished = True
             return
         if rank.by_us:

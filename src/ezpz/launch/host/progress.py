@@ -69,6 +69,8 @@ class Progress:
         elif isinstance(message, messages.Beat):
             rank.beat = time.monotonic()
             self._idle.discard(rank.rank)
+        elif isinstance(message, messages.At):
+            rank.step = message.step
         elif isinstance(message, messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
         return True

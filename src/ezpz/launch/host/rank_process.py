@@ -40,6 +40,7 @@ class RankProcess:
         ended_at: When, in seconds since 1970 by this host's clock.
         why: Words for an end that its code does not explain.
         beat: When it last showed progress, by the monotonic clock; None before it ever did.
+        step: The last step that it told, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
         asked_by: Signals by which it was asked for its stacks.
@@ -67,6 +68,7 @@ class RankProcess:
         self.ended_at = 0.0
         self.why = ""
         self.beat: float | None = None
+        self.step = -1
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}
         self.asked_by: set[int] = set()

@@ -15,7 +15,7 @@ from ezpz.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ezpz.launch.messages import RankFailed
+    from ezpz.launch.messages import Finished, RankFailed
 
 __all__ = [
     "PASSED_ON",
@@ -28,6 +28,7 @@ __all__ = [
     "host_lost",
     "how",
     "last_words",
+    "left_early",
     "log_of",
     "rank_failed",
 ]
@@ -39,6 +40,18 @@ SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
 _NO_SCRIPT = re.compile(r"can't open file '(.+)': \[Errno 2\]")  # Modules/main.c
+# What a rank says that has lost another one, and what else stands there that tells torch's communication from others:
+#     RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:543] Connection closed by peer [10.0.0.2]:4711
+#     torch.distributed.DistBackendError: NCCL error in: … remote process exited or there was a network error, …
+#     torch.distributed.DistNetworkError: failed to recv, got 0 bytes
+_LOST_PEER = re.compile(
+    r"closed by (?:remote )?peer|reset by (?:remote )?peer|broken pipe|remote process exit(?:ed|ing)"
+    r"|failed to (?:recv|send), got 0 bytes|connection was likely closed",
+    re.IGNORECASE,
+)
+_OF_TORCH = re.compile(r"gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error", re.IGNORECASE)
+_RANK_TAG = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch's, in front of each line of a traceback
+_EXCEPTION_LINES = 8  # NCCL's has that many at most
 _SHOWN = 3  # failures besides the cause that are named one by one
 
 
@@ -77,6 +90,17 @@ class Failure(NamedTuple):
         return self.why.startswith((SHIM_KILLED, PASSED_ON))
 
     @property
+    def lost_peer(self) -> bool:
+        """Whether the rank says no more than that it has lost another one."""
+        words = _RANK_TAG.sub("", self.words)
+        _, traceback, after = words.rpartition("Traceback (most recent call last)")
+        if traceback:
+            lines = after.split("\n")[1:]
+            first = next((at for at, line in enumerate(lines) if line[:1].strip()), len(lines))
+            words = "\n".join(line for line in lines[first : first + _EXCEPTION_LINES] if not line.startswith("[W"))
+        return bool(_LOST_PEER.search(words) and _OF_TORCH.search(words))
+
+    @property
     def text(self) -> str:
         """The failure as one line."""
         return f"{self.who} {self.how}"
@@ -104,6 +128,29 @@ def rank_failed(host: str, report: RankFailed) -> Failure:
     )
 
 
+def left_early(host: str, report: Finished, lost: Failure) -> Failure:
+    """Return the failure of a rank that ended with 0 while another one still needed it, which then failed.
+
+    Args:
+        host: The host of the one that has left.
+        report: Its end.
+        lost: The failure of the other one, whose exit code and words count.
+    """
+    told = f", its last step {report.step}," if report.step >= 0 else ""
+    return Failure(
+        f"rank {report.rank} on host {host} (pid {report.pid})",
+        f"exited with code 0{told} while other ranks still waited for it",
+        lost.code,
+        report.at,
+        rank=report.rank,
+        host=host,
+        pid=report.pid,
+        status=0,
+        words=lost.words,
+        shown=lost.shown,
+    )
+
+
 def host_lost(host: str, reason: str = "its connection ended, or answered no more") -> Failure:
     """Return the failure of a host whose agent has gone, or gives up."""
     return Failure(f"host {host}", f"is lost: {reason}", _REFUSED, time.time(), host=host)
@@ -119,10 +166,13 @@ def how(status: int) -> str:
 
 
 def earliest(failures: Iterable[Failure]) -> Failure:
-    """Return the cause: what happened by itself before a killed shim, and that before what mpiexec then did to other
-    ranks.
+    """Return the cause: what happened by itself before the loss of another rank, that before a killed shim, and that
+    before what mpiexec then did to other ranks.
     """
-    return min(failures, key=lambda failure: (failure.why.startswith(PASSED_ON), failure.is_consequence, failure.at))
+    return min(
+        failures,
+        key=lambda failure: (failure.why.startswith(PASSED_ON), failure.is_consequence, failure.lost_peer, failure.at),
+    )
 
 
 def _others(failures: Iterable[Failure], cause: Failure) -> str:
@@ -171,7 +221,7 @@ def log_of(failure: Failure, log_dir: str, folder: str) -> str:
     if failure.rank is None:
         return ""
     path = os.path.join(log_dir or folder, f"rank-{failure.rank}.log")
-    if log_dir or not folder or not failure.words:
+    if log_dir or not folder or not failure.words or failure.status == 0:  # then the words are another rank's
         return path if log_dir else ""
     try:
         with open(path, "w", encoding="utf-8", errors="replace") as file:

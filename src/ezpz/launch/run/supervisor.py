@@ -16,7 +16,7 @@ from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
-from ezpz.launch.run.failures import Failure, Outcome, earliest, host_lost, last_words, log_of, rank_failed
+from ezpz.launch.run.failures import Failure, Outcome, earliest, host_lost, last_words, left_early, log_of, rank_failed
 from ezpz.launch.run.hangs import Askers, Inquiry
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import Stages, World
@@ -40,7 +40,7 @@ SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to wr
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
-_SETTLE_LONG = 0.7  # the same where an MPI has killed the shims: its own end says why
+_SETTLE_LONG = 0.7  # the same where an MPI has killed the shims, or a peer was lost: another end says why
 _UNHEARD = 2.0  # seconds for a first agent to come, when ranks are to end that have just begun
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is given up
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
@@ -102,6 +102,7 @@ class Supervisor:
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
         self._since_failure = 0
+        self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
     def __enter__(self) -> Supervisor:  # noqa: PYI034  # Self needs Python 3.11
@@ -272,7 +273,8 @@ class Supervisor:
         if self.stopping:
             return  # a consequence
         self.outcome.failures.append(failure)
-        patience = _SETTLE_LONG if failure.is_consequence or failure.why == "mismatch" else _SETTLE
+        slow = failure.is_consequence or failure.lost_peer or failure.why == "mismatch"
+        patience = _SETTLE_LONG if slow else _SETTLE
         self.loop.at("settle", min(self.loop.due("settle"), time.monotonic() + patience), self._settle)
 
     def _settle(self) -> None:
@@ -287,6 +289,9 @@ class Supervisor:
         elif self.children.to_blame(failures):
             cause = self.children.failure(self.world)
             failures[:] = [cause]
+        elif cause.lost_peer and self._left:
+            host, first = min(self._left, key=lambda left: left[1].at)
+            cause = left_early(host, first, cause)
         self.blame(cause)
 
     def blame(self, cause: Failure) -> None:
@@ -398,7 +403,7 @@ class Supervisor:
         elif isinstance(message, messages.Stages):
             self.stages.add(self.world.host(index), message, self.began)
         elif isinstance(message, messages.Finished):
-            self._rank_finished(message)
+            self._rank_finished(self.world.host(index), message)
         elif isinstance(message, messages.StacksTaken):
             host = self.control.heard.get(index, message.host)
             if self._inquiry.answered(index, host, message):
@@ -435,7 +440,8 @@ class Supervisor:
         if self._killed:
             self.control.order(messages.Kill(), {index})
 
-    def _rank_finished(self, message: messages.Finished) -> None:
+    def _rank_finished(self, host: str, message: messages.Finished) -> None:
+        self._left.append((host, message))
         if self.limits.leave is not None:
             reason = (
                 f"rank {message.rank} ended with 0, and others still run {self.limits.leave:g} s (--exit-timeout) later"
