@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import shlex
 import sys
 import time
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
-    from ezpz.launch.planning import Survey
 
 # The trainers, with their presets and command lines.
 
@@ -243,6 +240,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 
 def _benchmark(options: Namespace, command: str) -> int:
+    from ezpz.cli.benchmark_figures import begin, new_entry, new_folder
     from ezpz.launch.planning import survey
 
     chosen = choose_trainers(options.run)
@@ -251,7 +249,7 @@ def _benchmark(options: Namespace, command: str) -> int:
     if unmoved:
         _print(f"note: --max-iters means nothing to {', '.join(unmoved)}, which counts epochs; --epochs N would")
     presets = [choose_preset(trainer, options.preset, devices=seen.devices.count) for trainer in chosen]
-    folder = Path(options.outdir or "outputs/benchmark/TIME") if options.dry_run else _make_folder(options.outdir)
+    folder = Path(options.outdir or "outputs/benchmark/TIME") if options.dry_run else new_folder(options.outdir)
     lines = [
         trainer.command_line(folder / trainer.name, preset, options)
         for trainer, preset in zip(chosen, presets, strict=True)
@@ -259,8 +257,10 @@ def _benchmark(options: Namespace, command: str) -> int:
     if options.dry_run:
         show("\n".join(lines))
         return 0
-    record = _begin(folder, command, seen)
-    record["trainers"] = [_entry(*each) for each in zip(chosen, presets, lines, strict=True)]
+    record = begin(folder, command, seen)
+    record["trainers"] = [
+        new_entry(trainer.name, preset, line) for trainer, preset, line in zip(chosen, presets, lines, strict=True)
+    ]
     code = _run_all(record, folder)
     _show(record, folder, options)
     return code
@@ -268,6 +268,8 @@ def _benchmark(options: Namespace, command: str) -> int:
 
 def _run_all(record: dict[str, Any], folder: Path) -> int:
     """Run one after another, and write after each what there is; return the exit code."""
+    from ezpz.cli.benchmark_figures import write
+
     code, began, entries = 0, time.monotonic(), record["trainers"]
     try:
         for number, entry in enumerate(entries, 1):
@@ -275,7 +277,7 @@ def _run_all(record: dict[str, Any], folder: Path) -> int:
             _print(f"{who}: {record['machine']['ranks']} ranks, preset {entry['preset']}, log {folder / entry['log']}")
             stopped = _run_one(who, entry, folder)
             record["seconds"] = round(time.monotonic() - began, 3)
-            _write(record, folder)
+            write(record, folder)
             if stopped:
                 return 128 + stopped
             code = code or entry["code"]
@@ -303,16 +305,10 @@ def _run_one(who: str, entry: dict[str, Any], folder: Path) -> int:
 
 def _show(record: dict[str, Any], folder: Path, options: Namespace) -> None:
     """Write table and page, and print the table."""
-    from ezpz.cli.benchmark_figures import build_page, facts, markdown, notes, render, run_pages
+    from ezpz.cli.benchmark_figures import notes, render, write_all
     from ezpz.log import use_color
 
-    entries, known = record["trainers"], facts(record)
-    run_pages(folder, entries)
-    _write(record, folder)
-    record = _without_secrets(record)
-    entries = record["trainers"]
-    _save(folder / "benchmark.md", markdown(entries, known))
-    _save(folder / "report.html", build_page(record, known))
+    entries = write_all(record, folder)
     if options.json:
         print((folder / "benchmark.json").read_text(encoding="utf-8"), end="", flush=True)
         return
@@ -331,124 +327,3 @@ def _last_lines(log: Path) -> str:
 def _print(text: str) -> None:
     """Print on stderr: stdout belongs to the table."""
     show(f"ezpz: {text}", sys.stderr)
-
-
-# The folder of a benchmark, and ``benchmark.json`` in it: what was asked for, on which machine, and what came of it.
-#
-# {"schema": 1, "started": "2026-11-20T16:20:01+01:00", "ended": …, "seconds": 61.2, "folder": …, "command": …,
-# "git_commit": …, "versions": {"ezpz": …, "torch": …, "python": …}, "machine": {"hosts": ["n01"], "ranks": 4, …},
-# "trainers": [{"trainer": "vit", "preset": "debug", "state": "finished", "code": 0, "command": …, "log": "vit.log",
-# "report": "vit/report.html", "seconds": 20.1, "sps": …, "step_median": …, …}]}
-#
-# ``state`` is ``finished``, ``failed``, ``interrupted`` or ``not run``; `read_figures` of `ezpz.cli.benchmark_figures`
-# names the figures.
-
-
-def _make_folder(outdir: str | None) -> Path:
-    """Return the folder, a new or empty one."""
-    from ezpz.track.folder import make_folder
-
-    if outdir is None:
-        return make_folder("benchmark", None, time.strftime("%Y-%m-%d-%H%M%S"))
-    folder = Path(outdir).expanduser().absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = next(folder.iterdir(), None)
-    except OSError as error:
-        raise UsageError(
-            f"cannot use the folder {folder}: {error.strerror} (from --outdir); expected a new or empty one. "
-            "Name another."
-        ) from error
-    if taken is not None:
-        raise UsageError(
-            f"{folder} holds {taken.name} already (from --outdir); expected a new or empty folder, so that no earlier "
-            "figures are mixed with these. Name another."
-        )
-    return folder
-
-
-def _begin(folder: Path, command: str, seen: Survey) -> dict[str, Any]:
-    """Return what is known before anything has run."""
-    from ezpz.track.facts import git_commit, version
-    from ezpz.track.folder import now
-
-    return {
-        "schema": 1,
-        "started": now(),
-        "ended": None,
-        "seconds": 0.0,
-        "folder": str(folder),
-        "command": command,
-        "git_commit": git_commit(Path.cwd()),
-        "versions": {"ezpz": version("ezpz"), "torch": version("torch"), "python": platform.python_version()},
-        "machine": _describe(seen),
-        "trainers": [],
-    }
-
-
-def _entry(trainer: Trainer, preset: str, line: str) -> dict[str, Any]:
-    """Return what is known of a trainer that has not run."""
-    from ezpz.cli.benchmark_figures import NOTHING
-
-    return {
-        "trainer": trainer.name,
-        "preset": preset,
-        "state": "not run",
-        "code": None,
-        "cause": "",
-        "command": line,
-        "log": f"{trainer.name}.log",
-        "report": None,
-        "seconds": None,
-        **NOTHING,
-        "parts": {},
-    }
-
-
-def _write(record: dict[str, Any], folder: Path) -> None:
-    """Write ``benchmark.json`` as it is now, without secrets."""
-    from ezpz.track.folder import now
-
-    record["ended"] = now()
-    _save(folder / "benchmark.json", json.dumps(_without_secrets(record), indent=2) + "\n")
-
-
-def _without_secrets(record: dict[str, Any]) -> dict[str, Any]:
-    from ezpz.redact import redact_config
-
-    shown = redact_config(record)
-    return shown if isinstance(shown, dict) else {}
-
-
-def _save(path: Path, text: str) -> None:
-    """Write a file in one move, or say in one line why it cannot be written."""
-    from ezpz.files import write_whole
-
-    try:
-        write_whole(path, text.encode("utf-8", "replace"), sync=True)
-    except OSError as error:
-        raise EzpzError(
-            f"cannot write {path}: {error.strerror or error}; expected space and leave to write there. "
-            "What ran lies in its own folder beside it."
-        ) from error
-
-
-def _describe(seen: Survey) -> dict[str, Any]:
-    """Return the machine as JSON holds it; None where something is not known."""
-    from ezpz.dist.host_memory import cpu_model
-    from ezpz.launch.contract import cores
-
-    devices, site = seen.devices, seen.site.site
-    return {
-        "hosts": list(seen.placement.hosts),
-        "ranks": seen.placement.world_size,
-        "devices_per_host": devices.count,
-        "device": devices.kind,
-        "site": site.name if site else None,
-        "scheduler": seen.allocation.scheduler,
-        "job_id": seen.allocation.job_id or None,
-        "processor": cpu_model(),
-        "cores": cores(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-        "system": f"{platform.system()} {platform.release()}",
-    }

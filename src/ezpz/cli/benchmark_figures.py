@@ -1,14 +1,25 @@
-"""Read the figures of ``ezpz benchmark`` from the run folders of its trainers, and show them: table, Markdown, page."""
+"""Keep what comes of ``ezpz benchmark``: benchmark.json, the figures of each run; both as table, Markdown, page."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import time
 from math import isfinite
+from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.columns import aligned
+from ezpz.dist.host_memory import cpu_model
 from ezpz.errors import EzpzError, TrackError, UsageError
+from ezpz.files import write_whole
+from ezpz.launch.contract import cores
+from ezpz.redact import redact_config
 from ezpz.track.by_rank import counting_windows, statistic
+from ezpz.track.facts import git_commit, version
+from ezpz.track.folder import make_folder, now
 from ezpz.track.quantities import duration
 from ezpz.track.report import write_report
 from ezpz.track.report.head import heading
@@ -19,9 +30,127 @@ from ezpz.track.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from ezpz.launch.planning import Survey
     from ezpz.track.run import Run
+
+# The folder of a benchmark, and ``benchmark.json`` in it: what was asked for, on which machine, and what came of it.
+#
+# {"schema": 1, "started": "2026-11-20T16:20:01+01:00", "ended": …, "seconds": 61.2, "folder": …, "command": …,
+# "git_commit": …, "versions": {"ezpz": …, "torch": …, "python": …}, "machine": {"hosts": ["n01"], "ranks": 4, …},
+# "trainers": [{"trainer": "vit", "preset": "debug", "state": "finished", "code": 0, "command": …, "log": "vit.log",
+# "report": "vit/report.html", "seconds": 20.1, "sps": …, "step_median": …, …}]}
+#
+# ``state`` is ``finished``, ``failed``, ``interrupted`` or ``not run``; `read_figures` names the figures.
+
+
+def new_folder(outdir: str | None) -> Path:
+    """Return the folder, a new or empty one."""
+    if outdir is None:
+        return make_folder("benchmark", None, time.strftime("%Y-%m-%d-%H%M%S"))
+    folder = Path(outdir).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = next(folder.iterdir(), None)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the folder {folder}: {error.strerror} (from --outdir); expected a new or empty one. "
+            "Name another."
+        ) from error
+    if taken is not None:
+        raise UsageError(
+            f"{folder} holds {taken.name} already (from --outdir); expected a new or empty folder, so that no earlier "
+            "figures are mixed with these. Name another."
+        )
+    return folder
+
+
+def begin(folder: Path, command: str, seen: Survey) -> dict[str, Any]:
+    """Return what is known before anything has run."""
+    return {
+        "schema": 1,
+        "started": now(),
+        "ended": None,
+        "seconds": 0.0,
+        "folder": str(folder),
+        "command": command,
+        "git_commit": git_commit(Path.cwd()),
+        "versions": {"ezpz": version("ezpz"), "torch": version("torch"), "python": platform.python_version()},
+        "machine": _describe(seen),
+        "trainers": [],
+    }
+
+
+def new_entry(trainer: str, preset: str, line: str) -> dict[str, Any]:
+    """Return what is known of a trainer that has not run."""
+    return {
+        "trainer": trainer,
+        "preset": preset,
+        "state": "not run",
+        "code": None,
+        "cause": "",
+        "command": line,
+        "log": f"{trainer}.log",
+        "report": None,
+        "seconds": None,
+        **NOTHING,
+        "parts": {},
+    }
+
+
+def write(record: dict[str, Any], folder: Path) -> None:
+    """Write ``benchmark.json`` as it is now, without secrets."""
+    record["ended"] = now()
+    _save(folder / "benchmark.json", json.dumps(_without_secrets(record), indent=2) + "\n")
+
+
+def _without_secrets(record: dict[str, Any]) -> dict[str, Any]:
+    shown = redact_config(record)
+    return shown if isinstance(shown, dict) else {}
+
+
+def write_all(record: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """Write ``benchmark.json``, ``benchmark.md``, the page, and that of each run; return the entries that may be
+    shown.
+    """
+    run_pages(folder, record["trainers"])
+    write(record, folder)
+    public = _without_secrets(record)
+    entries: list[dict[str, Any]] = public["trainers"]
+    known = facts(public)
+    _save(folder / "benchmark.md", markdown(entries, known))
+    _save(folder / "report.html", build_page(public, known))
+    return entries
+
+
+def _save(path: Path, text: str) -> None:
+    """Write a file in one move, or say in one line why it cannot be written."""
+    try:
+        write_whole(path, text.encode("utf-8", "replace"), sync=True)
+    except OSError as error:
+        raise EzpzError(
+            f"cannot write {path}: {error.strerror or error}; expected space and leave to write there. "
+            "What ran lies in its own folder beside it."
+        ) from error
+
+
+def _describe(seen: Survey) -> dict[str, Any]:
+    """Return the machine as JSON holds it; None where something is not known."""
+    devices, site = seen.devices, seen.site.site
+    return {
+        "hosts": list(seen.placement.hosts),
+        "ranks": seen.placement.world_size,
+        "devices_per_host": devices.count,
+        "device": devices.kind,
+        "site": site.name if site else None,
+        "scheduler": seen.allocation.scheduler,
+        "job_id": seen.allocation.job_id or None,
+        "processor": cpu_model(),
+        "cores": cores(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
 
 # The figures of one trainer; what the run did not record is None, never a guess.
 #
