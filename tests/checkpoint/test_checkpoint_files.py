@@ -207,7 +207,7 @@ def test_digests_are_those_of_the_files_and_can_be_checked_by_hand(saved):
 def test_a_damaged_checkpoint_is_set_aside_and_the_newest_sound_one_is_taken(saved, capsys):
     first, newest = (saved / "checkpoints" / f"step-0000000{number}" for number in (1, 2))
     flip(newest / "__0_0.distcp")
-    with pytest.raises(UsageError, match=rf"__0_0.distcp is damaged: .* The nearest are {first}"):
+    with pytest.raises(UsageError, match=rf"__0_0.distcp is damaged: .* The nearest is {first}"):
         choose(str(newest), name="x", outdir=None)
     assert choose("auto", name="x", outdir=str(saved), verify=False).checkpoint == newest
     capsys.readouterr()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from hashlib import sha256
@@ -10,6 +11,8 @@ import pytest
 
 from ezpz.checkpoint.manifest import Manifest
 from ezpz.cli import main
+
+CODE = "import sys; from ezpz.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def write(run, step):
@@ -63,15 +66,27 @@ def test_a_flipped_bit_a_cut_and_a_lost_file_are_damage(run, name, capsys):
         path.write_bytes(data)
 
 
-def test_every_damaged_file_is_named_and_what_was_set_aside_is_looked_at_too(run, capsys):
+def test_every_damaged_file_is_named_and_what_was_set_aside_does_not_count_against_a_run(run, capsys):
     folder = run / "checkpoints" / "step-00000200"
     for name in (".metadata", "__0_0.distcp"):
         (folder / name).write_bytes(bytes(len((folder / name).read_bytes())))
-    folder.rename(folder.with_name("damaged-step-00000200"))
-    assert main(["checkpoint", "verify", str(run)]) == 1
+    aside = folder.rename(folder.with_name("damaged-step-00000200"))
+    assert main(["checkpoint", "verify", str(run)]) == 0
+    assert [word for word, _ in lines_of(capsys)] == ["sound", "set"]
+    assert main(["checkpoint", "verify", str(aside)]) == 1
     lines = lines_of(capsys)
-    assert [word for word, _ in lines] == ["damaged", "damaged", "sound"]
-    assert [line.split(": ")[1].split()[0] for _, line in lines[:2]] == [".metadata", "__0_0.distcp"]
+    assert [word for word, _ in lines] == ["damaged", "damaged"]
+    assert [line.split(": ")[1].split()[0] for _, line in lines] == [".metadata", "__0_0.distcp"]
+    shutil.rmtree(run / "checkpoints" / "step-00000100")
+    assert main(["checkpoint", "verify", str(run)]) == 1  # nothing else is left
+
+
+def test_several_folders_end_with_the_code_of_the_worst(run, tmp_path, capsys):
+    other = write(tmp_path / "other", 1)
+    assert main(["checkpoint", "verify", str(run), str(other)]) == 0
+    (other / "__0_0.distcp").unlink()
+    assert main(["checkpoint", "verify", str(run), str(other)]) == 1
+    assert "damaged" in capsys.readouterr().out
 
 
 def test_without_digests_the_sizes_are_compared_and_a_newer_schema_is_none_of_ours(run, capsys):
@@ -98,13 +113,44 @@ def test_what_holds_no_checkpoint_is_told_with_code_2(tmp_path, capsys):
     assert "expected one of verify. Did you mean" not in capsys.readouterr().err
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, as root")
+def test_what_this_user_may_not_read_is_no_damage(run, capsys):
+    step = run / "checkpoints" / "step-00000200"
+    for folder in (run, *run.parents[:3]):
+        folder.chmod(0o755)
+
+    def verify(folder):
+        main(["checkpoint", "verify", str(run)])  # what is imported late, this user may import
+        capsys.readouterr()
+        os.seteuid(65534)
+        try:
+            code = main(["checkpoint", "verify", str(folder)])
+        finally:
+            os.seteuid(0)
+        return code, "".join(capsys.readouterr())
+
+    assert verify(run)[0] == 0
+    (step / "__0_0.distcp").chmod(0)
+    code, said = verify(run)
+    assert code == 2
+    assert f"unreadable {step}: __0_0.distcp: Permission denied" in said
+    step.chmod(0)
+    code, said = verify(run)
+    assert code == 2
+    assert f"unreadable {step}: checkpoint.json: Permission denied" in said
+    assert verify(step)[0] == 2
+    step.parent.chmod(0)
+    code, said = verify(run)
+    assert code == 2
+    assert "Permission denied; expected a run folder" in said
+
+
 def test_it_needs_no_torch_and_outlives_a_reader_that_leaves(run, tmp_path):
     for name in ("torch", "numpy"):
         (tmp_path / "none").mkdir(exist_ok=True)
         (tmp_path / "none" / f"{name}.py").write_text("raise SystemExit('imported')\n")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "none"), *sys.path])}
-    code = "import sys; from ezpz.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", code, "checkpoint", "verify", str(run)]
+    words = [sys.executable, "-c", CODE, "checkpoint", "verify", str(run)]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         child.stdout.close()
         assert child.stderr.read() == b""

@@ -14,7 +14,7 @@ from ezpz import __version__
 from ezpz.checkpoint import optimizers, storage
 from ezpz.checkpoint.contents import Contents, over_ranks, staged
 from ezpz.checkpoint.digests import verify_in_ranks, was_just_verified
-from ezpz.checkpoint.finding import complete_in, folder_of, look_at
+from ezpz.checkpoint.finding import complete_in, folder_of, is_folder, is_there, look_at
 from ezpz.checkpoint.folder import Draft, begin, discard, problem_of, prune, seal
 from ezpz.checkpoint.layout import current_layout
 from ezpz.checkpoint.manifest import Manifest, Unusable
@@ -98,11 +98,12 @@ def _look(path: Path, together: Together) -> Manifest:
 
 def _found(path: Path) -> str:
     """Say what a path is that is no folder of a checkpoint."""
-    if not path.exists():
-        return "there is nothing"
-    if not path.is_dir():
-        return "it is a file"
-    names = sorted(each.name for each in path.iterdir())
+    if not is_folder(path):
+        return "it is a file" if is_there(path) else "there is nothing"
+    try:
+        names = sorted(each.name for each in path.iterdir())
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     if "checkpoint.json" in names:
         return ""
     return f"it holds {', '.join(names[:4])}{', …' if len(names) > 4 else ''}" if names else "the folder is empty"

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLDER",
+    "SET_ASIDE",
     "Found",
     "base_of",
     "complete_in",
     "describe",
     "find_latest",
     "folder_of",
+    "is_folder",
+    "is_there",
     "look_at",
     "newest_first",
     "pass_over",
@@ -30,7 +33,7 @@ __all__ = [
 ]
 
 FOLDER = "checkpoints"  # of a run folder
-_DAMAGED = "damaged-"  # begins the name of a checkpoint that was set aside
+SET_ASIDE = "damaged-"  # begins the name of a checkpoint that was set aside
 
 logger = get_logger(__name__)
 
@@ -79,10 +82,10 @@ def newest_first(folder: Path | str, tell: Callable[[Path, Unusable], None]) -> 
 
 def set_aside(path: Path, reason: Unusable) -> None:
     """Give a damaged checkpoint a name under which nobody takes it up, if that can be done, and say so."""
-    aside, again = path.with_name(f"{_DAMAGED}{path.name}"), 1
+    aside, again = path.with_name(f"{SET_ASIDE}{path.name}"), 1
     while aside.exists():
         again += 1
-        aside = path.with_name(f"{_DAMAGED}{path.name}-{again}")
+        aside = path.with_name(f"{SET_ASIDE}{path.name}-{again}")
     told = f"It was set aside as {aside}"
     try:
         path.rename(aside)
@@ -126,7 +129,17 @@ def look_at(path: Path) -> Manifest:
 def base_of(folder: Path | str) -> Path:
     """Return the folder of checkpoints that a run folder has, if it has one, else the folder."""
     base = Path(folder).expanduser().absolute()
-    return base / FOLDER if (base / FOLDER).is_dir() else base
+    return base / FOLDER if is_folder(base / FOLDER) else base
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether there is a folder; False in one that this user may not enter, where pathlib raises an error."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether there is a file or folder; False in a folder that this user may not enter, as `is_folder`."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def _candidates(
@@ -135,7 +148,7 @@ def _candidates(
     """Return the folders whose ``checkpoint.json`` can be read, oldest first; what was set aside is none of them."""
     base = base_of(folder)
     try:
-        names = [entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(_DAMAGED)]
+        names = [entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(SET_ASIDE)]
     except OSError:
         return []
     candidates = []

@@ -15,7 +15,7 @@ import shutil
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
-from ezpz.checkpoint.finding import complete_in
+from ezpz.checkpoint.finding import complete_in, is_folder, is_there
 from ezpz.checkpoint.manifest import NAME, Manifest
 from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
@@ -103,8 +103,8 @@ def discard(folder: Path) -> None:
 def problem_of(base: Path) -> str:
     """Say why nothing can be saved in a folder, which need not be there yet; "" if it looks as if it could."""
     nearest = base
-    while not nearest.exists():
+    while not is_there(nearest):
         nearest = nearest.parent
-    if not nearest.is_dir():
+    if not is_folder(nearest):
         return f"{nearest} is a file"
     return "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} cannot be written"

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ezpz.checkpoint.digests import verify_in_ranks
-from ezpz.checkpoint.finding import FOLDER, complete_in, look_at, newest_first, pass_over, set_aside
+from ezpz.checkpoint.finding import (
+    FOLDER,
+    complete_in,
+    is_folder,
+    is_there,
+    look_at,
+    newest_first,
+    pass_over,
+    set_aside,
+)
 from ezpz.checkpoint.manifest import NAME, Damaged, Manifest, Unusable, read_manifest
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
@@ -124,12 +133,12 @@ class _Search:
 
     def _named(self, path: Path) -> Path:
         """Return the checkpoint that a path means."""
-        if not path.is_dir():
-            what = "it is a file" if path.exists() else "there is nothing"
+        if not is_folder(path):
+            what = "it is a file" if is_there(path) else "there is nothing"
             raise UsageError(
                 f"cannot resume from {self._wish!r}: {what}; expected a run folder or a checkpoint. {_near(path)}"
             )
-        is_checkpoint = (path / NAME).exists() or path.name.startswith("step-")
+        is_checkpoint = is_there(path / NAME) or path.name.startswith("step-")
         if not is_checkpoint:
             newest = self.newest_in(path)
             if newest is None:
@@ -164,12 +173,12 @@ def _when(path: Path) -> float:
 def _near(path: Path) -> str:
     """Say which checkpoints there are nearest to a path."""
     for folder in (path, *path.parents[:3]):
-        there = [found for found, _ in complete_in(folder) if found != path] if folder.is_dir() else []
+        there = [found for found, _ in complete_in(folder) if found != path] if is_folder(folder) else []
         if there:
             digits = "".join(filter(str.isdigit, path.name))
             if path.name.startswith("step-") and digits:
                 there.sort(key=lambda found: abs(_step_of(found) - int(digits)))
-                return f"The nearest are {' and '.join(map(str, there[:2]))}."
+                return f"The nearest {'are' if there[1:] else 'is'} {' and '.join(map(str, there[:2]))}."
             return f"The newest is {there[-1]}."
     return "Use `--resume auto` for the newest checkpoint that there is."
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.checkpoint.digests import objections
-from ezpz.checkpoint.finding import base_of
+from ezpz.checkpoint.finding import SET_ASIDE, base_of, is_folder, is_there
 from ezpz.checkpoint.manifest import NAME, Damaged, Unusable, check_files, read_manifest
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
@@ -16,7 +16,7 @@ from ezpz.track.terminal.screen import say
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _OPTIONS = (
     option("action", choices=("verify",), metavar="verify", help="compare every file with its SHA-256"),
@@ -33,9 +33,23 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify_all(options: Namespace) -> int:
-    found = [path for folder in options.folders for path in _checkpoints_in(Path(folder).expanduser(), folder)]
-    codes = {_verify(path) for path in found}
-    return next((code for code in (1, 2) if code in codes), 0)
+    return _worst([_verify_in(Path(folder).expanduser(), folder) for folder in options.folders])
+
+
+def _worst(codes: Iterable[int]) -> int:
+    return min(codes, key=(1, 2, 0).index)
+
+
+def _verify_in(folder: Path, name: str) -> int:
+    """Verify the checkpoints that a folder is or holds, and return the exit code; damaged ones that were set aside in
+    it are named, and count only where nothing else is left.
+    """
+    found = _checkpoints_in(folder, name)
+    aside = [path for path in found if path.name.startswith(SET_ASIDE) and path != folder]
+    codes = [_verify(path) for path in found if path not in aside]
+    for path in aside:
+        _line("set aside", path, "as damaged, by a resume; name it to verify it")
+    return _worst(codes) if codes else 1
 
 
 def _checkpoints_in(folder: Path, name: str) -> list[Path]:
@@ -44,15 +58,19 @@ def _checkpoints_in(folder: Path, name: str) -> list[Path]:
     Raises:
         UsageError: There are none.
     """
-    if (folder / NAME).exists() or _is_named_as_one(folder):
+    if is_there(folder / NAME) or _is_named_as_one(folder):
         return [folder]
     base = base_of(folder)
-    problem = "there is nothing" if not base.exists() else "it is a file" if not base.is_dir() else ""
+    inside, problem = [], ""
     try:
-        inside = [] if problem else sorted(path for path in base.iterdir() if path.is_dir())
+        inside = sorted(path for path in base.iterdir() if is_folder(path))
+    except FileNotFoundError:
+        problem = "there is nothing"
+    except NotADirectoryError:
+        problem = "it is a file"
     except OSError as error:
-        inside, problem = [], f"{error.strerror}"
-    found = [path for path in inside if (_is_named_as_one(path) or (path / NAME).exists()) and path.name[0] != "."]
+        problem = f"{error.strerror}"
+    found = [path for path in inside if (_is_named_as_one(path) or is_there(path / NAME)) and path.name[0] != "."]
     if not found:
         raise UsageError(
             f"no checkpoint to verify in {name} (from the command line): {problem or 'it holds none'}; expected a run "
@@ -62,7 +80,7 @@ def _checkpoints_in(folder: Path, name: str) -> list[Path]:
 
 
 def _is_named_as_one(path: Path) -> bool:
-    return path.name.removeprefix("damaged-").startswith("step-") and path.is_dir()
+    return path.name.removeprefix(SET_ASIDE).startswith("step-") and is_folder(path)
 
 
 def _verify(path: Path) -> int:
@@ -84,11 +102,19 @@ def _verify(path: Path) -> int:
 
 
 def _tell(path: Path, problems: Sequence[Unusable]) -> int:
-    is_lost = _is_named_as_one(path) and not (path / NAME).exists()  # it got its name with the file in it
+    is_lost = _is_named_as_one(path) and _lacks_manifest(path)
     is_damaged = is_lost or any(isinstance(each, Damaged) for each in problems)
     for problem in problems:
         _line("damaged" if is_damaged else "unreadable", path, str(problem))
     return 1 if is_damaged else 2
+
+
+def _lacks_manifest(path: Path) -> bool:
+    """Tell whether a folder, which got its name with the file in it, has lost ``checkpoint.json``."""
+    try:
+        return not any(each.name == NAME for each in path.iterdir())
+    except OSError:
+        return False
 
 
 def _line(word: str, path: Path, text: str) -> None:
