@@ -71,6 +71,7 @@ _PASSWORD = "password"  # noqa: S105  # anything, numbers too
 _SECRET = "secret"  # noqa: S105  # any text
 _KEY = "key"  # any text but numbers and paths
 _HEADERS = "headers"  # of HTTP: the values of all but a few
+_PROXY = "proxy"  # of a text such as me:V@host what stands before the host
 _LONG = "long"  # long texts in one word
 _RANDOM = "random"  # long texts in one word that look random
 _STRONG = frozenset((_PASSWORD, _SECRET, _KEY))
@@ -101,7 +102,7 @@ _KEY_OF = _set("""
     api apis app access secret private priv priva ssh auth authentication encryption encrypt signing sign account master
     license licence deploy service wandb openai hf huggingface comet neptune anthropic mistral cohere gemini google gcp
     azure aws s3 subscription storage session client consumer gpg pgp rsa ssl tls host hmac jwt cookie rapid admin user
-    shared bot x
+    shared bot
 """)
 _TOKENS_OF = _KEY_OF | _set(
     "bearer refresh id oauth github gitlab gh git slack discord telegram jira npm pypi security"
@@ -111,7 +112,12 @@ _PLAIN_KEY = _set("""
     column index field batch loss hash partition row lookup join map state prng rng random jax seed press down up legend
     config cfg option param params value query attn attention kv checkpoint model module layer log name type lang
     caption prompt response answer question chosen rejected messages content dataset split score reward time step order
-    by root top parent child yaml train val test eval best sample instance item object meta metadata
+    by root top parent child yaml train val test eval best sample instance item object meta metadata unique composite
+    shuffle sampling ranking id dedup merge routing node edge entity relation vocab word token span region box mask
+    class category domain source src tgt audio video frame depth camera sensor obs observation action env episode task
+    chat conversation instruction system context passage document doc title url path file date timestamp default main
+    other new old current last next prev first second any each extra optional required missing invalid unknown expected
+    unexpected nested flat full long
 """)
 _PLAIN_TOKEN = _set("""
     pad padding eos bos sos unk unknown mask masked sep separator cls special start end begin stop image img video audio
@@ -125,8 +131,8 @@ _PLAIN_PASS = _set("""
 """)
 _PASS_OF = _set("db user admin root key smtp mysql pg")
 _PLAIN_PAT = _set("file glob name regex search match include exclude path")
-_SECRETS = _set("jwt bearer authorization cookie cookies apikey sas otp totp")
-_CREDENTIALS = _set("credential credentials creds cred auth pwd")  # these may also be paths
+_SECRETS = _set("jwt bearer authorization cookie cookies apikey sas otp totp mnemonic")
+_CREDENTIALS = _set("credential credentials creds cred auth pwd pw pswd")  # these may also be paths
 _PASSES = ("password", "passwd", "passphrase", "passcode")
 
 
@@ -185,7 +191,7 @@ def _kind_of_last(last: str, before: str) -> str:
     is_known = last in _CREDENTIALS or last.endswith("pwd") or (last.endswith("pass") and last[:-4] in _PASS_OF)
     if is_known or (last == "pat" and before not in _PLAIN_PAT):
         return _KEY
-    return _HEADERS if last in {"headers", "header", "extraheader"} else ""
+    return _HEADERS if last in {"headers", "header", "extraheader"} else _PROXY if last == "proxy" else ""
 
 
 def _kind_of_token(last: str, before: str) -> str:
@@ -196,6 +202,8 @@ def _kind_of_token(last: str, before: str) -> str:
 
 
 def _kind_of_key(last: str, before: str) -> str:
+    if before in {"public", "pub"}:
+        return ""
     if last in {"key", "keys"}:
         return _KEY if before in _KEY_OF or (last == "key" and before and before not in _PLAIN_KEY) else _RANDOM
     return _KEY if last.removesuffix("s").removesuffix("key") in _KEY_OF else ""  # apikey; not monkey
@@ -261,7 +269,7 @@ def _hides(kind: str, text: str) -> bool:
     if kind == _KEY:
         return text.lower() not in _WAYS_TO_LOG_IN
     if kind == _HEADERS:
-        return ":" in text or _is_random(text)
+        return ":" in text or "=" in text or _is_random(text)
     is_word = not any(map(str.isspace, text)) and "://" not in text
     return is_word and (_is_random(text) or (kind == _LONG and len(text) >= 20 and "/" not in text))
 
@@ -272,7 +280,7 @@ _FORMS = (
     ("hf_", r"\bhf_(?:[A-Za-z0-9]{16,}|(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{10,})"),
     ("api_org_", r"\bapi_org_[A-Za-z0-9]{16,}"),
     ("sk-", r"(?<![A-Za-z0-9])sk-[A-Za-z0-9]{20,}"),
-    ("sk-", r"(?<![A-Za-z0-9])sk-(?:[a-z]+[a-z0-9]*-)*(?=[A-Za-z_]*\d|[a-z0-9_]*[A-Z])[A-Za-z0-9_-]{16,}"),
+    ("sk-", r"(?<![A-Za-z0-9])sk-(?:[a-z][a-z0-9]*-)*(?=[A-Za-z_]*\d|[a-z0-9_]*[A-Z])[A-Za-z0-9_-]{16,}"),
     ("k_live_", r"\b[srp]k_live_[A-Za-z0-9]{10,}"),
     ("k_test_", r"\b[srp]k_test_[A-Za-z0-9]{10,}"),
     ("whsec_", r"\bwhsec_[A-Za-z0-9+/=]{16,}"),
@@ -325,7 +333,7 @@ _ACCOUNTS = _set("ssh sftp scp rsync git+ssh svn+ssh hdfs abfs abfss wasb wasbs 
 
 # A name and what stands between it and its value:
 # NAME=V, name: V, "name": "V", --name V, ["name"] = "V", ("NAME", "V").
-_NAMED = r"""(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)
+_NAMED = r"""(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})
     (?P<between>\\*["']?\]?[ \t]{0,2}(?:=>|:=|[=:](?![/=]))[ \t\n]{0,3}|(?<=[\w])[ \t]+|\\*["'],[ \t]*(?=\\*["']))"""
 _HINTS = ("key", "token", "pass", "pwd", "secret", "cred", "auth", "header", "cookie", "jwt", "bearer", "pat=", "pat ",
           "pat:", 'pat"', "sig", "sas", "_sock", "pat'")  # fmt: skip
@@ -334,6 +342,10 @@ _TO_ENVIRON = _set("-e -env --env -genv --genv setenv --setenv")  # -e NAME V
 _TO_SHELL = _set("-c -lc -ic -cl -ec -xc -lic --command")
 # Their -e is followed by a pattern, or by a variable that is handed on as it is.
 _NO_ENVIRON = _set("docker podman nerdctl grep egrep fgrep rg sed perl")
+_SHORT_OPTIONS = (
+    *(("sshpass", "-p"), ("login", "-p"), ("redis-cli", "-a"), ("sqlcmd", "-P"), ("unzip", "-P"), ("zip", "-P")),
+    *(("ldapsearch", "-w"), ("wandb", "login")),
+)
 _CURL = _set("curl wget http https httpie xh")
 
 _CURL_LOGIN = r"(?<=[\s\"'])(-u|--user)([ =][\"']?)([^\s:\"']+):[^\s\"']+"
@@ -402,6 +414,9 @@ class _Scrubber:
             name, between = match["name"], match["between"]
             at = match.end()
             kind = _kind(name)
+            if kind == _RANDOM and not between.isspace():  # a name of two words: api key: V
+                ahead = text[max(0, match.start() - 12) : match.start()].lower().split()
+                kind = _kind(f"{ahead[-1]}_{name}") if ahead and ahead[-1] in _KEY_OF else kind
             if match.start() and text[match.start() - 1] in "?&" and _words(name)[-1:] and _words(name)[-1] in _SIGNED:
                 kind = kind if kind in _STRONG else _SECRET
             is_option = between.isspace()
@@ -423,6 +438,9 @@ class _Scrubber:
         """Return the value of a name of that kind as it may be shown; of headers, each by its own name."""
         if kind == _HEADERS and value[:1] in {"{", "["} and (known := self._json(value, "", kind)) is not None:
             return known
+        if kind == _PROXY:
+            login, at, host = value.rpartition("@")
+            return f"{HIDDEN}@{host}" if at and ":" in login and "://" not in value else value
         if kind == _HEADERS and value.partition(":")[0].strip().lower() in _PLAIN_HEADERS:
             return value
         return HIDDEN if kind and value and _hides(kind, value) else value
@@ -440,9 +458,9 @@ class _Scrubber:
             else:
                 shown.append(self._word(word, before))
                 kind = kind if kind and _is_scheme(word) else self._kind_of_next(word, before, programs)
-            if before in {"-u", "--user"} and programs & _CURL and ":" in word:
+            if before in {"-u", "--user", "-U", "--proxy-user"} and programs & _CURL and ":" in word:
                 shown[-1] = f"{word.partition(':')[0]}:{HIDDEN}"
-            if before == "-p" and "sshpass" in programs:
+            if any(before == option and program in programs for program, option in _SHORT_OPTIONS):
                 shown[-1] = HIDDEN
             before = word
         return shown
@@ -453,6 +471,8 @@ class _Scrubber:
             return _kind(word)
         if "=" in word or any(map(str.isspace, word)):
             return ""
+        if before in {"set", "-x", "-gx", "-Ux"} and "set" in programs:  # fish; aws configure set NAME V
+            return _kind(word)
         if word.lower() == "bearer":
             return _SECRET
         return _kind(word) if (word.startswith("-") and word != "-") or word.endswith(":") else ""
@@ -489,9 +509,15 @@ class _Scrubber:
             texts = [item for item in value if isinstance(item, str)]
             if len(texts) == len(value) and any(item.startswith("-") for item in texts) and not kind:
                 return self.argv(texts)
-            return [self.config(item, name, kind) for item in value]
+            return [self._header(item) if kind == _HEADERS else self.config(item, name, kind) for item in value]
         fields = {} if callable(value) else getattr(value, "__dict__", {})  # of a namespace or dataclass
         return self._mapping(fields, name, kind) if fields else self.text(str(value))
+
+    def _header(self, item: object) -> object:
+        """Return an item of a list of headers: ``"Name: V"`` or ``["Name", "V"]``."""
+        if isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str):
+            return [item[0], self._mapping({item[0]: item[1]}, "", _HEADERS)[item[0]]]
+        return self.config(item, "", _HEADERS)
 
     def _mapping(self, items: Mapping[object, object], name: str, kind: str) -> dict[str, object]:
         shown: dict[str, object] = {}
@@ -526,19 +552,19 @@ def _without_word(text: str, word: str) -> str:
 
 
 def _without_login(match: re.Match[str]) -> str:
-    scheme, user, word, alone = match["scheme"], match["user"], match["word"], match["alone"]
+    scheme, word, alone = match["scheme"], match["word"], match["alone"]
     if alone is not None:
         return match[0] if scheme.lower() in _ACCOUNTS else f"{scheme}://{HIDDEN}@"
-    port, slash, rest = word.partition("/")
-    host_before = "." in user or user == "localhost" or word.endswith("/") or (rest and "." not in match["host"])
-    if slash and port.isdigit() and host_before and not _is_host(match["host"]):
+    port, slash, _ = word.partition("/")
+    if slash and port.isdigit() and not _is_host(match["host"]):
         return match[0]
     return f"{scheme}://{HIDDEN}@"
 
 
 def _is_host(text: str) -> bool:
-    first, dot, rest = text.partition(".")
-    return bool(dot and first and rest and any(map(str.isalpha, rest)))
+    """Tell whether a text is a host with its domain, or an address: ``db.example.org``, not ``v1.2``."""
+    labels = text.split(".")
+    return len(labels) > 1 and (labels[-1].isalpha() or (len(labels) == 4 and "".join(labels).isdigit()))
 
 
 def _is_scheme(word: str) -> bool:

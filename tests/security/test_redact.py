@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -63,3 +64,10 @@ def test_what_is_harmless_stays(case):
 
 def test_there_are_a_hundred_of_each():
     assert min(len(cases("secret_forms.jsonl")), len(cases("harmless_forms.jsonl"))) >= 100
+
+
+@pytest.mark.parametrize("piece", ["sk-a", "a.", "token ", "token='", "token=[", "http://a:b@", 'token="\\'], ids=ascii)
+def test_no_text_takes_long(piece):
+    begun = process_time()
+    redact_text(piece * (10000 // len(piece)), {})
+    assert process_time() - begun < 5.0  # 0.1 s; a pattern that tries everything would take years
