@@ -147,7 +147,7 @@ def test_ints_beside_floats_become_floats_when_that_is_exact():
 def test_a_collision_is_an_error_that_names_both(metrics, one, other, name):
     rows = [metrics, {"x": [1, 2]}] if name == "x_len" else [metrics]
     with pytest.raises(
-        TrackError, match=f"metrics '{one}' and '{other}' .* both become '{name}'.*safe in metrics.jsonl"
+        TrackError, match=f"metrics '{one}' and '{other}' .* both become '{name}'.*metrics.jsonl keeps both apart"
     ):
         columns(*rows)
 

@@ -107,8 +107,8 @@ def test_a_collision_leaves_the_older_export_alone(path):
     assert path.read_bytes() == before
 
 
-def test_a_folder_that_is_gone_is_an_error_that_says_what_is_safe(tmp_path):
-    with pytest.raises(TrackError, match=r"cannot write the export .*no/a\.h5: No such file.*safe in metrics\.jsonl"):
+def test_a_folder_that_is_gone_is_an_error_that_says_what_to_do(tmp_path):
+    with pytest.raises(TrackError, match=r"cannot write the export .*no/a\.h5: No such file.*metrics\.jsonl stays as it is"):
         write_dataset(tmp_path / "no" / "a.h5", table(), ATTRS)
 
 
