@@ -10,15 +10,18 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from limits import beats
+from limits import PYTHON_UP, beats
 from playing import FAILURE_GRACE, PROMPT, SIGNAL_GRACE, UP, foreign_trouble
-from runs import bash, fact, known
+from runs import bash, fact, known, python_with_packages
 from stages import MPI, Stage
 
+from ezpz import proc
 from lab import process
 
 SIGNALS = ("KILL", "TERM", "SEGV", "ABRT", "INT", "HUP", "QUIT", "BUS", "FPE", "USR1")
 BLUR = 0.3  # seconds by which a rank may have ended before the signal that was meant for it
+YOUNG = 1.0  # seconds
+TICKS = os.sysconf("SC_CLK_TCK")
 START = 40.0  # seconds for a launch to come up on a loaded machine
 
 
@@ -31,8 +34,11 @@ class Outcome:
     victim: str
     wrong: str = ""
     left: bool = False
+    young: int = 0  # daemons that outlived their launch although it was killed so early in their life
+    daemons: int = 0
     code: int | None = None
     took: float = 0.0
+    struck: float = 0.0  # when, in seconds since the machine started
     log: str = field(default="", repr=False)
 
 
@@ -54,13 +60,18 @@ def killed(number, seed, grounds, names):
     moment, rank = dice.uniform(0, 1.1) * lasts, dice.randrange(3)
     outcome = Outcome(number, name, f"{kind} {number_of.name}")
     stage = Stage(name, grounds)
-    # What leaves the session, in every third launch: it must go with the rest.
+    # What leaves the session, in a third of the launches, and what wipes its environment besides and leaves the tree, in
+    # half of them: it must go with the rest.
     leaves = "setsid sleep 600 >/dev/null 2>&1 & " if dice.random() < 1 / 3 else ""
+    mark = dice.randrange(10**6, 10**8)  # of the daemons: nothing else tells whose they are
+    if dice.random() < 1 / 2:
+        pause = dice.choice((0.0, dice.uniform(0, lasts)))
+        leaves += f"( (sleep {pause:.2f}; exec setsid env -i sleep {mark}) >/dev/null 2>&1 & ); "
     run = stage.start((), bash(UP + f"{leaves}up; exec sleep {lasts:.3f}"))
     try:
         _strike(run, kind, number_of, rank, moment, lasts, outcome)
     finally:
-        _tidy(run, stage, outcome)
+        _tidy(run, stage, outcome, mark)
     return outcome
 
 
@@ -79,6 +90,7 @@ def _strike(run, kind, number, rank, moment, lasts, outcome):
     first_up = min((path.stat().st_mtime for path in run.folder.glob("up.*")), default=time.time())
     hit = _hit(run, kind, number, rank)
     now = time.time()
+    outcome.struck = time.clock_gettime(time.CLOCK_BOOTTIME)
     about_to_end = not early and now - first_up > lasts - BLUR
     run.mark()
     grace = SIGNAL_GRACE if kind == "launcher" else FAILURE_GRACE
@@ -144,11 +156,23 @@ STALLS = {
 }
 
 
+HISTORY = """
+import os, sys, time
+{up}
+import ezpz
+history = ezpz.History(outdir=folder + "/history")
+for step in range({steps}):
+    history.update({"loss": 1 / (step + 1)})
+    time.sleep(0.1)
+"""
+STEPS = 30
+
+
 def healthy(number, seed, grounds, names):
     """One launch in which nothing is wrong, though it may look so; it must end with 0."""
     dice = random.Random(f"{seed} healthy {number}")
     name = names[number % len(names)]
-    what = dice.choice((*STALLS, "beats", "beats and silence", "stopped launcher", "stopped agent"))
+    what = dice.choice((*STALLS, "beats", "beats and silence", "stopped launcher", "stopped agent", "history"))
     options = dice.choice(((), ("--idle-timeout", "2")))
     if what == "beats":  # slower than they could be, faster than the limit
         options, command = ("--idle-timeout", "4"), beats("time.sleep(0.9); agent.sendall(b'beat\\n')", seconds=4)
@@ -159,6 +183,8 @@ def healthy(number, seed, grounds, names):
         slow = STALLS.get(what, "sleep 4")
         who = dice.choice(("true", '[ "$RANK" = 1 ]'))
         command = bash(UP + f"up; if {who}; then {slow}; fi; exit 0")
+    if what == "history":
+        command = python_with_packages(HISTORY.replace("{up}", PYTHON_UP).replace("{steps}", str(STEPS)))
     outcome = Outcome(number, name, f"healthy: {what}{' under --idle-timeout' if options else ''}")
     stage = Stage(name, grounds)
     run = stage.start(options, command)
@@ -171,6 +197,8 @@ def healthy(number, seed, grounds, names):
         elif what.startswith("stopped"):
             _pause(run, what)
         _ends_well(run, outcome)
+        if what == "history" and not outcome.wrong:
+            _is_recorded(run, outcome)
     finally:
         _tidy(run, stage, outcome)
     return outcome
@@ -185,6 +213,12 @@ def _pause(run, what):
         os.kill(pid, signal.SIGCONT)
 
 
+def _is_recorded(run, outcome):
+    rows = (run.folder / "history" / "metrics.jsonl").read_text().count('"loss"')
+    if rows != STEPS:
+        outcome.wrong = f"{rows} rows in the journal, expected {STEPS}"
+
+
 def _ends_well(run, outcome):
     run.mark()
     try:
@@ -196,13 +230,21 @@ def _ends_well(run, outcome):
     outcome.took = time.monotonic() - run.since
 
 
-def _tidy(run, stage, outcome):
+def _tidy(run, stage, outcome, mark=0):
     """What still lives some seconds after the end is a survivor."""
+
+    def left():
+        return {**run.left(), **dict.fromkeys(process.daemons(mark), f"daemon {mark}")}
+
     try:
-        process.wait_until(lambda: not run.left(), 5, "the end of all processes", every=0.05)
+        process.wait_until(lambda: not left(), 5, "the end of all processes", every=0.05)
     except AssertionError:
+        daemons = [fields for fields in map(proc.stat, process.daemons(mark)) if fields]
         outcome.left = True
-        outcome.wrong = outcome.wrong or f"survivors: {list(run.left().values())}"
+        outcome.daemons = len(daemons)
+        outcome.young = sum(outcome.struck - int(fields.start) / TICKS < YOUNG for fields in daemons)
+        outcome.wrong = outcome.wrong or f"survivors: {list(left().values())}"
+        process.kill_all(process.daemons(mark))
     if outcome.wrong:
         outcome.log = run.errors()[-3000:]
     process.kill_all(run.left())

@@ -111,6 +111,10 @@ def python(program):
     return [sys.executable, "-I", "-S", "-c", program]
 
 
+def python_with_packages(program):
+    return [sys.executable, "-c", program]
+
+
 def write_program(path, text):
     path.write_text(text)
     path.chmod(0o755)

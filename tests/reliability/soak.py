@@ -35,6 +35,7 @@ COLUMNS = (
     "mpiexec, agent or shim killed",
     "wrong codes",
     "survivors",
+    "daemons left, older / younger than 1 s",
     "slowest prompt",
     "healthy",
     "false kills",
@@ -126,7 +127,7 @@ def table(outcomes, seed, seconds):
     """The summary as Markdown: a line per flavour."""
     today = dt.datetime.now(dt.timezone.utc).date()
     rows = [
-        f"{today}, seed {seed}, {len(outcomes)} launches in {seconds / 60:.0f} min.",
+        f"{today}, seed {seed}, {len(outcomes)} launches in {seconds / 60:.0f} min. Daemons were known by their limit.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
@@ -141,8 +142,11 @@ def table(outcomes, seed, seconds):
         slowest = max((each.took for each in violent), default=0.0)
         wrong = sum(bool(each.wrong) and not each.left for each in violent)
         left = sum(each.left for each in mine)
+        young = sum(each.young for each in mine)
+        daemons = f"{sum(each.daemons for each in mine) - young} / {young}"
         false = sum(bool(each.wrong) for each in calm)
-        counts = [kinds["rank"], kinds["launcher"], others, wrong, left, f"{slowest:.1f} s", len(calm), false, refused]
+        counts = [kinds["rank"], kinds["launcher"], others, wrong, left, daemons]
+        counts += [f"{slowest:.1f} s", len(calm), false, refused]
         rows.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(rows)
 
