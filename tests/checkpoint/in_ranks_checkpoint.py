@@ -96,7 +96,7 @@ def names_in(folder):
 
 def near(ours, reference):
     assert len(ours) == len(reference)
-    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 1e-6
+    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 2e-6  # the last bits of a loss near 4
 
 
 @pytest.fixture
