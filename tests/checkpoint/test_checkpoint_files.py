@@ -237,6 +237,10 @@ def test_a_checkpoint_that_was_chosen_is_read_once_for_its_digests(saved, monkey
     flip(checkpoint / "__0_0.distcp")  # later, it is another matter
     with pytest.raises(UsageError, match="is damaged"):
         checkpoints.load(checkpoint)
+    flip(checkpoint / "__0_0.distcp")
+    for _ in range(2):
+        checkpoints.load(checkpoint)
+    assert capsys.readouterr().out.count("2 files have the digests that were written") == 2
 
 
 def test_a_folder_that_cannot_be_written_is_told_and_the_sound_one_is_taken(saved, monkeypatch, capsys):
@@ -265,6 +269,7 @@ def test_a_checkpoint_without_digests_loads_with_a_note(saved, capsys):
     said = read_manifest(newest)
     as_first_edition(newest)
     _, checkpoints = make(saved)
+    assert choose("auto", name="x", outdir=str(saved)).checkpoint == newest
     assert checkpoints.load(newest) == 2
     assert capsys.readouterr().out.count("has no digests: ") == 1
     (newest / "__0_0.distcp").write_bytes(bytes(said.files["__0_0.distcp"]))

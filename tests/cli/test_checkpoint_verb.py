@@ -87,6 +87,8 @@ def test_several_folders_end_with_the_code_of_the_worst(run, tmp_path, capsys):
     (other / "__0_0.distcp").unlink()
     assert main(["checkpoint", "verify", str(run), str(other)]) == 1
     assert "damaged" in capsys.readouterr().out
+    assert main(["checkpoint", "verify", str(run), str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().out == ""  # a mistyped folder is told before anything is read
 
 
 def test_without_digests_the_sizes_are_compared_and_a_newer_schema_is_none_of_ours(run, capsys):

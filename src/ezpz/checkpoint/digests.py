@@ -95,13 +95,12 @@ def verify_in_ranks(
     mine = next(iter(objections(folder, manifest, names[rank::size])), None)
     found = next(filter(None, gather(mine)), None)
     if found is None:
-        _sound.add(_key(folder, manifest))
         count, seconds = len(names), perf_counter() - begin
         logger.info(f"{folder}: {count} files have the digests that were written ({seconds:.2f} s)")
     return found
 
 
-# Checkpoints that `verify_in_ranks` has found sound: one that is chosen and then loaded is read once for it, not twice.
+# Checkpoints that were chosen after a look at their digests: the load that follows does not read them a second time.
 _sound: set[tuple[Path, int, str]] = set()
 
 
@@ -109,8 +108,13 @@ def _key(folder: Path, manifest: Manifest) -> tuple[Path, int, str]:
     return folder, manifest.number, manifest.saved
 
 
+def remember_verified(folder: Path, manifest: Manifest) -> None:
+    """Have the next `was_just_verified` of a checkpoint answer yes."""
+    _sound.add(_key(folder, manifest))
+
+
 def was_just_verified(folder: Path, manifest: Manifest) -> bool:
-    """Tell whether a checkpoint was found sound, and forget it: later it may be another one."""
+    """Tell whether a checkpoint is remembered, and forget it: later it may be another one."""
     key = _key(folder, manifest)
     if key not in _sound:
         return False

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from ezpz.checkpoint.digests import verify_in_ranks
+from ezpz.checkpoint.digests import remember_verified, verify_in_ranks
 from ezpz.checkpoint.finding import (
     FOLDER,
     complete_in,
@@ -70,6 +70,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", v
             return choice
         damage = verify_in_ranks(choice.checkpoint, manifest, rank=rank, size=size, gather=gather_objects)
         if damage is None:
+            remember_verified(choice.checkpoint, manifest)
             return choice
         if search.is_named(choice.checkpoint):
             raise UsageError(_refusal(wish, damage, choice.checkpoint))

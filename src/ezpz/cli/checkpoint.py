@@ -33,18 +33,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify_all(options: Namespace) -> int:
-    return _worst([_verify_in(Path(folder).expanduser(), folder) for folder in options.folders])
+    folders = [Path(folder).expanduser() for folder in options.folders]
+    found = [_checkpoints_in(folder, name) for folder, name in zip(folders, options.folders, strict=True)]
+    return _worst([_verify_in(folder, paths) for folder, paths in zip(folders, found, strict=True)])
 
 
 def _worst(codes: Iterable[int]) -> int:
     return min(codes, key=(1, 2, 0).index)
 
 
-def _verify_in(folder: Path, name: str) -> int:
+def _verify_in(folder: Path, found: Sequence[Path]) -> int:
     """Verify the checkpoints that a folder is or holds, and return the exit code; damaged ones that were set aside in
     it are named, and count only where nothing else is left.
     """
-    found = _checkpoints_in(folder, name)
     aside = [path for path in found if path.name.startswith(SET_ASIDE) and path != folder]
     codes = [_verify(path) for path in found if path not in aside]
     for path in aside:
