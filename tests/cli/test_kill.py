@@ -188,6 +188,18 @@ def test_what_is_left_on_named_hosts_is_ended_also_from_inside_the_launch(kill, 
     assert here.wait(5) == -signal.SIGKILL
 
 
+def test_from_inside_a_rank_it_lives_on_with_its_helpers_although_they_bear_the_mark(run_cli, env, orphan):
+    here, host = orphan("5f3a90c2"), os.uname().nodename
+    rank = (
+        "import os, sys; from ezpz.launch.host.process_tree import mark_rank; mark_rank(sys.argv[1]); os.execvp(*ARGS)"
+    )
+    words = [*KILL, "5f3a90c2", "--hosts", host]
+    line = [sys.executable, "-c", rank.replace("*ARGS", f"{KILL[0]!r}, {words!r}"), "5f3a90c2"]
+    done = run_cli(line, {**env, "EZPZ_LAUNCH_ID": "5f3a90c2"})
+    assert (done.returncode, done.stdout) == (0, f"launch 5f3a90c2: nothing is left on {host}\n"), done.stderr
+    assert here.wait(5) == -signal.SIGKILL
+
+
 def test_what_a_dead_launcher_left_on_three_hosts_is_ended_from_one(make_hosts, clean_env, tmp_path):
     site = Site(make_hosts("head", "n01", "n02"), clean_env, tmp_path)
     mine, others = ({**site.env, "EZPZ_LAUNCH_ID": name} for name in ("5f3a90c2", "77aa0000"))

@@ -60,8 +60,8 @@ def killed(number, seed, grounds, names):
     moment, rank = dice.uniform(0, 1.1) * lasts, dice.randrange(3)
     outcome = Outcome(number, name, f"{kind} {number_of.name}")
     stage = Stage(name, grounds)
-    # What leaves the session, in a third of the launches, and what wipes its environment besides and leaves the tree, in
-    # half of them: it must go with the rest.
+    # What leaves the session, in a third of the launches, and what wipes its environment besides and leaves the tree,
+    # in half of them: it must go with the rest.
     leaves = "setsid sleep 600 >/dev/null 2>&1 & " if dice.random() < 1 / 3 else ""
     mark = dice.randrange(10**6, 10**8)  # of the daemons: nothing else tells whose they are
     if dice.random() < 1 / 2:

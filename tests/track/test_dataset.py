@@ -108,7 +108,9 @@ def test_a_collision_leaves_the_older_export_alone(path):
 
 
 def test_a_folder_that_is_gone_is_an_error_that_says_what_to_do(tmp_path):
-    with pytest.raises(TrackError, match=r"cannot write the export .*no/a\.h5: No such file.*metrics\.jsonl stays as it is"):
+    with pytest.raises(
+        TrackError, match=r"cannot write the export .*no/a\.h5: No such file.*metrics\.jsonl stays as it is"
+    ):
         write_dataset(tmp_path / "no" / "a.h5", table(), ATTRS)
 
 

@@ -59,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
             return _end_here(options.ids)
         # Typed inside a launch: it shall not end itself, nor its helpers one another.
         if os.environ.pop("EZPZ_LAUNCH_ID", ""):
+            os.environ[process_tree.SPARED] = "1"
             os.execv(sys.executable, [*module_line("ezpz"), "kill", *argv])
         return _end(options) if options.ids or options.all else _list()
 

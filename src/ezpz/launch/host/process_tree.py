@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
 __all__ = [
+    "SPARED",
     "adopt",
     "call_me",
     "childless",
@@ -46,6 +47,7 @@ __all__ = [
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_LOCKS = 10  # asm-generic/resource.h
+SPARED = "EZPZ_SPARED"  # set in `ezpz kill` that was typed inside a launch, whose mark it cannot take off
 _SERVANTS = ("hydra_pmi_proxy", "prted", "orted")  # of MPICH and Intel MPI, Open MPI 5, Open MPI 4
 _AGAIN = 0.01  # seconds until the next look when a killed process is still there
 
@@ -291,7 +293,9 @@ class _Tag:
         except OSError:
             return False
         environ = proc.environ(pid)
-        is_marked = any(mark in environ for mark in self._marks) or _limit_of(pid) in self._limits
+        is_marked = any(mark in environ for mark in self._marks)
+        if not is_marked and f"\0{SPARED}=".encode() not in environ:
+            is_marked = _limit_of(pid) in self._limits
         return is_marked and proc.link(pid, "ns/net") == self._network
 
 

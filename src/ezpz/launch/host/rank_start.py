@@ -202,8 +202,8 @@ def start(
         for fd, end in zip((1, 2), output or ()):  # noqa: B905
             os.dup2(end, fd)
         _signal.set_wakeup_fd(-1)
-        # Python ignores SIGPIPE, and a rank would inherit that.
-        for number in (*FORWARDED, _signal.SIGPIPE, _signal.SIGCHLD):
+        # Python ignores SIGPIPE and SIGXFSZ, and a rank would inherit that.
+        for number in (*FORWARDED, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_DFL)
         for number in ignores:
             _signal.signal(number, _signal.SIG_IGN)
