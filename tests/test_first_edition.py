@@ -45,6 +45,7 @@ def test_a_run_opens_with_all_its_rows(recorded, name):
     assert all(len(cells.values) for cells in run.table.cells.values())
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_its_dataset_opens(recorded, name):

@@ -171,6 +171,7 @@ def test_an_unknown_name_in_ezpz_require_is_an_error(tmp_path):
     assert "EZPZ_REQUIRE names slrum; known parts: " + ", ".join(PARTS) in done.stderr
 
 
+@pytest.mark.slow
 def test_a_test_that_changes_the_environment_fails(tmp_path):
     body = """
         import os

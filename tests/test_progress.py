@@ -89,6 +89,7 @@ def test_the_public_name_is_the_function_in_every_order_of_imports(rank, imports
     rank(f"{imports}\nassert callable(ezpz.heartbeat) and ezpz.heartbeat() is None")
 
 
+@pytest.mark.slow
 def test_a_rank_without_an_agent_is_silent_and_fast(rank, listener):
     for address in ("", "@nobody-listens-here", "/nowhere/socket", "@" + "x" * 300):
         took = rank(
@@ -145,6 +146,7 @@ def test_a_rank_of_another_launcher_or_none_does_not_speak(rank, listener, env):
     assert listener.lines == []
 
 
+@pytest.mark.slow
 def test_threads_may_beat_at_once(rank, listener):
     rank(
         "import threading, time, ezpz\nfrom ezpz.progress import stage\n"

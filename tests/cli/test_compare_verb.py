@@ -166,6 +166,7 @@ def test_colour_needs_a_terminal_or_a_wish_and_ascii_is_enough(two, tmp_path):
     assert "w\\xf6rld" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_traceback(two, tmp_path):
     read, write = os.pipe()
     os.close(read)

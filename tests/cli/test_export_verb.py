@@ -56,6 +56,7 @@ def test_a_folder_that_cannot_be_written_is_told(run, capsys):
     assert "cannot write the export /proc/x.h5" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_loads_no_torch(run):
     code = (
         f"import sys; from ezpz.cli import main; assert main(['export', {str(run)!r}]) == 0; "

@@ -56,6 +56,7 @@ def test_it_ends_without_a_word(line, more, clean_env, tmp_path):
     assert done.returncode in {0, 141}, done.stderr
 
 
+@pytest.mark.slow
 def test_a_real_head_gets_its_line_and_nothing_else_is_said(clean_env, tmp_path):
     for line in ("ezpz sites", "ezpz where", "ezpz --help", "ezpz launch --help", "ezpz fetch --list"):
         script = f"set -o pipefail; for i in 1 2 3; do {line} | head -1; done"

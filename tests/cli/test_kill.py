@@ -139,6 +139,7 @@ def test_a_launcher_that_does_not_listen_is_killed_in_the_end(launcher, env, mon
     assert Index().running() == []
 
 
+@pytest.mark.slow
 def test_a_launch_inside_a_launch_ends_with_it_and_alone(kill, launcher):
     outer, inner = launcher("5f3a90c2"), launcher("5f3a90c2/81bd0000")
     assert kill("5f3a90c2/81bd0000").returncode == 0
@@ -180,6 +181,7 @@ def test_a_name_that_means_nothing_or_too_much_ends_nothing(kill, launcher):
     assert [child.poll() for child in both] == [None, None]
 
 
+@pytest.mark.slow
 def test_what_is_left_on_named_hosts_is_ended_also_from_inside_the_launch(kill, orphan):
     here = orphan("5f3a90c2")
     done = kill("5f3a90c2", "--hosts", os.uname().nodename, EZPZ_LAUNCH_ID="5f3a90c2")

@@ -224,6 +224,7 @@ def fresh(*words, cwd, **environ):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}], ids=["stdout", "locale"])
 def test_without_utf8_all_is_ascii_and_nothing_heavy_is_loaded(run, tmp_path, environ):
@@ -256,6 +257,7 @@ def test_a_reader_that_leaves_costs_no_traceback(run, tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_long_run_is_drawn_quickly(plot, tmp_path):
     run = write_run(tmp_path / "long", {f"m{key}": [step / 7 for step in range(10_000)] for key in range(8)})
     start = time.perf_counter()

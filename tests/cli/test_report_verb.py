@@ -73,6 +73,7 @@ def test_a_journal_of_a_later_version_is_told_in_one_line(folder, capsys):
     assert told.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_left_changes_nothing(folder):
     reading, writing = os.pipe()
     os.close(reading)

@@ -159,6 +159,7 @@ def test_torn_and_foreign_lines_and_windows_of_ranks_cost_nothing(make_run, caps
     assert (found["last_step"], found["loss"], found["first_step"]) == (49, 49.0, 0)
 
 
+@pytest.mark.slow
 def test_hundreds_of_runs_are_listed_at_once_without_reading_them_whole(make_run, capsys):
     big = "".join(f'{{"v":1,"t":{n},"step":{n},"m":{{"loss":1.5}}}}\n' for n in range(20000))
     for number in range(300):

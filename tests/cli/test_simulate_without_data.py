@@ -172,6 +172,7 @@ def test_a_kill_counts_as_lack_of_memory_only_when_much_was_taken(code, taken, d
     assert ("--no-data" in line) == (data and "killed" in line)
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_rank_says_whether_there_is_data(simulate):
     for how, word in (([], "yes"), (["--no-data"], "no")):
         done = simulate("-n", "4", *how, "env", EZPZ_SIMULATE_DATA="left over")

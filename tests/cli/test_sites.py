@@ -86,6 +86,7 @@ def test_facts_say_which_are_derived_and_which_file_gave_them(run_cli, own):
     assert packaged < text.index("modules = conda") < "".join(text).index(".config/ezpz/sites.toml") < mine
 
 
+@pytest.mark.slow
 def test_json_is_complete(run_cli, clean_env, own):
     told = json.loads(run_cli([*SITES, "--json"], {**clean_env, "DEN": "yes"}).stdout)
     assert (told["here"], told["origin"]) == ("den", "DEN=yes")
@@ -123,6 +124,7 @@ def test_a_wrong_word_ends_with_2(run_cli, args, words):
     assert words in done.stderr
 
 
+@pytest.mark.slow
 def test_a_bad_table_is_one_line(run_cli, own):
     own.write_text("[site.den]\nschedular = 1\n")
     for args in ([], ["polaris"], ["--sh"], ["--json"]):

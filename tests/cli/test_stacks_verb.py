@@ -106,6 +106,7 @@ def test_the_summary_is_one_line_and_more_on_request(stacks, answering, enter, t
             assert json.loads(done.stdout) == ANSWER
 
 
+@pytest.mark.slow
 def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(stacks, enter):
     done = stacks()
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
@@ -123,6 +124,7 @@ def test_no_launch_several_and_an_unknown_one_are_errors_that_list_what_runs(sta
         assert (done.returncode, said in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_gone_or_talks_nonsense_is_a_machine_error(stacks, answering, enter, tmp_path):
     enter("5f3a90c2", str(tmp_path / "nobody"))
     done = stacks()

@@ -202,6 +202,7 @@ def test_how_a_run_ended_is_told_and_the_exit_code_is_0(piped, live):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_is_noticed(piped, live):
     end(live, state="running", process={"host": os.uname().nodename, "pid": 2**22 + 5, "birth": "1"})
     child = piped(live, "--interval", "0.2")
@@ -286,6 +287,7 @@ def test_interrupted_in_a_pipe_it_ends_with_130_and_no_traceback(piped, live):
     assert child.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_ascii_where_nothing_else_can_be_written(piped, live):
     out, _ = piped(live, "--once", PYTHONIOENCODING="ascii").communicate(timeout=20)
     assert out.isascii()
@@ -353,6 +355,7 @@ def test_ctrl_c_ends_with_130_leaves_the_picture_and_no_traceback(terminal, live
     assert "?25" not in shown.raw
 
 
+@pytest.mark.slow
 def test_once_on_a_terminal_is_a_picture_without_cursor_movements(terminal, live):
     shown = terminal(live, "--once", NO_COLOR="1")
     shown.child.wait(20)

@@ -106,6 +106,7 @@ def test_a_bad_argument_is_refused(run_cli):
     assert "unknown option --jason (from the command line); expected one of --help, --json. Did you mean" in done.stderr
 
 
+@pytest.mark.slow
 def test_notes_are_shown_and_reach_the_launcher_and_the_shell(run_cli, clean_env):
     env = {
         **clean_env,
@@ -143,6 +144,7 @@ def test_hanging_schedulers_are_survived_and_leave_nothing_behind(run_cli, progr
     assert time.monotonic() - begin < 50  # two tries of five seconds for each question; the longest asks two schedulers
 
 
+@pytest.mark.slow
 def test_a_host_name_with_shell_words_is_refused_and_never_run(run_cli, clean_env, tmp_path):
     (tmp_path / "nodes").write_text("$(touch ran)\n")
     env = {**clean_env, "PBS_JOBID": "1", "PBS_NODEFILE": "nodes"}

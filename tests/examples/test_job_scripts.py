@@ -170,6 +170,7 @@ def test_a_pbs_job_comes_to_the_sites_own_line(name, hosts, expected, run_cli, e
     assert "--outdir elsewhere" in other.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "told", "expected"),

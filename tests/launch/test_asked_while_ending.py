@@ -58,6 +58,7 @@ def ask(start_launch, run_cli, tmp_path, home, clean_env):
     return run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("shell", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ezpz_stacks_harms_no_rank(ask, survivors, how, shell):

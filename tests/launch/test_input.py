@@ -106,6 +106,7 @@ def test_what_rank_0_does_not_read_waits_outside_and_ends_nothing(env, piped):
     assert (run.returncode, out) == (0, b""), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", ["exit 0", "exec <&-; echo closed; sleep 600"])
 def test_who_writes_to_rank_0_notices_that_it_reads_no_more(env, piped, leaves):
     """Although another rank runs on."""
@@ -141,6 +142,7 @@ def test_a_failure_while_input_flows_is_the_launchs_own(env, piped, survivors):
     lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_and_input_that_nobody_reads_do_not_wait_for_each_other(env, piped):
     run = piped("-n", "1", "cat", env=env)
     written = taken(run.stdin.fileno(), 64 << 20)

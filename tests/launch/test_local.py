@@ -106,6 +106,7 @@ def test_what_a_rank_left_in_its_session_goes_with_it(launch, survivors):
     lab.wait_until(lambda: not survivors(), 2, "the end of the grandchildren")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_reaches_every_rank_once_and_is_the_exit_code(start_launch, survivors, number, code):
     name = signal.Signals(number).name[3:]
@@ -119,6 +120,7 @@ def test_a_signal_reaches_every_rank_once_and_is_the_exit_code(start_launch, sur
     assert not survivors()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignored", ["HUP", "INT QUIT"])  # nohup; the background of a script
 def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(start_launch, survivors, ignored):
     script = "echo $$; until [ -e go ]; do sleep 0.1; done"
@@ -161,6 +163,7 @@ def test_a_killed_launcher_takes_its_ranks_with_it(start_launch, survivors):
     lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("victim", ["launch", "agent", "nobody"])
 def test_a_daemon_that_wiped_its_environment_goes_with_the_launch(start_launch, survivors, victim):
     seconds, stays = str(10**6 + os.getpid()), [] if victim != "nobody" else ["and end"]
@@ -174,6 +177,7 @@ def test_a_daemon_that_wiped_its_environment_goes_with_the_launch(start_launch, 
     lab.wait_until(lambda: not survivors() and not lab.daemons(seconds), 5, "the end of all processes")
 
 
+@pytest.mark.slow
 def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
     env = {**clean_env, "RANK": "5"}
     line = launch("-n", "2", "--dry-run", *SHOW, "a b", env=env).stdout
@@ -252,6 +256,7 @@ def test_a_host_file_outweighs_a_job_whose_hosts_are_lost(launch, tmp_path, clea
     assert (done.returncode, done.stdout) == (0, "x\nx\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_launch_inside_a_rank_of_another_launcher_starts_a_world_of_its_own(launch, clean_env):
     outer = {
         "PMI_RANK": "1",
@@ -280,6 +285,7 @@ def test_ten_thousand_hosts_are_planned_without_effort():
     assert time.monotonic() - begin < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["trian.py"], ["-m", "trian"]])
 def test_what_python_cannot_run_is_told_once(launch, tmp_path, words):
     (tmp_path / "train.py").write_text("")
@@ -309,6 +315,7 @@ def test_the_traceback_stands_behind_all_that_we_say(launch, tmp_path):
     assert said[last + 1] == "Traceback (most recent call last):"
 
 
+@pytest.mark.slow
 def test_printed_lines_leave_one_host_file_for_a_day(launch, clean_env, tmp_path):
     env = {**clean_env, "TMPDIR": str(tmp_path), "EZPZ_SSH": "/bin/true"}
     for hosts in ("n01,n02", "n01,n02", "n01,n03"):

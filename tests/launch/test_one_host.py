@@ -16,6 +16,7 @@ CPUS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_local_flavour_binds_its_ranks(launch):
     allowed = sorted(os.sched_getaffinity(0))
     done = launch("-n", "2", "--cpu-bind", f"list:{allowed[-1]}:{allowed[0]}", *CPUS)

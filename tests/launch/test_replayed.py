@@ -70,6 +70,7 @@ def machine(clean_env, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_pals_gets_the_documented_line_and_its_ranks_know_who_they_are(machine, launch, tmp_path):
     (tmp_path / "nodes").write_text("x4000c0s0b0n0\nx4000c0s1b0n0\n")
     job = {"PBS_JOBID": "1.aurora-pbs-0001.x", "PBS_NODEFILE": str(tmp_path / "nodes"), "MINE": "a 'b'"}

@@ -5,6 +5,8 @@ import shlex
 import sys
 import time
 
+import pytest
+
 from lab import process
 from lab.shown import SHOW, shown
 
@@ -113,6 +115,7 @@ def test_a_users_port_that_is_taken_stops_the_launch_before_it_starts(launch, cl
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_json_and_explain_start_nothing(launch, tmp_path):
     for option in ("--json", "--explain", "--dry-run"):
         done = launch("-n", "2", option, "touch", "ran")

@@ -48,6 +48,7 @@ class Foreign:
     def finish(self, state): ...
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mask", "of_files", "of_folders"),
@@ -70,6 +71,7 @@ def test_everything_in_a_run_folder_has_one_mode(tmp_path, monkeypatch, umask, m
     assert stat.S_IMODE(draft.folder.stat().st_mode) == of_folders
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_there_keeps_its_mode_and_its_new_files_are_closed(tmp_path, umask):
     (tmp_path / "mine").mkdir(mode=0o755)
     with ezpz.History(outdir=tmp_path / "mine") as history:
@@ -78,6 +80,7 @@ def test_a_folder_that_was_there_keeps_its_mode_and_its_new_files_are_closed(tmp
     assert modes(tmp_path / "mine")[0] == {0o640}
 
 
+@pytest.mark.slow
 def test_a_report_that_is_to_be_elsewhere_follows_the_umask_alone(tmp_path, umask):
     with ezpz.History(outdir=tmp_path / "run") as history:
         history.update({"loss": 1.0})

@@ -70,6 +70,7 @@ def test_no_file_of_a_run_holds_a_secret(tmp_path, monkeypatch, capsys):
     assert SHORT not in done.stdout
 
 
+@pytest.mark.slow
 def test_what_an_older_ezpz_wrote_is_not_shown_either(tmp_path, capsys):
     for name in ("a", "b"):
         with ezpz.History(outdir=tmp_path / name) as history:
@@ -88,6 +89,7 @@ def test_what_an_older_ezpz_wrote_is_not_shown_either(tmp_path, capsys):
         assert SHORT not in text
 
 
+@pytest.mark.slow
 def test_a_launch_keeps_no_secret_of_its_command_or_of_what_ranks_wrote(tmp_path):
     program = f"import sys; sys.exit('no access with {SECRET}, password={SHORT}')"
     command = ["bash", "-c", f'DB_PWD={SHORT} exec {sys.executable} -c "{program}"']

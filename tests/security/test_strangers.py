@@ -308,6 +308,7 @@ def test_a_host_that_the_plan_lacks_is_refused(control, heard, call, host):
     heard(lambda: is_over(stranger))
 
 
+@pytest.mark.slow
 def test_an_agent_that_reads_no_orders_is_lost_and_holds_nobody_up(control, heard, call):
     stranger = call()
     introduced(control, heard, stranger)

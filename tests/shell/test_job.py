@@ -27,12 +27,14 @@ def test_alone_it_is_this_host(small):
     assert "      launch = mpiexec -n 2" in lines
 
 
+@pytest.mark.slow
 def test_without_devices_ranks_are_half_the_cores_within_bounds(small):
     for cores, ranks in ((1, 2), (2, 2), (6, 3), (64, 4)):
         small.program("nproc", f"echo {cores}")
         assert job(small)[1]["EZPZ_NRANKS"] == str(ranks)
 
 
+@pytest.mark.slow
 def test_the_host_file_lies_in_a_private_folder(small):
     _, told = job(small)
     file = Path(told["HOSTFILE"])
@@ -168,6 +170,7 @@ def test_an_answer_that_is_none_is_refused(python):
     assert list(python.cwd.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_both_halves_say_the_same_about_a_plain_host(small, real_python):
     """The variables, not their values for launching: the launch line is Python's to know."""
     _, shell_says = job(small)

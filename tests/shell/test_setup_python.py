@@ -58,6 +58,7 @@ def test_a_second_call_installs_nothing_in_this_shell_and_in_a_new_one(fake):
     assert added.count("-c") <= 3
 
 
+@pytest.mark.slow
 def test_a_changed_pyproject_or_another_source_is_installed_again(fake, checkout):
     def plans():
         return [line.split(" -e ")[-1] for line in fake.calls().splitlines() if line.startswith("plan")]
@@ -309,6 +310,7 @@ def test_no_python_at_all(fake):
     assert "no Python: python3 (from PATH)" in errors(result)[0]
 
 
+@pytest.mark.slow
 def test_without_a_checkout_the_source_must_be_named(fake, checkout):
     script = f"source <(command cat '{UTILS}')\nezpz_setup_python; echo rc=$?"
     result = fake.bare(script)
@@ -323,6 +325,7 @@ def test_without_a_checkout_the_source_must_be_named(fake, checkout):
     assert fake.bare(script).stdout == "rc=0\n", "what is installed serves a shell that names no source"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", ["set -euo pipefail", "set -eu"])
 def test_a_strict_caller_survives_and_can_succeed(fake, options):
     result = fake(

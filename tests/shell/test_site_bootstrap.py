@@ -384,6 +384,7 @@ def test_folders_of_modules_conda_and_variables_of_a_site(fake, modules):
     assert "conda activate base" in errors(result)[0]
 
 
+@pytest.mark.slow
 def test_a_variable_of_the_site_is_put_before_another(fake, modules):
     names = (
         "PrgEnv-gnu/8.7.0",
@@ -458,6 +459,7 @@ def test_an_environment_that_needs_the_modules_gets_them(fake, modules, mine):
     assert " torch" not in "".join(line for line in fake.calls().splitlines() if line.startswith("plan"))
 
 
+@pytest.mark.slow
 def test_a_venv_gets_the_modules_on_which_it_was_made(fake, modules):
     modules.add("frameworks/1", modules.brings, default=True)
     fake("ezpz_setup_python", **AURORA)

@@ -42,6 +42,7 @@ def test_the_verbs_import_nothing_from_it(run_cli, tmp_path):
         assert (done.returncode, sprung()) == (2 if words == ["runs"] else 0, []), done.stderr  # there are no runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [(3, 10), (3, 11)])
 def test_a_line_of_ours_imports_nothing_from_it_and_hands_on_its_words(run_cli, clean_env, tmp_path, version):
     sprung = traps.lay(tmp_path)
@@ -54,6 +55,7 @@ def test_a_line_of_ours_imports_nothing_from_it_and_hands_on_its_words(run_cli, 
     assert (done.returncode, done.stdout, sprung()) == (0, "x\nx\n", []), done.stderr
 
 
+@pytest.mark.slow
 def test_typed_by_hand_it_imports_nothing_from_it_after_its_first_line(run_cli, tmp_path):
     sprung = traps.lay(tmp_path)
     (tmp_path / "types.py").unlink()  # runpy imports these before anything of ours, and `python3 -m pip` has no choice

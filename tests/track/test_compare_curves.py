@@ -90,6 +90,7 @@ def test_a_recorded_learning_rate_explains_without_any_configuration(make_run):
     assert found.verdict.text == "diverges at step 201: learning-rate schedule (lr 0.001 -> 0.0001 at step 200)"
 
 
+@pytest.mark.slow
 def test_nan_in_one_curve_is_said_first_and_in_both_it_is_the_same(make_run):
     broken = np.where(np.arange(STEPS) >= 300, np.nan, CURVE)
     [found] = compare_runs([make_run("a", CURVE), make_run("b", broken)])

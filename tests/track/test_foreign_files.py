@@ -176,6 +176,7 @@ def test_bytes_that_are_no_message_are_told(data):
         parse(data)
 
 
+@pytest.mark.slow
 def test_reading_loads_none_of_the_libraries(run_python):
     names = ("wandb", "tensorboard", "google.protobuf", "torch", "numpy", "yaml")
     code = f"import sys\nfrom ezpz.track.foreign import open_foreign\nopen_foreign({str(RECORDED / 'wandb')!r})\n"

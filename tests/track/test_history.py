@@ -60,6 +60,7 @@ def test_a_run_from_first_step_to_last_file(tmp_path, capsys):
     assert (history.outdir / "plots" / "tplot" / "loss.txt").read_text() in shown
 
 
+@pytest.mark.slow
 def test_finalize_twice_is_finalize_once(history):
     history.update({"loss": 1.0})
     dataset = history.finalize(show=False)

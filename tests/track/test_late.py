@@ -66,6 +66,7 @@ def test_the_device_is_asked_once_per_window_and_every_value_arrives(history):
     assert sum(row["k"] == "late" for row in iter_journal(history.outdir)) == 25
 
 
+@pytest.mark.slow
 def test_what_is_changed_in_place_afterwards_was_recorded_as_it_was(history):
     history.update({"a": OnDevice(1.0)})
     running = OnDevice(1.0)
@@ -76,6 +77,7 @@ def test_what_is_changed_in_place_afterwards_was_recorded_as_it_was(history):
     assert [row["m"].get("sum") for row in read_journal(history.outdir)] == [None, 1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_rows_behind_a_late_one_keep_their_order(history, monkeypatch):
     passed = []
     monkeypatch.setattr(history._writer.trackers, "log", lambda step, values: passed.append((step, dict(values))))

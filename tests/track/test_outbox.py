@@ -103,6 +103,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_a_store_that_has_ended_is_noticed_without_a_word_of_torch(capfd):
     with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         store = dist.TCPStore("127.0.0.1", int(process.stdout.readline()), is_master=False)

@@ -67,6 +67,7 @@ def test_nothing_of_matplotlib_is_changed_for_the_user(draw):
         assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.slow
 def test_pictures_of_a_million_points_stay_small(draw):
     png, svg = draw(series(np.random.default_rng(0).standard_normal(1_000_000)))
     assert len(svg) < 200_000
@@ -87,6 +88,7 @@ def overlay(tmp_path, lines, **how):
     return (tmp_path / "o.png").read_bytes(), (tmp_path / "o.svg").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_runs_lie_over_each_other_with_their_ratio_below(tmp_path):
     here = series(2 + 8 * np.exp(-np.arange(2000) / 300))
@@ -113,6 +115,7 @@ def test_an_overlay_copes_with_whatever_was_recorded(tmp_path, name):
         ET.fromstring(svg)
 
 
+@pytest.mark.slow
 def test_names_of_runs_are_text_and_no_formula(tmp_path):
     lines = [("_$_{", series([1.0])), ("$x^$" + "y" * 300, series([2.0]))]
     assert overlay(tmp_path, lines, title="$_{", mark=0.0, mark_label="$_{")[0]

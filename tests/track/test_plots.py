@@ -40,6 +40,7 @@ def test_each_metric_is_drawn_three_times_and_shown(tmp_path, capsys):
     assert capsys.readouterr().out == saved
 
 
+@pytest.mark.slow
 def test_what_is_shown_at_the_end_stands_side_by_side_where_there_is_room(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     draw_all([series([1.0, 2.0])._replace(name=name) for name in ("loss", "dt")], tmp_path, STAMP, show=True)

@@ -72,6 +72,7 @@ def test_html_and_text_are_written_even_when_the_block_fails(tmp_path):
     assert "<html" in prof.files[0].read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_only_the_steps_of_the_window_are_sampled(tmp_path):
     def wanted():
         busy(0.05)

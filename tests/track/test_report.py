@@ -333,6 +333,7 @@ def test_the_map_of_ranks_shows_a_time_before_the_first_collective_and_names_the
     assert [line["y"][0] for line in band["lines"]] == [0, 150, 300]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_ranks_of_large_worlds_share_rows_and_gaps_stay_gaps(tmp_path):
     means = np.full((1000, 1), 0.1)
@@ -399,6 +400,7 @@ def test_colours_stand_in_the_style_sheet_alone(run):
     assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= {*light, "--c"}
 
 
+@pytest.mark.slow
 def test_a_report_loads_no_library_that_is_slow(run, run_python):
     code = """
 import sys

@@ -46,6 +46,7 @@ def stopped(tmp_path):
     return run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_a_complete_export_and_ends_as_ever(stopped, tmp_path, number):
     code, out = stopped(number)
@@ -56,6 +57,7 @@ def test_a_signal_leaves_a_complete_export_and_ends_as_ever(stopped, tmp_path, n
     assert len(open_dataset(tmp_path / "out" / "r.h5")["loss"]) == 10
 
 
+@pytest.mark.slow
 def test_a_main_thread_that_waits_in_c_costs_no_export(stopped, tmp_path):
     # Like a collective whose other ranks are gone: no instruction of Python comes for a handler to stand between.
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
@@ -150,6 +152,7 @@ history.finalize(plots=False)
     assert result.returncode == 0, result.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_middle_of_the_end_costs_no_data(run_python, tmp_path):
     code = """
 import os, signal

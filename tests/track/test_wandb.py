@@ -111,6 +111,7 @@ def test_without_a_project_the_program_names_it(train, tmp_path):
     assert json.loads((tmp_path / "wandb.init").read_text())["project"] == "history"
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("broken", "told"),
@@ -138,6 +139,7 @@ def test_a_failing_log_costs_one_warning_and_no_row(train, tmp_path):
     assert (tmp_path / "out" / "train.h5").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("environ", [{"WANDB_MODE": "disabled"}, {"WANDB_DISABLED": "true"}], ids=["mode", "disabled"])
 def test_a_user_who_switched_it_off_gets_no_wandb_and_no_warning(train, environ):

@@ -66,6 +66,7 @@ def test_a_collision_is_told_at_once_and_is_an_error_at_the_end(history, capsys)
     assert "'train/loss' and 'train_loss'" in facts["problems"][0]
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_does_not_hide_the_exception_of_the_training(tmp_path, capsys):
     def train():
         with History("train", tmp_path / "run") as history:

@@ -199,6 +199,7 @@ def test_c4_is_streamed_as_far_as_its_name_says_and_kept(hub, capsys):
     assert "data=shakespeare (cannot stream c4 from https://huggingface.co: the network" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_c4_the_shipped_text_comes_aloud(hub, monkeypatch, capsys):
     def falls_back(told, **more):
         tokens = load_tokens("c4_test", **more)

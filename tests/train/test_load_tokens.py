@@ -39,6 +39,7 @@ def test_a_damaged_installation_is_told(monkeypatch):
         load_tokens("shakespeare")
 
 
+@pytest.mark.slow
 def test_the_language_has_the_entropy_that_it_tells():
     tokens = load_tokens("markov", seed=3)
     language = MarkovLanguage(32, seed=3)
