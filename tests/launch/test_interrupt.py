@@ -101,7 +101,7 @@ def test_a_launcher_that_is_asked_who_it_is_goes_with_the_launch(clean_env, tmp_
     lab.wait_until((tmp_path / "asked").exists, 20, "the question")
     run.send_signal(signal.SIGINT)
     assert (run.communicate(timeout=20)[1], run.returncode) == (b"", -signal.SIGINT)
-    assert not survivors()
+    lab.wait_until(lambda: not survivors(), 3, "the end of all processes")
 
 
 def test_the_folder_of_a_launch_that_never_began_goes_and_a_record_stays(tmp_path):
