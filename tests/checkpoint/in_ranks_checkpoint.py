@@ -319,6 +319,29 @@ def test_what_does_not_fit_is_refused_by_all_ranks_before_anything_is_changed(fo
         again.checkpoints.load(folder / "step-00000001")
 
 
+@pytest.mark.skipif(WORLD == 1, reason="said of several ranks")
+def test_all_ranks_hear_of_damage_before_anything_is_changed_and_choose_the_sound_one(folder):
+    run = Run("fsdp", folder)
+    first = run.checkpoints.save(1)
+    run.train(0, 1)
+    newest, last = run.checkpoints.save(2), f"__{WORLD - 1}_0.distcp"
+    if ezpz.get_rank() == 0:
+        data = (newest / last).read_bytes()
+        (newest / last).write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    run.train(1, 1)
+    before = run.state()
+    ezpz.barrier()
+    with pytest.raises(UsageError, match=rf"{last} is damaged: .* Nothing was loaded") as refused:
+        run.checkpoints.load(newest)
+    assert len(set(ezpz.gather_objects(str(refused.value)))) == 1
+    assert run.state() == before
+    with pytest.raises(UsageError, match=rf"cannot resume from .*{last} is damaged"):
+        choose(str(newest), name="x", outdir=None)
+    assert choose("auto", name="x", outdir=str(folder)) == (folder, first)
+    assert names_in(folder) == ["damaged-step-00000002", "step-00000001"]
+    assert run.checkpoints.load(first) == 1
+
+
 def test_rank_0_chooses_for_all_ranks(folder):
     assert choose("none", name="x", outdir=None) == (None, None)
     named = choose(str(SHARED / "fsdp"), name="x", outdir=None)
