@@ -233,6 +233,15 @@ def test_a_terminal_gets_colour_unless_forbidden(clean_env, variables, colored):
     assert LINE.fullmatch(re.sub(r"\x1b\[[\d;]*m", "", text).strip())
 
 
+def test_values_of_others_are_visible_in_lines_of_ezpz_and_the_programs_own_lines_pass(capsys):
+    text = "a\x1b[2J\u202eb\n\x1b[31mred\x1b[0m"
+    log.get_logger("ezpz.some.module").warning(text)
+    log.get_logger("mine").warning(text)
+    ours, own = capsys.readouterr().out.split("[W]")[1:]
+    assert "a\\x1b[2J\\u202eb\n\x1b[31mred\x1b[0m\n" in ours
+    assert text in own
+
+
 def test_colour_follows_the_keyword(capsys):
     ezpz.get_logger("case", colored_logs=True).info("red")
     assert "\x1b[" in capsys.readouterr().out
