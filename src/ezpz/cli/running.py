@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.columns import aligned
 from ezpz.errors import UsageError
+from ezpz.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     text = command if isinstance(command, str) else shlex.join(map(str, command))
     hosts = entry.get("hosts") or [os.uname().nodename]
     took = age(time.time() - float(entry.get("started") or time.time()))
-    return str(entry["launch_id"]), took, str(entry.get("world_size", "?")), str(len(hosts)), text
+    return str(entry["launch_id"]), took, str(entry.get("world_size", "?")), str(len(hosts)), visible(text)
 
 
 def age(seconds: float) -> str:
