@@ -1,6 +1,7 @@
 """One process: damage, no space, kills, pruning, refusals. What ranks do together is in `in_ranks_checkpoint.py`."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from enum import Enum
 from hashlib import sha256
 from pathlib import Path
+from signal import Signals
 
 import pytest
 
@@ -153,6 +156,47 @@ def test_metadata_that_is_damaged_or_hostile_is_refused_and_runs_nothing(saved, 
         checkpoints.load(path.parent)
     assert not (tmp_path / "evil").exists()
     assert torch.equal(model.weight, before)
+
+
+class OldPickler(pickle._Pickler):
+    """Writes a member of an enumeration as Debian 12's Python 3.11.2 does: as a call of ``getattr``."""
+
+    def reducer_override(self, value):
+        return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+
+
+def test_metadata_of_a_python_that_pickles_enumerations_by_name_is_read(saved):
+    path = saved / "checkpoints" / "step-00000002" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    held = io.BytesIO()
+    OldPickler(held, 4).dump(metadata)
+    assert b"getattr" in held.getvalue()
+    path.write_bytes(held.getvalue())
+    assert storage.read_metadata(path.parent) == metadata
+
+    for owner, name in ((Signals, "SIGINT"), (torch.Size, "count")):
+        path.write_bytes(pickle.dumps(Named(owner, name)))
+        with pytest.raises(storage.StorageError, match="damaged"):
+            storage.read_metadata(path.parent)
+
+
+class Named:
+    """Pickled as a call of ``getattr``."""
+
+    def __init__(self, owner, name):
+        self.owner, self.name = owner, name
+
+    def __reduce__(self):
+        return getattr, (self.owner, self.name)
+
+
+def test_the_first_checkpoint_of_a_run_is_read_back(tmp_path, monkeypatch):
+    """One that this Python could not load would be noticed after the job."""
+    monkeypatch.setattr(storage._Unpickler, "find_class", lambda *_: (_ for _ in ()).throw(ValueError("no such class")))
+    _, checkpoints = make(tmp_path)
+    with pytest.raises(EzpzError, match=r"it was written and cannot be read again .*no such class"):
+        checkpoints.save(1)
+    assert find_latest(tmp_path) is None
 
 
 def flip(path, place=None):

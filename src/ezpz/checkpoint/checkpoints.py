@@ -163,11 +163,16 @@ def _tell(path: Path, manifest: Manifest, layout: Layout) -> None:
 
 
 class Saving(NamedTuple):
-    """A save under way: its folder, this rank's tensors, and what it will say of itself but for the sizes of files."""
+    """A save under way: its folder, this rank's tensors, and what it will say of itself but for the sizes of files.
+
+    The metadata of the first one of a process are read back, so that no run goes on for days without a checkpoint that
+    this Python and this torch can load.
+    """
 
     draft: Draft
     tensors: dict[str, Any]
     manifest: Manifest
+    is_read_back: bool = False
 
 
 class _Report(NamedTuple):
@@ -280,9 +285,13 @@ def _seal(saving: Saving, written: Mapping[str, WrittenFile]) -> EzpzError | Non
     files = {name: file.size for name, file in sorted(written.items())}
     digests = {name: written[name].sha256 for name in files}
     try:
+        if saving.is_read_back:
+            storage.read_metadata(saving.draft.folder)
         seal(saving.draft, replace(saving.manifest, files=files, sha256=digests))
     except OSError as error:
         return _failed(saving.draft.final, error.strerror or str(error))
+    except storage.StorageError as error:
+        return _failed(saving.draft.final, f"it was written and cannot be read again ({error})")
     return None
 
 
@@ -396,6 +405,7 @@ class Checkpoints:
         self._finish()
         self._report()
         saving = prepare_save(self._contents, self._together, self.folder, step)
+        saving = saving._replace(is_read_back=self._latest is None)
         final = saving.draft.final
         if self._asynchronous and not wait:
             saving = saving._replace(tensors=staged(saving.tensors))

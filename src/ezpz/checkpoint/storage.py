@@ -120,11 +120,20 @@ class _Unpickler(pickle.Unpickler):
             return {"PosixPath": PosixPath, "PurePosixPath": PurePosixPath, "Path": Path}[name]
         if (module, name) == ("torch.serialization", "_get_layout"):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         if "." not in name and (module == "torch" or module.startswith("torch.distributed.checkpoint.")):
             value = super().find_class(module, name)
             if value is torch.Size or isinstance(value, torch.dtype) or _is_plain(value):
                 return value
         raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _member(enumeration: Any, name: Any) -> Enum:
+    """Return a member of one of torch's enumerations: Python 3.11.2 pickles it as a call of ``getattr``."""
+    if isinstance(enumeration, type) and issubclass(enumeration, Enum) and name in enumeration.__members__:
+        return enumeration[name]
+    raise pickle.UnpicklingError(f"it asks for {name!r} of {enumeration!r}")
 
 
 def _is_plain(value: Any) -> bool:
