@@ -81,17 +81,17 @@ def newest_first(folder: Path | str, tell: Callable[[Path, Unusable], None]) -> 
 
 
 def set_aside(path: Path, reason: Unusable) -> None:
-    """Give a damaged checkpoint a name under which nobody takes it up, if that can be done, and say so."""
+    """Rename a damaged checkpoint so that no run takes it up, where that is possible, and log it."""
     aside, again = path.with_name(f"{SET_ASIDE}{path.name}"), 1
     while aside.exists():
         again += 1
         aside = path.with_name(f"{SET_ASIDE}{path.name}-{again}")
-    told = f"It was set aside as {aside}"
+    outcome = f"It was set aside as {aside}"
     try:
         path.rename(aside)
     except OSError as error:
-        told = f"It keeps its name, because it cannot be renamed: {error.strerror}"
-    logger.error(f"{path} is not used: {reason}. {told}")
+        outcome = f"It keeps its name, because it cannot be renamed: {error.strerror}"
+    logger.error(f"{path} is not used: {reason}. {outcome}")
 
 
 def describe(folder: Path | str) -> list[Found]:

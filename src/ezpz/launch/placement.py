@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Allocation
     from ezpz.cluster.devices import Devices
 
-_MOST_BY_DEFAULT = 4  # ranks on a host that has no devices, where nobody said how many: slots may be all its CPUs
+_MOST_BY_DEFAULT = 4  # ranks on a host that has no devices, without a request: slots may be all its CPUs
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def rank_values(row: Row, key: str) -> tuple[Any, Any] | None:
         values = np.array(ranks, dtype=np.float64)  # null becomes NaN, and "NaN" or "Infinity" are read as numbers are
         steps = steps[-1:] if values.shape[1] == 1 else steps
         if values.shape[1] != len(steps):
-            raise ValueError(f"{values.shape[1]} values for {len(steps)} steps")  # noqa: TRY301  # said below
+            raise ValueError(f"{values.shape[1]} values for {len(steps)} steps")  # noqa: TRY301  # shown below
     except (ValueError, TypeError, IndexError) as error:
         raise TrackError(
             f"cannot read {key!r} of all ranks at step {row['step']} (from the journal): {error}; "
@@ -149,9 +149,9 @@ def held(row: Row) -> list[int]:
     A record from before ezpz counted them is asked for whose values it keeps: of each step, or in a large world of all
     its steps together.
     """
-    told, count = row["m"].get("held"), len(row["m"]["steps"])
-    if isinstance(told, list) and len(told) == count and all(type(number) is int for number in told):
-        return told
+    held, count = row["m"].get("held"), len(row["m"]["steps"])
+    if isinstance(held, list) and len(held) == count and all(type(number) is int for number in held):
+        return held
     width = count if row["m"].get("every") else 1
     there: list[set[int]] = [set() for _ in range(width)]
     for ranks in map(_ranks_of, row["m"]["keys"].values()):
