@@ -424,6 +424,7 @@ def test_ctrl_c_ends_the_running_trainer_and_writes_what_there_is(fake, tmp_path
     wait_until(lambda: not survivors(), 5, "the end of the trainer")
 
 
+@pytest.mark.slow
 def test_the_verb_loads_no_torch(run_cli, env, tmp_path):
     code = "import sys; from ezpz.cli import main; main(['benchmark', '--dry-run']); assert 'torch' not in sys.modules"
     assert run_cli([sys.executable, "-c", code], env).returncode == 0

@@ -23,6 +23,7 @@ def test_a_mistyped_verb_is_one_line_with_the_nearest(run_cli):
     assert "Did you mean launch?" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_debug_run_shows_the_traceback_of_every_verb(run_cli, clean_env):
     env = {**clean_env, "PBS_JOBID": "1.head"}
     told, debug = run_cli([*EZPZ, "where"], env), run_cli([*EZPZ, "where"], {**env, "EZPZ_DEBUG": "1"})

@@ -97,6 +97,7 @@ def kill(run_cli, env):
     return lambda *args, **more: run_cli([*KILL, *args], {**env, **more})
 
 
+@pytest.mark.slow
 def test_without_an_id_the_running_launches_are_listed(kill, launcher):
     assert kill().stdout == f"no launch of yours runs on {os.uname().nodename}\n"
     launcher("5f3a90c2")
@@ -119,6 +120,7 @@ def test_a_launch_is_ended_by_its_launcher_and_by_the_beginning_of_its_id(kill, 
     assert [line.split()[0] for line in kill().stdout.splitlines()[1:2]] == ["77aa0000"]
 
 
+@pytest.mark.slow
 def test_now_means_at_once_and_all_means_all(kill, launcher, tmp_path):
     both = [launcher("5f3a90c2", "deaf"), launcher("77aa0000", "deaf")]
     begin = time.monotonic()
@@ -152,6 +154,7 @@ def test_a_launch_inside_a_launch_ends_with_it_and_alone(kill, launcher):
     again.wait(5)
 
 
+@pytest.mark.slow
 def test_what_a_dead_launcher_left_is_found_by_its_whole_id(kill, orphan):
     left, other = orphan("5f3a90c2"), orphan("77aa0000")
     assert kill("5f3a").returncode == 2  # nobody knows a launch that begins so
@@ -190,6 +193,7 @@ def test_what_is_left_on_named_hosts_is_ended_also_from_inside_the_launch(kill, 
     assert here.wait(5) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_from_inside_a_rank_it_lives_on_with_its_helpers_although_they_bear_the_mark(run_cli, env, orphan):
     here, host = orphan("5f3a90c2"), os.uname().nodename
     rank = (
@@ -219,6 +223,7 @@ def test_what_a_dead_launcher_left_on_three_hosts_is_ended_from_one(make_hosts, 
     stays.wait()
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_reached_is_no_success(kill, orphan, tmp_path):
     ssh = tmp_path / "no-ssh"
     ssh.write_text("#!/bin/sh\necho 'connect to host n09: No route to host' >&2\nexit 255\n")

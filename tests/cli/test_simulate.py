@@ -77,6 +77,7 @@ def test_the_last_rank_of_an_uneven_world_has_the_whole_contract_and_no_leftover
     assert not Path(told["EZPZ_SIMULATE_REPORT"]).parent.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "count", "origin"),
     [
@@ -91,12 +92,14 @@ def test_the_ranks_of_a_host_come_from_the_site_or_are_said_to_be_assumed(run_cl
     assert origin in said
 
 
+@pytest.mark.slow
 def test_a_world_smaller_than_a_host_is_one_host(run_cli, clean_env):
     told, said = variables(run_cli, clean_env, "-n4")
     assert (told["LOCAL_WORLD_SIZE"], told["GROUP_WORLD_SIZE"]) == ("4", "1")
     assert "1 host x 4" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code"), [("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)], ids=["code", "kill", "term"]
 )
@@ -106,6 +109,7 @@ def test_the_scripts_end_is_the_end(run_cli, command, code):
     assert f"the script ended with {code}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_the_script_and_all_that_it_started(run_cli):
     done = run_cli([*SIMULATE, "-n", "4", "--timeout", "0.5", "sh", "-c", "setsid sleep 99 & sleep 98"])
     assert done.returncode == 124

@@ -45,6 +45,7 @@ def test_the_list_has_a_line_per_site_and_fits_a_terminal(run_cli):
     assert "This machine: none of these (from no site's variables or host names)" in lines
 
 
+@pytest.mark.slow
 def test_this_machine_is_marked(run_cli, clean_env, own):
     for variables, name in (({"TACC_SYSTEM": "ls6"}, "lonestar6"), ({"EZPZ_SITE": "den"}, "den")):
         done = run_cli(SITES, {**clean_env, **variables})

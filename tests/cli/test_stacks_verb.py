@@ -81,6 +81,7 @@ def enter(env):
         index.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["path", "abstract"])
 def test_the_summary_is_one_line_and_more_on_request(stacks, answering, enter, tmp_path, kind):
     if kind == "abstract" and sys.platform != "linux":

@@ -181,6 +181,7 @@ def terminal(tmp_path):
         one.close()
 
 
+@pytest.mark.slow
 def test_piped_there_is_a_line_for_each_change_and_one_for_the_end(piped, live):
     child = piped(live, "--interval", "0.2")
     first = child.stdout.readline()
@@ -195,6 +196,7 @@ def test_piped_there_is_a_line_for_each_change_and_one_for_the_end(piped, live):
     assert (rest, child.stderr.read(), child.wait(20)) == ("", "", 0)
 
 
+@pytest.mark.slow
 def test_how_a_run_ended_is_told_and_the_exit_code_is_0(piped, live):
     end(live, state="failed", cause="ValueError: no ink")
     out, err = piped(live, "--interval", "0.2").communicate(timeout=20)
@@ -221,6 +223,7 @@ def test_chosen_metrics_alone_are_shown_and_others_are_told_to_be_missing(piped,
     assert child.returncode == 2
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_run_and_says_so_once(piped, tmp_path):
     (tmp_path / "outputs").mkdir()
     child = piped("--interval", "0.1")
@@ -235,6 +238,7 @@ def test_it_waits_for_a_run_and_says_so_once(piped, tmp_path):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_it_waits_for_the_first_row_and_says_so_once(piped, live):
     (live / "metrics.jsonl").write_text("")
     child = piped(live, "--interval", "0.1")
@@ -331,6 +335,7 @@ def test_a_terminal_that_changes_its_size_gets_a_picture_of_that_size(terminal, 
     assert "\x1b[38;5;6m" in shown.raw
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(6, 20), (12, 20), (24, 200), (100, 80)])
 def test_the_picture_fits_every_terminal(terminal, live, size):

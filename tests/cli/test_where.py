@@ -75,6 +75,7 @@ def test_the_json_has_every_field_and_an_origin_for_each(run_cli):
     assert told["origins"].keys() == set(KEYS) - {"origins", "notes"}
 
 
+@pytest.mark.slow
 def test_a_sister_host_without_a_node_file_asks_the_server(run_cli, programs, tmp_path):
     record = json.loads((RECORDS / "pbs-sister-host.json").read_text())
     env = programs(qstat=replay(record, "qstat", tmp_path)) | record["env"]

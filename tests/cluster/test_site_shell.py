@@ -259,6 +259,7 @@ def test_no_sites_are_functions_that_find_nothing(shell):
     assert shell(script + "ezpz__user_site_facts a || echo none\n") == "||\nnone\n"
 
 
+@pytest.mark.slow
 def test_shellcheck_finds_nothing(tmp_path):
     if not shutil.which("shellcheck"):
         pytest.skip("no shellcheck on PATH; `make check` needs it as well")

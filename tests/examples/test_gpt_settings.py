@@ -53,6 +53,7 @@ def test_a_text_of_ones_own_is_prepared_under_its_name(capsys, tmp_path):
     assert gpt_data.load(arguments(f"data={tmp_path / 'verse.txt'}", "--data_dir", tmp_path)).symbols == "ab\u00e9"
 
 
+@pytest.mark.slow
 def test_prepare_refuses_what_has_no_characters(capsys, tmp_path):
     assert gpt.main(["prepare", "data=markov", f"data.root_path={tmp_path}"]) == 2
     assert "cannot prepare markov: it has no characters" in capsys.readouterr().err

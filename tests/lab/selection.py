@@ -1,7 +1,7 @@
 """Choose which tests run: the quick ones by default, all of a file that is named, all but ``learn`` in ``make test``.
 
 Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
-``slow`` (waits, or costs more than a sixth of a second of CPU and is not all that shows its part: set in the test
+``slow`` (waits, or costs more than a tenth of a second of CPU and is not all that shows its part: set in the test
 files) and ``learn`` (trains whole networks).
 Of a test marked ``few(N)`` the quick run takes the first N cases.
 

@@ -71,6 +71,7 @@ def test_what_was_written_comes_whole_however_late(start):
     assert job.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_again_and_again_ends_it(start, survivors):
     job = start("sh", "-c", "exec yes")
     time.sleep(1)

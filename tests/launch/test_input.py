@@ -88,6 +88,7 @@ def test_every_byte_and_the_end_arrive(flavour, piped, tmp_path):
     assert out.decode().split() == ["0", hashlib.sha256(data[1000:]).hexdigest()], err
 
 
+@pytest.mark.slow
 def test_a_line_arrives_before_the_next_is_written(env, piped):
     run = piped("-n", "2", "bash", "-c", 'while read word; do echo "got $word"; done', env=env)
     for word in (b"one", b"two"):
@@ -98,6 +99,7 @@ def test_a_line_arrives_before_the_next_is_written(env, piped):
     assert (run.returncode, out) == (0, b""), err
 
 
+@pytest.mark.slow
 def test_what_rank_0_does_not_read_waits_outside_and_ends_nothing(env, piped):
     run = piped("-n", "2", "bash", "-c", 'echo up; if [ "$RANK" = 0 ]; then sleep 2; fi', env=env)
     assert [run.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
@@ -122,6 +124,7 @@ def test_who_writes_to_rank_0_notices_that_it_reads_no_more(env, piped, leaves):
     assert run.returncode == 143
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough_ends_the_run(env, piped):
     """As in `yes | launch head`: neither does SIGPIPE kill the launcher, nor does it wait for the end of the input."""
     endless = subprocess.Popen(["yes"], stdout=subprocess.PIPE)

@@ -34,6 +34,7 @@ def test_every_rank_has_torchruns_contract_and_the_users_variables(launch, clean
     assert len({environ["MASTER_PORT"] for environ in ranks} - {"1"}) == 1
 
 
+@pytest.mark.slow
 def test_arguments_and_input_arrive_byte_for_byte(launch):
     words = ["", "a b", "'", '"', "$HOME", "`id`", "-n", "--", "ünï", "line\nbreak", ":", "*"]
     done = launch("-n", "2", "--", *SHOW_INPUT, *words, stdin="to rank 0")
@@ -63,6 +64,7 @@ def test_the_number_of_ranks_comes_from_the_option_or_a_wish_or_the_cores(launch
     assert ranks(EZPZ_NGPU_PER_HOST="3") == 3
 
 
+@pytest.mark.slow
 def test_the_first_line_says_what_starts_and_stdout_stays_the_programs(launch):
     done = launch("-n", "9", "echo", "x")
     assert done.stdout == "x\n" * 9
@@ -101,6 +103,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(launch, survivors):
     assert not survivors()
 
 
+@pytest.mark.slow
 def test_what_a_rank_left_in_its_session_goes_with_it(launch, survivors):
     assert launch("-n", "2", "bash", "-c", "sleep 600 & exit 0", timeout=20).returncode == 0
     lab.wait_until(lambda: not survivors(), 2, "the end of the grandchildren")
@@ -135,6 +138,7 @@ def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(start_launch, s
     assert not survivors()
 
 
+@pytest.mark.slow
 def test_usr1_reaches_every_rank_and_the_run_goes_on(start_launch):
     script = "trap 'echo usr1; touch seen.$RANK' USR1; echo ready; while [ ! -e seen.$RANK ]; do sleep 0.05; done"
     run = start_launch("-n", "2", "bash", "-c", script)
@@ -250,6 +254,7 @@ def test_a_job_whose_launcher_is_unknown_still_tells_its_hosts(run_cli, clean_en
     assert "does not say which MPI it is: it said 'a wrapper" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_host_file_outweighs_a_job_whose_hosts_are_lost(launch, tmp_path, clean_env):
     (tmp_path / "hosts").write_text(f"{os.uname().nodename}\n")
     done = launch("--hostfile", "hosts", "-n", "2", "echo", "x", env={**clean_env, "PBS_JOBID": "1.head"})
@@ -332,5 +337,6 @@ def test_printed_lines_leave_one_host_file_for_a_day(launch, clean_env, tmp_path
     assert [path.name for path in folder.parent.iterdir()] == ["dry-run"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_with_0_is_the_cause_of_what_others_lose(launch):
     check_leaving(launch("-n", "3", *LEAVING))

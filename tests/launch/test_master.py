@@ -122,6 +122,7 @@ def test_where_routes_differ_or_are_not_known_it_is_all_interfaces(monkeypatch):
     assert listening(THREE) == Listening("", (me,), "this host knows no route to n01", exposed=True)
 
 
+@pytest.mark.slow
 def test_all_interfaces_are_told(run_cli, clean_env):
     env = {**clean_env, "MASTER_ADDR": "192.0.2.1"}
     line = [sys.executable, "-m", "ezpz.launch", "--flavour", "ssh", "--hosts", "localhost,nowhere.invalid"]

@@ -137,6 +137,7 @@ def test_a_text_that_is_too_long_is_cut_where_it_is_sent_and_refused_where_it_ar
         REPORTS.decode(json.dumps({"say": "note", "text": "x" * 100_000}).encode())
 
 
+@pytest.mark.slow
 def test_the_longest_stacks_of_a_large_host_are_one_message():
     frames = [("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3251)] * 100
     ranks = [messages.RankStack(rank=rank, pid=7, frames=frames, where="") for rank in range(256)]

@@ -25,6 +25,7 @@ def test_the_local_flavour_binds_its_ranks(launch):
     assert answer == {"0": [allowed[-1]], "1": [allowed[0]]}
 
 
+@pytest.mark.slow
 def test_cpus_that_this_host_has_not_are_a_note_and_no_failure(launch):
     done = launch("-n", "1", "--cpu-bind", "list:4000", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")

@@ -130,6 +130,7 @@ def test_a_chain_of_forks_does_not_escape(killer, survivors, step, tagged):
     assert not survivors()
 
 
+@pytest.mark.slow
 def test_a_process_that_forks_all_the_time_does_not_escape(killer, survivors):
     assert killer(SPRINKLER).endswith("[] [] []")
     time.sleep(0.2)

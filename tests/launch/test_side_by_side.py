@@ -105,6 +105,7 @@ def test_ranks_on_several_hosts_are_told_the_interface_that_leads_to_rank_0(slur
     assert mine.stdout.split() == ["lo", "lo"]
 
 
+@pytest.mark.slow
 def test_a_users_port_that_is_taken_stops_the_launch_before_it_starts(launch, clean_env):
     import socket
 

@@ -84,6 +84,7 @@ def check(job, tmp_path, times=2):
     assert job.returncode == 0, errors
 
 
+@pytest.mark.slow
 def test_ctrl_z_stops_all_and_works_again(start, tmp_path, survivors):
     check(start("-n", "2", "sh", "-c", COUNT), tmp_path)
     assert not survivors()
@@ -105,6 +106,7 @@ def test_no_time_limit_counts_the_time_between(start, tmp_path):
     assert job.returncode == 0, errors
 
 
+@pytest.mark.slow
 def test_a_stopped_launch_that_is_killed_takes_its_ranks_with_it(start, survivors):
     job = start("-n", "2", "sh", "-c", COUNT)
     pids = [int(job.stdout.readline()) for _ in range(2)]
@@ -115,6 +117,7 @@ def test_a_stopped_launch_that_is_killed_takes_its_ranks_with_it(start, survivor
     lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
 
 
+@pytest.mark.slow
 def test_sigterm_to_a_stopped_launch_counts_when_it_goes_on(start, survivors):
     job = start("-n", "2", "sh", "-c", f"trap 'echo got TERM; exit 0' TERM; {COUNT}")
     pids = [int(job.stdout.readline()) for _ in range(2)]
@@ -127,6 +130,7 @@ def test_sigterm_to_a_stopped_launch_counts_when_it_goes_on(start, survivors):
     assert not survivors()
 
 
+@pytest.mark.slow
 def test_where_no_shell_could_continue_it_ctrl_z_is_without_effect(start_launch, tmp_path):
     job = start_launch("-n", "2", "sh", "-c", COUNT)  # a session of its own: its group is orphaned
     for _ in range(2):

@@ -192,6 +192,7 @@ def test_samples_follow_what_was_learned_and_the_seed():
     assert model.transformer.drop.training
 
 
+@pytest.mark.slow
 def test_samples_are_distributed_as_the_model_says():
     class Fixed(torch.nn.Module):
         def forward(self, tokens):

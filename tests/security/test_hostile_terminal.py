@@ -57,6 +57,7 @@ def steering(done, *, color=False):
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("color", [False, True], ids=["plain", "colour"])
 @pytest.mark.parametrize("verb", ["compare", "runs", "plot", "list", "watch", "other"])
 def test_verbs_about_runs_are_not_steered(tmp_path, runs, verb, color):
@@ -79,6 +80,7 @@ def test_verbs_about_runs_are_not_steered(tmp_path, runs, verb, color):
         assert not re.search(r"owned\\x07\\x1b\[2J\x1b\[31m", line)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     "words",
     [
@@ -108,6 +110,7 @@ def test_errors_are_not_steered(tmp_path, words):
     assert steering(done) == []
 
 
+@pytest.mark.slow
 def test_what_a_launch_says_is_visible_and_what_a_rank_says_is_not_touched(tmp_path):
     script = "printf '\\033[31mred\\033[0m'; exit 3"
     done = ezpz_verb(tmp_path, "launch", "-n", "1", "--log-dir", f"logs{IN_FOLDER}", "sh", "-c", script)
@@ -134,6 +137,7 @@ def test_a_path_for_a_program_is_exact(tmp_path, runs):
     assert os.fsdecode(done.stdout) == f"{runs[0]}/run.csv\n"  # not the name in run.json, which is that of no file
 
 
+@pytest.mark.slow
 def test_an_export_stays_in_its_folder(tmp_path):
     folder = write_run(tmp_path / "runs" / "a", 1.0)
     facts = json.loads((folder / "run.json").read_text())

@@ -88,6 +88,7 @@ def test_a_report_that_is_to_be_elsewhere_follows_the_umask_alone(tmp_path, umas
     assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o644
 
 
+@pytest.mark.slow
 def test_logs_of_a_launch_are_closed_too(tmp_path):
     command = [sys.executable, "-m", "ezpz.launch", "-n", "1", "--log-dir", "logs", "echo", "hello"]
     environ = {**process.minimal_env(tmp_path, "readers"), "PYTHONPATH": SRC}

@@ -74,6 +74,7 @@ def test_the_schedulers_host_file_is_kept_when_it_is_plain(small):
     assert told["DIST_LAUNCH"] == f"mpiexec -n 2 --hostfile {nodefile}"
 
 
+@pytest.mark.slow
 def test_inside_an_interactive_step_the_whole_job_counts(small):
     """salloc with use_interactive_step gives a shell whose step has one host (step id 4294967290)."""
     env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "a,b", "SLURM_STEP_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2,1"}

@@ -98,6 +98,7 @@ def test_the_folder_is_the_argument_or_the_variable(fake, args, env, folder, sai
     assert f"{fake.cwd}/{folder} ({said})" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_log_says_where_the_base_python_came_from(fake):
     result = call(fake, LOADEDMODULES="gcc/13.2:frameworks/2025.0:cray-mpich")
     assert "python3 on PATH, of the loaded module frameworks/2025.0" in result.stderr
@@ -163,6 +164,7 @@ def test_an_environment_that_cannot_be_written_is_left_alone(fake, active):
     assert "ezpz_setup_env FOLDER" in errors(result)[0]
 
 
+@pytest.mark.slow
 def test_a_venv_that_was_moved_is_made_again_in_its_place(fake):
     call(fake, "here")
     (fake.cwd / "here").rename(fake.cwd / "there")
@@ -346,6 +348,7 @@ def test_user_aliases_do_not_reach_inside(fake):
     assert result.stdout.endswith("rc=0\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", ["FAKE_SLOW", "FAKE_SLOW_VENV"])
 def test_after_an_interrupt_the_next_call_completes(fake, slow):
     process = fake.start(f"source '{UTILS}'; ezpz_setup_python; echo rc=$?", **{slow: "1"})

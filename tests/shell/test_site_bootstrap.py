@@ -360,6 +360,7 @@ def test_a_module_function_of_the_shell_is_used(fake, modules):
     assert result.stdout == "frameworks/1\n"
 
 
+@pytest.mark.slow
 def test_folders_of_modules_conda_and_variables_of_a_site(fake, modules):
     """Polaris has a folder of its own and an environment of conda; Frontier a variable to prepend."""
     conda = fake.bin.parent / "conda"
@@ -436,6 +437,7 @@ def mine(fake):
     return env
 
 
+@pytest.mark.slow
 def test_an_environment_that_imports_torch_needs_no_modules(fake, modules, mine):
     modules.add("frameworks/1", modules.brings, default=True)
     active = {"VIRTUAL_ENV": str(mine), "PATH": f"{mine}/bin:{fake.env['PATH']}"}

@@ -10,6 +10,7 @@ from ezpz.interpreter import module_line
 from lab import traps
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "line",

@@ -60,6 +60,7 @@ def test_the_named_arrows_are_there():
     assert {"compare", "effective", "foreign", "over_ranks", "profiles", "report", "terminal", "trackers"} == ROOMS
 
 
+@pytest.mark.slow
 def test_there_is_no_circle():
     below = {name: set(imported(name)) - {name} for name in FILES}
     while ready := {name for name, others in below.items() if not others & below.keys()}:

@@ -374,6 +374,7 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
     assert b"'optimizer.groups.0.lr': 0.1" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_thousand_modules_take_a_moment():
     model = Model(config(), layers=200)
     assert sum(1 for _ in model.modules()) > 1000

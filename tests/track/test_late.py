@@ -89,6 +89,7 @@ def test_rows_behind_a_late_one_keep_their_order(history, monkeypatch):
     assert passed[1:] == [(1, {"b": 1, "a": 2.0}), (2, {"b": 2})]
 
 
+@pytest.mark.slow
 def test_small_arrays_on_a_device_come_late_too_and_large_ones_are_refused(history):
     history.update({"x": 1.0})
     history.update({"v": OnDevice([1.0, 2.0])})
@@ -109,6 +110,7 @@ def test_a_device_that_is_lost_costs_one_warning_and_its_values_only(history, mo
     assert [row["m"] for row in read_journal(history.outdir)] == [{"step": step} for step in range(30)]
 
 
+@pytest.mark.slow
 def test_a_dtensor_is_read_where_every_rank_has_it_whole(history):
     class Placed(float):
         placements = ()

@@ -58,6 +58,7 @@ def test_the_same_data_makes_the_same_files_whatever_the_user_has_configured(dra
         assert draw(series(SHAPES["curve"])) == before
 
 
+@pytest.mark.slow
 def test_nothing_of_matplotlib_is_changed_for_the_user(draw):
     import matplotlib as mpl
 
@@ -74,6 +75,7 @@ def test_pictures_of_a_million_points_stay_small(draw):
     assert len(png) < 400_000
 
 
+@pytest.mark.slow
 def test_a_name_with_dollars_is_text_and_no_formula(draw):
     draw(series([1.0])._replace(name="cost/$_{$"))
 

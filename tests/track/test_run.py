@@ -20,6 +20,7 @@ from ezpz.track.terminal.summary import headline
 from ezpz.track.writer_lock import birth, hold
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_read_back(make_history):
     with make_history("train") as history:
         history.update({"loss": 0.5})
@@ -55,6 +56,7 @@ def test_ctrl_c_without_a_block_is_stopped_too(tmp_path):
     assert (run.state, run.cause) == ("stopped", "SIGINT (Ctrl-C)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["finished", "died", "without run.json", "of an older ezpz"])
 def test_a_run_has_one_duration_wherever_it_is_shown(tmp_path, capsys, monkeypatch, end):
     history = History("r", tmp_path / "r")

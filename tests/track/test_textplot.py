@@ -81,6 +81,7 @@ def test_a_long_or_strange_name_fits_the_title():
     assert render(series([1.0, 2.0])._replace(name="é"), STAMP, ascii_only=True).isascii()
 
 
+@pytest.mark.slow
 def test_a_million_points_are_drawn_in_no_time():
     values = np.random.default_rng(0).standard_normal(1_000_000)
     holed = np.where(np.arange(1_000_000) % 1000 == 7, np.nan, values)

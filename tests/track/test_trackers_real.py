@@ -140,6 +140,7 @@ trackers.finish("finished")
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_same_run_in_both_attempts(copied):
     folder, state = copied
     run = open_foreign(folder / "out" / "trackers")

@@ -98,6 +98,7 @@ def test_rows_go_to_the_run_as_well(train, tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [TRAIN, BOTH], ids=["setup_wandb", "tracker"])
 def test_wandb_does_not_collect_arguments_that_hold_a_secret(train, tmp_path, code):
     lines = train(code=code, arguments=("--api-key", "hunter2"))

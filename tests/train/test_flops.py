@@ -111,6 +111,7 @@ def test_embeddings_do_not_count_unless_they_are_multiplied_too():
 # What the four recorded runs printed.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vocabulary", "length", "tokens_per_second", "shown"),
     [(2256, 8192, 268.175160, 4.711792), (128256, 2048, 112.290594, 1.736573)],
