@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 from fuzz import target
 
-from ezpz.launch import messages
+from ezpz.launch import frames, messages
+from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
+from ezpz.launch.host.connection import Connection, End, pair
+from ezpz.launch.master import Listening
 from ezpz.launch.messages import MalformedMessage, Piece
+from ezpz.launch.run.control import Control, Report
 
 REPORTS = (
     messages.Up(ranks=2),
@@ -68,3 +75,130 @@ def output(data):
         return Piece.decode(memoryview(data)).stream
     except MalformedMessage as error:
         return why(error)
+
+
+# Whole connections. The launcher is asked after each input whether it still hears its agents.
+
+SETTINGS = messages.Settings(log_dir="", idle=None, input=False, recorder="")
+GREETING = b"ezpz-agent-1 reports 00000001 " + b"0" * 32 + b" " + b"0" * 64 + b"\n"
+HEAD = b"\0\0\0\5" + b"\0" * 16
+
+
+class Launcher:
+    """A launcher with one agent, and a way to be called by strangers."""
+
+    def __init__(self):
+        self.control = Control(SETTINGS, Listening("127.0.0.1", ("127.0.0.1",), "for tests"), hosts=4)
+        self.secret, port, _ = self.control.variable.split("@")
+        self.address = ("127.0.0.1", int(port))
+        self.agent = self.call(frames.REPORTS, 0, "a" * 32)
+        self.agent.connection.sendall(self.agent.writer.frame(messages.HELLOS.encode(messages.Hello(host="n01"))))
+        self.read_until(lambda items: items)
+
+    def read_until(self, enough):
+        items, end = [], time.monotonic() + 5
+        while not enough(items):
+            assert time.monotonic() < end, "nothing comes of it"
+            items.extend(self.control.read())
+        return items
+
+    def dial(self):
+        """A stranger's connection that has got its challenge."""
+        connection = socket.create_connection(self.address, timeout=5)
+        self.read_until(lambda _: self.control.due())
+        return connection, connection.recv(4096)
+
+    def call(self, kind, host, agent):
+        """An agent's connection that has been let in."""
+        connection, challenged = self.dial()
+        line, keys = frames.greet(self.secret, challenged, Greeting(kind, host, agent))
+        connection.sendall(line)
+        self.read_until(lambda _: not self.control.due())
+        return End.made(connection, keys)
+
+    def hears_its_agent(self):
+        self.agent.connection.sendall(self.agent.writer.frame(messages.REPORTS.encode(messages.Up(ranks=1))))
+        up = Report(0, messages.Up(ranks=1))
+        items = self.read_until(lambda items: up in items)
+        assert 0 not in self.control.done
+        return items
+
+
+LAUNCHER = []
+
+
+def launcher():
+    if not LAUNCHER:
+        LAUNCHER.append(Launcher())
+    return LAUNCHER[0]
+
+
+@target(seconds=5, seeds=[GREETING, GREETING[:-1], GREETING * 2, HEAD, b'{"say": []}\n', b"GET / HTTP/1.1\r\n\r\n"])
+def stranger(data):
+    """Whatever a stranger says, the launcher hears its agent, and nothing else."""
+    called = launcher()
+    connection, _ = called.dial()
+    with connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it was hung up on before
+        called.read_until(lambda _: not called.control.due())
+    assert len(called.hears_its_agent()) == 1
+
+
+@target(seconds=4, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', HEAD])
+def false_agent(data):
+    """What an agent of another host says wrongly loses that host, and no other."""
+    called = launcher()
+    for seen in (called.control.heard, called.control.done):
+        seen.pop(1, None) if isinstance(seen, dict) else seen.discard(1)
+    end = called.call(frames.REPORTS, 1, "b" * 32)
+    with end.connection:
+        hello = end.writer.frame(messages.HELLOS.encode(messages.Hello(host="n02")))
+        end.connection.sendall(hello + end.writer.frame(data))
+    items = called.read_until(lambda items: Report(1, messages.Lost()) in items or 1 in called.control.done)
+    called.hears_its_agent()
+    return len(items)
+
+
+@target(seconds=3, seeds=[HEAD + b"abcde", FrameWriter(b"k").frame(b"abc") + FrameWriter(b"k").frame(b"")])
+def frame(data):
+    """No bytes make a frame but those of the key's holder; cut anywhere, they come to the same."""
+
+    def read(parts):
+        reader, came = FrameReader(b"k", 1 << 16), []
+        try:
+            for part in parts:
+                for content in reader.feed(part):
+                    came.append(bytes(content))  # noqa: PERF401  # those before an error count
+        except MalformedMessage as error:
+            came.append(why(error))
+        return came
+
+    came = read([data])
+    assert came == read([data[: len(data) // 2], data[len(data) // 2 :]])
+    assert set(came[:1]) <= {b"abc", b"", "a frame with a wrong tag", "a frame of  bytes; expected at most "}
+    return str(came[:2])
+
+
+@target(seconds=3, seeds=[FrameWriter(b"").frame(messages.ORDERS.encode(one)) for one in ORDERS], words=[b'"do"'])
+def agent_side(data):
+    """What an agent hears is orders, and at the end that its launcher has gone."""
+    ours, its = pair()
+    with ours[0], ours[1], its[0], its[1]:
+        agent = Connection(End.made(its[0]), End.made(its[1]), SETTINGS)
+        its[0].setblocking(False)
+        ours[0].setblocking(False)
+        try:
+            ours[0].sendall(data)
+        except BlockingIOError:
+            return None
+        ours[0].close()
+        kinds = []
+        while "Lost" not in kinds:
+            kinds += [type(order).__name__ for order in agent.orders()]
+        assert kinds.count("Lost") == 1
+        assert set(kinds) <= {"Signal", "Kill", "TakeStacks", "Release", "Lost"}
+        return str(kinds[-3:])
