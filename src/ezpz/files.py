@@ -37,7 +37,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the last of JSON of absurd depth
         return {}
     return value if isinstance(value, dict) else {}
 

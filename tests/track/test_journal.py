@@ -42,7 +42,11 @@ def test_a_row_is_one_line_of_the_documented_form(journal):
     assert before <= row["t"] <= time.time()
 
 
-@given(rows=st.lists(st.tuples(st.integers(), st.dictionaries(st.text(), VALUES, max_size=4)), max_size=6))
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.dictionaries(st.text(), VALUES, max_size=4)), max_size=6
+    )
+)
 def test_every_row_is_read_back_in_order_and_to_the_bit(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("journal") / "metrics.jsonl"
     journal = Journal(path)

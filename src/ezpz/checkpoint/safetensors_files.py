@@ -118,8 +118,8 @@ def find_entries(folder: Path) -> dict[str, Entry]:
         if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
             raise UnreadableError(f"{INDEX} has no weight_map")
         names = sorted(set(weight_map.values()))
-        if any(Path(name).name != name for name in names):
-            raise UnreadableError(f"{INDEX} names files outside of the folder")
+        if any(Path(name).name != name or not name.isprintable() for name in names):
+            raise UnreadableError(f"{INDEX} names files outside of the folder, or none that can be")
     else:
         weight_map, names = None, [ALONE]
     entries: dict[str, Entry] = {}

@@ -164,7 +164,7 @@ def parse(text: str, file: str) -> dict[str, Table]:
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         read: Table = toml.loads(text)
-    except toml.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits, and of absurd depth
         raise UsageError(
             f"cannot read the site table: {error} (from {file}); expected TOML as docs/sites.md shows it. "
             "Correct that line."

@@ -18,11 +18,12 @@ from itertools import count
 from pathlib import Path
 from signal import SIGINT
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import make_closed_folder, write_whole
+from ezpz.files import make_closed_folder, read_object, write_whole
+from ezpz.log import get_logger
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
 
@@ -115,6 +116,55 @@ def _unusable(folder: Path, outdir: object, reason: str | None) -> UsageError:
         f"cannot use the run folder: {folder}: {reason} (from {source}); expected a folder that can be written. "
         f"Use History(outdir=...) with another one."
     )
+
+
+# What the fields of run.json hold; all others are shown as they are.
+_FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "state", "cause", "started", "ended", "host", "python", "git_commit"), (str,)),
+    **dict.fromkeys(("schema", "attempt"), (int,)),
+    "seconds": (int, float),
+    **dict.fromkeys(("argv", "problems", "earlier"), (list,)),
+    **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch"), (dict,)),
+    **dict.fromkeys(("ranks", "process", "paths", "trackers"), (dict,)),
+}
+_INNER: dict[tuple[str, str], tuple[type, ...]] = {
+    ("ranks", "rank"): (int,),
+    ("ranks", "world_size"): (int,),
+    ("ranks", "local_world_size"): (int,),
+    ("process", "pid"): (int,),
+    ("process", "host"): (str,),
+    ("effective", "stochastic"): (list,),
+}
+_noted: set[str] = set()
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return what a ``run.json`` holds; empty when it is missing or no object.
+
+    A field that holds another type than ezpz writes is left out, as if it were missing, with one note.
+    """
+    facts = read_object(path)
+    wrong = [name for name, kinds in _FIELDS.items() if facts.get(name) is not None and not _is(facts[name], kinds)]
+    for name in wrong:
+        del facts[name]
+    for (outer, name), kinds in _INNER.items():
+        inside = facts.get(outer)
+        if inside and inside.get(name) is not None and not _is(inside[name], kinds):
+            wrong.append(f"{outer}.{name}")
+            del inside[name]
+    if wrong and str(path) not in _noted:
+        _noted.add(str(path))
+        get_logger(__name__).warning(
+            f"{path}: took {', '.join(wrong)} as missing: not of the type that ezpz writes there."
+        )
+    return facts
+
+
+def _is(value: object, kinds: tuple[type, ...]) -> bool:
+    """Tell whether a value is of one of these types; a bool is no number here, and a number is one that is finite."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    return not isinstance(value, (int, float)) or -(2**63) <= value < 2**63
 
 
 def check_schema(facts: Mapping[str, object], path: Path) -> None:

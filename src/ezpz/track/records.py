@@ -21,13 +21,16 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
-from ezpz.track.values import decode
+from ezpz.track.values import SPECIAL, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSION = 1
 _AS_IT_IS = {int, float, bool}
+_NUMBERS = {int, float, type(None)}
+_LATEST = 253402300800.0  # epoch seconds: the year 10000
+_MOST_RANKS = 10_000_000
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
 
 
@@ -80,7 +83,7 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
     name = os.fspath(path)
     if os.path.isdir(name):  # noqa: PTH112  # a string is all that is needed
         name = os.path.join(name, "metrics.jsonl")  # noqa: PTH118  # as above
-    torn, foreign = 0, ""
+    torn, foreign, first = 0, 0, ""
     try:
         with open(name, "rb") as file:  # noqa: PTH123  # as above
             for number, raw in enumerate(file, 1):
@@ -93,7 +96,7 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
                     torn += 1
                     continue
                 if row is None:
-                    foreign = foreign or place
+                    foreign, first = foreign + 1, first or place
                 else:
                     yield row
     except OSError as error:
@@ -101,11 +104,13 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
     if torn:
         get_logger(__name__).warning(f"{name}: passed over {torn} torn line(s), each left by a write that was cut off.")
     if foreign:
-        get_logger(__name__).warning(f"{foreign}: passed over what is no record of ezpz, here and further on.")
+        get_logger(__name__).warning(
+            f"{first}: passed over what is no record of ezpz: {foreign} line(s), this the first."
+        )
 
 
 def parse(raw: bytes, place: str) -> Row | None:
-    """Decode one line; None for JSON that is no record.
+    """Decode one line; None for JSON that is no record, or one with a part of another type than it must have.
 
     Args:
         raw: The line.
@@ -115,7 +120,10 @@ def parse(raw: bytes, place: str) -> Row | None:
         ValueError: It is no JSON, as only a cut-off write leaves behind.
         TrackError: Its version is not known here.
     """
-    row = json.loads(raw)
+    try:
+        row = json.loads(raw)
+    except RecursionError as error:
+        raise ValueError("JSON of absurd depth") from error
     if not isinstance(row, dict) or type(row.get("v")) is not int:
         return None
     if row["v"] != VERSION:
@@ -123,15 +131,52 @@ def parse(raw: bytes, place: str) -> Row | None:
             f"cannot read {raw[:60].decode(errors='replace')!r} (from {place}); expected a row of version {VERSION}, "
             f'{{"v":1,"t":…,"step":…,"m":{{…}}}}. Read it with the ezpz that wrote it.'
         )
-    metrics = row.get("m")
-    if type(row.get("step")) is not int or type(row.get("t")) not in {int, float} or not isinstance(metrics, dict):
+    metrics, attempt, kind, step = row.get("m"), row.setdefault("a", 1), row.setdefault("k", ""), row.get("step")
+    if not (_is_step(step) and isinstance(metrics, dict) and type(attempt) is int and attempt > 0):
         return None
-    row.setdefault("a", 1)
-    if row.setdefault("k", "") != "ranks":
+    if not (type(row.get("t")) in {int, float} and -_LATEST < row["t"] < _LATEST and isinstance(kind, str)):
+        return None
+    if kind == "ranks":
+        return row if _is_window(metrics) else None  # type: ignore[return-value]  # its keys were looked at above
+    try:
         for key, value in metrics.items():
             if type(value) not in _AS_IT_IS:
-                metrics[key] = decode(value)
-    return row  # type: ignore[return-value]  # its keys were looked at above
+                metrics[key] = checked(value)
+    except ValueError:
+        return None
+    return row  # type: ignore[return-value]  # as above
+
+
+def _is_step(step: Any) -> bool:
+    return type(step) is int and -(2**63) <= step < 2**63
+
+
+def _is_window(m: dict[str, Any]) -> bool:
+    """Tell whether this has the shape of a record over all ranks, see `ezpz.track.over_ranks.window`."""
+    world, steps, keys, held = m.get("world"), m.get("steps"), m.get("keys"), m.get("held", [])
+    if not (type(world) is int and 0 < world < _MOST_RANKS and isinstance(steps, list) and steps):
+        return False
+    if not (all(map(_is_step, steps)) and isinstance(keys, dict) and m.get("every") in {0, 1}):
+        return False
+    if not (isinstance(held, list) and all(type(ranks) is int and 0 <= ranks <= world for ranks in held)):
+        return False
+    width = len(steps) if m["every"] else 1
+    return all(isinstance(entry, dict) and _is_entry(entry, world, len(steps), width) for entry in keys.values())
+
+
+def _is_entry(entry: dict[str, Any], world: int, steps: int, width: int) -> bool:
+    ranks = entry.get("ranks", [[]])
+    if not (isinstance(ranks, list) and len(ranks) <= world):
+        return False
+    return all(_are_numbers(each, width) for each in ranks) and all(
+        _are_numbers(values, steps) for part, values in entry.items() if part != "ranks"
+    )
+
+
+def _are_numbers(values: Any, most: int) -> bool:
+    if not (isinstance(values, list) and len(values) <= most):
+        return False
+    return all(type(value) in _NUMBERS or (isinstance(value, str) and value in SPECIAL) for value in values)
 
 
 def last_row(path: str | os.PathLike[str]) -> tuple[int, int] | None:

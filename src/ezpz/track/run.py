@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import UsageError
 from ezpz.files import read_object
 from ezpz.redact import redact_config, redact_text
-from ezpz.track.folder import check_schema
+from ezpz.track.folder import check_schema, read_facts
 from ezpz.track.records import iter_journal, read_journal
 from ezpz.track.table import Table, counted, gather
 from ezpz.track.writer_lock import is_held
@@ -122,7 +122,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     path = path.parent if path.is_file() else path
     if not path.is_dir():
         raise UsageError(f"no run folder: {path} (from the command line); expected one. `ezpz runs` lists them.")
-    facts = read_object(path / "run.json")  # empty when it is lost: the journal can do without
+    facts = read_facts(path / "run.json")  # empty when it is lost: the journal can do without
     check_schema(facts, path / "run.json")
     if not (path / "metrics.jsonl").is_file() and not facts.get("name"):
         inside = sorted(item.parent for item in path.glob("*/**/metrics.jsonl"))

@@ -25,7 +25,7 @@ Value: TypeAlias = "Scalar | list[Scalar] | Histogram"
 
 LONGEST_ARRAY = 1024  # a row is one line that people read; larger things belong in a checkpoint
 
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ESCAPE = "str:"
 _ACCEPTED = (
     f"a bool, int, float or str, a tensor or array with no dimension, a list or 1-D array of at most {LONGEST_ARRAY}, "
@@ -142,7 +142,7 @@ def encode(value: Value) -> object:
     if isinstance(value, list):
         return [encode(item) for item in value]
     if isinstance(value, str):
-        return _ESCAPE + value if value in _SPECIAL or value.startswith(_ESCAPE) else value
+        return _ESCAPE + value if value in SPECIAL or value.startswith(_ESCAPE) else value
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -153,11 +153,33 @@ def decode(value: Any) -> Value:
     if isinstance(value, dict):
         return Histogram(value.get("counts", []), value.get("edges", []))
     if isinstance(value, str):
-        return _SPECIAL[value] if value in _SPECIAL else value.removeprefix(_ESCAPE)
+        return SPECIAL[value] if value in SPECIAL else value.removeprefix(_ESCAPE)
     if isinstance(value, list):
         return [decode(item) for item in value]  # type: ignore[misc]  # lists are flat, so items are scalars
     known: Value = value
     return known
+
+
+def checked(value: Any) -> Value:
+    """Return what `decode` does.
+
+    Raises:
+        ValueError: `encode` makes no such value.
+    """
+    if isinstance(value, dict):
+        counts, edges = value.get("counts", ()), value.get("edges", ())
+        if not (_are_numbers(counts) and _are_numbers(edges) and len(edges) == len(counts) + 1 > 1):
+            raise ValueError("no histogram")
+    elif isinstance(value, list):
+        if any(isinstance(item, (list, dict)) or item is None for item in value):
+            raise ValueError("no flat list")
+    elif value is None:
+        raise ValueError("no value")
+    return decode(value)
+
+
+def _are_numbers(items: Any) -> bool:
+    return isinstance(items, list) and all(type(item) in {int, float} for item in items)
 
 
 def line(values: Mapping[str, Value]) -> str:

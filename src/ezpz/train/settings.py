@@ -84,6 +84,8 @@ def read_settings_file(path: str, option: str) -> SettingsFile:
         raise UsageError(
             f"cannot read {path}: {why} (from {file.name}, {place}); expected TOML. Correct that place."
         ) from None
+    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, and of absurd depth
+        raise UsageError(f"cannot read {path}: {error} (from {option}); expected TOML. Correct that value.") from None
     return SettingsFile(file.name, tables, dict(_lines(text, toml)))
 
 
