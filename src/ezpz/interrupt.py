@@ -28,6 +28,16 @@ class Raising:
             _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
+class Deferring:
+    """A context in which SIGINT waits: what is begun there is also noted there as something to undo."""
+
+    def __enter__(self) -> None:
+        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGINT,))
+
+    def __exit__(self, *_: object) -> None:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)
+
+
 def end_now() -> int:
     """End this process by SIGINT, so that a script around it ends as well; return 130 where even that has no effect."""
     import os

@@ -104,6 +104,22 @@ def test_a_launcher_that_is_asked_who_it_is_goes_with_the_launch(clean_env, tmp_
     lab.wait_until(lambda: not survivors(), 3, "the end of all processes")
 
 
+def test_ctrl_c_waits_until_what_is_begun_is_noted(clean_env):
+    code = """
+import os, signal
+from ezpz.interrupt import Deferring
+noted = []
+try:
+    with Deferring():
+        os.kill(os.getpid(), signal.SIGINT)
+        noted.append("begun")
+    noted.append("not reached")
+except KeyboardInterrupt:
+    print(noted)
+"""
+    assert lab.run([sys.executable, "-c", code], clean_env).stdout == "['begun']\n"
+
+
 def test_the_folder_of_a_launch_that_never_began_goes_and_a_record_stays(tmp_path):
     folders = [tmp_path / f"2026-11-21-19125{number}-5f3a90c2" for number in (1, 2)]
     for folder in (*folders, tmp_path / "mine"):

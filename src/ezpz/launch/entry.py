@@ -15,7 +15,7 @@ from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
-from ezpz.interrupt import Raising, end_now
+from ezpz.interrupt import Deferring, Raising, end_now
 from ezpz.launch import broken, record
 from ezpz.launch.contract import cores
 from ezpz.launch.messages import Settings
@@ -141,8 +141,9 @@ def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
     began = time.time()
     plans: list[LaunchPlan] = []  # of each start
     with contextlib.ExitStack() as at_end:  # all of it is done, also when Ctrl-C comes in between
-        folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
-        at_end.callback(record.forget_unused, folder)
+        with Deferring():
+            folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
+            at_end.callback(record.forget_unused, folder)
         if note:
             _say(f"note: {note}")
         try:
@@ -163,8 +164,9 @@ def _run_recorded(
     limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
-            hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-")
-            at_end.callback(shutil.rmtree, hostfiles, ignore_errors=True)
+            with Deferring():
+                hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-")
+                at_end.callback(shutil.rmtree, hostfiles, ignore_errors=True)
             builder.write_hostfile(hostfiles)
         wall = Wall(builder.survey.allocation, builder.environ)
         at_end.callback(wall.close)
