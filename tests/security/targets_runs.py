@@ -10,7 +10,10 @@ from pathlib import Path
 
 from fuzz import target
 
-from ezpz.cli import compare, export, plot, report, runs
+from ezpz.cli import compare, export, plot, report, runs, watch
+from ezpz.errors import EzpzError
+from ezpz.track.folder import RunFile
+from ezpz.track.journal import Journal
 
 _ENTRY = {name: [1.5, "NaN", None] for name in ("mean", "min", "max", "std")} | {"argmin": [0, 0, None]}
 ROWS = (
@@ -64,6 +67,7 @@ _VERBS = (
     (plot, "--ranks", "dt", "--width", "60"),
     (report,),
     (runs, "--json"),
+    (watch, "--once"),
 )
 
 
@@ -82,9 +86,21 @@ def _ends(journal, facts):
             good = _run(Path(place) / "good", JOURNAL, json.dumps(FACTS).encode())
             odd = _run(Path(place) / "odd", journal, facts)
             codes = [verb.main([str(odd), *options]) for verb, *options in _VERBS]
-            codes.append(compare.main([str(good), str(odd)]))
+            codes += [compare.main([str(good), str(odd)]), _continued(odd)]
         assert "Traceback" not in said.getvalue(), said.getvalue()
     return tuple(codes)
+
+
+def _continued(folder):
+    """Open a folder to go on with its run, as `History(outdir=...)` does."""
+    try:
+        Journal(folder / "metrics.jsonl").close()
+        before = RunFile(folder, "train", {})
+        before.earlier_trackers()
+        before.save()
+    except EzpzError as error:
+        return error.exit_code
+    return 0
 
 
 @target(seconds=4, seeds=[JOURNAL], words=[b'"m":{', b'"k":"ranks"', b'"steps"', b'"a":', b"}\n{"])

@@ -7,6 +7,7 @@ import pytest
 from ezpz.cli import compare, export, plot, report, runs
 from ezpz.track import read_journal
 from ezpz.track.dataset import open_dataset
+from ezpz.track.folder import RunFile
 from ezpz.track.run import open_run
 
 GOOD = [
@@ -104,6 +105,13 @@ def test_facts_of_wrong_types_count_as_missing(tmp_path, capsys, facts):
     noted = [line for line in capsys.readouterr().out.splitlines() if "as missing" in line]
     wrong = isinstance(facts, dict)
     assert len(noted) == int(wrong)
+
+
+@pytest.mark.parametrize("earlier", [7, "x", {"a": 1}, [1, "x", {"trackers": 3}]])
+def test_a_run_goes_on_in_a_folder_whatever_its_facts_hold(tmp_path, earlier):
+    facts = RunFile(make(tmp_path / "run", GOOD, {**FACTS, "earlier": earlier}), "train", {}).facts
+    assert facts["earlier"][-1] == FACTS
+    assert facts["earlier"][:-1] == (earlier if isinstance(earlier, list) else [earlier])
 
 
 def test_the_note_names_the_fields(tmp_path, capsys):

@@ -217,9 +217,9 @@ class RunFile:
             older = before.pop("earlier", [])
         except FileNotFoundError:
             return []
-        except (ValueError, AttributeError, TypeError):  # not ours: kept as it is, as text
+        except (ValueError, AttributeError, TypeError, RecursionError):  # not ours: kept as it is, as text
             return [self.path.read_text(errors="replace")]
-        return [*older, before]
+        return [*(older if isinstance(older, list) else [older]), before]
 
     def earlier_trackers(self) -> dict[str, object]:
         """Return what trackers left behind when this folder was used before, so that they continue the same run."""
