@@ -3,7 +3,10 @@
 import errno
 import os
 import resource
+import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -167,6 +170,39 @@ def test_of_too_many_strangers_the_oldest_go_first_and_an_agent_gets_in(control,
     agent = in_thread(connect, control.variable, 1)
     heard(lambda: control.heard)
     assert agent.result.settings == SETTINGS
+
+
+FLOOD = """
+import socket, sys
+kept = []
+while True:
+    try:
+        kept.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=1))
+    except OSError:
+        pass
+    if len(kept) > 500:
+        kept.pop(0).close()
+"""
+
+
+@pytest.mark.slow
+def test_agents_get_in_through_a_flood(control):
+    def serve(condition):
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end
+            select.select([control], [], [], 0.05)
+            list(control.read())
+            control.tick(time.monotonic())
+
+    with subprocess.Popen([sys.executable, "-I", "-c", FLOOD, str(port(control))]) as flooder:
+        try:
+            serve(lambda: len(control._strangers) == 2 + 64)
+            agents = [in_thread(connect, control.variable, -1) for _ in range(5)]
+            serve(lambda: not any(agent.is_alive() for agent in agents))
+        finally:
+            flooder.kill()
+    assert [getattr(agent.result, "settings", agent.result) for agent in agents] == [SETTINGS] * 5
 
 
 def test_an_agent_that_is_hung_up_on_tries_again(control, heard, monkeypatch):
