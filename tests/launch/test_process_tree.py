@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -148,13 +149,22 @@ def test_only_the_launch_and_those_inside_it_are_tagged(start):
 
 def test_a_daemon_that_left_the_tree_and_wiped_its_environment_bears_the_mark_of_its_launch(clean_env, tmp_path):
     """As an ordinary user, who may lower the limit that is the mark and never raise it; nobody adopts here."""
+    one, two = (uuid.uuid4().hex[:16] for _ in range(2))
     code = f"""
 import os, resource, subprocess, sys, time
 from ezpz.launch.host.process_tree import kill_all, mark_rank, tagged
 if os.getuid() == 0:
     os.setresuid(65534, 65534, 65534)
+def sleepers():  # not what forks on the way to them
+    for pid in {{*tagged("{one}"), *tagged("{two}")}}:
+        try:
+            with open(f"/proc/{{pid}}/cmdline") as words:
+                if words.read().startswith("sleep"):
+                    yield pid
+        except OSError:
+            pass
 def daemon(*launches):
-    before = set(tagged("{"1" * 16}") + tagged("{"2" * 16}"))
+    before = set(sleepers())
     if os.fork() == 0:
         for launch in launches:
             mark_rank(launch)
@@ -166,21 +176,21 @@ def daemon(*launches):
     os.wait()
     end = time.monotonic() + 10
     while time.monotonic() < end:
-        new = set(tagged("{"1" * 16}") + tagged("{"2" * 16}")) - before
+        new = set(sleepers()) - before
         if new:
             return new.pop()
         time.sleep(0.01)
-outer, other = daemon("{"1" * 16}"), daemon("{"2" * 16}")
-inner = daemon("{"1" * 16}", "{"1" * 16}/{"3" * 16}")
-beside = daemon("{"1" * 16}", "{"1" * 16}/{"4" * 16}")
-deepest = daemon("{"1" * 16}", "{"1" * 16}/{"3" * 16}", "{"1" * 16}/{"3" * 16}/{"5" * 16}")
+outer, other = daemon("{one}"), daemon("{two}")
+inner = daemon("{one}", "{one}/{"3" * 16}")
+beside = daemon("{one}", "{one}/{"4" * 16}")
+deepest = daemon("{one}", "{one}/{"3" * 16}", "{one}/{"3" * 16}/{"5" * 16}")
 assert None not in (outer, other, inner, beside, deepest)
-assert tagged("{"1" * 16}/{"3" * 16}/{"5" * 16}") == tagged("no id") == tagged("") == []
-assert tagged("{"2" * 16}") == [other]
-assert tagged("{"1" * 16}/{"3" * 16}") == sorted([inner, deepest])
-assert kill_all("{"1" * 16}/{"3" * 16}", own=False) == [] and tagged("{"1" * 16}") == sorted([outer, beside])
-assert kill_all("{"1" * 16}", own=False) == [] and tagged("{"1" * 16}") == [] and tagged("{"2" * 16}") == [other]
-assert kill_all("{"2" * 16}", own=False) == [] and tagged("{"2" * 16}") == []
+assert tagged("{one}/{"3" * 16}/{"5" * 16}") == tagged("no id") == tagged("") == []
+assert tagged("{two}") == [other]
+assert tagged("{one}/{"3" * 16}") == sorted([inner, deepest])
+assert kill_all("{one}/{"3" * 16}", own=False) == [] and tagged("{one}") == sorted([outer, beside])
+assert kill_all("{one}", own=False) == [] and tagged("{one}") == [] and tagged("{two}") == [other]
+assert kill_all("{two}", own=False) == [] and tagged("{two}") == []
 """
     done = process.run([sys.executable, "-c", code], {**clean_env, "PYTHONPATH": SRC}, timeout=50)
     assert done.returncode == 0, done.stderr
