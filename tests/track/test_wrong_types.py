@@ -39,6 +39,8 @@ WRONG_ROWS = [
     row(m={"loss": [[1.0]]}),
     row(m={"loss": {"counts": 1}}),
     row(m={"loss": {"counts": [1, 2], "edges": [0.0]}}),
+    row(m={"loss": {"counts": [1], "edges": [0, 10**400]}}),
+    row(m={"loss": {"counts": [1], "edges": [0.0, 1e999]}}),
     row(k="late", m={"loss": None}),
     window(world="2"),
     window(world=0),
@@ -50,6 +52,7 @@ WRONG_ROWS = [
     window(keys={"loss": 1}),
     window(keys={"loss": {"mean": 1.0}}),
     window(keys={"loss": {"mean": ["x"]}}),
+    window(keys={"loss": {"mean": [10**400], "ranks": [[10**400]]}}),
     window(keys={"loss": {"ranks": [[1.0]] * 3}}),
     window(keys={"loss": {"ranks": [1.0, 2.0]}}),
 ]

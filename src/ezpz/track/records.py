@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
-from ezpz.track.values import SPECIAL, checked
+from ezpz.track.values import SPECIAL, checked, is_int64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VERSION = 1
 _AS_IT_IS = {int, float, bool}
-_NUMBERS = {int, float, type(None)}
+_NUMBERS = {float, type(None)}
 _LATEST = 253402300800.0  # epoch seconds: the year 10000
 _MOST_RANKS = 10_000_000
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
@@ -148,7 +148,7 @@ def parse(raw: bytes, place: str) -> Row | None:
 
 
 def _is_step(step: Any) -> bool:
-    return type(step) is int and -(2**63) <= step < 2**63
+    return type(step) is int and is_int64(step)
 
 
 def _is_window(m: dict[str, Any]) -> bool:
@@ -176,7 +176,10 @@ def _is_entry(entry: dict[str, Any], world: int, steps: int, width: int) -> bool
 def _are_numbers(values: Any, most: int) -> bool:
     if not (isinstance(values, list) and len(values) <= most):
         return False
-    return all(type(value) in _NUMBERS or (isinstance(value, str) and value in SPECIAL) for value in values)
+    return all(
+        is_int64(value) if type(value) is int else type(value) in _NUMBERS or (type(value) is str and value in SPECIAL)
+        for value in values
+    )
 
 
 def last_row(path: str | os.PathLike[str]) -> tuple[int, int] | None:

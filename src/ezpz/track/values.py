@@ -179,7 +179,15 @@ def checked(value: Any) -> Value:
 
 
 def _are_numbers(items: Any) -> bool:
-    return isinstance(items, list) and all(type(item) in {int, float} for item in items)
+    """Tell whether this is a list of numbers that a float can hold."""
+    return isinstance(items, list) and all(
+        math.isfinite(item) if type(item) is float else type(item) is int and is_int64(item) for item in items
+    )
+
+
+def is_int64(number: int) -> bool:
+    """Tell whether an int has at most 64 bits."""
+    return -(2**63) <= number < 2**63
 
 
 def line(values: Mapping[str, Value]) -> str:
