@@ -19,6 +19,7 @@ from lab.require import require, required
 
 def pytest_configure(config):
     required()  # an unknown name in EZPZ_REQUIRE stops the run here
+    gc.disable()  # until all is collected: nothing of it goes before the end
     selection.set_number_of_examples(config)
     for number in (signal.SIGINT, signal.SIGQUIT):  # a script's background ignores them, and all launches would do so
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -37,6 +38,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.freeze()  # torch and thousands of tests stay to the end: the collector need not look through them again
+    gc.enable()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # on the small tensors of tests, threads do nothing but wait for others
 

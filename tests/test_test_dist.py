@@ -72,6 +72,7 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 def test_alone_with_every_option(run_cli, tmp_path):
     options = [
         *("--dataset", "random", "--input-size", "32", "--layer-sizes", "64,16", "--batch-size", "8", "--lr", "0.01"),

@@ -122,6 +122,7 @@ def test_a_process_that_wiped_its_environment_is_found_in_the_tree(killer):
     assert killer(WIPED) == "True [] [] []"
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["pass", "os.setsid() if os.getpid() != os.getsid(0) else 0"])
 @pytest.mark.parametrize("tagged", [True, False])

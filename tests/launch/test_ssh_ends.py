@@ -158,6 +158,7 @@ def test_hosts_that_never_report_are_told_in_time(site, survivors):
     lab.wait_until(lambda: not survivors(), 3, "the end of what was started")
 
 
+@pytest.mark.slow
 def test_an_agent_alone_binds_its_ranks_and_stops_them_after_a_failure(clean_env, tmp_path):
     cpus = sorted(os.sched_getaffinity(0))[:2]
     plan = {"EZPZ_PLACEMENT": "1,2", "EZPZ_CPUS": ":".join(map(str, [cpus[0], cpus[-1]])), "MASTER_ADDR": "127.0.0.1"}

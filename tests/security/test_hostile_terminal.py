@@ -57,6 +57,7 @@ def steering(done, *, color=False):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 @pytest.mark.parametrize("color", [False, True], ids=["plain", "colour"])
 @pytest.mark.parametrize("verb", ["compare", "runs", "plot", "list", "watch", "other"])

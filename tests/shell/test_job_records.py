@@ -47,7 +47,7 @@ def check(shell, record, env):
     return told
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_the_small_answer_agrees_with_the_recorded_environments(small, path):
     record = json.loads(path.read_text())

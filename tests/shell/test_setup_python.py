@@ -47,6 +47,7 @@ def test_it_says_what_how_large_from_where_and_into_which_folder(fake):
     assert "secret" not in said
 
 
+@pytest.mark.slow
 def test_a_second_call_installs_nothing_in_this_shell_and_in_a_new_one(fake):
     call(fake)
     before = fake.calls()
@@ -150,6 +151,7 @@ def test_a_stale_virtual_env_variable_is_not_believed(fake):
     assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/.venv/bin:")
 
 
+@pytest.mark.slow
 def test_a_named_environment_wins_over_the_active_one(fake, active):
     result = call(fake, "other")
     assert result.stdout.splitlines()[1].startswith(f"{fake.cwd}/other/bin:")

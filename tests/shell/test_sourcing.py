@@ -85,6 +85,7 @@ def test_the_path_is_known_only_where_there_is_a_file(shell, how):
     assert ("copy" in result.stdout) == ("copy" in how)
 
 
+@pytest.mark.slow
 def test_a_cut_download_defines_nothing(shell):
     lines = UTILS.read_text().splitlines(keepends=True)
     start = next(i for i, line in enumerate(lines) if line.startswith("{"))

@@ -148,6 +148,7 @@ def test_a_file_that_was_cut_off_anywhere_gives_its_readable_part(tmp_path, caps
     assert "broken" not in capsys.readouterr().out  # a torn end is what every killed run leaves
 
 
+@pytest.mark.slow
 def test_damaged_bytes_give_the_readable_part_and_one_warning_or_one_error(tmp_path, capsys):
     random.seed(7)
     for path in copies(tmp_path):

@@ -165,6 +165,7 @@ def test_other_ranks_return_lines_and_write_nothing(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_configuration_is_stored_and_added_to(history):
     history.log_config({"lr": 0.1, "api_key": "hunter2"})
     history.log_config({"lr": 0.2})

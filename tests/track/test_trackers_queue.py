@@ -230,6 +230,7 @@ def test_the_end_is_bounded_in_a_signal_handler_too(tmp_path):
     assert out.count("[W]") == 1
 
 
+@pytest.mark.slow
 def test_a_row_costs_its_sender_about_a_microsecond(about):
     trackers = Trackers([Kept()], about)
     values = {f"metric{number}": 0.5 for number in range(8)}

@@ -206,6 +206,7 @@ def test_whatever_a_configuration_holds_is_read_back_with_the_right_lines(
             assert lines[int(origin.rpartition(" ")[2]) - 1].startswith(f"{key.partition('.')[2]} = ")
 
 
+@pytest.mark.slow
 def test_a_long_file_has_the_line_of_every_name(tmp_path):
     path = tmp_path / "long.toml"
     path.write_text("".join(f"[section{i}]\nkey = {i}\n" for i in range(5000)))
