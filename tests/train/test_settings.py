@@ -363,3 +363,17 @@ def test_the_help_tells_sections_keys_defaults_and_what_is_not_supported(capsys)
     assert "debug training.seq_len=16 training.dtype=bfloat16" in told
     assert "--outdir DIR" in told
     assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    "text", ["lr = 1" + "0" * 400, "seq_len = 1" + "0" * 400, "lr = 1" + "0" * 5000, "lr = " + "[" * 4000]
+)
+def test_absurd_numbers_and_depths_are_one_line(text, file):
+    with pytest.raises(UsageError) as caught:
+        parse(make(), ["--config", file(f"[training]\n{text}")])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_number_of_thousands_of_digits_is_refused_on_the_command_line_too():
+    with pytest.raises(UsageError, match=r"training\.seq_len"):
+        parse(make(), ["training.seq_len=" + "9" * 5000])

@@ -228,6 +228,7 @@ def _wrapped(text: str, first: str, others: str) -> list[str]:
 BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False, "1": True, "0": False}
 _NOTHING = {"none", "null"}
 _WHOLE = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")  # as TOML writes them
+_MOST_DIGITS = 4000  # Python refuses to read more than 4300
 _WHAT = {
     bool: "true or false",
     int: "a whole number",
@@ -297,7 +298,7 @@ class Key:
         if isinstance(given, str):
             return self._meant(given)
         if self.kind is float and type(given) is int:
-            return float(given)
+            return float(given) if abs(given) < 2**1023 else math.inf  # which is refused, as any number without end
         return tuple(given) if self.kind is tuple and isinstance(given, list) else given
 
     def _meant(self, text: str) -> object:
@@ -318,7 +319,7 @@ class Key:
             return None
         if self.kind is bool:
             return BOOLEANS.get(plain, text)
-        if self.kind is int and _WHOLE.fullmatch(text):
+        if self.kind is int and _WHOLE.fullmatch(text) and len(text) < _MOST_DIGITS:
             return int(text)
         if self.kind is float:
             try:
@@ -337,7 +338,7 @@ class Key:
             fits = all(isinstance(word, str) for word in value)  # type: ignore[attr-defined]  # a tuple, as tested
         if fits and isinstance(value, (int, float)) and self.kind is not bool:
             fits = (
-                math.isfinite(value)
+                (type(value) is int or math.isfinite(value))
                 and (rule.least is None or value >= rule.least)
                 and (rule.most is None or value <= rule.most)
                 and (rule.above is None or value > rule.above)
