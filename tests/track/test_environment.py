@@ -79,7 +79,7 @@ assert 0 <= start - began() < 5, (start, began())
 stage("torch"); time.sleep(0.05); stage("group"); stage("torch")
 found = timeline(first_step=time.time())
 assert list(found) == ["torch", "group", "first_step"], found
-assert found["group"] - found["torch"] >= 0.05
+assert found["group"] - found["torch"] >= 0.04  # each is rounded
 """
     result = run_python(code)
     assert result.returncode == 0, result.stderr
