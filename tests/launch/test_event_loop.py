@@ -2,10 +2,13 @@
 
 import os
 import signal
+import socket
 import time
 
 import pytest
 
+from ezpz.launch import messages
+from ezpz.launch.host import agent, local_socket
 from ezpz.launch.loop import Loop, SignalPipe
 
 
@@ -130,3 +133,19 @@ def test_signals_wake_the_loop_and_are_given_back(loop):
         loop.forget(signals)
     assert came == [signal.SIGUSR1]
     assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)) == before
+
+
+def test_an_agent_hears_all_that_call_in_one_turn(loop, tmp_path):
+    """Else a rank's end would be told before the last step, which it told in the moment before."""
+    heard = []
+    connections = agent.LocalConnections(loop, lambda _, message, __: heard.append(message), lambda _: None)
+    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
+    listener = local_socket.claim(where)
+    connections.listen(socket.socket(fileno=listener.detach()))
+    calls = [local_socket.reach(where) for _ in range(3)]
+    for rank, call in enumerate(calls):
+        local_socket.send(call, f"rank {rank} 7\nat {rank}\n".encode())
+    loop.turn(time.monotonic() + 5)
+    assert [message.step for message in heard if isinstance(message, messages.At)] == [0, 1, 2]
+    for call in calls:
+        call.close()

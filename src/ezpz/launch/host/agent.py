@@ -37,6 +37,7 @@ _FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
 _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
+_LET_IN = 256  # shims and ranks at once: whoever else calls shall not keep this process busy
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
@@ -64,16 +65,19 @@ class LocalConnections:
         self._loop.read(listener, self._accept)
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # it went away again
-            return
-        if not is_own(connection):
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._inboxes[connection] = messages.LineReader(messages.FROM_RANKS)
-        self._loop.read(connection, self._read)
+        """Let in those that wait, and hear them at once: a rank may have told its last step, and ended since."""
+        for _ in range(_LET_IN):
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # nobody waits any more, or who did went away again
+                return
+            if not is_own(connection):
+                connection.close()
+                continue
+            connection.setblocking(False)
+            self._inboxes[connection] = messages.LineReader(messages.FROM_RANKS)
+            self._loop.read(connection, self._read)
+            self._read(connection)
 
     def _read(self, connection: socket.socket) -> None:
         try:
