@@ -163,6 +163,7 @@ def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):
         "it); expected 4 ranks"
     )
     world.up(0, Up(ranks=2))
+    assert world.late() == [1]
     world.up(1, Up(ranks=2))
     assert world.complete
 
@@ -188,3 +189,25 @@ def test_a_host_in_anothers_place_is_told_and_an_alias_is_not(world):
     assert "the ranks planned for n01.cluster came up on n02; expected hosts in the planned order" in world.misplaced(
         0, "n02"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [
+        ("ssh: connect to host n02 port 22: No route to host", "n02.cluster"),
+        ("[mpiexec@n01] Error: Unable to run bstrap_proxy on N02.cluster (pid 7)", "n02.cluster"),
+        ("starting on n01 and n02\n  srun: error: n02: no answer", "n02.cluster"),
+        ("  my node:   n02\n  target node:  n01\n", ""),  # Open MPI 4 so speaks of hosts that it has reached
+        ("n02b, bn02 and n02-x are others", ""),
+        ("[n02:4711] something else", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_that_a_launcher_blames_first_is_found_in_its_words(world, words, host):
+    assert world.named_in(words) == (host, words.splitlines()[-1].strip() if host else "")
+
+
+def test_a_host_that_has_come_is_not_blamed(world):
+    world.came(1, "n02")
+    assert world.named_in("n02 is slow") == ("", "")
+    assert world.named_in("n02 cannot reach n01.cluster") == ("n01.cluster", "n02 cannot reach n01.cluster")

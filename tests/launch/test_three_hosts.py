@@ -83,3 +83,15 @@ def test_a_binding_reaches_every_rank(flavour, three, tmp_path):
         else:
             assert sorted(ranks[0] + ranks[1]) == sorted(ranks[2] + ranks[3]) == allowed
             assert not set(ranks[0]) & set(ranks[1])
+
+
+def test_a_host_that_cannot_be_reached_is_named_with_the_launchers_own_words(flavour, three, tmp_path):
+    three["n02"].vanish()
+    env = flavour.env(XDG_STATE_HOME=str(tmp_path), **remote(three))
+    done = three["head"].run([*LAUNCH, "--hosts", "n01,n02,n03", "--ppn", "1", "true"], env, cwd=tmp_path)
+    assert done.returncode == 125, done.stderr
+    assert "no rank reported that it came up: of n02 it says '" in done.stderr.splitlines()[-1]
+    (path,) = tmp_path.glob("ezpz/launches/*/run.json")
+    record = json.loads(path.read_text())
+    assert record["cause"]["host"] == "n02"
+    assert "No route to host" in record["launcher_words"]

@@ -101,7 +101,8 @@ class Child:
 
 
 _LAST_OUTPUT = 0.5  # seconds for what mpiexec has not passed on when it ended; a grandchild may hold its pipe for ever
-_KEPT = 8192  # bytes of what mpiexec writes when the cause is known
+_KEPT = 4096  # bytes of what mpiexec writes: as many of its first and of its last
+_QUOTED = 200  # characters of its line about a host
 _REFUSED = 125
 _OF_SIGKILL = {9, 137, 255}  # exit codes of mpiexec when somebody killed a shim: MPICH's, Open MPI's, Intel MPI's
 
@@ -118,13 +119,13 @@ class Children:
         all: The processes, also those that have ended.
         unsupervised: Whether a host has written that its agent cannot reach the launcher: then mpiexec passes its
             output on.
-        afterwards: What mpiexec wrote when a rank had failed: for run.json, because its guesses at the cause are none.
+        words: What mpiexec itself has written, its beginning and its end: for run.json.
     """
 
     def __init__(self, loop: Loop, is_mpi: bool, written: Callable[[int, bytes], None]) -> None:
         self.all: list[Child] = []
         self.unsupervised = False
-        self.afterwards = b""
+        self.words = b""
         self._loop, self._is_mpi, self._written = loop, is_mpi, written
         self._read_until = 0.0
 
@@ -191,22 +192,26 @@ class Children:
     def failure(self, world: World) -> Failure:
         """Return what is wrong when one has ended before its time."""
         child = next((child for child in self.all if child.code), self.all[0])
-        code = child.code or 0
+        code, host = child.code or 0, ""
         if self.aborted and not world.empty:
             words = f"killed the ranks and exited with code {code}: has one called MPI_Abort? Its own words are above"
         elif code < 0:
             words = f"{how(code).removesuffix(' (out of memory?)')}, and the ranks with it"
         else:
             came = "no rank reported that it came up" if world.empty else world.absent()
-            words = f"{how(code)}, and {came}; its own words are above"
+            host, line = world.named_in(self.words.decode(errors="replace"))
+            said = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
+            words = f"{how(code)}, and {came}{said}; its own words are above"
         exit_code = code if self.aborted and not world.empty else _REFUSED
         return Failure(
-            f"{child.name} (pid {child.pid})", words, exit_code, time.time(), pid=child.pid, status=child.code
+            f"{child.name} (pid {child.pid})",
+            words,
+            exit_code,
+            time.time(),
+            host=host or None,
+            pid=child.pid,
+            status=child.code,
         )
-
-    def keep(self, data: bytes) -> None:
-        """Keep what is not shown for run.json."""
-        self.afterwards += data[: _KEPT - len(self.afterwards)]
 
     def _read(self, child: Child, fd: int) -> None:
         """Take what mpiexec itself, or a rank whose agent cannot reach us, has written."""
@@ -216,4 +221,7 @@ class Children:
             self._loop.forget(fd)
         if data:
             self.unsupervised |= UNSUPERVISED.encode() in data
+            if not self.unsupervised:  # else it is the ranks' output
+                words = self.words + data
+                self.words = words if len(words) <= 2 * _KEPT else words[:_KEPT] + words[-_KEPT:]
             self._written(stream, data)

@@ -144,7 +144,7 @@ class _Run(Supervisor):
             "failures": entries[len(causes) :],
             "hang": outcome.hang,
             "notes": outcome.notes,
-            "launcher_words": self.children.afterwards.decode(errors="replace"),
+            "launcher_words": self.children.words.decode(errors="replace"),
         }
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 

@@ -199,13 +199,11 @@ class Supervisor:
                 self.loop.forget(fd)
 
     def _children_wrote(self, stream: int, data: bytes) -> None:
-        """Show what mpiexec itself has written, or keep it where its guesses would follow the true cause."""
+        """Show what mpiexec itself has written, unless its guesses would follow the true cause."""
         if self.children.unsupervised:
             self.loop.cancel("start")
         cause = self.outcome.cause
-        if cause and cause.rank is not None and not self.children.unsupervised:
-            self.children.keep(data)
-        else:
+        if not cause or cause.rank is None or self.children.unsupervised:
             self.screen.show(None, stream, data, time.monotonic())
 
     def _result(self) -> Outcome:
@@ -387,7 +385,9 @@ class Supervisor:
         """End a run some ranks of which have not come up in time."""
         if not self.stopping:
             text = self.world.missing(self.limits.start or 0.0) + self.hint()
-            self.blame(Failure("world:", text, _REFUSED, time.time()))
+            late = self.world.late()
+            host = self.world.host(late[0]) if len(late) == 1 else None
+            self.blame(Failure("world:", text, _REFUSED, time.time(), host=host))
 
     # Reports of the agents.
 

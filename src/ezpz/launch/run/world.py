@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.scheduler import scheduler
@@ -81,6 +82,10 @@ def _median(ordered: list[tuple[float, int]], ranks: int) -> float:
 __all__ = ["Stages", "World"]
 
 _NAMED = 3  # hosts that are named one by one
+_WORD = re.compile(r"\w[\w.-]*\w|\w")
+# What stands in front of a line names the host that speaks: "[mpiexec@n01] …", "[n01:4711] …". Open MPI 4 goes on to
+# name hosts that it has reached: "my node: n01", "target node: n01".
+_SPEAKER = re.compile(r"^\s*(?:\[[^\]]*\]\s*|(?:my|target) node:.*)")
 
 
 class World:
@@ -143,9 +148,13 @@ class World:
             "Does the launcher sort its host file? Name the hosts in its order with --hosts"
         )
 
+    def late(self) -> list[int]:
+        """Return the numbers of the hosts that have not come up."""
+        return [index for index in range(len(self._hosts)) if index not in self._up]
+
     def missing(self, seconds: float) -> str:
         """Return which hosts have not come up, and how far each of them is."""
-        late = [index for index in range(len(self._hosts)) if index not in self._up]
+        late = self.late()
         stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
         more = f", and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
         return (
@@ -158,6 +167,19 @@ class World:
         """Return how many ranks came up of those that were planned."""
         came = sum(self._up.values()) + sum(count for index, count in self._partly.items() if index not in self._up)
         return f"{came} of {sum(self._counts)} ranks came up"
+
+    def named_in(self, words: str) -> tuple[str, str]:
+        """Return the host of which a launcher says first that something is wrong, and that line; empty without one.
+
+        Only a host that has not come up counts, in a line that names no other host of the plan.
+        """
+        late = {host.lower(): host for index, host in enumerate(self._hosts) if index not in self._names}
+        known = {**{host.partition(".")[0]: name for host, name in late.items() if not host[:1].isdigit()}, **late}
+        for line in words.splitlines():
+            found = {known.get(word, "") for word in _WORD.findall(_SPEAKER.sub("", line).lower())} - {""}
+            if len(found) == 1:
+                return found.pop(), line.strip()
+        return "", ""
 
     def mismatch(self) -> str:
         """Return what came up instead of the planned world, and what usually causes that."""
