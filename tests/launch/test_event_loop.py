@@ -1,15 +1,22 @@
 """The loop alone: files, timers and signals, each with what belongs to it."""
 
+import errno
+import json
 import os
+import resource
 import signal
 import socket
+import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from ezpz.launch import messages
 from ezpz.launch.host import agent, local_socket
 from ezpz.launch.loop import Loop, SignalPipe
+from ezpz.launch.run.hangs import Askers
 
 
 @pytest.fixture
@@ -148,4 +155,96 @@ def test_an_agent_hears_all_that_call_in_one_turn(loop, tmp_path):
     loop.turn(time.monotonic() + 5)
     assert [message.step for message in heard if isinstance(message, messages.At)] == [0, 1, 2]
     for call in calls:
+        call.close()
+
+
+@pytest.fixture
+def no_room():
+    """``no_room()``: from now on this process can open no more files; ``no_room.end()``: it can again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = []
+
+    class NoRoom:
+        def __call__(self):
+            used = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, hard))
+            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+                filled.extend(os.dup(0) for _ in range(1000))
+
+        def end(self):
+            while filled:
+                os.close(filled.pop())
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    made = NoRoom()
+    yield made
+    made.end()
+
+
+def turns(loop, seconds=0.3):
+    """Return how often a loop comes back within some time."""
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        loop.turn(end)
+        count += 1
+    return count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_later(loop, tmp_path, no_room):
+    heard = []
+    connections = agent.LocalConnections(loop, lambda _, message, __: heard.append(message), lambda _: None)
+    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
+    connections.listen(socket.socket(fileno=local_socket.claim(where).detach()))
+    call = local_socket.reach(where)
+    local_socket.send(call, b"rank 0 7\nat 3\n")
+    no_room()
+    assert turns(loop) < 30
+    no_room.end()
+    turns(loop)
+    assert [message.step for message in heard if isinstance(message, messages.At)] == [3]
+    call.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_who_asks_a_launcher_without_a_free_descriptor_is_answered_later(loop, tmp_path, no_room):
+    asked = []
+    askers = Askers()
+    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
+    askers.listen(where, loop, lambda: asked.append(1))
+    call = local_socket.reach(where)
+    call.sendall(b"stacks\n")
+    no_room()
+    assert turns(loop) < 30
+    no_room.end()
+    turns(loop)
+    assert asked == [1]
+    askers.close()
+    call.close()
+
+
+def test_askers_that_say_or_read_nothing_hold_up_no_launcher(loop, tmp_path):
+    asked = []
+    askers = Askers()
+    where = local_socket.address(os.urandom(8).hex(), str(tmp_path))
+    askers.listen(where, loop, lambda: asked.append(1))
+    silent = [local_socket.reach(where) for _ in range(5)]
+    slow = local_socket.reach(where)
+    slow.sendall(b"stacks\n")
+    turns(loop, 0.05)
+    assert asked == [1]
+    answer = {"ranks": [], "summary": "x" * 3_000_000}
+    before = time.monotonic()
+    askers.answer(answer)
+    turns(loop, 0.05)
+    assert time.monotonic() - before < 0.9
+    assert not askers
+    came = []
+    reader = threading.Thread(target=lambda: came.extend(iter(lambda: slow.recv(1 << 20), b"")))
+    reader.start()
+    turns(loop, 0.05)
+    askers.close()
+    reader.join(10)
+    assert json.loads(b"".join(came)) == answer
+    for call in (*silent, slow):
         call.close()

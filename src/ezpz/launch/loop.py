@@ -5,6 +5,7 @@ The supervisor and the host agents are each one such loop, with no thread beside
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_WAIT = 86400.0  # seconds: epoll takes no more than 24 days
+_REST = 0.1  # seconds until a file that could not be served is watched again
+
+NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # another connection cannot be taken, but waits
 
 
 class Loop:
@@ -42,6 +46,11 @@ class Loop:
         """Watch a file no more; it may be unknown, and must still be open."""
         if file in self._selector.get_map():
             self._selector.unregister(file)
+
+    def rest(self, file: Any) -> None:
+        """Watch a file only again in a moment: what waits there cannot be taken now, and would wake us for ever."""
+        key = self._selector.unregister(file)
+        self.after(f"rest {key.fd}", _REST, lambda: self._watch(file, key.events, key.data))
 
     def at(self, name: str, due: float, action: Callable[[], None]) -> None:
         """Call ``action()`` once at a moment of the monotonic clock, in place of the earlier timer of that name."""

@@ -20,7 +20,7 @@ from ezpz.launch.host.local_socket import is_own, receive
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.loop import Loop, SignalPipe
+from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -69,8 +69,13 @@ class LocalConnections:
         for _ in range(_LET_IN):
             try:
                 connection, _ = listener.accept()
-            except OSError:  # nobody waits any more, or who did went away again
+            except BlockingIOError:  # nobody waits any more
                 return
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    self._loop.rest(listener)
+                    return
+                continue  # who waited went away again
             if not is_own(connection):
                 connection.close()
                 continue

@@ -6,7 +6,6 @@ stranger: few of them are kept, for seconds, and nothing that they send or leave
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
 import socket
@@ -16,6 +15,7 @@ from collections import namedtuple
 from ezpz.launch import frames
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.host.connection import keep_alive
+from ezpz.launch.loop import NO_ROOM
 from ezpz.launch.messages import (
     HELLOS,
     LONGEST_PIECE,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 _DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
 _MORE_STRANGERS = 64  # at a time, besides one for each host
 _READ = 1 << 18
-_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.NamedTuple needs typing
@@ -230,7 +229,7 @@ class Control:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 self._refuse_one()
             return  # or it went away again
         connection.setblocking(False)
