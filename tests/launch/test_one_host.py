@@ -80,6 +80,12 @@ def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     env = {**clean_env, "TACC_SYSTEM": "vista"}
     done = launch("-n", "1", "--explain", "true", env=env)
     assert "site vista advises ibrun, which ezpz does not start; local is used" in done.stdout
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho slurm 23.11.4\n")
+    srun.chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "c[1-2]", "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    done = launch("--ppn", "1", "true", env={**env, **job, "PATH": f"{tmp_path}:{env['PATH']}"})
+    assert "note: site vista advises ibrun, which ezpz does not start; srun is used" in done.stderr
     env = {**clean_env, "NERSC_HOST": "perlmutter"}
     answer = json.loads(launch("-n", "1", "--launcher-args", "--gpus-per-task=1", "--json", "true", env=env).stdout)
     assert "site perlmutter advises against --gpus-per-task=1 (from --launcher-args)" in answer["notes"]

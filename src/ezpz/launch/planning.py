@@ -32,7 +32,7 @@ from ezpz.launch.plan import NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, piped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ezpz.cluster import Site
     from ezpz.cluster.allocation import Read, Run
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
+_CONTAINERS = ("apptainer", "singularity")
+_CLEANS = ("--cleanenv", "--containall", "-e", "-C")
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
 
@@ -142,7 +144,8 @@ class PlanBuilder:
             "input": self.keeps_terminal or has_input(),
             "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
         }
-        self.notes = (*survey.notes, *_advice(self._choice, site, options.launcher_args))
+        advice = _advice(self._choice, site, options.launcher_args)
+        self.notes = (*survey.notes, *advice, *_cleaned(options.command, self.environ))
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""
@@ -261,6 +264,30 @@ def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -
         used = choice.flavour.title if choice.flavour else LOCAL
         against.append(f"site {site.name} advises {site.launcher}, which ezpz does not start; {used} is used")
     return tuple(against)
+
+
+def _cleaned(command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a note where a container would start its program without the ranks' variables.
+
+    Long options are known anywhere, short ones up to the first word that is no option: others have values.
+    """
+    runtimes = [at for at, word in enumerate(command) if os.path.basename(word) in _CONTAINERS]
+    if not runtimes:
+        return ()
+    words = command[runtimes[0] + 1 :]
+    found = [word for word in words if word in _CLEANS[:2]]
+    for word in words[1:]:  # behind `exec` or `run`
+        if not word.startswith("-"):
+            break
+        found += [word] * (word in _CLEANS[2:])
+    names = (f"{runtime}_{option}" for runtime in ("APPTAINER", "SINGULARITY") for option in ("CLEANENV", "CONTAINALL"))
+    found += [f"{name}={environ[name]}" for name in names if environ.get(name, "0").lower() not in {"", "0", "false"}]
+    if not found:
+        return ()
+    return (
+        f"{found[0]} keeps the ranks' variables out of the container: each rank would train alone; leave it out, and "
+        "take away what the program shall not see with `launch --unset NAME`",
+    )
 
 
 def missing_job_variable(allocation: Allocation) -> dict[str, str]:
