@@ -282,12 +282,11 @@ def _cleaned(command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
         found += [word] * (word in _CLEANS[2:])
     names = (f"{runtime}_{option}" for runtime in ("APPTAINER", "SINGULARITY") for option in ("CLEANENV", "CONTAINALL"))
     found += [f"{name}={environ[name]}" for name in names if environ.get(name, "0").lower() not in {"", "0", "false"}]
-    if not found:
-        return ()
-    return (
-        f"{found[0]} keeps the ranks' variables out of the container: each rank would train alone; leave it out, and "
-        "take away what the program shall not see with `launch --unset NAME`",
+    note = (
+        "keeps the ranks' variables out of the container: each rank would train alone; leave it out, and take away "
+        "what the program shall not see with `launch --unset NAME`"
     )
+    return tuple(f"{word} {note}" for word in found[:1])
 
 
 def missing_job_variable(allocation: Allocation) -> dict[str, str]:
