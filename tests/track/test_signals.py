@@ -29,7 +29,7 @@ print("on", flush=True)
 
 @pytest.fixture
 def stopped(tmp_path):
-    def run(number=signal.SIGTERM, before="", then="time.sleep(60)", patience=60):
+    def run(number=signal.SIGTERM, before="", then="time.sleep(60)", patience=60, again=()):
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": SRC}
         code = START.format(before=before, then=then)
         with subprocess.Popen(
@@ -38,6 +38,9 @@ def stopped(tmp_path):
             try:
                 assert process.stdout.readline() == b"on\n"
                 process.send_signal(number)
+                for wait in again:
+                    time.sleep(wait)
+                    process.send_signal(number)
                 out, _ = process.communicate(timeout=patience)
             finally:
                 process.kill()
@@ -55,6 +58,44 @@ def test_a_signal_leaves_a_complete_export_and_ends_as_ever(stopped, tmp_path, n
     assert run.state == "stopped"
     assert run.cause.startswith(signal.Signals(number).name)
     assert len(open_dataset(tmp_path / "out" / "r.h5")["loss"]) == 10
+
+
+SLOW_EXPORT = """
+from ezpz.track import dataset
+write = dataset.write_dataset
+def slowly(*args):
+    os.write(1, b"exports\\n")
+    end = time.monotonic() + {seconds}
+    while time.monotonic() < end:
+        time.sleep(0.05)
+    return write(*args)
+dataset.write_dataset = slowly
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_that_comes_three_times_in_a_moment_is_one(stopped, tmp_path):
+    code, out = stopped(before=SLOW_EXPORT.format(seconds=1), again=(0.1, 0.1))
+    assert (code, out.count("exports")) == (-signal.SIGTERM, 1), out
+    assert open_run(tmp_path / "out").state == "stopped"
+    assert len(open_dataset(tmp_path / "out" / "r.h5")["loss"]) == 10
+
+
+@pytest.mark.slow
+def test_a_signal_that_is_repeated_after_three_seconds_ends_at_once(stopped, tmp_path):
+    began = time.monotonic()
+    code, out = stopped(before=SLOW_EXPORT.format(seconds=40), again=(3.2,))
+    assert code == -signal.SIGTERM, out
+    assert time.monotonic() - began < 25
+    assert not (tmp_path / "out" / "r.h5").exists()
+
+
+@pytest.mark.slow
+def test_a_handler_of_the_script_gets_a_signal_once_that_came_three_times(stopped):
+    before = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine'))"
+    code, out = stopped(before=before, then="time.sleep(1)\nhistory.finalize(plots=False)", again=(0.1, 0.1))
+    assert code == 0, out
+    assert out.count("mine") == 1
 
 
 @pytest.mark.slow

@@ -74,7 +74,9 @@ def test_sigterm_saves_completes_the_records_and_ends_by_the_signal(env, tmp_pat
             if said.strip() == "training":
                 break
         time.sleep(0.1)
-        run.send_signal(signal.SIGTERM)
+        for _ in range(3):  # as Slurm does at the time limit
+            run.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
         rest = run.stdout.read()
         assert run.wait(timeout=60) == -signal.SIGTERM, rest
     saved = [text for text in rest.splitlines() if text.startswith("saved")]

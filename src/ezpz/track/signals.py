@@ -4,6 +4,9 @@ Python calls a handler between two of its own instructions, so not while the mai
 collective whose other ranks have been ended already. The C half of Python's handler writes the signal's number to a
 pipe at once, in any case (``signal.set_wakeup_fd``); a thread reads it and does the work when the handler has not begun
 within a second. An event loop that uses the wake-up itself keeps it.
+
+Slurm sends SIGTERM up to three times at the time limit, within a moment: what comes again within 3 s is the same
+signal, and does not end the process while the first one still completes the records. Later it does, at once.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ONE_SIGNAL = 3.0  # seconds in which a signal that comes again is the same one
+
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PATIENCE = 1.0  # seconds; launchers and schedulers give at least three before SIGKILL
 _RECENT = 10.0  # seconds: a handler that began so long before this thread saw the signal has answered it
@@ -26,6 +31,8 @@ _RECENT = 10.0  # seconds: a handler that began so long before this thread saw t
 _stops: list[Callable[[str], None]] = []
 _previous: dict[int, Any] = {}
 _last = -math.inf  # when a handler began
+_first: dict[int, float] = {}  # signal: when it came, without what came again so soon that it is the same
+_at_work: set[int] = set()  # signals for which the records are being completed by a handler
 _pipe: tuple[int, int] | None = None
 
 
@@ -59,8 +66,16 @@ def detach(stop: Callable[[str], None]) -> None:
 
 def _handle(number: int, frame: Any) -> None:
     global _last
-    _last = time.monotonic()
-    _call_all(number)
+    _last = now = time.monotonic()
+    if now < _first.get(number, -math.inf) + ONE_SIGNAL:
+        return
+    _first[number] = now
+    if number not in _at_work:  # else it comes for the second time, and means now
+        _at_work.add(number)
+        try:
+            _call_all(number)
+        finally:
+            _at_work.discard(number)
     before = _previous.get(number, signal.SIG_DFL)
     if callable(before):
         before(number, frame)

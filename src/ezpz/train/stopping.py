@@ -1,7 +1,7 @@
 """Agree between ranks to save or to stop, as signals ask, without adding a collective to a step.
 
     SIGUSR2    save now and continue: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
-    SIGTERM    save and end; a second one ends at once
+    SIGTERM    save and end; a second one ends at once, unless it comes within 3 s: schedulers send one several times
 
 A signal reaches ranks at different steps, and a checkpoint needs all of them at one. So every rank starts, about once
 per second of training, an all-reduce of two numbers that no rank waits for: its result is looked at when the next one
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
+
+from ezpz.track.signals import ONE_SIGNAL
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -43,6 +45,7 @@ class StopRequests:
         self.signal: str | None = None
         self._save_seconds = save_seconds
         self._saved_at = perf_counter()
+        self._first: dict[int, float] = {}  # signal: when it came, without what came again so soon that it is the same
         self._came: list[int] = []  # a list, because a handler may come between reading a number and resetting it
         self._before: dict[int, Any] = {}
         self._question: tuple[Any, Any] | None = None  # what travels: torch's handle, and the numbers
@@ -71,7 +74,10 @@ class StopRequests:
 
     def _handler(self, before: Any) -> Any:
         def handle(number: int, frame: FrameType | None) -> None:
-            name = signal.Signals(number).name
+            now, name = monotonic(), signal.Signals(number).name
+            if now < self._first.get(number, -ONE_SIGNAL) + ONE_SIGNAL:
+                return
+            self._first[number] = now
             if self.signal == name == "SIGTERM":
                 if callable(before):
                     before(number, frame)
