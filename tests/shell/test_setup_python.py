@@ -166,6 +166,34 @@ def test_an_environment_that_cannot_be_written_is_left_alone(fake, active):
     assert "ezpz_setup_env FOLDER" in errors(result)[0]
 
 
+@pytest.mark.parametrize("how", ["active", "named"])
+def test_an_environment_of_others_that_has_all_is_used_as_it_is(fake, active, how):
+    """It is the group's, with the group's own checkout."""
+    (active / "ezpz").write_text("/group/checkout")
+    (active / "bin/activate").write_text(f'VIRTUAL_ENV="{active}"; PATH="{active}/bin:$PATH"\n')
+    (active / "lib").rmdir()
+    leave = f"unset VIRTUAL_ENV; PATH='{fake.bin}:/usr/bin:/bin'"
+    result = call(fake, before="") if how == "active" else call(fake, "mine", before=leave)
+    assert result.returncode == 0, result.stderr
+    assert errors(result) == []
+    assert "plan" not in fake.calls()
+    (line,) = [line for line in result.stderr.splitlines() if "used as it is" in line]
+    assert f"{active} may not be written and is used as it is: its ezpz is /group/checkout/src/ezpz, not {ROOT}" in line
+    assert "ezpz_setup_env FOLDER" in line
+    assert "proved: " in result.stderr
+    assert result.stdout.splitlines()[1].startswith(f"{active}/bin:")
+
+
+@pytest.mark.parametrize("missing", ["torch", "ezpz"])
+def test_an_environment_of_others_that_lacks_one_is_refused(fake, active, missing):
+    (active / "ezpz").write_text("/group/checkout")
+    (active / missing).unlink()
+    (active / "lib").rmdir()
+    result = call(fake)
+    assert result.returncode == 125
+    assert "permission denied" in errors(result)[0]
+
+
 @pytest.mark.slow
 def test_a_venv_that_was_moved_is_made_again_in_its_place(fake):
     call(fake, "here")

@@ -859,6 +859,11 @@ function ezpz__install {
   if [ "$need_ezpz$need_torch" = 00 ]; then return 0; fi
   if [ "$need_ezpz" = 1 ] && [ -z "$src" ]; then ezpz__no_source_err || return; fi
   if [ ! -w "$p_lib" ] || [ ! -w "$venv" ]; then
+    if [ -n "$p_torch" ] && [ -n "$p_ezpz" ]; then # a group's environment, for all who may read it
+      ezpz__log "$venv may not be written and is used as it is: its ezpz is" \
+        "${p_ezpz%/*}${src:+, not $src ($src_from); for that one: ezpz_setup_env FOLDER}"
+      return 0
+    fi
     ezpz__err 125 "cannot install into $venv (from $venv_from): permission denied for $p_lib;" \
       "expected an environment that you may write. Make one on top of it: ezpz_setup_env FOLDER" || return
   fi
