@@ -89,3 +89,22 @@ def test_what_the_site_advises_against_is_a_note(launch, clean_env, tmp_path):
     env = {**clean_env, "NERSC_HOST": "perlmutter"}
     answer = json.loads(launch("-n", "1", "--launcher-args", "--gpus-per-task=1", "--json", "true", env=env).stdout)
     assert "site perlmutter advises against --gpus-per-task=1 (from --launcher-args)" in answer["notes"]
+
+
+def test_that_no_devices_could_be_counted_is_told_where_the_ranks_follow_from_them(launch, clean_env, tmp_path):
+    """From a host that is none of the job's, as that of ``salloc`` may be."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho slurm 23.11.4\n")
+    srun.chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "c[1-2]", "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    env = {**clean_env, **job, "PATH": f"{tmp_path}:{clean_env['PATH']}"}
+
+    def is_told(*options):
+        done = launch(*options, "true", env=env)
+        return "no source tells the devices of the job's hosts" in done.stdout + done.stderr
+
+    assert is_told()
+    assert not is_told("-n", "4")
+    assert not is_told("--ppn", "1")
+    assert is_told("--ppn", "1", "--explain")
+    assert is_told("-n", "4", "--dry-run")

@@ -68,7 +68,8 @@ def _launch(options: LaunchOptions) -> int:
     if missing:
         return missing
     for note in builder.notes:
-        _say(f"note: {note}")
+        if note != builder.moot:
+            _say(f"note: {note}")
     return _run(builder, options)
 
 

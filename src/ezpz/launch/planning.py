@@ -112,6 +112,8 @@ class PlanBuilder:
         keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
         agent_settings: What the launcher sends to each agent that connects.
         notes: What the user should know before anything starts.
+        moot: The one of them that changes nothing in this launch: of devices that were assumed, where the user has
+            named the number of ranks. Empty without one.
 
     Raises:
         EzpzError: Nothing could start ranks there, or an option does not fit.
@@ -146,6 +148,7 @@ class PlanBuilder:
         }
         advice = _advice(self._choice, site, options.launcher_args)
         self.notes = (*survey.notes, *advice, *_cleaned(options.command, self.environ))
+        self.moot = "" if options.ranks is None and options.per_host is None else survey.devices.assumed
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""

@@ -270,7 +270,7 @@ def _from_elsewhere(scene: _Scene) -> Devices:
         f"no source tells the devices of the job's hosts, of which this is none; {what}; run `export {_NUMBER}=N` "
         "if wrong"
     )
-    return counted._replace(notes=(note, *counted.notes))
+    return counted._replace(notes=(note, *counted.notes), assumed=note)
 
 
 def _missed(scene: _Scene) -> tuple[str, ...]:
