@@ -16,7 +16,7 @@ FAKE = """
 import json, os
 {import_time}
 class Run:
-    id, offline, dir = "abc", True, "there"
+    offline, dir = True, "there"
     config = {{}}
     def finish(self, exit_code):
         with open("wandb.log", "a") as file:
@@ -33,7 +33,9 @@ def init(**kwargs):
     {init_time}
     with open("wandb.init", "w") as file:
         json.dump(kwargs, file)
-    return Run()
+    run = Run()
+    run.id = kwargs.get("id") or "abc"
+    return run
 """
 
 TRAIN = """
