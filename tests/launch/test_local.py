@@ -97,6 +97,15 @@ def test_the_first_failure_stops_all_and_is_the_exit_code(launch, survivors, how
 
 
 @pytest.mark.slow
+def test_ranks_for_which_there_are_no_files_left_are_one_line_and_leave_nothing(launch, survivors):
+    limited = ["bash", "-c", 'ulimit -n 32; exec "$@"', "bash", sys.executable, "-m", "ezpz.launch"]
+    done = launch("-n", "20", "sleep", "600", line=limited)
+    assert done.returncode == 125
+    assert "cannot be started: Too many open files" in done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert not survivors()
+
+
 def test_a_rank_that_ignores_sigterm_is_killed(launch, survivors):
     script = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit 4; fi; trap "" TERM; while :; do sleep 0.1; done'
     assert launch("-n", "2", "bash", "-c", script, timeout=20).returncode == 4

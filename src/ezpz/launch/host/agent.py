@@ -215,6 +215,11 @@ class Agent:
         self._give_input(rank)
         self._loop.after("partial", _PARTIAL, self._report_partial)
 
+    def give_up(self, why: str) -> None:
+        """Tell the launcher that this host's part cannot go on, and kill its ranks."""
+        self.connection.report(messages.Refused(text=why))
+        self._kill()
+
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         while not self._over:
@@ -313,8 +318,7 @@ class Agent:
         ending = set(numbers) & set(_ENDING)
         if ending:  # sshd has gone, or somebody means this agent
             text = f"its host agent received {signal.Signals(min(ending)).name}"
-            self.connection.report(messages.Refused(text=text))
-            self._kill()
+            self.give_up(text)
 
     def _obey(self) -> None:
         assert isinstance(self.connection, Connection)

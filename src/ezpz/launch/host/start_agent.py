@@ -83,9 +83,13 @@ def run_local(
     agent = Agent(connected, launch, len(ranks), own_session=not terminal)
     agent.stand_guard(obeys_signals=False)
     _let_in(agent, ranks[0][0])
-    for rank, (environ, cpus) in enumerate(ranks):
-        stdin = (0 if rank == 0 and settings.input else None), None
-        _start_own(agent, rank, command, environ, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
+    try:
+        for rank, (environ, cpus) in enumerate(ranks):
+            stdin = (0 if rank == 0 and settings.input else None), None
+            _start_own(agent, rank, command, environ, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
+    except LaunchError as error:
+        agent.give_up(str(error))
+        return agent.run()
     if not terminal:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
     return agent.run()
@@ -126,7 +130,10 @@ def _run(index: int) -> int:
         counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
         agent = Agent(connection, launch, counts[index])
         agent.stand_guard(obeys_signals=True)
-        _start_host(agent, index, counts, payload.command, environ)
+        try:
+            _start_host(agent, index, counts, payload.command, environ)
+        except LaunchError as error:
+            agent.give_up(str(error))
         return agent.run()
     except EzpzError as error:
         from ezpz.visible import show
@@ -186,11 +193,14 @@ def _start_own(
         agent.connection.report(messages.Note(text=f"rank {rank} {note}"))
     if agent.connection.settings.recorder:
         rank_start.make_room(environ, agent.connection.settings.recorder)
-    ours, its = pipes() if piped else ((), None)
     cpus = None if note else cpus
-    pid, problem = start(
-        command, environ, stdin=stdin[0], output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
-    )
+    try:
+        ours, its = pipes() if piped else ((), None)
+        pid, problem = start(
+            command, environ, stdin=stdin[0], output=its, cpus=cpus, own_session=agent.own_session, ignores=ignores
+        )
+    except OSError as error:  # no more files or processes
+        raise LaunchError(f"rank {rank} cannot be started: {error.strerror}; see `ulimit -n` and `ulimit -u`") from None
     process = RankProcess(rank, pid=pid, pipes=ours, stdin=stdin[1], log_dir=agent.connection.settings.log_dir)
     if problem:
         process.end(cannot_run(problem), f"cannot run {os.fsdecode(command[0])}: {os.strerror(problem)}")
