@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.devices import amd, apple, grants, intel, masks, nvidia
-from ezpz.cluster.devices.answer import Devices, refusal
+from ezpz.cluster.devices.answer import UNKNOWN, Devices, refusal
 from ezpz.cluster.probe import host_name
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
@@ -266,11 +266,8 @@ def _from_elsewhere(scene: _Scene) -> Devices:
     vendor, _ = _driver(scene.environ, scene.read, scene.requested)
     counted = _probe(scene, VENDORS[vendor]) if vendor else Devices(0, "cpu", _nowhere(scene))
     what = "its devices were counted" if counted.count else "none are assumed"
-    note = (
-        f"no source tells the devices of the job's hosts, of which this is none; {what}; run `export {_NUMBER}=N` "
-        "if wrong"
-    )
-    return counted._replace(notes=(note, *counted.notes), assumed=note)
+    note = f"{UNKNOWN}, of which this is none; {what}; run `export {_NUMBER}=N` if wrong"
+    return counted._replace(notes=(note, *counted.notes))
 
 
 def _missed(scene: _Scene) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from ezpz.errors import UsageError
 
+UNKNOWN = "no source tells the devices of the job's hosts"
+
 
 class Devices(NamedTuple):
     """Accelerators that one host offers to this job.
@@ -15,14 +17,17 @@ class Devices(NamedTuple):
         kind: What torch calls them: ``cuda`` (ROCm included), ``xpu``, ``mps``, or ``cpu`` where there are none.
         origin: The variable, file or command that gave the answer.
         notes: Other sources that differ, and what the answer leaves out; one sentence each.
-        assumed: The note, one of those, that says that no source knew the job's hosts; empty where one did.
     """
 
     count: int  # type: ignore[assignment]  # the field is what readers expect; tuple.count is not used
     kind: str
     origin: str
     notes: tuple[str, ...] = ()
-    assumed: str = ""
+
+    @property
+    def assumed(self) -> str:
+        """The one of the notes that says that no source knew the devices of the job's hosts; empty where one did."""
+        return next((note for note in self.notes if note.startswith(UNKNOWN)), "")
 
 
 def refusal(what: str, name: str, value: str, expected: str, otherwise: str = "give it one") -> UsageError:
