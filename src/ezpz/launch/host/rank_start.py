@@ -237,7 +237,11 @@ def be(action: Callable[[], int]) -> NoReturn:
 
 
 def cannot_run(number: int) -> int:
-    """Return the exit code of a shell for a program that cannot be run for this reason."""
+    """Return the exit code of a shell for a program that cannot be run for this reason; 125 where the machine has no
+    room for it.
+    """
+    if number in {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+        return 125
     return 126 if number in {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR} else 127
 
 
