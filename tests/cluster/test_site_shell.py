@@ -17,7 +17,7 @@ from lab.require import require
 UTILS = Path(__file__).parents[2] / "src/ezpz/bin/utils.sh"
 SHELLS = {"bash": ["bash", "--noprofile", "--norc"], "zsh": ["zsh", "-f"]}
 FILE = "/home/me/.config/ezpz/sites.toml"
-FACTS = ("scheduler", "module_use", "modules", "conda", "prepend_from", "proxy", "no_proxy", "proxy_skip")
+FACTS = ("scheduler", "module_use", "modules", "conda", "python", "prepend_from", "proxy", "no_proxy", "proxy_skip")
 SITES = load({}, lambda _: None)
 MARKED = f"first\n{BEGIN}\nold\n{END}\nlast\n"
 

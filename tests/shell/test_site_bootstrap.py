@@ -329,6 +329,36 @@ def test_without_any_version_it_ends_with_what_to_try(fake, modules, case):
     assert "proved" not in result.stderr
 
 
+CONDA_BROKEN = """echo 'Lmod has detected the following error: The following module(s) are unknown:' >&2
+echo '"gcc-native/14.2" "cray-hdf5-parallel/1.14.3.5"' >&2
+fail"""
+
+
+def test_a_site_known_to_work_without_its_modules_gets_a_venv_of_its_own_aloud(fake, modules):
+    modules.add("conda/2025-09-25", CONDA_BROKEN, default=True)
+    result = fake("ezpz_setup_python; echo rc=$?; ezpz_setup_python; echo $VIRTUAL_ENV", **POLARIS)
+    assert result.stdout == f"rc=0\n{fake.cwd}/.venv\n", result.stderr
+    assert errors(result) == []
+    (line,) = [line for line in result.stderr.splitlines() if "WITHOUT the site's modules" in line]
+    assert "conda or conda/2025-09-25 does not load: The following module(s) are unknown" in line
+    assert "python3 of PATH is taken instead, and a torch from the package index" in result.stderr
+    assert f"on {fake.bin}/python3" in result.stderr
+    assert "plan" in fake.calls()
+
+    tried = len(loads(fake))
+    result = fake("ezpz_setup_python", **POLARIS)
+    assert "because " in result.stderr
+    assert len(loads(fake)) == tried, "the environment has its torch now"
+
+
+def test_modules_that_the_user_named_are_not_replaced_by_a_venv(fake, modules):
+    modules.add("conda/2025-09-25", CONDA_BROKEN, default=True)
+    result = fake("ezpz_setup_python || echo rc=$?", EZPZ_MODULES="conda", **POLARIS)
+    assert result.stdout == "rc=125\n"
+    assert "cannot load the module conda" in errors(result)[0]
+    assert not (fake.cwd / ".venv").exists()
+
+
 def test_a_loaded_module_is_the_users_choice(fake, modules):
     modules.add("frameworks/2026.1.0", modules.brings, default=True)
     result = fake("ezpz_setup_python; echo $LOADEDMODULES", **AURORA, LOADEDMODULES="gcc/13:frameworks/2024.9")

@@ -140,12 +140,13 @@ function ezpz__match_site {
 # Sets what a shell needs to know of a site: words, and in site_modules alternatives of one step joined by |.
 # shellcheck disable=SC2034  # the caller has declared what is set here
 function ezpz__site_facts {
-  site_scheduler='' site_module_use='' site_modules='' site_conda='' site_prepend_from='' site_proxy='' site_no_proxy=''
-  site_proxy_skip=''
+  site_scheduler='' site_module_use='' site_modules='' site_conda='' site_python='' site_prepend_from='' site_proxy=''
+  site_no_proxy='' site_proxy_skip=''
   case "${1:-}" in
     aurora)
       site_scheduler='pbs'
       site_modules='frameworks|frameworks/2026.1.0|frameworks/2025.3.1'
+      site_python='modules'
       site_proxy='http://proxy.alcf.anl.gov:3128'
       site_no_proxy='admin,*.hostmgmt.cm.aurora.alcf.anl.gov,*.alcf.anl.gov,localhost'
       site_proxy_skip='aurora-uan-*'
@@ -155,6 +156,7 @@ function ezpz__site_facts {
       site_module_use='/soft/modulefiles'
       site_modules='conda'
       site_conda='base'
+      site_python='modules-or-own'
       site_proxy='http://proxy.alcf.anl.gov:3128'
       site_no_proxy='admin,polaris-adminvm-01,localhost,*.cm.polaris.alcf.anl.gov,polaris-*,'
       site_no_proxy+='*.polaris.alcf.anl.gov,*.alcf.anl.gov'
@@ -164,20 +166,24 @@ function ezpz__site_facts {
       site_module_use='/soft/modulefiles'
       site_modules='conda'
       site_conda='base'
+      site_python='modules'
       site_proxy='http://proxy.alcf.anl.gov:3128'
       ;;
     crux)
       site_scheduler='pbs'
+      site_python='own'
       site_proxy='http://proxy.alcf.anl.gov:3128'
       ;;
     perlmutter)
       site_scheduler='slurm'
       site_modules='pytorch'
+      site_python='modules'
       ;;
     frontier)
       site_scheduler='slurm'
       site_modules='PrgEnv-gnu/8.7.0|PrgEnv-gnu cpe/26.03|cpe miniforge3/23.11.0-0|miniforge3 '
       site_modules+='rocm/7.1.1|rocm rccl-net-plugin craype-accel-amd-gfx90a'
+      site_python='own'
       site_prepend_from='LD_LIBRARY_PATH=CRAY_LD_LIBRARY_PATH'
       site_proxy='http://proxy.ccs.ornl.gov:3128/'
       site_no_proxy='localhost,127.0.0.0/8,*.ccs.ornl.gov'
@@ -185,27 +191,34 @@ function ezpz__site_facts {
     andes)
       site_scheduler='slurm'
       site_modules='miniforge3/24.11.3-2|miniforge3'
+      site_python='own'
       ;;
     lumi)
       site_scheduler='slurm'
+      site_python='container'
       ;;
     alps)
       site_scheduler='slurm'
+      site_python='container'
       ;;
     vista)
       site_scheduler='slurm'
       site_modules='gcc|gcc/15.1.0 cuda python3|python3/3.11.8'
+      site_python='own'
       ;;
     lonestar6)
       site_scheduler='slurm'
+      site_python='own'
       ;;
     frontera)
       site_scheduler='slurm'
+      site_python='own'
       ;;
     stampede3)
       site_scheduler='slurm'
       site_modules='python'
-      case ":${SLURM_JOB_PARTITION:-}" in :pvc) site_conda='pytorch' ;; esac
+      site_python='own'
+      case ":${SLURM_JOB_PARTITION:-}" in :pvc) site_conda='pytorch' site_python='modules' ;; esac
       ;;
     *) return 1 ;;
   esac
@@ -365,7 +378,8 @@ function ezpz__load_cause {
 }
 
 # ezpz__load STEP: loads one of "NAME|NAME/VERSION", else the default or the newest version of one of them. Only
-# LOADEDMODULES is believed, because `module load` may load nothing and return 0. Adds the full name to loaded.
+# LOADEDMODULES is believed, because `module load` may load nothing and return 0. Adds the full name to loaded. Fails with
+# is_own=1 where the site is known to work without its modules.
 function ezpz__load {
   local name plain want how have='' tried='' cause='' IFS=$' \t\n|'
   for how in already named default newest; do
@@ -388,6 +402,13 @@ function ezpz__load {
       fi
     done
   done
+  if [ "$site_python" = modules-or-own ] && [ "$modules_from" = "of the site $site" ]; then
+    ezpz__log "  WITHOUT the site's modules: ${tried//|/ or } does not load: $cause"
+    ezpz__log "  python3 of PATH is taken instead, and a torch from the package index where the environment has none;" \
+      "to try the modules again in a new environment: ezpz_setup_env OTHER_FOLDER"
+    is_own=1
+    return 1
+  fi
   ezpz__err 125 "cannot load the module ${tried//|/ or } ($modules_from): $cause; expected it in LOADEDMODULES." \
     "Look: module avail or module spider $plain;" \
     "then set EZPZ_MODULES='NAME…' or none, or EZPZ_PYTHON=/path/to/python3."
@@ -478,7 +499,7 @@ function ezpz__choose_modules {
 
 # Loads the modules on which the environment $venv is, or will be, made. Sets loaded.
 function ezpz__enter_site {
-  local modules_from output code=0
+  local modules_from output is_own=0 code=0
   ezpz__choose_modules
   ezpz__log "site: ${site:-unknown}${site_from:+ (from $site_from)}; modules: ${site_modules:-none} ($modules_from)"
   if [ -z "$site_modules" ]; then return 0; fi
@@ -487,6 +508,7 @@ function ezpz__enter_site {
       "Set TMPDIR to one." || return
   ezpz__load_modules || code=$?
   command rm -f "$output"
+  if [ "$is_own" = 1 ]; then return 0; fi
   return "$code"
 }
 
@@ -949,7 +971,7 @@ function ezpz_setup_python {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n' src='' src_from='' pins='' base='' base_from='' stamp='' stamp_now='' ours=0 loaded=''
   local venv='' venv_from='' active=0 site='' site_from='' site_scheduler='' site_module_use='' site_modules=''
-  local site_conda='' site_prepend_from='' site_proxy='' site_no_proxy='' site_proxy_skip=''
+  local site_conda='' site_python='' site_prepend_from='' site_proxy='' site_no_proxy='' site_proxy_skip=''
   local p_version='' p_exe='' p_in_venv='' p_torch='' p_ensurepip='' p_ezpz='' p_lib='' p_paths=''
   case "$#${1:-}" in
     0 | 1[!-]*) ;;

@@ -47,6 +47,7 @@ _FACTS: dict[str, Callable[[Any], str]] = {
     "module_use": " ".join,
     "modules": _steps,
     "conda": str,
+    "python": str,
     "prepend_from": _pairs,
     "proxy": str,
     "no_proxy": str,

@@ -133,7 +133,7 @@ KEYS = {
     "modules": _key("steps", "modules without blanks, alternatives in a list of their own", _like(_WORD)),
     "conda": _key("text", "an environment's name or folder, without blanks", _like(rf"({_WORD})?")),
     "prepend_from": _key("table", "variables and the variables to put before them", is_variable),
-    "python": _one_of("modules", "own", "container"),
+    "python": _one_of("modules", "modules-or-own", "own", "container"),
     "torch_index": _key("text", "an address of wheels", _like(_ADDRESS)),
     "node_local": _key("text", "a folder, in braces only {user} and {jobid}", _filled(_OF_JOB)),
     "node_local_is_memory": _key("flag", "true or false"),
