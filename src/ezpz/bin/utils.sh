@@ -378,8 +378,8 @@ function ezpz__load_cause {
 }
 
 # ezpz__load STEP: loads one of "NAME|NAME/VERSION", else the default or the newest version of one of them. Only
-# LOADEDMODULES is believed, because `module load` may load nothing and return 0. Adds the full name to loaded. Fails with
-# is_own=1 where the site is known to work without its modules.
+# LOADEDMODULES is believed, because `module load` may load nothing and return 0. Adds the full name to loaded. Fails
+# with is_own=1 where the site is known to work without its modules.
 function ezpz__load {
   local name plain want how have='' tried='' cause='' IFS=$' \t\n|'
   for how in already named default newest; do
