@@ -119,7 +119,16 @@ def test_where_routes_differ_or_are_not_known_it_is_all_interfaces(monkeypatch):
     routes(monkeypatch, {"n01": "10.0.0.1", "n03": "127.0.0.1"})
     assert listening(THREE) == Listening("", ("10.0.0.1", me), "this host knows no route to n02", exposed=True)
     monkeypatch.setattr(master, "_FOR_ROUTES", -1.0)
-    assert listening(THREE) == Listening("", (me,), "this host knows no route to n01", exposed=True)
+    why = "it took more than -1 s to look up 0 of 3 hosts"
+    assert listening(THREE) == Listening("", (me,), why, exposed=True)
+
+
+def test_of_many_hosts_with_unknown_names_few_are_looked_up(monkeypatch):
+    many, asked = Placement(tuple(f"n{index}" for index in range(10_000)), (1,) * 10_000, "--hosts"), []
+    monkeypatch.setattr(master, "is_here", lambda host: False)
+    monkeypatch.setattr(master, "route_to", lambda host: asked.append(host) or Route("", "", ""))
+    assert listening(many).origin == "this host knows no route to n0"
+    assert len(asked) < 20
 
 
 @pytest.mark.slow

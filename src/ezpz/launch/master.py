@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _REMOTE_PORTS = range(20_000, 32_000)
 _NAMES = 3  # addresses of this host that agents try
+_TRIED = 8  # hosts that are looked up for one whose name is known
 _FOR_ROUTES = 2.0  # seconds for the names of all hosts to become routes
 
 
@@ -180,20 +181,22 @@ def listening(placement: Placement) -> Listening:
     end = time.monotonic() + _FOR_ROUTES
     found: dict[str, str] = {}  # address: the first host towards which it is used
     unknown = ""
-    for host in others:
-        address = route_to(host).address if time.monotonic() < end else ""
+    for number, host in enumerate(others):
+        if unknown and (found or number > _TRIED):
+            break  # what the others would say changes little, and unknown names take long
+        if time.monotonic() > end:
+            unknown = unknown or f"it took more than {_FOR_ROUTES:g} s to look up {number} of {len(others)} hosts"
+            break
+        address = route_to(host).address
         if address:
             found.setdefault(address, host)
         else:
-            unknown = unknown or host
+            unknown = unknown or f"this host knows no route to {host}"
     if len(found) == 1 and not unknown:
         (address,) = found
         several = f"all {len(others)} other hosts"
         return Listening(address, (address,), f"the route to {several if len(others) > 1 else others[0]}")
-    if unknown:
-        why = f"this host knows no route to {unknown}"
-    else:
-        why = "; ".join(f"{address} is the way to {host}" for address, host in list(found.items())[:_NAMES])
+    why = unknown or "; ".join(f"{address} is the way to {host}" for address, host in list(found.items())[:_NAMES])
     outside = [address for address in found if not _is_loopback(address)][:_NAMES]
     return Listening("", (*outside, socket.gethostname()), why, exposed=True)
 

@@ -312,12 +312,13 @@ class Control:
     # Agents.
 
     def _read(self, peer: _Peer) -> Iterator[Report | Piece]:
+        is_silent = False
         try:
             data = peer.connection.recv(_READ)
         except BlockingIOError:
             return
-        except OSError:  # reset, or silent for too long
-            data = b""
+        except OSError as error:
+            data, is_silent = b"", error.errno not in {errno.ECONNRESET, errno.EPIPE}
         try:
             if peer.kind == frames.OUTPUTS:
                 for content in peer.reader.feed(data):
@@ -330,6 +331,8 @@ class Control:
                 _hang_up(self._agents[peer.agent])
         if not data and peer.connection.fileno() >= 0:
             self._close(peer)
+            if is_silent and peer.agent in self._outputs:  # input under way to it would keep this one for 15 minutes
+                self._close(self._outputs[peer.agent])
             if peer.has_host and peer.index not in self.done:
                 self.done.add(peer.index)
                 yield Report(peer.index, Lost())
