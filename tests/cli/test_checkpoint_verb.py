@@ -118,7 +118,8 @@ def test_what_holds_no_checkpoint_is_told_with_code_2(tmp_path, capsys):
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, as root")
 def test_what_this_user_may_not_read_is_no_damage(run, capsys):
     step = run / "checkpoints" / "step-00000200"
-    for folder in (run, *run.parents[:3]):
+    ours = [folder for folder in run.parents if folder.name.startswith(("test_", "pytest-", "popen-"))]
+    for folder in (run, *ours):
         folder.chmod(0o755)
 
     def verify(folder):
