@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import SCHEDULERS, Allocation, detect
+from ezpz.cluster.hostlist import expand
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import EzpzError, MachineError
 
@@ -57,7 +58,8 @@ def test_a_recorded_job_is_understood(path):
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in RECORDS if "batch" in path.stem and not path.stem.startswith("flux")],
+    # The variables of a heterogeneous job tell the devices of component 0 alone.
+    [path for path in RECORDS if "batch" in path.stem and path.stem not in {"flux-batch", "slurm-batch-het"}],
     ids=lambda path: path.stem,
 )
 def test_no_command_is_run_where_the_variables_and_files_tell_all(path):
@@ -86,9 +88,39 @@ def test_the_other_components_of_a_heterogeneous_job_are_told():
     for name in ("slurm-batch-het", "slurm-salloc-het"):
         record = load(name)
         [note] = detect(record["env"], *machine(record)).notes
-        others = record["env"]["SLURM_JOB_NODELIST_HET_GROUP_1"]
+        others = ",".join(expand(record["env"]["SLURM_JOB_NODELIST_HET_GROUP_1"]))
         assert "component 0 of 2" in note
         assert f"component 1 has {others}" in note
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["by variables", "by scontrol"])
+def test_every_component_of_a_heterogeneous_job_has_its_own_hosts_slots_cpus_and_devices(is_told):
+    record = load("slurm-salloc-het")
+    read, run = machine(record)
+    environ = record["env"] if is_told else {"SLURM_JOB_ID": "9"}
+    found = detect(environ, read, run)
+    first, second = found.parts
+    assert (found.hosts, found.components) == (("n01", "n02"), (0, 0))
+    assert (first.hosts, first.cpus, first.devices) == (("n01", "n02"), (4, 4), (4, 4))
+    assert (second.hosts, second.slots, second.tasks, second.cpus) == (("n03",), (1,), 1, (1,))
+    assert second.devices == (0,)  # scontrol names none, and does name those of the other
+
+
+def test_a_step_has_no_more_hosts_than_devices_where_its_job_has_more():
+    record = load("slurm-salloc-gres")
+    step = {"SLURM_STEP_NODELIST": "n01", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    environ = {**record["env"], **step, "SLURM_STEP_ID": "0"}
+    found = detect(environ, *machine(record), more=True)
+    assert (found.hosts, found.devices) == (("n01",), None)
+    assert found.end_time
+
+
+def test_a_step_of_a_heterogeneous_job_knows_its_components():
+    record = load("slurm-step-het")
+    found = detect(record["env"], *machine(record))
+    assert (found.components, found.parts) == ((1, 1), ())
+    over_all = {**record["env"], "SLURM_STEP_NODELIST": "n[01-03]", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}
+    assert detect(over_all, *machine(record)).components == (0, 1, 1)
 
 
 @pytest.mark.parametrize("step", ["4294967290", "4294967291", "batch", "interactive", "extern"])

@@ -112,6 +112,61 @@ def test_the_line_of_a_flavour(name, placement, expected):
     assert line(name, placement, environ={"MINE": "1", "OMPI_MCA_x": "1", "PWD": "/"}) == expected
 
 
+GRANTED = {"SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_PER_TASK_HET_GROUP_1": "3"}  # the first is component 0's
+HEAD, REST = ("head",), ("g1", "g2")
+
+
+def in_component(number, hosts, counts):
+    return Placement(hosts, counts, "-n", cpus=8, component=number)
+
+
+def over(*parts):
+    hosts, counts = ([one for part in parts for one in getattr(part, name)] for name in ("hosts", "counts"))
+    return Placement(tuple(hosts), tuple(counts), "-n", cpus=8, parts=parts)
+
+
+def test_srun_is_told_the_component_of_a_heterogeneous_job():
+    told = line("srun", in_component(1, REST, (2, 2)), environ=GRANTED, devices=(2, 2))
+    assert told.startswith(
+        "srun --het-group=1 -N 2 -n 4 --ntasks-per-node=2 --nodelist=g1,g2 --distribution=block -c 3 "
+    )
+    assert " -c 2 " in line("srun", in_component(0, HEAD, (2,)), environ=GRANTED)
+    assert "-c 4 " in line("srun", in_component(2, HEAD, (2,)), environ=GRANTED)  # not component 0's
+
+
+@pytest.mark.parametrize(
+    ("counts", "named"), [((2, 2), "g1,g2 --distribution=block"), ((2, 1), "g1,g1,g2 --distribution=arbitrary")]
+)
+def test_one_line_of_srun_starts_ranks_in_several_components(counts, named):
+    placement = over(in_component(0, HEAD, (1,)), in_component(1, REST, counts))
+    told = line("srun", placement, environ=GRANTED, devices=(1, 4, 4), program=("shim", "a b"), user_args=("-v",))
+    first, second = told.split(" shim 'a b' : ")
+    assert first.startswith("srun --het-group=0 -N 1 -n 1 --ntasks-per-node=1 --nodelist=head ")
+    assert second.startswith(f"--het-group=1 -N 2 -n {sum(counts)} ")
+    assert f"--nodelist={named} -c 3 " in second
+    assert first.endswith(f"--overlap {SRUN} -v")
+    assert second.endswith(f"--overlap {SRUN} -v")
+
+
+@pytest.mark.parametrize("name", ["srun", "mpich", "impi", "openmpi5", "openmpi4"])
+def test_components_that_a_launcher_cannot_serve_are_refused(name):
+    placement = over(in_component(1, REST, (1, 1)), in_component(0, HEAD, (1,)))
+    with pytest.raises(
+        UsageError, match="`--hosts head,g1,g2`" if name == "srun" else "hosts of one component"
+    ) as caught:
+        line(name, placement, scheduler=scheduler("slurm"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mpich", "impi", "openmpi5", "openmpi4"])
+def test_the_daemons_of_an_mpi_are_started_in_the_component_of_its_ranks(name):
+    order = Order("mpiexec", in_component(1, REST, (1, 1)), Binding(), hostfile="/f", scheduler=scheduler("slurm"))
+    told = words(flavour(name).command(order))
+    assert RSH in told
+    assert any(word.startswith("^slurm") for word in told) == name.startswith("openmpi")  # whose list is component 0's
+    assert flavour(name).environment(order)["EZPZ_REMOTE_SHELL"].value.startswith("srun --het-group=1 -N1 -n1 ")
+
+
 RSH = str(Path(base.__file__).parents[2] / "bin" / "remote_shell")
 REMOTE = {
     "mpich": f"-launcher ssh -launcher-exec {RSH}",

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ezpz.cluster import Allocation
+from ezpz.cluster.components import heterogeneous
 from ezpz.errors import MachineError, UsageError
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.options import LaunchOptions
@@ -79,6 +80,43 @@ def test_a_choice_tells_whether_it_keeps_the_schedulers_order():
     assert select(JOB, LaunchOptions(exclude=("n02",))).allocation.is_ordered
     assert not select(JOB, LaunchOptions(hosts=("n03", "n01"))).allocation.is_ordered
     assert select(HERE, LaunchOptions(hosts=("b", "a"))).allocation.is_ordered  # nobody sorts these
+
+
+def component(number, hosts, slots, devices=None):
+    origin = {"hosts": f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "devices": "scontrol"}
+    return Allocation(
+        "slurm", "7", hosts, slots, sum(slots), cpus=(4 * number + 4,) * len(hosts), devices=devices, origin=origin
+    )
+
+
+HETEROGENEOUS = heterogeneous((component(0, ("head",), (2,)), component(1, ("g1", "g2"), (1, 1), (4, 4))))
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "components", "slots", "cpus", "devices", "tasks"),
+    [
+        (LaunchOptions(), ("head",), (0,), (2,), (4,), (0,), 2),
+        (LaunchOptions(hosts=("head",)), ("head",), (0,), (2,), (4,), (0,), 2),
+        (LaunchOptions(hosts=("g1", "g2")), ("g1", "g2"), (1, 1), (1, 1), (8, 8), (4, 4), 2),
+        (LaunchOptions(hosts=("G2.site",)), ("g2",), (1,), (1,), (8,), (4,), 1),
+        (LaunchOptions(hosts=("g2", "head")), ("g2", "head"), (1, 0), (1, 2), (8, 4), (4, 0), 3),
+        (LaunchOptions(exclude=("g1",)), ("head",), (0,), (2,), (4,), (0,), 2),
+    ],
+)
+def test_the_components_whose_hosts_are_named_are_used(options, hosts, components, slots, cpus, devices, tasks):
+    chosen = select(HETEROGENEOUS, options).allocation
+    assert (chosen.hosts, chosen.components) == (hosts, components)
+    assert (chosen.slots, chosen.cpus, chosen.devices, chosen.tasks) == (slots, cpus, devices, tasks)
+    assert bool(chosen.notes) == (options.hosts is None)  # who has named hosts need not be told
+
+
+def test_a_stranger_to_a_heterogeneous_job_is_told_the_hosts_of_all_components():
+    assert "expected one of head, g1, g2" in error(HETEROGENEOUS, LaunchOptions(hosts=("g1", "n07")))
+
+
+def test_a_host_file_may_name_hosts_of_any_component(hostfile):
+    chosen = select(HETEROGENEOUS, LaunchOptions(hostfile="hosts"), hostfile("g2\ng1\n")).allocation
+    assert (chosen.hosts, chosen.components, chosen.is_ordered) == (("g2", "g1"), (1, 1), False)
 
 
 def test_without_a_scheduler_any_host_can_be_named():

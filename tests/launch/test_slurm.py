@@ -139,3 +139,42 @@ def test_nothing_stays_on_the_hosts_when_launch_is_terminated(slurm, clean_env, 
     done = slurm.sbatch(["-N2", "--ntasks-per-node=1"], script, clean_env, timeout=90)
     assert "code 143" in done.stdout, done.stdout + done.stderr
     lab.wait_until(lambda: not survivors(), 5, "the end of the ranks")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_any_components_of_a_heterogeneous_job_can_be_launched_on(slurm, clean_env):
+    # One job: Slurm starts such jobs by its backfill scheduler alone, which wakes every half minute.
+    show = ["sh", "-c", 'echo "= $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE $(uname -n) $CUDA_VISIBLE_DEVICES"']
+    first, second, both, uneven, back, inside = (
+        shlex.join([*LAUNCH, *options, *show])
+        for options in (
+            [],
+            ["--hosts", "n02"],
+            ["--hosts", "n01,n02"],
+            ["--hosts", "n01,n02", "-n", "4", "--ppn", "3", "--oversubscribe"],
+            ["--hosts", "n02,n01"],
+            [],
+        )
+    )
+    script = (
+        f"#!/bin/bash\nexport TORCH_DEVICE=cpu\n{first}\necho ====; {second}\necho ====; {both}\necho ====; {uneven}\n"
+        f"echo ====; {back}; echo code $?\necho ====; srun --het-group=1 -n1 {inside}\n"
+        f"echo ====; unset TORCH_DEVICE; {second}\necho ====; {both}\n"
+    )
+    asked = ["-N1", "-n2", "--gres=gpu:1", ":", "-N1", "-n2", "--gres=gpu:3"]
+    done = slurm.sbatch(asked, script, clean_env, timeout=140)
+    parts = done.stdout.split("====")
+    ranks = [sorted(line[2:].split()[:5] for line in part.splitlines() if line.startswith("= ")) for part in parts]
+    assert ranks[0] == [["0", "0", "2", "2", "n01"], ["1", "1", "2", "2", "n01"]], parts[0]
+    assert "component 1 has n02" in parts[0]
+    assert ranks[1] == [["0", "0", "2", "2", "n02"], ["1", "1", "2", "2", "n02"]], parts[1]
+    assert "component 0" not in parts[1]
+    assert ranks[2] == [[str(rank), str(rank % 2), "2", "4", f"n0{1 + rank // 2}"] for rank in range(4)], parts[2]
+    assert ranks[3] == [*([str(rank), str(rank), "3", "4", "n01"] for rank in range(3)), ["3", "0", "1", "4", "n02"]]
+    assert "numbers ranks by component" in parts[4], parts[4]
+    assert "`--hosts n01,n02`" in parts[4]
+    assert "code 2" in parts[4]
+    assert ranks[5] == [["0", "0", "1", "1", "n02"]], parts[5]
+    assert ranks[6] == [[str(rank), str(rank), "3", "3", "n02"] for rank in range(3)], parts[6]
+    assert [rank[3:] for rank in ranks[7]] == [["4", "n01"], *[["4", "n02"]] * 3], parts[7]

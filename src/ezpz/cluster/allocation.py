@@ -35,6 +35,9 @@ class Allocation:
         end_time: When the job ends, in seconds since 1970-01-01 UTC; None when unknown or without a limit.
         is_ordered: Whether the hosts are in the scheduler's own order; the user may have named them in another.
         hostfile: The scheduler's own file when it is plain (each host once, one per line); else empty.
+        components: Number of the component of a heterogeneous job that each host is in, as long as ``hosts``; None in
+            other jobs.
+        parts: All components of a heterogeneous job, by their numbers, where more than the hosts above can be used.
         notes: What a user should know and no field says, one sentence each.
         origin: Name of each field above to the variable, file or command that gave it.
     """
@@ -49,6 +52,8 @@ class Allocation:
     end_time: int | None = None
     is_ordered: bool = True
     hostfile: str = ""
+    components: tuple[int, ...] | None = None
+    parts: tuple[Allocation, ...] = ()
     notes: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,7 +65,7 @@ class Allocation:
                 f"not a host name: {odd!r} (from {source}); expected letters, digits, dots, dashes and underscores. "
                 "Name the hosts yourself with `launch --hostfile FILE`."
             )
-        for name in ("slots", "cpus", "devices"):
+        for name in ("slots", "cpus", "devices", "components"):
             counts = getattr(self, name)
             if counts is not None and len(counts) != len(self.hosts):
                 raise MachineError(

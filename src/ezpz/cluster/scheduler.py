@@ -38,6 +38,7 @@ class Scheduler:
         listing: A command that answers whenever the server is within reach: a job that it did not find here is over.
         end_variable: Holds the end of the job in seconds since 1970-01-01 UTC.
         slots_option: The option or resource by which a user asks for more slots.
+        component_option: By which its launcher and its remote shell choose a component of a heterogeneous job.
         host_variable: Holds the scheduler's name of this host where it may be another than the host's own.
         threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: it asks for no
             number of threads of a rank.
@@ -59,6 +60,7 @@ class Scheduler:
     listing: tuple[str, ...] = ()
     end_variable = ""
     slots_option = ""
+    component_option = ""
     host_variable = ""
     threads_variable = ""
     device_variables: tuple[str, ...] = ()

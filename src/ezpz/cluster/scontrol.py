@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.hostlist import expand
 
 if TYPE_CHECKING:
@@ -39,15 +40,26 @@ def show_job(job: str, run: Run) -> Allocation | None:
     if text is None:
         command = ["scontrol", "show", "job", job]
         text = run(command)
+    first: Allocation | None = None
+    parts: dict[str, Allocation] = {}  # of a heterogeneous job, by its components' numbers
     for block in re.split(r"\n\s*\n", text or ""):
         fields = dict(re.findall(r"(\S+?)=(\S*)", block))
-        if fields.get("JobId") == job and fields.get("NodeList", "(null)") != "(null)":
-            break
-    else:
-        return None
+        if fields.get("NodeList", "(null)") == "(null)" or job not in {fields.get("JobId"), fields.get("HetJobId")}:
+            continue
+        described = _described(job, block, fields, " ".join(command))
+        if fields.get("JobId") == job:
+            first = first or described
+        if fields.get("HetJobId") == job:
+            parts[fields.get("HetJobOffset", "")] = described
+    numbers = [str(number) for number in range(len(parts))]
+    is_whole = len(parts) > 1 and set(numbers) == set(parts)
+    return heterogeneous(tuple(parts[number] for number in numbers)) if is_whole else first
+
+
+def _described(job: str, block: str, fields: dict[str, str], origin: str) -> Allocation:
+    """Return what one block tells of a job or of a component of it."""
     hosts = tuple(dict.fromkeys(expand(fields["NodeList"])))
     lines = dict(_details(block))
-    origin = " ".join(command)
     return Allocation(
         scheduler="slurm",
         job_id=job,
@@ -57,7 +69,6 @@ def show_job(job: str, run: Run) -> Allocation | None:
         cpus=tuple(lines[host][0] for host in hosts) if set(hosts) <= set(lines) else None,
         devices=_devices(fields, lines, hosts),
         end_time=_seconds(fields.get("EndTime", "")),
-        notes=_others(text or "", job),
         origin=dict.fromkeys(("scheduler", "job_id", "hosts", "slots", "tasks", "cpus", "devices", "end_time"), origin),
     )
 
@@ -103,14 +114,3 @@ def _seconds(text: str) -> int | None:
         return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except (ValueError, OverflowError):
         return None
-
-
-def _others(text: str, job: str) -> tuple[str, ...]:
-    """Return a note on the other components of a heterogeneous job."""
-    blocks = [dict(re.findall(r"(\S+?)=(\S*)", block)) for block in re.split(r"\n\s*\n", text)]
-    others = [
-        f"component {fields.get('HetJobOffset', '?')} has {fields.get('NodeList', '?')}"
-        for fields in blocks
-        if fields.get("HetJobId") == job and fields.get("JobId") != job
-    ]
-    return (f"component 0 of a heterogeneous job is used; {', '.join(others)}",) if others else ()

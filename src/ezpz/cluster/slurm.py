@@ -3,7 +3,8 @@
     SLURM_JOB_ID=12  SLURM_JOB_NODELIST=node[01-02]  SLURM_TASKS_PER_NODE=3,1  SLURM_JOB_CPUS_PER_NODE=3,1
     SLURM_NTASKS=4 only when the user asked for tasks; otherwise the tasks per node follow from the CPUs.
     Inside a step: SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NUM_TASKS.
-    Heterogeneous: SLURM_HET_SIZE=2 and SLURM_JOB_NODELIST_HET_GROUP_0, …_1; salloc gives no name without a suffix.
+    Heterogeneous: SLURM_HET_SIZE=2 and SLURM_JOB_NODELIST_HET_GROUP_0, …_1; salloc gives no name without a suffix, in
+    a batch script such a name tells of component 0, in a step of the step's own component.
 
 A shell opened by ssh has none of these: ``squeue --nodelist=HOST`` knows the job, as ``id|name of the id|hosts``:
 
@@ -25,9 +26,11 @@ Recorded from Slurm 22.05.8 (tests/data/environments/slurm-*.json).
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ezpz.cluster.allocation import Allocation, Grant, checked_job
+from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.probe import ask
@@ -50,6 +53,8 @@ _GPUS_TOTAL = "SLURM_GPUS"
 _GPUS_ASKED = "SLURM_GPUS_PER_NODE"
 _GPUS_PER_TASK, _TASKS = "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"
 _UNSET = {"", "(null)"}
+_GROUP = "_HET_GROUP_"  # behind the name of a variable and before the number of a component
+_KEPT_GROUPS = 8  # components that a second shell learns of
 # Of the whole job; a heterogeneous one has them for each component.
 _JOBS_SHAPE = (
     "SLURM_JOB_ID",
@@ -78,7 +83,7 @@ class Slurm(Scheduler):
     remote_shell = ("srun", "-N1", "-n1", "--overlap", "--cpu-bind=none", "--input=none", "--nodelist")
     kept_variables = (
         *_JOBS_SHAPE[1:],
-        *(f"{name}_HET_GROUP_0" for name in _JOBS_SHAPE),
+        *(f"{name}{_GROUP}{number}" for number in range(_KEPT_GROUPS) for name in _JOBS_SHAPE),
         "SLURM_CLUSTER_NAME",
         "SLURM_JOB_PARTITION",
         "SLURM_HET_SIZE",
@@ -86,6 +91,7 @@ class Slurm(Scheduler):
     listing = ("squeue", "--noheader", "--states=RUNNING")
     end_variable = "SLURM_JOB_END_TIME"
     slots_option = "--ntasks-per-node"
+    component_option = "--het-group"
     host_variable = "SLURMD_NODENAME"
     device_variables = (*_GPUS_HERE, _GPUS_ASKED)
     singletons_cause = (
@@ -114,28 +120,19 @@ class Slurm(Scheduler):
         names = _names(environ)
         listed = next((name for name in names["hosts"] if environ.get(name)), "")
         in_salloc = "SLURMD_NODENAME" not in environ and not any(environ.get(name) for name in _GRANTS)
-        shown = show_job(job, run) if more or in_salloc or not listed or _may_differ(environ) else None
+        size = _components(environ) if listed.endswith(f"{_GROUP}0") else 0
+        asks = more or in_salloc or not listed or size or _may_differ(environ)
+        shown = show_job(job, run) if asks else None
         if not listed:
             return shown or _left_over(environ, job)
-        origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
-        origin |= {name: names[name][0] for name in ("slots", "tasks", "cpus")}
-        end = environ.get("SLURM_JOB_END_TIME", "")
-        if shown:
-            origin |= {name: shown.origin[name] for name in ("devices", "end_time")}
-        if end.isdigit():
-            origin["end_time"] = "SLURM_JOB_END_TIME"
-        return Allocation(
-            scheduler="slurm",
-            job_id=job,
-            hosts=tuple(dict.fromkeys(expand(environ[listed]))),
-            slots=_counts(environ, names["slots"][0]),
-            tasks=_number(environ, names["tasks"][0]),
-            cpus=_counts(environ, names["cpus"][0]) if names["cpus"][0] else None,
-            devices=shown.devices if shown else None,
-            end_time=int(end) if end.isdigit() else shown.end_time if shown else None,
-            notes=_components(environ, listed),
-            origin=origin,
-        )
+        if size:
+            known = dict(enumerate(shown.parts)) if shown else {}
+            groups = range(size)
+            return heterogeneous(
+                tuple(_described(environ, job, _plain(f"{_GROUP}{number}"), known.get(number)) for number in groups)
+            )
+        described = _described(environ, job, names, shown)
+        return replace(described, components=_groups_of(environ, described.hosts))
 
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell that has no variables of it.
@@ -204,15 +201,19 @@ def _names(environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_STEP_NODELIST" in environ and not _is_shell(environ):
         slots, tasks = ("SLURM_STEP_TASKS_PER_NODE",), ("SLURM_STEP_NUM_TASKS",)
         return {"hosts": ("SLURM_STEP_NODELIST",), "slots": slots, "tasks": tasks, "cpus": ("",)}
+    is_first = environ.get("SLURM_HET_SIZE") and environ.get(f"SLURM_JOB_NODELIST{_GROUP}0")
+    return _plain(f"{_GROUP}0" if is_first else "")
+
+
+def _plain(suffix: str) -> dict[str, tuple[str, ...]]:
+    """Return the variables that tell of the whole job, or of one of its components."""
     plain = {
         "hosts": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
         "slots": ("SLURM_TASKS_PER_NODE",),
         "tasks": ("SLURM_NTASKS",),
         "cpus": ("SLURM_JOB_CPUS_PER_NODE",),
     }
-    if environ.get("SLURM_HET_SIZE") and environ.get("SLURM_JOB_NODELIST_HET_GROUP_0"):
-        return {field: tuple(f"{name}_HET_GROUP_0" for name in names) for field, names in plain.items()}
-    return plain
+    return {field: tuple(f"{name}{suffix}" for name in names) for field, names in plain.items()}
 
 
 def _is_shell(environ: Mapping[str, str]) -> bool:
@@ -221,20 +222,50 @@ def _is_shell(environ: Mapping[str, str]) -> bool:
     return not step.isdigit() or int(step) >= _FIRST_SPECIAL_STEP
 
 
-def _components(environ: Mapping[str, str], listed: str) -> tuple[str, ...]:
-    """Return a note on the other components of a heterogeneous job."""
-    size = environ.get("SLURM_HET_SIZE", "")
-    if not listed.endswith("_HET_GROUP_0") or not size.isdigit():
-        return ()
-    others = [
-        f"{index} has {environ.get(f'SLURM_JOB_NODELIST_HET_GROUP_{index}', '?')}" for index in range(1, int(size))
-    ]
-    return (
-        (
-            f"component 0 of {size} of a heterogeneous job is used (SLURM_HET_SIZE); component "
-            f"{', component '.join(others)}"
-        ),
+def _described(
+    environ: Mapping[str, str], job: str, names: Mapping[str, tuple[str, ...]], shown: Allocation | None
+) -> Allocation:
+    """Return what the variables with these names tell, and what of the rest ``scontrol`` knew."""
+    listed = next(name for name in names["hosts"] if environ.get(name))
+    origin = {"scheduler": "SLURM_JOB_ID", "job_id": "SLURM_JOB_ID", "hosts": listed}
+    origin |= {name: names[name][0] for name in ("slots", "tasks", "cpus")}
+    end = environ.get("SLURM_JOB_END_TIME", "")
+    if shown:
+        origin |= {name: shown.origin[name] for name in ("devices", "end_time")}
+    if end.isdigit():
+        origin["end_time"] = "SLURM_JOB_END_TIME"
+    return Allocation(
+        scheduler="slurm",
+        job_id=job,
+        hosts=tuple(dict.fromkeys(expand(environ[listed]))),
+        slots=_counts(environ, names["slots"][0]),
+        tasks=_number(environ, names["tasks"][0]),
+        cpus=_counts(environ, names["cpus"][0]) if names["cpus"][0] else None,
+        # A step's hosts and devices may be fewer than the job's; its own variables tell.
+        devices=shown.devices if shown and listed != "SLURM_STEP_NODELIST" else None,
+        end_time=int(end) if end.isdigit() else shown.end_time if shown else None,
+        origin=origin,
     )
+
+
+def _components(environ: Mapping[str, str]) -> int:
+    """Return the number of components of a heterogeneous job whose hosts are told; 0 in other jobs."""
+    size = environ.get("SLURM_HET_SIZE", "")
+    numbers = range(int(size) if size.isdigit() else 0)
+    return next((number for number in numbers if not environ.get(f"SLURM_JOB_NODELIST{_GROUP}{number}")), len(numbers))
+
+
+def _groups_of(environ: Mapping[str, str], hosts: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Return the component of each host of a step of a heterogeneous job: one that holds all hosts, else each its own.
+
+    srun starts nothing in another component than 0 unless it is told so, not even inside a step of that component.
+    """
+    groups = [set(expand(environ[f"SLURM_JOB_NODELIST{_GROUP}{number}"])) for number in range(_components(environ))]
+    for number, group in enumerate(groups):
+        if group.issuperset(hosts):
+            return (number,) * len(hosts)
+    found = [next((number for number, group in enumerate(groups) if host in group), None) for host in hosts]
+    return None if None in found else tuple(number for number in found if number is not None)
 
 
 def _may_differ(environ: Mapping[str, str]) -> bool:

@@ -12,7 +12,8 @@ More needs --oversubscribe. Where none of these names a number, there is no limi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.devices import devices_on
@@ -40,6 +41,9 @@ class Placement:
         oversubscribed: Whether some host holds more ranks than its devices, or than the slots that were granted on it
             or, where none were granted, than it has cores: launchers that count need an option for it.
         is_ordered: Whether the hosts are in the scheduler's own order, in which some launchers sort them.
+        component: Number of the component of a heterogeneous job that holds all hosts; None in other jobs, and where
+            several do.
+        parts: The placement in each of several components, in the order of ranks; empty otherwise.
     """
 
     hosts: tuple[str, ...]
@@ -48,6 +52,8 @@ class Placement:
     cpus: int | None = None
     oversubscribed: bool = False
     is_ordered: bool = True
+    component: int | None = None
+    parts: tuple[Placement, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -127,14 +133,21 @@ def place(
         if any(count > most for count, most in zip(counts, limit.counts, strict=True)):
             raise _beyond(scene, counts, limit)
     used = [place for place, count in enumerate(counts) if count]
-    return Placement(
-        hosts=tuple(allocation.hosts[place] for place in used),
-        counts=tuple(counts[place] for place in used),
-        origin=scene.origin,
-        cpus=min(allocation.cpus[place] for place in used) if allocation.cpus else None,
-        oversubscribed=_is_oversubscribed(counts, allocation, devices, wanted, cores),
-        is_ordered=allocation.is_ordered,
-    )
+
+    def placed(used: list[int]) -> Placement:
+        return Placement(
+            hosts=tuple(allocation.hosts[place] for place in used),
+            counts=tuple(counts[place] for place in used),
+            origin=scene.origin,
+            cpus=min(allocation.cpus[place] for place in used) if allocation.cpus else None,
+            oversubscribed=_is_oversubscribed(counts, allocation, devices, wanted, cores),
+            is_ordered=allocation.is_ordered,
+        )
+
+    numbers = allocation.components or ()
+    by_component = groupby(used, numbers.__getitem__) if numbers else ()
+    parts = tuple(replace(placed(list(places)), component=number) for number, places in by_component)
+    return parts[0] if len(parts) == 1 else replace(placed(used), parts=parts)
 
 
 class _Limit(NamedTuple):

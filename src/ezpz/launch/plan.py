@@ -29,7 +29,7 @@ from ezpz.ranks import CONTRACT, Ranks
 from ezpz.visible import shell_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from ezpz.cluster.devices import Devices
@@ -251,7 +251,7 @@ class LaunchPlan:
         """Whether shims pass on how their ranks ended: the scheduler's accounting shows it, and prints nothing."""
         return self.flavour is not None and self.flavour.ends_ranks_itself
 
-    def order(self, carried: tuple[str, ...] = ()) -> Order:
+    def order(self, carried: tuple[str, ...] = (), program: Sequence[str] = ()) -> Order:
         """Return what the flavour is asked to do."""
         site = self.site
         return Order(
@@ -269,13 +269,15 @@ class LaunchPlan:
             site=site.name if site else "",
             devices=self.context.device_counts,
             scheduler=scheduler(self.more["EZPZ_SCHEDULER"].value if "EZPZ_SCHEDULER" in self.more else ""),
+            program=tuple(program or self.command),
         )
 
-    def flags(self, carried: tuple[str, ...] = ()) -> list[Flag]:
+    def flags(self, carried: tuple[str, ...] = (), program: Sequence[str] = ()) -> list[Flag]:
         """Return the words in front of the program, with reasons.
 
         Args:
             carried: Variables that some launchers carry to other hosts only where their lines name them.
+            program: What follows, which some lines repeat; the user's command by default.
         """
         if self.flavour is None:
             options = ["-n", str(self.placement.world_size), *["--oversubscribe"] * self.placement.oversubscribed]
@@ -283,7 +285,7 @@ class LaunchPlan:
         flags = [Flag((f"{name}={value}",), "the job of this host") for name, value in self.job.items()]
         if flags:
             flags.insert(0, Flag(("env",), "this shell has no variable of the job"))
-        return [*flags, *self.flavour.command(self.order(carried))]
+        return [*flags, *self.flavour.command(self.order(carried, program))]
 
     def rank_flags(self) -> list[Flag]:
         """Return the words in front of our shims as the launch runs them, with reasons."""
@@ -302,7 +304,8 @@ class LaunchPlan:
             return list(self.command)
         if self.by_hosts:
             return [*self.prefix(), *self.command]
-        return [*words(self.flags(carried)), *self._behind_shim()]
+        program = self._behind_shim()
+        return [*words(self.flags(carried, program)), *program]
 
     def _behind_shim(self) -> list[str]:
         """Return the command behind the shim, quoted where it holds words that the launcher would take for its own."""

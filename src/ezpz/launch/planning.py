@@ -12,6 +12,7 @@ from zlib import crc32
 
 from ezpz.cluster import count_devices, detect, probe, recognise
 from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.components import with_components
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
@@ -333,7 +334,7 @@ def select(around: Allocation, options: LaunchOptions, named: HostFile | None = 
     """Return the hosts that the user wants: --hosts or the host file's or all, less --exclude, the first --nhosts.
 
     Within a job only its hosts can be chosen, by their first label, and they keep the scheduler's spelling; without a
-    scheduler any host can be.
+    scheduler any host can be. Of a heterogeneous job those components are used whose hosts are named, else component 0.
 
     Args:
         around: What the scheduler granted, or this host alone.
@@ -344,13 +345,16 @@ def select(around: Allocation, options: LaunchOptions, named: HostFile | None = 
         UsageError: A host is not the job's or named twice, none is left, or more are asked for than there are.
     """
     file = f"--hostfile {named.path}" if named else ""
+    whole = with_components(around) if around.parts else around
     if options.hosts is not None:
-        base, origin = _listed(around, options.hosts), "--hosts"
+        base, origin = _listed(whole, options.hosts), "--hosts"
     elif named:
-        base, origin = _filed(around, named), file
+        base, origin = _filed(whole, named), file
     else:
         base, origin = dict.fromkeys(around.hosts, 0), around.origin.get("hosts", "the scheduler")
-    gone = _excluded(around, base, options.exclude)
+    if around.parts and (options.hosts is not None or named):
+        around = with_components(around, base)
+    gone = _excluded(whole, base, options.exclude)
     hosts = [host for host in base if host not in gone]
     if gone:
         origin += f", --exclude {_short(gone)}"
@@ -488,6 +492,7 @@ def _subset(around: Allocation, hosts: tuple[str, ...], origin: str) -> Allocati
         tasks=tasks,
         cpus=cpus,
         devices=tuple(around.devices[place] for place in places) if places and around.devices else None,
+        components=tuple(around.components[place] for place in places) if places and around.components else None,
         is_ordered=places == sorted(places),
         hostfile="",
         origin=origins,

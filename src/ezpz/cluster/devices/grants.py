@@ -38,7 +38,8 @@ def granted(environ: Mapping[str, str], allocation: Allocation | None, *, here: 
     if allocation.devices is None:
         return grant
     source, each = allocation.origin.get("devices", allocation.scheduler), allocation.devices
-    if len(set(each)) > 1:  # what this host's variables tell is true of this host alone
+    # What this host's variables tell is true of this host alone, or of its component of a heterogeneous job.
+    if len(set(each)) > 1 or allocation.components:
         return Grant(max(each), source)
     return grant or Grant(each[0], source)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
+from ezpz.errors import UsageError
 from ezpz.launch.flavours.request import Flag, Setting
 
 # Takes ssh's arguments and does what EZPZ_REMOTE_SHELL says.
@@ -117,6 +118,12 @@ class MpiFlavour(Flavour):
         That is the scheduler as far as the MPI knows it, else a program of ours that has the scheduler start a command
         on one host.
         """
+        if order.placement.parts and order.scheduler.component_option and not self._is_chosen(order):
+            raise UsageError(
+                f"{self.title} cannot start ranks in several components of a heterogeneous job (from --hosts or "
+                f"--hostfile): it knows of none. Use `--flavour {order.scheduler.own_launcher}`, or name hosts of one "
+                "component with `--hosts LIST`."
+            )
         why = f"{order.scheduler.title} reaches the hosts"
         if self._needs_shell(order):
             return [Flag((*self.shell_options.split(), _REMOTE_SHELL), why)]
@@ -128,13 +135,18 @@ class MpiFlavour(Flavour):
         if not self._needs_shell(order):
             return {}
         why = f"{order.scheduler.title} starts the daemons of {self.title}"
-        return {"EZPZ_REMOTE_SHELL": Setting(" ".join(order.scheduler.remote_shell), why)}
+        program, *options = order.scheduler.remote_shell
+        component = order.placement.component
+        chosen = [f"{order.scheduler.component_option}={component}"] if component else []
+        return {"EZPZ_REMOTE_SHELL": Setting(" ".join([program, *chosen, *options]), why)}
 
     def _needs_shell(self, order: Order) -> bool:
         around = order.scheduler
         if not order.hostfile or not around.remote_shell or self._is_chosen(order):
             return False
-        return not around.bootstrap or (self.sorts_hosts and not order.placement.is_ordered)
+        # No MPI knows of components of a job: those that it has the scheduler start are looked for in component 0.
+        is_sorted = self.sorts_hosts and not order.placement.is_ordered
+        return not around.bootstrap or is_sorted or bool(order.placement.component)
 
     def _is_chosen(self, order: Order) -> bool:
         words = (*order.environ, *order.site_args, *order.user_args)

@@ -37,7 +37,8 @@ class OpenMpi5(MpiFlavour):
     title = "Open MPI 5"
     sorts_hosts = False
     remote_choices = ("PRTE_MCA_plm", "--prtemca", "--mca")
-    shell_options = "--prtemca plm ssh --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent"
+    # It would take component 0 of a heterogeneous job of Slurm for all that there is.
+    shell_options = "--prtemca ras ^slurm --prtemca plm ssh --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent"
     root_switches: tuple[str, ...] = (  # without them root is refused
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",

@@ -47,6 +47,7 @@ class Order:
         site: Name of the site, or empty.
         devices: Devices of each host of the placement; empty when unknown.
         scheduler: Whose job the hosts are.
+        program: The words that follow the launcher's, for a line that repeats them.
     """
 
     exe: str
@@ -63,6 +64,7 @@ class Order:
     site: str = ""
     devices: tuple[int, ...] = ()
     scheduler: Scheduler = field(default_factory=Scheduler)
+    program: tuple[str, ...] = ()
 
     def tail(self) -> list[Flag]:
         """Return the words of the site and, last because the last one counts, those of the user."""

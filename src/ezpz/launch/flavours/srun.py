@@ -5,14 +5,21 @@ with one entry per rank and ``--distribution=arbitrary`` places uneven blocks ex
 which ``--nodelist`` alone sorts. Steps do not share CPUs since 20.11: a second launch in the same job would wait for
 the first for ever without ``--overlap``.
 
+In a heterogeneous job srun uses component 0, even inside a step of another, unless ``--het-group`` chooses. One step
+over several is one world; its ranks are numbered by component, whatever the order of the line:
+
+    $ srun --het-group=0 -N 1 -n 2 … COMMAND : --het-group=1 -N 2 -n 2 … COMMAND
+    SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2,1(x2) SLURM_NODEID=2      the last rank
     $ srun --version
     slurm-wlm 22.05.8
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ezpz.errors import UsageError
 from ezpz.launch.contract import threads_per_core
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag, Setting
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
+_LONGEST_LIST = 120_000  # bytes: a little less than a word of a command line
 _OVERLAPS_SINCE = (20, 11)
 
 
@@ -39,14 +47,28 @@ class Srun(Flavour):
 
     def command(self, order: Order) -> list[Flag]:
         """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""
+        flags = [Flag((order.exe,), "launcher")]
+        for part in _parts(order):
+            if len(flags) > 1:
+                flags.append(Flag((*order.program, ":"), "the next component of the job follows"))
+            flags += self._in_component(part)
+        return flags
+
+    def _in_component(self, order: Order) -> list[Flag]:
         placement, cpus = order.placement, _cpus_per_rank(order)
         hosts, ranks = str(len(placement.hosts)), str(placement.world_size)
-        flags = [Flag((order.exe,), "launcher"), Flag(("-N", hosts), "hosts"), Flag(("-n", ranks), placement.origin)]
+        flags = [Flag(("-N", hosts), "hosts"), Flag(("-n", ranks), placement.origin)]
+        if placement.component is not None:
+            flags.insert(0, Flag((f"--het-group={placement.component}",), "the component that has these hosts"))
         if _is_named(order):
             flags.append(Flag((f"--ntasks-per-node={placement.counts[0]}",), "ranks per host"))
-            flags.append(Flag((f"--nodelist={','.join(placement.hosts)}", "--distribution=block"), "hosts, in blocks"))
+            flags.append(
+                Flag((f"--nodelist={_listed([*placement.hosts])}", "--distribution=block"), "hosts, in blocks")
+            )
         else:
-            flags.append(Flag((f"--nodelist={order.hostfile}", "--distribution=arbitrary"), "a host per rank"))
+            pairs = zip(placement.hosts, placement.counts, strict=True)
+            named = order.hostfile or _listed([host for host, count in pairs for _ in range(count)])
+            flags.append(Flag((f"--nodelist={named}", "--distribution=arbitrary"), "a host per rank"))
         own = (*order.site_args, *order.user_args)
         if not any(word.startswith(("-c", "--cpus-per-task")) for word in own):
             flags.append(Flag(("-c", str(cpus)), "CPUs of a host shared by its ranks; srun does not take the job's"))
@@ -67,22 +89,71 @@ class Srun(Flavour):
         """Return the threads of a rank: the cores of the CPUs that srun binds it to, unless the user chose."""
         if "OMP_NUM_THREADS" in order.environ:
             return {}
-        cores = max(1, _cpus_per_rank(order) // threads_per_core())
+        cores = max(1, min(map(_cpus_per_rank, _parts(order))) // threads_per_core())
         return {"OMP_NUM_THREADS": Setting(str(cores), "the cores that srun gives a rank")}
 
     def misleading(self, order: Order) -> tuple[str, ...]:
         """Return the job's ranks per host where the host file names others: srun warns that it ignores them."""
-        return () if _is_named(order) else ("SLURM_NTASKS_PER_NODE",)
+        parts = _parts(order)
+        if all(map(_is_named, parts)):
+            return ()
+        numbers = [part.placement.component for part in parts if part.placement.component is not None]
+        name = "SLURM_NTASKS_PER_NODE"
+        return name, *(f"{name}_HET_GROUP_{number}" for number in numbers)
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the host once per rank."""
         return "\n".join([host] * count)
 
 
+def _parts(order: Order) -> list[Order]:
+    """Return the order of each component of a heterogeneous job, in srun's order of ranks; the order itself else.
+
+    Raises:
+        UsageError: The hosts are named in another order.
+    """
+    placement = order.placement
+    if not placement.parts:
+        return [order]
+    numbers = [part.component for part in placement.parts if part.component is not None]
+    if numbers != sorted(set(numbers)):
+        by_component = sorted(placement.parts, key=lambda part: part.component or 0)
+        hosts = [host for part in by_component for host in part.hosts]
+        listed = ",".join(hosts) if len(hosts) <= _MOST_NAMED_HOSTS else "LIST"
+        raise UsageError(
+            "cannot number ranks in this order of hosts (from --hosts or --hostfile): they are in components "
+            f"{', '.join(map(str, numbers))} of a heterogeneous job, and srun numbers ranks by component; expected "
+            f"those of lower components first. Use `--hosts {listed}`."
+        )
+    parts, first = [], 0
+    for part in placement.parts:  # the host file has the hosts of all
+        devices = order.devices[first : first + len(part.hosts)]
+        parts.append(replace(order, placement=part, devices=devices, hostfile=""))
+        first += len(part.hosts)
+    return parts
+
+
 def _is_named(order: Order) -> bool:
     """Tell whether hosts can be named in a word: even blocks on few hosts, in Slurm's order, to which it sorts them."""
     placement = order.placement
-    return placement.is_ordered and len(set(placement.counts)) == 1 and len(placement.hosts) <= _MOST_NAMED_HOSTS
+    has_no_file = placement.component is not None and not order.hostfile
+    is_short = len(placement.hosts) <= _MOST_NAMED_HOSTS or has_no_file
+    return placement.is_ordered and len(set(placement.counts)) == 1 and is_short
+
+
+def _listed(hosts: list[str]) -> str:
+    """Return the hosts of a component in a word: the host file has those of all.
+
+    Raises:
+        UsageError: The word would be too long.
+    """
+    named = ",".join(hosts)
+    if len(named) > _LONGEST_LIST:
+        raise UsageError(
+            f"cannot name {len(hosts)} hosts of one component to srun: that takes {len(named)} bytes; expected at most "
+            f"{_LONGEST_LIST}. Use as many ranks on every host (`--ppn N`), or hosts of one component."
+        )
+    return named
 
 
 def _binding(order: Order) -> list[Flag]:
@@ -101,11 +172,18 @@ def _binding(order: Order) -> list[Flag]:
 
 def _cpus_per_rank(order: Order) -> int:
     """Return the CPUs that each rank gets: the job's CPUs per host shared among its ranks, at least 1."""
-    text = order.environ.get("SLURM_CPUS_PER_TASK") or ""
+    text = _granted(order, "SLURM_CPUS_PER_TASK")
     if text.isdigit():
         return int(text)
-    granted = order.placement.cpus or min(expand_counts(order.environ.get("SLURM_JOB_CPUS_PER_NODE", "1")))
+    granted = order.placement.cpus or min(expand_counts(_granted(order, "SLURM_JOB_CPUS_PER_NODE") or "1"))
     return max(1, granted // max(order.placement.counts))
+
+
+def _granted(order: Order, name: str) -> str:
+    """Return a variable of the job, or that of its component; without a suffix it is component 0's."""
+    number = order.placement.component
+    own = order.environ.get(f"{name}_HET_GROUP_{number}", "") if number is not None else ""
+    return own or ("" if number else order.environ.get(name, ""))
 
 
 FLAVOUR = Srun()
