@@ -6,6 +6,7 @@ stranger: few of them are kept, for seconds, and nothing that they send or leave
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
