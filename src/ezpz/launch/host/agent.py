@@ -34,6 +34,7 @@ __all__ = ["Agent"]
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+_TWICE = 2.0  # seconds in which a signal to all processes of the job, and the launcher's order to pass it on, are one
 _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
 _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
@@ -182,6 +183,7 @@ class Agent:
         self._local = LocalConnections(self._loop, self._hear, self._hung_up)
         self._pipes = RankPipes(self._loop, self.ranks, connection)
         self._input: RankInput | None = None
+        self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._late_signals: list[int] = []  # for ranks that have not come up
         self._strangers: list[
             tuple[str, str, str]
@@ -195,14 +197,15 @@ class Agent:
             self._loop.read(connection.control, lambda _: self._obey())
 
     def stand_guard(self, *, obeys_signals: bool) -> None:
-        """Adopt orphans, and notice the end of children; other signals count only where this is a host's own
-        process.
+        """Adopt orphans, and notice the end of children; other signals end only what is a host's own process.
+
+        Elsewhere they tell what need not be passed on: like a rank this process has a session of its own, so a
+        scheduler that reaches it (Slurm, by parents or cgroup) has reached the ranks too.
         """
-        heard = (signal.SIGCHLD, *(_ENDING if obeys_signals else ()))
-        signals = SignalPipe(heard, (*_FOR_RANKS, *(() if obeys_signals else _ENDING)))
+        signals = SignalPipe((signal.SIGCHLD, *_ENDING, *_FOR_RANKS))
         signals.__enter__()
         process_tree.adopt()
-        self._loop.read(signals, lambda _: self._signalled(signals.take()))
+        self._loop.read(signals, lambda _: self._signalled(signals.take(), obeys_signals))
 
     def listen(self, listener: socket.socket) -> None:
         """Let shims and ranks in."""
@@ -307,7 +310,7 @@ class Agent:
 
     # Signals, and orders of the launcher.
 
-    def _signalled(self, numbers: bytes) -> None:
+    def _signalled(self, numbers: bytes, obeys: bool) -> None:
         for pid, status in process_tree.reap():
             rank = next((rank for rank in self.ranks.values() if rank.pid == pid and not rank.shim_pid), None)
             if rank:
@@ -315,8 +318,9 @@ class Agent:
                 if self.own_session:
                     _kill(-pid)  # what it left behind
                 rank.end(code)
+        self._heard.update(dict.fromkeys(numbers, time.monotonic()))
         ending = set(numbers) & set(_ENDING)
-        if ending:  # sshd has gone, or somebody means this agent
+        if ending and obeys:  # sshd has gone, or somebody means this agent
             text = f"its host agent received {signal.Signals(min(ending)).name}"
             self.give_up(text)
 
@@ -326,8 +330,10 @@ class Agent:
             if isinstance(order, messages.Signal):
                 if not self._up:
                     self._late_signals.append(order.number)
+                reached = self._heard.pop(order.number, -_TWICE) > time.monotonic() - _TWICE
                 for rank in self._alive():
-                    rank.signal(order.number, group=self.own_session)
+                    if rank.shim or not reached:  # a shim knows what has reached its rank
+                        rank.signal(order.number, group=self.own_session)
                 self._progress.signalled(order.number)
             elif isinstance(order, messages.TakeStacks):
                 self._progress.take_stacks(order)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ezpz.launch.shim_messages import Message
 
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
+_TO_ALL = 0x80  # added to the number of a signal that its sender has also sent to the rank
 _ALONE = 125
 
 
@@ -110,6 +111,7 @@ def _become_agent(listener: _socket.socket, control: str, launch: str, placement
     if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
         return 0
     os.setsid()
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # those that the shim waits for
     die_with_parent(0)
     kept = listener.detach()
     for fd in map(int, os.listdir("/dev/fd")):
@@ -139,13 +141,17 @@ class _Shim:
         self._output: tuple[int, int] | None = None
         has_input = environ.pop("EZPZ_STDIN", "") != "none"
         self._stdin = 0 if has_input and not ranks.rank else None  # what rank 0 reads
-        self._wakeup, wakes = os.pipe()
-        for end in (self._wakeup, wakes):
+        self._wakeup, self._wakes = os.pipe()
+        for end in (self._wakeup, self._wakes):
             os.set_blocking(end, False)
         self._ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
         for number in (*FORWARDED, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_IGN if number in self._ignores else lambda *_: None)
-        _signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        _signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        self._waits_for: set[int] = set()
+        if "SLURM_STEP_ID" in environ:
+            self._waits_for = set(FORWARDED).difference(self._ignores)
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
         control = environ.pop("EZPZ_CONTROL", "")
         launch = environ.pop("EZPZ_LAUNCH", "")
         if control:
@@ -216,6 +222,7 @@ class _Shim:
             from ezpz.launch.host import rank_start
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
+        early = _signal.sigpending() if self._waits_for else set()  # there is no rank yet that they could have reached
         self._pid, problem = start(
             command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores
         )
@@ -226,6 +233,10 @@ class _Shim:
             self.tell(messages.CannotRun(number=problem, program=command[0]))
             return self.linger(code)
         self.tell(messages.RankStarted(pid=self._pid))
+        if self._waits_for:
+            import _thread
+
+            _thread.start_new_thread(self._take_from_slurm, (early,))  # only now: nothing is forked any more
         code = self._wait()
         self._clear()
         self.tell(messages.RankEnded(code=code))
@@ -265,8 +276,24 @@ class _Shim:
             self._obey()
         if self._wakeup in ready:
             for number in os.read(self._wakeup, 4096):
-                if number in FORWARDED:
-                    self._forward(number, "itself")
+                if number & ~_TO_ALL in FORWARDED:
+                    self._forward(number & ~_TO_ALL, "itself", reached=bool(number & _TO_ALL))
+
+    def _take_from_slurm(self, early: set[int]) -> None:
+        """Write down signals with who has sent them, in a thread: slurmstepd sends them to every process of its step.
+
+        Only ``sigwaitinfo`` tells the sender. ``early`` came before the rank.
+        """
+        while True:
+            came = _signal.sigwaitinfo(self._waits_for)
+            try:
+                with open(f"/proc/{came.si_pid}/comm", "rb") as file:
+                    reached = file.read().startswith(b"slurmstepd") and not _slurm_knows_groups_only()
+            except OSError:
+                reached = False  # it is gone, or runs outside of this container
+            reached = reached and came.si_signo not in early
+            early.discard(came.si_signo)
+            os.write(self._wakes, bytes([came.si_signo | (_TO_ALL if reached else 0)]))
 
     def _obey(self) -> None:
         assert self._agent is not None
@@ -288,16 +315,17 @@ class _Shim:
             self._agent = None
             kill_tree(os.getpid())
 
-    def _forward(self, number: int, way: str) -> None:
-        """Pass a signal on once: a scheduler may send one to this process and to the launcher."""
+    def _forward(self, number: int, way: str, *, reached: bool = False) -> None:
+        """Pass a signal on once: a scheduler may send one to this process, to the launcher and to the rank itself."""
         other = "agent" if way == "itself" else "itself"
         now = time.monotonic()
-        if now - self._heard.pop((number, other), -_TWICE) < _TWICE:
+        if not reached and now - self._heard.pop((number, other), -_TWICE) < _TWICE:
             return
         self._heard[number, way] = now
         if way == "itself":
             self.tell(messages.SignalPassed(number=number))
-        self._send(number)
+        if not reached:
+            self._send(number)
 
     def _send(self, number: int) -> None:
         if not self._pid:
@@ -307,6 +335,17 @@ class _Shim:
             (os.kill if number in {_signal.SIGUSR1, _signal.SIGUSR2} else os.killpg)(self._pid, number)
         except OSError:
             pass  # it is gone already
+
+
+def _slurm_knows_groups_only() -> bool:
+    """Tell whether Slurm finds a step's processes by their group: then it does not reach a rank, which has its own."""
+    for path in (os.environ.get("SLURM_CONF", ""), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"):
+        try:
+            with open(path, "rb") as file:
+                return b"proctrack/pgid" in file.read()
+        except OSError:
+            pass  # the next one
+    return False
 
 
 def _say(text: str) -> None:

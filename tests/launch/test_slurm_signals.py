@@ -1,0 +1,53 @@
+"""Slurm sends its signals to ranks itself; launch adds none, and passes on what it alone has got."""
+
+import sys
+import time
+
+import pytest
+
+from lab import process
+
+RANK = """
+import os, signal, time
+log = os.open("got." + os.environ["RANK"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+for number in (signal.SIGTERM, signal.SIGUSR2):
+    signal.signal(number, lambda number, _: os.write(log, signal.Signals(number).name.encode() + b"\\n"))
+os.write(log, b"up\\n")
+end = time.monotonic() + 40
+while time.monotonic() < end:
+    time.sleep(0.02)
+"""
+
+
+# SIGUSR2 goes to the processes of the step, or to launch alone; SIGTERM, from scancel, to all processes of the job.
+@pytest.mark.parametrize(
+    ("flavour", "hosts", "usr2"),
+    [
+        ("srun", 2, ["--signal=USR2"]),
+        ("srun", 2, ["--batch", "--signal=USR2"]),
+        ("local", 1, ["--batch", "--signal=USR2"]),
+    ],
+    ids=["srun, step", "srun, launch", "local, launch"],
+)
+def test_a_rank_gets_each_signal_of_slurm_once(slurm, clean_env, tmp_path, flavour, hosts, usr2):
+    (tmp_path / "rank.py").write_text(RANK)
+    line = f"exec {sys.executable} -m ezpz.launch --flavour {flavour} -n 2 {sys.executable} rank.py"
+    placed = [f"-N{hosts}", f"--ntasks-per-node={2 // hosts}", f"--chdir={tmp_path}", f"--output={tmp_path}/out"]
+    done = slurm.run(["sbatch", "--parsable", *placed], clean_env, stdin=f"#!/bin/bash\n{line}\n")
+    job = done.stdout.strip()
+
+    def got():
+        return [path.read_text().split() for path in sorted(tmp_path.glob("got.*"))]
+
+    try:
+        process.wait_until(lambda: got() == [["up"]] * 2, 30, "two ranks")
+        time.sleep(0.5)  # shims tell the agent that their ranks run
+        slurm.run(["scancel", *usr2, job])
+        process.wait_until(lambda: got() == [["up", "SIGUSR2"]] * 2, 5, "SIGUSR2 in every rank")
+        time.sleep(1)  # a second one would have come by now
+        slurm.run(["scancel", job])
+        process.wait_until(lambda: all("SIGTERM" in words for words in got()), 5, "SIGTERM in every rank")
+    finally:
+        slurm.run(["scancel", job])
+        slurm.wait_idle(30)
+    assert got() == [["up", "SIGUSR2", "SIGTERM"]] * 2
