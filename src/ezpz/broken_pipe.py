@@ -51,7 +51,16 @@ def give_up(stream: TextIO) -> None:
 
 
 def _flush() -> None:
-    """Write what stdout still holds; what stderr could not write was said by the way, and changes no exit code."""
+    """Write what stdout still holds; what stderr could not write was said by the way, and changes no exit code: Python
+    would try again at its end, and end with 120.
+    """
+    try:
+        if sys.stderr is not None and not sys.stderr.closed:
+            sys.stderr.flush()
+    except BrokenPipeError:
+        pass  # told below, where it matters
+    except OSError:
+        give_up(sys.stderr)
     if sys.stdout is None or sys.stdout.closed:
         return
     try:

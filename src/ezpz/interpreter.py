@@ -41,3 +41,18 @@ def leave_working_folder() -> None:
         folder = ""
     if sys.path[0] in {"", folder}:
         del sys.path[0]
+
+
+def open_standard_files() -> None:
+    """Open stdin, stdout and stderr into nothing where this process was started without (``2>&-``).
+
+    The next socket or pipe would have their number, and whoever writes errors would write into that.
+    """
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= 2:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDWR)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  # it holds nothing

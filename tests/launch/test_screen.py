@@ -418,3 +418,12 @@ def test_large_output_passes_through_a_pipe_untouched(clean_env):
     env = {**clean_env, "PYTHONPATH": str(Path(terminal.__file__).parents[2])}
     process = subprocess.run([sys.executable, "-c", BURST], env=env, capture_output=True, check=True, timeout=50)
     assert process.stdout == (b"x" * 79 + b"\n") * 800 * 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", "<&- 2>&-"])
+def test_streams_that_are_full_or_closed_change_no_exit_code(launch, streams):
+    line = ["bash", "-c", f'exec "$@" {streams}', "bash", sys.executable, "-m", "ezpz.launch"]
+    done = launch("-n", "2", "bash", "-c", "echo hi; exit 3", line=line)
+    assert done.returncode == 3
+    assert done.stdout == ("" if streams.startswith((">&-", "<&- >&-")) else "hi\nhi\n")

@@ -15,6 +15,7 @@ from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
+from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import Deferring, Raising, end_now
 from ezpz.launch import broken, record
 from ezpz.launch.contract import cores
@@ -40,6 +41,7 @@ _MOST_STARTS = 5  # of a launch whose port is taken on another host each time
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``launch`` and return its exit code."""
+    open_standard_files()
     try:
         with Raising():
             options = sys.argv[1:] if argv is None else argv
