@@ -23,7 +23,9 @@ _OPTIONS = (
     option("folders", nargs="+", metavar="DIR", help="a run folder, its checkpoints folder, or one checkpoint"),
 )
 _ABOUT = "Nothing is changed, and torch is not needed."
-_EXITS = "exit codes: 0: all are sound; 1: one is damaged; 2: DIR is no checkpoint and holds none"
+_EXITS = (
+    "exit codes: 0: all are sound; 1: one is damaged; 2: DIR is no checkpoint and holds none, or one cannot be read"
+)
 
 
 def main(argv: Sequence[str]) -> int:
