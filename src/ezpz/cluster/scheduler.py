@@ -43,6 +43,8 @@ class Scheduler:
         threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: it asks for no
             number of threads of a rank.
         device_variables: Tell the devices that were granted; of a job of another scheduler they mean nothing.
+        signalling_daemon: Name of its program that signals the processes of a job, ranks included; empty where it
+            signals its launcher alone.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
 
@@ -64,6 +66,7 @@ class Scheduler:
     host_variable = ""
     threads_variable = ""
     device_variables: tuple[str, ...] = ()
+    signalling_daemon = ""
     singletons_cause = ""
 
     @property
@@ -121,6 +124,11 @@ class Scheduler:
         """
         del environ, here
         return None
+
+    def signals_ranks(self, environ: Mapping[str, str], read: Read) -> bool:
+        """Tell whether its daemon reaches ranks that have sessions of their own."""
+        del environ, read
+        return bool(self.signalling_daemon)
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as the scheduler's own mask names them; empty where nothing tells them."""

@@ -94,6 +94,7 @@ class Slurm(Scheduler):
     component_option = "--het-group"
     host_variable = "SLURMD_NODENAME"
     device_variables = (*_GPUS_HERE, _GPUS_ASKED)
+    signalling_daemon = "slurmstepd"
     singletons_cause = (
         "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as "
         "SLURM_NTASKS says so"
@@ -178,6 +179,11 @@ class Slurm(Scheduler):
                 notes = (f"{name}={text} tells {number}, {asked.origin} {asked.number}; this host's own decides",)
             return Grant(number, name, notes)
         return asked
+
+    def signals_ranks(self, environ: Mapping[str, str], read: Read) -> bool:
+        """Tell whether Slurm finds a step's processes by more than their group: a rank has one of its own."""
+        files = (environ.get("SLURM_CONF", ""), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
+        return "proctrack/pgid" not in (next(filter(None, map(read, filter(None, files))), None) or "")
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as Slurm's own mask names them.

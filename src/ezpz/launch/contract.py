@@ -16,6 +16,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
     EZPZ_REMOTE_SHELL=srun … words of the scheduler that start a command on the host behind them (`bin/remote_shell`)
     EZPZ_DEVICES=…           the devices that were chosen, for a launcher that sets masks anew (`ezpz.launch.masks`)
+    EZPZ_SIGNALLED_BY=slurmstepd   the scheduler's program that signals ranks itself; for shims
     EZPZ_STDIN=none          the launcher has no input to pass on, so that no rank shall wait for any
 """
 
@@ -51,6 +52,7 @@ OURS = (
     "EZPZ_LD_LIBRARY_PATH",
     "EZPZ_REMOTE_SHELL",
     "EZPZ_DEVICES",
+    "EZPZ_SIGNALLED_BY",
 )
 
 

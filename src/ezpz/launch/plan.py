@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from ezpz.cluster.devices import Devices
+    from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Site
     from ezpz.launch.choice import Choice
     from ezpz.launch.flavours.base import Flavour
@@ -232,6 +233,12 @@ class LaunchPlan:
         return self.flavour.title if self.flavour else LOCAL
 
     @property
+    def around(self) -> Scheduler:
+        """Whose job this is; one whose answers are all empty where there is no job."""
+        setting = self.more.get("EZPZ_SCHEDULER")
+        return scheduler(setting.value if setting else "")
+
+    @property
     def is_here(self) -> bool:
         """Whether all ranks run on this host."""
         return len(self.placement.hosts) == 1 and is_here(self.placement.hosts[0])
@@ -268,7 +275,7 @@ class LaunchPlan:
             user_args=self.launcher_args,
             site=site.name if site else "",
             devices=self.context.device_counts,
-            scheduler=scheduler(self.more["EZPZ_SCHEDULER"].value if "EZPZ_SCHEDULER" in self.more else ""),
+            scheduler=self.around,
             program=tuple(program or self.command),
         )
 

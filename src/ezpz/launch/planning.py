@@ -252,6 +252,9 @@ class PlanBuilder:
         stdin = {} if self.agent_settings["input"] else {"EZPZ_STDIN": "none"}
         ignores = " ".join(map(str, ignored()))
         more = {**stdin, **({"EZPZ_IGNORED": ignores} if ignores else {})}
+        around = scheduler(self.survey.allocation.scheduler)
+        if around.signals_ranks(self.environ, probe.read):
+            more["EZPZ_SIGNALLED_BY"] = around.signalling_daemon
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
 
 

@@ -149,7 +149,8 @@ class _Shim:
             _signal.signal(number, _signal.SIG_IGN if number in self._ignores else lambda *_: None)
         _signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._waits_for: set[int] = set()
-        if "SLURM_STEP_ID" in environ:
+        self._daemon = environ.pop("EZPZ_SIGNALLED_BY", "").encode()
+        if self._daemon:
             self._waits_for = set(FORWARDED).difference(self._ignores)
             _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
         control = environ.pop("EZPZ_CONTROL", "")
@@ -236,7 +237,7 @@ class _Shim:
         if self._waits_for:
             import _thread
 
-            _thread.start_new_thread(self._take_from_slurm, (early,))  # only now: nothing is forked any more
+            _thread.start_new_thread(self._take_with_sender, (early,))  # only now: nothing is forked any more
         code = self._wait()
         self._clear()
         self.tell(messages.RankEnded(code=code))
@@ -279,8 +280,8 @@ class _Shim:
                 if number & ~_TO_ALL in FORWARDED:
                     self._forward(number & ~_TO_ALL, "itself", reached=bool(number & _TO_ALL))
 
-    def _take_from_slurm(self, early: set[int]) -> None:
-        """Write down signals with who has sent them, in a thread: slurmstepd sends them to every process of its step.
+    def _take_with_sender(self, early: set[int]) -> None:
+        """Write down signals with who has sent them, in a thread: the scheduler's daemon has reached the rank as well.
 
         Only ``sigwaitinfo`` tells the sender. ``early`` came before the rank.
         """
@@ -288,7 +289,7 @@ class _Shim:
             came = _signal.sigwaitinfo(self._waits_for)
             try:
                 with open(f"/proc/{came.si_pid}/comm", "rb") as file:
-                    reached = file.read().startswith(b"slurmstepd") and not _slurm_knows_groups_only()
+                    reached = file.read().startswith(self._daemon)
             except OSError:
                 reached = False  # it is gone, or runs outside of this container
             reached = reached and came.si_signo not in early
@@ -335,17 +336,6 @@ class _Shim:
             (os.kill if number in {_signal.SIGUSR1, _signal.SIGUSR2} else os.killpg)(self._pid, number)
         except OSError:
             pass  # it is gone already
-
-
-def _slurm_knows_groups_only() -> bool:
-    """Tell whether Slurm finds a step's processes by their group: then it does not reach a rank, which has its own."""
-    for path in (os.environ.get("SLURM_CONF", ""), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"):
-        try:
-            with open(path, "rb") as file:
-                return b"proctrack/pgid" in file.read()
-        except OSError:
-            pass  # the next one
-    return False
 
 
 def _say(text: str) -> None:

@@ -36,7 +36,7 @@ __all__ = ["PORT_TAKEN", "Supervisor"]
 PORT_TAKEN = -1  # no exit code of a process: the ranks could not meet where they were sent
 
 FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the prompt is back within five
-_SLURM_FIRST = 0.4  # seconds: Slurm sends its signals to ranks as well, and what has reached them is not passed on
+_DAEMON_FIRST = 0.4  # seconds for a scheduler to signal ranks as well: what has reached them is not passed on
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
@@ -260,10 +260,10 @@ class Supervisor:
                 self.outcome.code, self.outcome.stopped = 128 + number, True
                 again = "; Ctrl-C again kills" if number == signal.SIGINT else ""
                 self.say(f"{signal.Signals(number).name} received; passing it on{again}")
-        if number == signal.SIGINT or "SLURM_JOB_ID" not in os.environ:
+        if number == signal.SIGINT or not self.plan.around.signalling_daemon:
             self._send(number)
         else:
-            self.loop.after(f"pass {number} on", _SLURM_FIRST, lambda: self._send(number))
+            self.loop.after(f"pass {number} on", _DAEMON_FIRST, lambda: self._send(number))
         if number in _ENDING and not self.stopping:
             self.stopping = True
             self.loop.at("kill", time.monotonic() + SIGNAL_GRACE, self.kill)
