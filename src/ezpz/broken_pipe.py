@@ -1,8 +1,8 @@
 """Say what a reader that leaves, as in ``ezpz runs | head -1``, does to a program of ours: it ends silently, with 141.
 
 That is 128 + SIGPIPE, as a shell gives it for ``yes | head -1``. Python itself prints a traceback, or fails on the same
-bytes again at its end and turns the exit code into 120; the documentation of `signal` gives the remedy under "Note on
-SIGPIPE".
+bytes again at its end and turns the exit code into 120, as it does on a full disk; the documentation of `signal` gives
+the remedy under "Note on SIGPIPE".
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ ENDED = 128 + 13  # SIGPIPE is 13 everywhere
 def ending_with_the_reader(work: Callable[[], int]) -> int:
     """Do the work of a program and return its exit code; 141 where who reads stdout or stderr has left before its end.
 
+    Where stdout takes no more, as on a full disk, that is said in one line, and the code is at least 1.
+
     Raises:
-        BrokenPipeError: It was another pipe or connection.
+        OSError: It was another file, pipe or connection.
     """
+    code = 0
     try:
         try:
-            return work()
+            code = work()
         finally:
             _flush()
     except BrokenPipeError:
@@ -36,6 +39,13 @@ def ending_with_the_reader(work: Callable[[], int]) -> int:
         for stream in left:
             give_up(stream)
         return ENDED
+    except OSError as error:
+        if not _is_stuck(sys.stdout):
+            raise
+        give_up(sys.stdout)
+        _complain(f"cannot write to stdout: {error.strerror}; expected room for what is printed")
+        return code or 1
+    return code
 
 
 def give_up(stream: TextIO) -> None:
@@ -61,14 +71,25 @@ def _flush() -> None:
         pass  # told below, where it matters
     except OSError:
         give_up(sys.stderr)
-    if sys.stdout is None or sys.stdout.closed:
-        return
-    try:
+    if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
+
+
+def _is_stuck(stream: TextIO | None) -> bool:
+    """Tell whether a stream still holds what its file does not take."""
+    try:
+        if stream is not None and not stream.closed:
+            stream.flush()
     except OSError:
-        pass  # a full disk: Python tells it at its end
+        return True
+    return False
+
+
+def _complain(text: str) -> None:
+    try:
+        print(f"ezpz: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass  # nor does stderr take anything: the exit code tells
 
 
 def _has_left(stream: TextIO | None) -> bool:

@@ -39,6 +39,20 @@ LINES = {
 UNBUFFERED = {"": {}, "unbuffered": {"PYTHONUNBUFFERED": "1"}}
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.few(4)
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_what_stdout_does_not_take_is_said_in_one_line(line, clean_env, tmp_path):
+    write_run(tmp_path / "one", {"loss": [3.0, 2.0, 1.0]})
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            line, cwd=tmp_path, env=clean_env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode not in {0, 120}
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("No space left on device") == 1, done.stderr
+
+
 @pytest.mark.few(8)
 @pytest.mark.parametrize("more", UNBUFFERED.values(), ids=UNBUFFERED)
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)

@@ -24,7 +24,7 @@ def check_leaving(done):
     assert done.returncode == 1, done.stderr
     (cause,) = [line for line in done.stderr.splitlines() if line.startswith("ezpz: rank ")]
     assert re.fullmatch(
-        r"ezpz: rank 1 on host \S+ \(pid \d+\) exited with code 0, its last step 6, "
+        r"ezpz: rank 1 on host \S+ \(pid \d+\) exited with code 0, its last reported step 6, "
         r"while other ranks still waited for it"
         r"(; stopping the other ranks)?( \[log: .*\])?",
         cause,

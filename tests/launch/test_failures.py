@@ -102,7 +102,8 @@ def test_a_rank_that_left_with_0_is_named_with_its_last_step_and_the_code_of_the
     lost = Failure("rank 0 on host n01 (pid 7)", how(3), 3, 2.0, 0, "n01", 7, 3, words=STORE, shown=True)
     left = left_early("n02", Finished(rank=5, pid=12, at=1.5, step=41), lost)
     assert left.text == (
-        "rank 5 on host n02 (pid 12) exited with code 0, its last step 41, while other ranks still waited for it"
+        "rank 5 on host n02 (pid 12) exited with code 0, its last reported step 41, "
+        "while other ranks still waited for it"
     )
     assert (left.code, left.rank, left.status) == (3, 5, 0)
     assert left_early("n02", Finished(rank=5, pid=12, at=1.5, step=-1), lost).how == (

@@ -56,8 +56,7 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
         problem = loading.problem
     except storage.StorageError as error:
         problem = str(error)
-    # What follows from damaged bytes can be any error; of sound ones it is a mistake of the program.
-    except Exception as error:
+    except Exception as error:  # damaged bytes can lead to any error; of sound ones it is a mistake of the program
         if is_sound:
             raise
         problem = f".metadata is damaged, it seems: {_in_words(error)}"
@@ -71,7 +70,7 @@ def load(path: Path, contents: Contents, together: Together, *, verify: bool) ->
     try:
         storage.read(loading.tensors, path, metadata, together)
         contents.apply(loading, layout)
-    except Exception as error:
+    except Exception as error:  # as above
         if is_sound and not isinstance(error, storage.StorageError):
             raise
         problem = str(error) if isinstance(error, storage.StorageError) else _in_words(error)

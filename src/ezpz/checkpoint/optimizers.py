@@ -131,7 +131,7 @@ def prepare(
     prepared = Prepared(optimizer, [], {"state": {}, "packed": {}}, "", before)
     try:
         return prepared._replace(**_made_ready(model, local, places, prepared.tensors))
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the optimizer is as it was
         prepared.undo()
         raise
 

@@ -155,7 +155,7 @@ def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
             if plans and record.says_running(folder, plans[-1]):
                 record.complete(folder, plans[-1], began, str(error), code=error.exit_code)
             raise
-        except Exception as error:
+        except Exception as error:  # a mistake of ours, whatever it is: run.json tells the end all the same
             if not plans:
                 raise
             raise broken.completed(error, folder, began, plans[-1]) from error

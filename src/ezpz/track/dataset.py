@@ -104,7 +104,7 @@ def _save(path: Path, data: bytes) -> None:
         raise TrackError(
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "
             f"metrics.jsonl stays as it is: `ezpz export` makes the file from it when there is room."
-        ) from error
+        ) from None
 
 
 def export_run(folder: str | os.PathLike[str], form: str = "h5", path: Path | None = None) -> Path:

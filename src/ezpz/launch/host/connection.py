@@ -248,7 +248,7 @@ def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[E
         except ConnectionError as error:
             connection.close()
             hung_up = error
-        except BaseException:
+        except BaseException:  # whatever it is goes on, and no connection stays open
             connection.close()
             raise
     raise hung_up

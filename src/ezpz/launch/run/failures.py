@@ -136,10 +136,10 @@ def left_early(host: str, report: Finished, lost: Failure) -> Failure:
         report: Its end.
         lost: The failure of the other one, whose exit code and words count.
     """
-    told = f", its last step {report.step}," if report.step >= 0 else ""
+    step = f", its last reported step {report.step}," if report.step >= 0 else ""
     return Failure(
         f"rank {report.rank} on host {host} (pid {report.pid})",
-        f"exited with code 0{told} while other ranks still waited for it",
+        f"exited with code 0{step} while other ranks still waited for it",
         lost.code,
         report.at,
         rank=report.rank,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ezpz.broken_pipe import give_up
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.textplot import WIDTH, Drawing
 from ezpz.track.terminal.width import columns
@@ -59,7 +60,11 @@ def arrange(blocks: Sequence[Sequence[str]], side: int) -> list[str]:
 def show_blocks(blocks: Sequence[Sequence[str]], screen: Screen) -> bool:
     """Print blocks made for a screen to stdout; without a reader, do nothing and return False."""
     side, _ = lay_out(screen, len(blocks))
-    return not blocks or say(sys.stdout, "\n".join(arrange(blocks, side)))
+    try:
+        return not blocks or say(sys.stdout, "\n".join(arrange(blocks, side)))
+    except OSError:  # a full disk ends no training; that it is full is said of what is kept
+        give_up(sys.stdout)
+        return False
 
 
 def look_at_stdout() -> Screen:

@@ -125,6 +125,9 @@ def say(stream: TextIO | None, text: str, errors: str = "replace") -> bool:
 
     Returns:
         False if there is no reader: a closed stream, or a reader that has left (``| head``).
+
+    Raises:
+        OSError: The stream takes no more, as on a full disk.
     """
     if stream is None or stream.closed:
         return False
@@ -136,7 +139,7 @@ def _write(stream: TextIO, text: str, errors: str) -> bool:
     try:
         stream.write(text.encode(encoding, errors).decode(encoding) + "\n")
         stream.flush()
-    except OSError:
+    except BrokenPipeError:
         give_up(stream)
         return False
     return True
