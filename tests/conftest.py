@@ -163,6 +163,31 @@ def _slurm(_can_make_hosts):
         cluster.stop()
 
 
+@pytest.fixture(scope="session")
+def _slurm_by_groups(_can_make_hosts):
+    if _can_make_hosts or lab_slurm.groups_problem():
+        yield None
+        return
+    with lab_hosts.Hosts("head", "n01", "n02") as lab:
+        cluster = lab_slurm.Slurm(lab, by_groups=True)
+        yield cluster.start()
+        cluster.stop()
+
+
+@pytest.fixture
+def slurm_by_groups(_slurm_by_groups, _can_make_hosts):
+    """Another one, which follows processes by control groups and preempts jobs, as most clusters do."""
+    require("hosts", _can_make_hosts)
+    require("slurm_by_groups", lab_slurm.groups_problem())
+    return _slurm_by_groups
+
+
+@pytest.fixture(params=["slurm", "slurm_by_groups"])
+def each_slurm(request):
+    """Each of both in turn."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture
 def slurm(_slurm, _can_make_hosts):
     """A Slurm of `n01` and `n02`, submitted to from `head`; one for the whole run, so leave no job behind."""

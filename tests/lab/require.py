@@ -9,6 +9,7 @@ import pytest
 PARTS = (
     "hosts",
     "slurm",
+    "slurm_by_groups",
     "mpich",
     "openmpi",
     "openmpi4",

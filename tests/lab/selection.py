@@ -24,7 +24,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-LAB_FIXTURES = {"browser", "flavour", "grounds", "hosts", "make_hosts", "played", "slurm"}
+LAB_FIXTURES = {
+    "browser",
+    "flavour",
+    "grounds",
+    "hosts",
+    "make_hosts",
+    "played",
+    "slurm",
+    "slurm_by_groups",
+    "each_slurm",
+}
 HAS_TORCH = find_spec("torch") is not None
 NO_TORCH = "torch is not installed: its tests are left out (pip install torch)"
 _NEEDS_TORCH = re.compile(r"No module named 'torch'|could not import 'torch'|needs torch|torch is not installed")

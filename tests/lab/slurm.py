@@ -11,11 +11,13 @@ import os
 import shutil
 import stat
 import subprocess
+from pathlib import Path
 
 from lab import process
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "sinfo", "squeue", "scancel")
 DEVICES = 4
+FREEZER = Path("/sys/fs/cgroup/freezer")
 CONF = """\
 ClusterName=lab
 SlurmctldHost=head({head})
@@ -24,7 +26,7 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{tracking}
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -32,7 +34,7 @@ MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
 InactiveLimit=0
-KillWait=2
+KillWait={kill_wait}
 SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -44,6 +46,20 @@ GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=NO
 """
+# How most clusters follow processes: by control groups. Their names hold host and job, so jobs of two test runs need
+# numbers of their own.
+BY_GROUPS = """\
+FirstJobId={first_job}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF
+PartitionName=requeued Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=cancelled Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=CANCEL GraceTime=5
+"""
+GROUPS = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+"""
 
 
 def problem():
@@ -52,15 +68,24 @@ def problem():
     return f"not installed: {', '.join(missing)} (Debian: slurm-wlm, munge)" if missing else None
 
 
+def groups_problem():
+    """Why Slurm cannot follow processes by control groups here, or None."""
+    return problem() or (None if os.access(FREEZER / "cgroup.procs", os.W_OK) else f"no {FREEZER} (cgroup v1)")
+
+
 class Slurm:
     """The running cluster. `env` is what a user there has; `hosts` the lab; `workers` the hosts that run jobs.
 
     A job asks for devices with ``--gres=gpu:N``; they are mere device files. Hosts claim 4 cores each, whatever the
     machine has, so two ranks a host are no oversubscription for Slurm.
+
+    With `by_groups` it is as most clusters are: processes are followed by control groups, so that SIGTERM reaches only
+    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s, and partitions preempt others.
     """
 
-    def __init__(self, hosts):
+    def __init__(self, hosts, *, by_groups=False):
         self.hosts = hosts
+        self.by_groups = by_groups
         self.head = hosts["head"]
         self.workers = [host.name for host in hosts if host.name != "head"]
         self.folder = hosts.folder / "slurm"
@@ -77,9 +102,10 @@ class Slurm:
         return self
 
     def stop(self):
-        """Cancel the jobs; the daemons end with their hosts."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.run(["scancel", "--user=root", "--signal=KILL"], timeout=10)
+        """Cancel the jobs, those that wait too; the daemons end with their hosts."""
+        for options in ([], ["--signal=KILL"]):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.run(["scancel", "--user=root", *options], timeout=10)
 
     def run(self, args, env=None, *, timeout=60, cwd=None, stdin=None):
         """Run any program on ``head`` (sinfo, scontrol, a whole script) with the cluster's environment added."""
@@ -156,7 +182,12 @@ class Slurm:
             f"Gres=gpu:{DEVICES} State=UNKNOWN"
             for name in self.workers
         ]
-        conf = CONF.format(head=self.head.address, folder=self.folder, nodes="\n".join(nodes))
+        tracking, kill_wait = ("cgroup", 30) if self.by_groups else ("linuxproc", 2)
+        places = {"head": self.head.address, "folder": self.folder, "nodes": "\n".join(nodes)}
+        conf = CONF.format(**places, tracking=tracking, kill_wait=kill_wait)
+        if self.by_groups:
+            conf += BY_GROUPS.format(first_job=os.getpid() % 60000 * 1000 + 1)
+            (self.folder / "cgroup.conf").write_text(GROUPS)
         (self.folder / "slurm.conf").write_text(conf)
         gres = f"NodeName={names} Name=gpu Count={DEVICES} File={self.folder}/gpu[0-{DEVICES - 1}]\n"
         (self.folder / "gres.conf").write_text(gres)

@@ -43,7 +43,7 @@ class Scheduler:
         threads_variable: The CPUs of the whole host, to which the scheduler sets ``OMP_NUM_THREADS``: it asks for no
             number of threads of a rank.
         device_variables: Tell the devices that were granted; of a job of another scheduler they mean nothing.
-        signalling_daemon: Name of its program that signals the processes of a job, ranks included; empty where it
+        signalling_daemon: Name of its program that signals the processes of a job on each host; empty where it
             signals its launcher alone.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
@@ -126,7 +126,7 @@ class Scheduler:
         return None
 
     def signals_ranks(self, environ: Mapping[str, str], read: Read) -> bool:
-        """Tell whether its daemon reaches ranks that have sessions of their own."""
+        """Tell whether its daemon signals ranks too, and not just the processes that it has started itself."""
         del environ, read
         return bool(self.signalling_daemon)
 

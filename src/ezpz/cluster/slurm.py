@@ -181,9 +181,17 @@ class Slurm(Scheduler):
         return asked
 
     def signals_ranks(self, environ: Mapping[str, str], read: Read) -> bool:
-        """Tell whether Slurm finds a step's processes by more than their group: a rank has one of its own."""
+        """Tell whether Slurm signals all that its tasks have started; where nothing says so, shims pass signals on.
+
+        ProctrackType=proctrack/linuxproc    all processes below a task
+        ProctrackType=proctrack/cgroup       usual, and the default: the task alone; SIGKILL reaches all
+        ProctrackType=proctrack/pgid         the task's group; a rank has one of its own
+        """
         files = (environ.get("SLURM_CONF", ""), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
-        return "proctrack/pgid" not in (next(filter(None, map(read, filter(None, files))), None) or "")
+        text = next(filter(None, map(read, filter(None, files))), None) or ""
+        return bool(
+            re.search(r"^\s*ProctrackType\s*=\s*proctrack/linuxproc\b", text, re.ASCII | re.IGNORECASE | re.MULTILINE)
+        )
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as Slurm's own mask names them.
