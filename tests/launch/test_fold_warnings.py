@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ezpz.launch.run import fold_warnings
 from ezpz.launch.run.fold_warnings import Folds
 
 WARNINGS = [b"a warning\n", b"b: Warn\r\n", b"[W c\n", b"x: warn\n  source()\n", b"\x1b[33mWARNING\x1b[0m\n"]
@@ -65,3 +66,8 @@ def test_a_line_of_nothing_but_warnings_takes_no_time():
     data = b"warn" * 250_000
     assert folds.add(0, data, 0.0) == [((0,), data)]
     assert folds.add(1, data + b"\n", 0.0) == [((1,), data + b"\n")]
+
+
+@given(st.lists(st.sampled_from(b"warn|WaRN|[W|W1121 19:|[rank1]:|W11|x | |\n|\r".split(b"|"))).map(b"".join))
+def test_the_quick_look_finds_whatever_may_warn(data):
+    assert fold_warnings._may_warn(data) or not fold_warnings._WARNING.search(data)

@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ezpz.launch.host import output
+from ezpz.launch.host.agent import RankPipes
 from ezpz.launch.host.output import RankOutput
+from ezpz.launch.host.rank_process import RankProcess
+from ezpz.launch.loop import Loop
 
 TRACEBACK = b'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nValueError: no\n'
 CHAINED = TRACEBACK + b"\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK
@@ -319,3 +322,61 @@ def test_an_agent_imports_it_in_little_time(clean_env, tmp_path):
         check=True,
     ).stdout.split()
     assert not [name for name in loaded if not name.startswith("ezpz") and name != "__future__"]
+
+
+@pytest.mark.parametrize("before", [0, 100000])
+def test_a_refusal_of_python_is_held_behind_much_else(before):
+    refusal = b"/usr/bin/python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory\n"
+    rank = fed(b"y" * before + b"\n" + refusal)
+    assert text(rank.take(0.0)) == b"y" * before + b"\n"
+    rank.end(True, 0.1)
+    assert rank.words == refusal.decode()
+
+
+class Blocked:
+    """A connection to a launcher that takes nothing for now."""
+
+    full, waiting = True, False
+
+
+def test_what_a_rank_wrote_before_its_end_is_read_though_the_launcher_takes_no_more():
+    (read, write), (read_errors, write_errors) = os.pipe(), os.pipe()
+    rank = RankProcess(0, pid=1, pipes=(read, read_errors))
+    loop = Loop()
+    pipes = RankPipes(loop, {0: rank}, Blocked())
+    pipes.add(rank)
+    pipes.keep_pace()
+    os.write(write, b"x" * 50000 + b"\n")
+    loop.turn(0.0)
+    assert rank.output.take(0.0) == []
+    os.close(write)
+    os.close(write_errors)
+    rank.end(0)
+    for _ in range(2):
+        pipes.keep_pace()
+        loop.turn(0.0)
+    assert rank.output.take(0.0) == [(1, b"x" * 50000 + b"\n")]
+    assert rank.pipes == {}
+    loop.close()
+
+
+def test_what_others_write_after_a_ranks_end_waits_for_the_launcher():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    rank = RankProcess(0, pid=1, pipes=(read,))
+    loop = Loop()
+    pipes = RankPipes(loop, {0: rank}, Blocked())
+    pipes.add(rank)
+    rank.end(0)
+    written = 0
+    for _ in range(100):
+        try:
+            written += os.write(write, b"x" * (1 << 18))
+        except BlockingIOError:
+            pass
+        pipes.keep_pace()
+        loop.turn(0.0)
+    assert written < 2 << 20
+    os.close(write)
+    pipes.close(rank)
+    loop.close()

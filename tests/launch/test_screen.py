@@ -1,9 +1,11 @@
 """What many ranks write, on one screen: real pipes, terminals and full disks."""
 
+import fcntl
 import itertools
 import os
 import pty
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -267,7 +269,15 @@ def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
         assert b"".join(got).count(b"abcdefgh"[rank * 2 + stream - 1 :][:1]) == len(data)
 
 
+@pytest.fixture(params=["a second way", "small pieces"])
+def way(request, monkeypatch):
+    """How a screen writes without waiting: on a way of its own, or where the system has none."""
+    if request.param == "small pieces":
+        monkeypatch.setattr(terminal._Second, "of", lambda *_: None)
+
+
 @pytest.mark.timeout(60)
+@pytest.mark.usefixtures("way")
 def test_a_reader_that_reads_nothing_holds_nobody_up(pipe, make_files):
     terminal = Screen(2, out=pipe.writer, err=make_files().fds[1])
     total = 0
@@ -330,6 +340,7 @@ def test_a_closed_descriptor_and_the_null_device_are_nobody():
     os.close(null)
 
 
+@pytest.mark.usefixtures("way")
 def test_many_short_pieces_and_one_large_one_arrive_in_order(pipe):
     terminal = Screen(2, out=pipe.writer, err=pipe.writer)
     pieces = [b"%d\n" % number for number in range(3000)] + [b"x" * 30000 + b"\n"] + [b"y\n"] * 10
@@ -357,7 +368,60 @@ def test_somebody_elses_non_blocking_pipe_loses_nothing(pipe):
     assert got == [b"x" * 300000]
 
 
+def writes():
+    """How many writes this process has asked the kernel for."""
+    return int(Path("/proc/self/io").read_text().partition("syscw: ")[2].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="no /proc")
+def test_large_output_takes_few_writes(pipe, make_files):
+    terminal = Screen(2, out=pipe.writer, err=make_files().fds[1])
+    line, got, before = b"x" * 99 + b"\n", 0, writes()
+    for number in range(128):
+        terminal.show(number % 2, 1, line * 655, 0.0)
+        terminal.push()
+        while select.select([pipe.reader], [], [], 0)[0]:
+            got += len(os.read(pipe.reader, 1 << 20))
+            terminal.push()
+    assert got == 128 * 65500
+    assert writes() - before <= 3 * 128
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
+def test_a_pipe_that_was_full_is_made_larger_and_no_other(pipe, make_files):
+    terminal = Screen(2, out=pipe.writer, err=make_files().fds[1])
+    sizes = []
+    for size in (1000, 200000):
+        terminal.show(0, 1, b"x" * size + b"\n", 0.0)
+        terminal.push()
+        sizes.append(fcntl.fcntl(pipe.writer, fcntl.F_GETPIPE_SZ))
+    assert sizes == [65536, 1 << 20]
+
+
 @pytest.mark.timeout(60)
+@pytest.mark.usefixtures("way")
+def test_a_socket_whose_reader_sleeps_holds_nobody_up():
+    """As of `ssh HOST launch …`, whose server reads a socket."""
+    reader, writer = socket.socketpair()
+    terminal = Screen(2, out=writer.fileno(), err=writer.fileno())
+    while not terminal.full:
+        terminal.show(0, 1, b"x" * 9999 + b"\n", 0.0)
+        terminal.push()
+    assert terminal.wants() == [writer.fileno()]
+    assert os.get_blocking(writer.fileno())
+    got = []
+    thread = threading.Thread(target=lambda: got.extend(iter(lambda: reader.recv(1 << 16), b"")))
+    thread.start()
+    terminal.close()
+    writer.close()
+    thread.join(30)
+    reader.close()
+    assert set(b"".join(got).split(b"\n")) == {b"x" * 9999, b""}
+    assert terminal.lost == {}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("way")
 def test_a_terminal_that_stands_still_holds_nobody_up():
     master, slave = pty.openpty()
     tty.setraw(slave)

@@ -44,8 +44,9 @@ class Loop:
 
     def forget(self, file: Any) -> None:
         """Watch a file no more; it may be unknown, and must still be open."""
-        if file in self._selector.get_map():
-            self._selector.unregister(file)
+        number = _number(file)
+        if number in self._selector.get_map():
+            self._selector.unregister(number)
 
     def rest(self, file: Any) -> None:
         """Watch a file only again in a moment: what waits there cannot be taken now, and would wake us for ever."""
@@ -99,11 +100,16 @@ class Loop:
         self._timers.clear()
 
     def _watch(self, file: Any, event: int, action: Callable[[Any], object]) -> None:
-        key = self._selector.get_map().get(file)
+        key = self._selector.get_map().get(_number(file))
         if key is None:
             self._selector.register(file, event, action)
         elif key.events != event:
             self._selector.modify(file, event, action)
+
+
+def _number(file: Any) -> int:
+    """Return the descriptor of a file: what `selectors` does not find it prints in full, for a socket both addresses."""
+    return file if type(file) is int else file.fileno()
 
 
 def _do_nothing() -> None:

@@ -14,12 +14,13 @@ import time
 
 from ezpz.errors import shell_code
 from ezpz.launch import messages
+from ezpz.launch.backlog import enlarge, keep_freed_memory
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
 from ezpz.launch.host.local_socket import is_own, receive
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
-from ezpz.launch.host.rank_process import RankProcess
+from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
 from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -39,6 +40,10 @@ _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decid
 _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
 _LET_IN = 256  # shims and ranks at once: whoever else calls shall not keep this process busy
+_READS = 4  # of one pipe in a turn
+_MOST_LARGE = (
+    32  # pipes of a host: 8 MiB of the 64 that Linux lets a user have in pipes before it makes all new ones small
+)
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
@@ -109,6 +114,7 @@ class RankPipes:
 
     def __init__(self, loop: Loop, ranks: dict[int, RankProcess], connection: Connection | NoConnection) -> None:
         self._loop, self._ranks, self._connection = loop, ranks, connection
+        self._large: set[int] = set()  # pipes that were found full
 
     def add(self, rank: RankProcess) -> None:
         """Read what a rank writes."""
@@ -118,18 +124,23 @@ class RankPipes:
     def close(self, rank: RankProcess) -> None:
         """Read no more of a rank that has ended: a grandchild may hold its pipes for ever."""
         for fd in list(rank.pipes):
-            self._loop.forget(fd)
-            rank.close(fd)
+            self._close(rank, fd)
 
     def keep_pace(self) -> None:
-        """Read only while the launcher takes more; else the pipes fill, and the ranks wait."""
+        """Read only while the launcher takes more; else the pipes fill, and the ranks wait. What a rank has written before
+        its end is read in any case.
+        """
         connection = self._connection
+        is_full = connection.full
         for rank in self._ranks.values():
-            for fd in rank.pipes:
-                if not connection.full:
-                    self._watch(rank, fd)
-                elif rank.alive:
-                    self._loop.forget(fd)
+            is_held = is_full and rank.may_wait
+            if is_held != rank.is_held:
+                rank.is_held = is_held
+                for fd in rank.pipes:
+                    if is_held:
+                        self._loop.forget(fd)
+                    else:
+                        self._watch(rank, fd)
         if isinstance(connection, Connection):
             if connection.waiting:
                 self._loop.write(connection.output, lambda _: connection.push())
@@ -152,9 +163,20 @@ class RankPipes:
         self._loop.read(fd, lambda fd: self._read(rank, fd))
 
     def _read(self, rank: RankProcess, fd: int) -> None:
-        if not rank.read(fd):
-            self._loop.forget(fd)
-            rank.close(fd)
+        for _ in range(_READS):
+            size = rank.read(fd)
+            if size == 0:
+                self._close(rank, fd)
+            if size != READ:
+                return
+            if fd not in self._large and len(self._large) < _MOST_LARGE:
+                self._large.add(fd)
+                enlarge(fd, LARGE_PIPE)
+
+    def _close(self, rank: RankProcess, fd: int) -> None:
+        self._loop.forget(fd)
+        self._large.discard(fd)
+        rank.close(fd)
 
 
 class Agent:
@@ -225,6 +247,7 @@ class Agent:
 
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
+        keep_freed_memory()
         while not self._over:
             self._pipes.keep_pace()
             due = self._progress.due()

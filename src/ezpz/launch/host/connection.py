@@ -14,6 +14,7 @@ from collections import namedtuple
 
 from ezpz.errors import LaunchError
 from ezpz.launch import frames, messages
+from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
 
@@ -86,18 +87,18 @@ class Connection:
         self.control, self._orders, self._reports = messages_
         self.output, self.input, self._pieces = output
         self.settings, self.clock = settings, clock
-        self._queue = bytearray()
+        self._backlog = Backlog()
         self.output.setblocking(False)
 
     @property
     def full(self) -> bool:
         """Whether the launcher takes no more for now."""
-        return len(self._queue) > _MOST_QUEUED
+        return self._backlog.size > _MOST_QUEUED
 
     @property
     def waiting(self) -> bool:
         """Whether output is queued here."""
-        return bool(self._queue)
+        return self._backlog.size > 0
 
     def report(self, message: Message) -> None:
         """Send a report to the launcher; that it has gone shows when orders are read."""
@@ -108,18 +109,16 @@ class Connection:
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""
-        self._queue += self._pieces.frame(*Piece(rank, stream, data).encode())
+        self._backlog.put(self._pieces.frame(*Piece(rank, stream, data).encode()))
         self.push()
 
     def push(self) -> None:
         """Write what the launcher takes now."""
         try:
-            while self._queue:
-                del self._queue[: self.output.send(self._queue[:_SENT_AT_ONCE])]
-        except BlockingIOError:
-            pass
+            while self._backlog.size and self._backlog.write(self.output.sendmsg, _SENT_AT_ONCE):
+                pass
         except OSError:  # the launcher has gone, which shows on the control connection
-            self._queue.clear()
+            self._backlog.clear()
 
     def flush(self) -> None:
         """Write all that is left, however long the screen takes, unless the launcher has gone."""
@@ -128,7 +127,7 @@ class Connection:
         waits = select.poll()
         waits.register(self.output, select.POLLOUT)
         waits.register(self.control, getattr(select, "POLLRDHUP", 0))  # its end alone; what it holds is for `orders`
-        while self._queue:
+        while self._backlog.size:
             if any(fd == self.control.fileno() for fd, _ in waits.poll()):
                 return
             self.push()

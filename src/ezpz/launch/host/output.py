@@ -36,6 +36,7 @@ _REFUSAL = re.compile(
     rb"(?m:^)[^\n:]*python[\d.]*: "
     rb"(?:can't (?:open file|find '__main__' module)|No module named |Error while finding module)"
 )
+_REFUSED_WITHIN = 8 << 10  # bytes: what comes behind the last words of a Python is little
 _REFUSALS = (b": can't ", b": No module named ", b": Error while finding module")
 # Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
 _STACK_BEGINS = re.compile(
@@ -218,13 +219,16 @@ class _Lines:
 
     def add(self, data: bytes, now: float) -> bytes:
         r"""Return the lines that are whole now; ``\r`` ends one too, so that progress bars move."""
-        cut = len(data) if data.endswith(b"\n") else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        newline = data.rfind(b"\n")
+        cut = max(newline, data.rfind(b"\r", newline + 1)) + 1
         if not self.rest or cut:
             self.since = now
         whole = b""
         if cut:
-            whole = self.flush() + data[:cut]
-        self.rest += data[cut:]
+            is_all = cut == len(data) and not self.rest
+            whole = data if is_all else b"".join((self.rest, memoryview(data)[:cut]))
+            self.rest.clear()
+        self.rest += memoryview(data)[cut:]
         return whole + self.flush() if len(self.rest) > _LONGEST else whole
 
     def flush(self) -> bytes:
@@ -240,7 +244,9 @@ def _traceback_begins(data: bytes) -> int:
     """Return the start of the first line that begins a traceback, or faulthandler's, or that says why Python itself
     cannot begin; without one the length of all.
     """
-    refusal = _REFUSAL.search(data) if any(words in data for words in _REFUSALS) else None
+    near_end = max(0, len(data) - _REFUSED_WITHIN)
+    is_refused = any(data.find(words, near_end) >= 0 for words in _REFUSALS)
+    refusal = _REFUSAL.search(data, near_end) if is_refused else None
     fatal = data.find(_FATAL)
     end = min(refusal.start() if refusal else len(data), len(data) if fatal < 0 else fatal)
     at = data.find(_LAST, 0, end)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from ezpz.launch.messages import Message
 
-__all__ = ["RankProcess"]
+__all__ = ["LARGE_PIPE", "READ", "RankProcess"]
 
-_READ = 1 << 16
+READ = 1 << 16  # bytes of a pipe at once
+LARGE_PIPE = 1 << 18  # bytes that the pipe of a rank holds which writes much
 _DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
 
 
@@ -47,6 +48,7 @@ class RankProcess:
         ended_of_asking: Whether it ended of one of those: it had a handler a moment before, so it was about to end.
         reported: Whether the launcher knows of its end.
         passed: Signals that it got from elsewhere.
+        is_held: Whether its pipes are left unread for now, because the launcher takes no more.
         log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
         world: World size that its shim found, and
@@ -77,6 +79,8 @@ class RankProcess:
         self.world, self.family = 0, ""
         self.passed: set[int] = set()
         self._drain_by = 0.0
+        self._read_since_end = 0
+        self.is_held = False
         for fd in pipes:
             os.set_blocking(fd, False)
 
@@ -107,16 +111,23 @@ class RankProcess:
             self.ended_at = time.time()
             self._drain_by = time.monotonic() + _DRAIN
 
-    def read(self, fd: int) -> bool:
-        """Take what one of its pipes holds, and tell whether more may come."""
+    @property
+    def may_wait(self) -> bool:
+        """Whether what its pipes hold may stay there; after its end they are read, but for what others go on writing."""
+        return self.code is None or self._read_since_end > LARGE_PIPE
+
+    def read(self, fd: int) -> int | None:
+        """Take what one of its pipes holds, `READ` bytes at most; return how many, 0 at its end, None for nothing now."""
         try:
-            data = os.read(fd, _READ)
+            data = os.read(fd, READ)
         except BlockingIOError:
-            return True
+            return None
         stream = self.pipes[fd]
         if self.output:
             self.output.feed(stream, data, time.monotonic())
-        return bool(data)
+        if self.code is not None:
+            self._read_since_end += len(data)
+        return len(data)
 
     def close(self, fd: int) -> None:
         """Close one of its pipes."""

@@ -28,7 +28,8 @@ _WARNING = re.compile(
 )
 # What differs from rank to rank although the same is meant: rank, time and process.
 _GLOG = re.compile(rb"^(?:\[rank\d+\]:)?\[?W\d{4} [\d:.]+(?: +\d+)? ")
-_GLOG_ANYWHERE = re.compile(rb"W\d{4} ")
+# What any of the above holds. Two searches for one letter each take a third of the time of one for both.
+_MAY_WARN = {b"w": re.compile(rb"w(?i:arn)"), b"W": re.compile(rb"W(?:(?i:arn)|\d{4} |(?<=\[W))")}
 
 
 class _Window:
@@ -193,4 +194,4 @@ class Folds:
 
 def _may_warn(data: bytes) -> bool:
     """Tell quickly, for nearly all that is written, that no line of it warns."""
-    return b"warn" in data.lower() or b"[W" in data or _GLOG_ANYWHERE.search(data) is not None
+    return any(letter in data and expression.search(data) for letter, expression in _MAY_WARN.items())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import shell_code
 from ezpz.launch import messages
+from ezpz.launch.backlog import keep_freed_memory
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
@@ -145,6 +146,7 @@ class Supervisor:
         self.loop.read(self.control, lambda _: self.listen())
         self._askers.listen(self.address, self.loop, self._asked)
         self._reap()  # one may have ended already
+        keep_freed_memory()
         while not self._over():
             self._watch_screen()
             now = self.loop.turn(self.screen.due(), self._wall.due() if self._wall else None, self.control.due())
@@ -191,6 +193,7 @@ class Supervisor:
         return not self.control.open_outputs and self.control.all_done
 
     def _watch_screen(self) -> None:
+        self.screen.push()
         self.control.pause(self.screen.full)
         waiting = self.screen.wants()
         for fd in (1, 2):

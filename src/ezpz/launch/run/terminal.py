@@ -9,25 +9,61 @@ from __future__ import annotations
 import os
 import select
 import stat
-from collections import deque
+import sys
+from functools import partial
 from itertools import groupby
 
+from ezpz.launch.backlog import Backlog, enlarge
 from ezpz.launch.run.fold_warnings import Folds
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 # Where the launcher's two streams lead, written to without ever waiting for who reads them.
 #
-# Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. Instead
-# every write is so small that it fits wherever the kernel says that there is room.
+# Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. A pipe or
+# terminal is opened a second time instead, and a socket is told with each message. Where that cannot be done, as without
+# /proc or on the terminal of another user, every write is so small that it fits wherever the kernel says that there is
+# room.
 
 _PIPE_ROOM = 4096  # a pipe that counts as writable has room for a page (pipe(7): PIPE_BUF), a socket for more
 _TERMINAL_ROOM = 256  # drivers/tty/n_tty.c: WAKEUP_CHARS
 _PIECES = 64  # of one `write`: the caller has ranks to look after
-_ENOUGH = 64 << 10  # bytes of one write that may wait
+_AT_ONCE = 256 << 10  # bytes of one write that may wait, or that does not where it would have to
+_LARGE_PIPE = 1 << 20  # bytes: what Linux allows every user (/proc/sys/fs/pipe-max-size)
+
+
+class _Second:
+    """A second way to what a descriptor leads to, on which no write waits.
+
+    Attributes:
+        write: Writes some pieces, and returns how many bytes were taken; raises `BlockingIOError` for none.
+        close: Gives it back.
+    """
+
+    def __init__(self, write: Callable[[Sequence[memoryview]], int], close: Callable[[], None]) -> None:
+        self.write, self.close = write, close
+
+    @classmethod
+    def of(cls, fd: int, mode: int) -> _Second | None:
+        """Return the one of a pipe, terminal or socket, None where the system has none."""
+        if stat.S_ISSOCK(mode):
+            import socket
+
+            connection = socket.socket(fileno=os.dup(fd))
+            if connection.type != socket.SOCK_STREAM or not hasattr(socket, "MSG_DONTWAIT"):
+                connection.close()
+                return None
+            return cls(lambda pieces: connection.sendmsg(pieces, (), socket.MSG_DONTWAIT), connection.close)
+        if sys.platform != "linux":  # elsewhere /dev/fd shares the flags of the descriptor that it names
+            return None
+        try:
+            second = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            return None
+        return cls(partial(os.writev, second), partial(os.close, second))
 
 
 class Sink:
@@ -36,7 +72,6 @@ class Sink:
     Attributes:
         fd: Its descriptor.
         lost: Why nothing can be written any more; empty as long as it can.
-        queued: Bytes that wait.
         last: The last byte that was put, a newline before the first.
         speaker: Whose byte that was.
     """
@@ -44,12 +79,13 @@ class Sink:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.lost = ""
-        self.queued = 0
         self.last = ord("\n")
         self.speaker: object = None
-        self._queue: deque[bytes] = deque()
-        self._written = 0  # bytes of the first of the queue
-        self._room = self._waits = 0
+        self._backlog = Backlog()
+        self._room = 0
+        self._waits = self._may_grow = False
+        self._second: _Second | None = None
+        self._write: Callable[[Sequence[memoryview]], int] = partial(os.writev, fd)
         try:
             mode = os.fstat(fd).st_mode
         except OSError as error:  # the shell closed it: `>&-`
@@ -59,61 +95,70 @@ class Sink:
         self._room = _TERMINAL_ROOM if terminal else _PIPE_ROOM
         # Files and /dev/null take everything at once, and epoll refuses them.
         self._waits = terminal or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self._may_grow = stat.S_ISFIFO(mode)
+        if self._waits:
+            self._second = _Second.of(fd, mode)
+            self._write = self._second.write if self._second else self._write
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait."""
+        return self._backlog.size
 
     def put(self, data: bytes) -> None:
         """Write to a file at once; let data wait for a pipe or a terminal."""
         if self.lost or not data:
             return
         self.last = data[-1]
-        self._queue.append(data)
-        self.queued += len(data)
+        self._backlog.put(data)
         if not self._waits:
             self.flush()
 
+    def push(self) -> None:
+        """Write what can be written at once, if the system tells by itself what cannot."""
+        if self._second:
+            for _ in range(_PIECES):
+                if not self.queued or not self._step(_AT_ONCE):
+                    return
+
     def write(self) -> None:
         """Write what cannot block; the descriptor is known to be writable."""
+        if self._second:
+            self.push()
+            return
         for _ in range(_PIECES):
-            if not self._step(self._room) or not select.select((), (self.fd,), (), 0)[1]:
+            self._step(self._room)
+            if not self.queued or not select.select((), (self.fd,), (), 0)[1]:
                 return
 
     def flush(self) -> None:
         """Write all that waits, and wait for who reads it."""
         while self.queued:
-            if not self._step(_ENOUGH):
-                select.select((), (self.fd,), ())  # somebody else made it non-blocking
+            if not self._step(_AT_ONCE) and self.queued:
+                select.select((), (self.fd,), ())
+
+    def close(self) -> None:
+        """Write all that waits, and give back what was opened for that; whatever is put later may have to wait."""
+        self.flush()
+        if self._second:
+            self._second.close()
+            self._second, self._write = None, partial(os.writev, self.fd)
 
     def _step(self, most: int) -> bool:
-        """Write one piece; return whether more could follow at once."""
+        """Write once, and tell whether all that was tried has been written."""
         try:
-            written = os.write(self.fd, self._piece(most))
-        except BlockingIOError:
-            return False
+            is_taken = self._backlog.write(self._write, most)
         except OSError as error:
             self._lose(error)
             return False
-        self.queued -= written
-        self._written += written
-        if self._written == len(self._queue[0]):
-            self._queue.popleft()
-            self._written = 0
-        return self.queued > 0
-
-    def _piece(self, most: int) -> memoryview:
-        """Return the next bytes to write; many short ones together."""
-        first = self._queue[0]
-        if len(first) - self._written < most and len(self._queue) > 1 and len(self._queue[1]) < most:
-            pieces, size = [self._queue.popleft()[self._written :]], 0
-            while self._queue and size < most and len(self._queue[0]) < most:
-                pieces.append(self._queue.popleft())
-                size += len(pieces[-1])
-            first, self._written = b"".join(pieces), 0
-            self._queue.appendleft(first)
-        return memoryview(first)[self._written : self._written + most]
+        if not is_taken and self._may_grow:
+            self._may_grow = False
+            enlarge(self.fd, _LARGE_PIPE)
+        return is_taken
 
     def _lose(self, error: OSError) -> None:
         self.lost = error.strerror or str(error)
-        self._queue.clear()
-        self.queued = 0
+        self._backlog.clear()
 
 
 def same(one: int, other: int) -> bool:
@@ -195,6 +240,11 @@ class Screen:
         if self._folds:
             self._show_all(self._folds.tick(now))
 
+    def push(self) -> None:
+        """Write what can be written at once."""
+        for sink in {self._out, self._err}:
+            sink.push()
+
     def wants(self) -> list[int]:
         """Return the descriptors to watch until they are writable."""
         return [sink.fd for sink in {self._out, self._err} if sink.queued]
@@ -213,8 +263,8 @@ class Screen:
     def close(self) -> None:
         """Write everything, and wait until it is read."""
         self.finish()
-        self._out.flush()
-        self._err.flush()
+        self._out.close()
+        self._err.close()
 
     def _show_all(self, pieces: Iterable[tuple[tuple[int, ...], bytes]]) -> None:
         for ranks, data in pieces:
