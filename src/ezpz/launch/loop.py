@@ -108,7 +108,7 @@ class Loop:
 
 
 def _number(file: Any) -> int:
-    """Return the descriptor of a file: what `selectors` does not find it prints in full, for a socket both addresses."""
+    """Return the descriptor of a file: of one that it does not know, `selectors` makes a text with its addresses."""
     return file if type(file) is int else file.fileno()
 
 

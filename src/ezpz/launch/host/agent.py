@@ -42,7 +42,7 @@ _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
 _LET_IN = 256  # shims and ranks at once: whoever else calls shall not keep this process busy
 _READS = 4  # of one pipe in a turn
 _MOST_LARGE = (
-    32  # pipes of a host: 8 MiB of the 64 that Linux lets a user have in pipes before it makes all new ones small
+    32  # pipes of a host: 8 MiB of the 64 that a user of Linux may have in pipes before all new ones are small
 )
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
@@ -127,8 +127,9 @@ class RankPipes:
             self._close(rank, fd)
 
     def keep_pace(self) -> None:
-        """Read only while the launcher takes more; else the pipes fill, and the ranks wait. What a rank has written before
-        its end is read in any case.
+        """Read only while the launcher takes more; else the pipes fill, and the ranks wait.
+
+        What a rank has written before its end is read in any case.
         """
         connection = self._connection
         is_full = connection.full

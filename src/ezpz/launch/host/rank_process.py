@@ -113,11 +113,15 @@ class RankProcess:
 
     @property
     def may_wait(self) -> bool:
-        """Whether what its pipes hold may stay there; after its end they are read, but for what others go on writing."""
+        """Whether what its pipes hold may stay there; after its end it is read, but for what others go on writing."""
         return self.code is None or self._read_since_end > LARGE_PIPE
 
     def read(self, fd: int) -> int | None:
-        """Take what one of its pipes holds, `READ` bytes at most; return how many, 0 at its end, None for nothing now."""
+        """Take what one of its pipes holds, at most `READ` bytes.
+
+        Returns:
+            How many bytes that were; 0 at its end, None when there is nothing now.
+        """
         try:
             data = os.read(fd, READ)
         except BlockingIOError:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 # Where the launcher's two streams lead, written to without ever waiting for who reads them.
 #
-# Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. A pipe or
-# terminal is opened a second time instead, and a socket is told with each message. Where that cannot be done, as without
-# /proc or on the terminal of another user, every write is so small that it fits wherever the kernel says that there is
-# room.
+# Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. A pipe
+# or terminal is opened a second time instead, and a socket is told with each message. Where that cannot be done, as
+# without /proc or on the terminal of another user, every write is so small that it fits wherever the kernel says that
+# there is room.
 
 _PIPE_ROOM = 4096  # a pipe that counts as writable has room for a page (pipe(7): PIPE_BUF), a socket for more
 _TERMINAL_ROOM = 256  # drivers/tty/n_tty.c: WAKEUP_CHARS
