@@ -15,7 +15,7 @@ from ezpz.errors import MachineError
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from io import BufferedWriter
+    from io import BufferedRandom
     from typing import Any, Literal
 
     Path = str | os.PathLike[str]
@@ -100,7 +100,7 @@ def write_whole(
 
 
 class Replacement:
-    """A binary file to write, which takes its place when the ``with`` block ends, and is removed when that fails.
+    """A binary file to write and read, which takes its place when the ``with`` block ends; removed when that fails.
 
     Args:
         path: Its place.
@@ -117,9 +117,9 @@ class Replacement:
         folder, name = os.path.split(self._path)
         self._draft = os.path.join(folder, f".{name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
 
-    def __enter__(self) -> BufferedWriter:
-        descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
-        self._file = open(descriptor, "wb")  # closed by __exit__
+    def __enter__(self) -> BufferedRandom:
+        descriptor = os.open(self._draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, self._mode)
+        self._file = open(descriptor, "w+b")  # closed by __exit__
         return self._file
 
     def __exit__(self, error: object, *_: object) -> Literal[False]:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.track.by_rank import counting_windows, matrix, rank_keys, statistic
+from ezpz.track.distribution import Histogram
 from ezpz.track.table import gather
 from ezpz.track.terminal.strips import draw_histograms, draw_ranks, histogram_keys, strip
 from ezpz.track.terminal.textplot import Drawing
@@ -131,11 +131,6 @@ def test_what_was_not_gathered_or_cannot_be_read_is_an_error_that_says_so():
         windows[0]["m"]["keys"]["dt"]["ranks"] = broken
         with pytest.raises(TrackError, match="cannot read 'dt' of all ranks at step 1"):
             matrix(windows, "dt")
-
-
-class Histogram(NamedTuple):
-    counts: list[int]
-    edges: list[float]
 
 
 def histograms(*held):

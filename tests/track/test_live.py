@@ -59,13 +59,13 @@ def test_durations_are_told_in_two_units(seconds, text):
 
 def test_a_run_is_told_in_one_line(tmp_path):
     facts = {"started": "2026-11-20T16:20:01+01:00", "ended": "2026-11-20T16:25:13+01:00"}
-    assert headline(Run(tmp_path, facts, "train", "finished", ""), 300, (0, 299), []) == (
+    assert headline(Run(tmp_path, facts, "train", "finished", ""), 300, (0, 299), (None, None)) == (
         "train: finished, 300 rows, steps 0 to 299, 5 min 12 s"
     )
     started = 1795188001.0
     died = Run(tmp_path, {"started": facts["started"]}, "train", "died", "killed")
-    assert headline(died, 1, (7, 7), [started + 3]) == "train: died (killed), 1 row, step 7, 3 s"
-    assert headline(Run(tmp_path, {"started": 5}, "x", "running", ""), 0, None, []) == "x: running, 0 rows"
+    assert headline(died, 1, (7, 7), (started + 3, started + 3)) == "train: died (killed), 1 row, step 7, 3 s"
+    assert headline(Run(tmp_path, {"started": 5}, "x", "running", ""), 0, None, (None, None)) == "x: running, 0 rows"
 
 
 def test_a_run_is_over_when_it_says_so_and_a_death_is_looked_at_twice(tmp_path, make_history):

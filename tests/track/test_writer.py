@@ -170,7 +170,7 @@ def test_missing_rows_are_told_at_the_end_and_nobody_says_that_all_are_there(his
     monkeypatch.setattr("os.write", full)
     history.update({"a": 2})
     history.update({"a": 3})
-    monkeypatch.setattr("ezpz.track.dataset.write_whole", lambda *_, **__: full(history._writer.journal._fd, b""))
+    monkeypatch.setattr("ezpz.track.dataset.Replacement", lambda *_, **__: full(history._writer.journal._fd, b""))
     with pytest.raises(TrackError, match=r"No space left on device .* metrics.jsonl stays as it is: `ezpz export`"):
         history.finalize(plots=False)
     monkeypatch.undo()

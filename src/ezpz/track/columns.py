@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
-from ezpz.track.table import Cells
 from ezpz.track.values import Histogram, Scalar, Value, encode
 from ezpz.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ezpz.track.table import Table
+    from ezpz.track.table import Cells, Table
 
 _TAKEN = {"draw": "dimension", "step": "coordinate", "logged_at": "coordinate", "attempt": "coordinate"}
 _EXACT_IN_FLOAT = 2**53  # every int up to here is a float64 of its own
@@ -59,30 +58,35 @@ def export_name(key: str) -> str:
     return visible(key).replace("/", "_")  # a journal may be anybody's, and UTF-8 has no lone surrogates
 
 
-def build_columns(table: Table) -> list[Column]:
-    """Build every variable of the export.
+def build_columns(table: Table) -> Iterator[Column]:
+    """Build every variable of the export, one after the other, so that not all of them are in memory.
 
     Args:
-        table: What `gather` returned.
+        table: A run's rows.
 
-    Returns:
+    Yields:
         Columns in the order in which their keys were first recorded; companions follow the column that they explain.
 
     Raises:
         TrackError: Two metrics, or a metric and a coordinate, would get the same name; the message names both.
     """
     owners = {name: f"{name}, the {kind}" for name, kind in _TAKEN.items()}
-    columns = []
     for key, cells in table.cells.items():
-        if key == "step" and all(table.steps[i] == value for i, value in zip(cells.index, cells.values, strict=True)):
+        if key == "step" and _is_step(cells, table):
             continue  # it is the coordinate
-        for column in _columns_of(key, cells, len(table.steps)):
+        for column in _columns_of(key, cells, len(table)):
             for name in {column.name, *column.dims[column.dims[0] == "draw" :]}:
                 other = owners.setdefault(name, key)
                 if other != key:
                     raise _collision(key, other, name)
-            columns.append(column)
-    return columns
+            yield column
+
+
+def _is_step(cells: Cells, table: Table) -> bool:
+    steps, known = cells.pick(table.step_array), cells.array()
+    if known is not None:
+        return bool((known == steps).all())
+    return all(step == value for step, value in zip(steps.tolist(), cells.values, strict=True))
 
 
 def _collision(key: str, other: str, name: str | None) -> TrackError:
@@ -94,9 +98,9 @@ def _collision(key: str, other: str, name: str | None) -> TrackError:
 
 def _columns_of(key: str, cells: Cells, rows: int) -> list[Column]:
     name = export_name(key)
-    kinds = set(map(type, cells.values))
+    kinds = cells.kinds
     if kinds == {list}:
-        columns = _lists(key, name, cells, rows)
+        columns = _lists(key, name, cells, cells.values, rows)  # type: ignore[arg-type]  # all are lists
     elif kinds == {Histogram}:
         columns = _histograms(key, name, cells, rows)
     elif kinds & {list, Histogram}:
@@ -110,7 +114,7 @@ def _columns_of(key: str, cells: Cells, rows: int) -> list[Column]:
         f"the HDF5 file has them as JSON text."
     )
     text = [json.dumps(encode(value)) for value in cells.values]
-    return [Column(name, _place(text, cells.index, rows, ""), {"key": key, "encoding": "json"})]
+    return [Column(name, _place(text, cells, rows, ""), {"key": key, "encoding": "json"})]
 
 
 def _reason(values: Sequence[Value]) -> str:
@@ -122,19 +126,18 @@ def _reason(values: Sequence[Value]) -> str:
 def _scalars(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     import numpy as np
 
-    packed = _pack(cells.values)  # type: ignore[arg-type]  # the caller has seen that no value is a list
+    packed = _pack_cells(cells)
     if packed is None:
         return []
     data, fill, attrs = packed
-    column = Column(name, _place(data, cells.index, rows, fill), {"key": key, **attrs})
+    column = Column(name, _place(data, cells, rows, fill), {"key": key, **attrs})
     clear = data.dtype.kind == "f" and not np.isnan(data).any()  # then NaN can only mean missing
     return [column, *_present(key, name, cells, rows, needed=not clear)]
 
 
-def _lists(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
+def _lists(key: str, name: str, cells: Cells, lists: Sequence[Sequence[Scalar]], rows: int) -> list[Column]:
     import numpy as np
 
-    lists: list[list[Scalar]] = cells.values  # type: ignore[assignment]  # the caller has seen that all are lists
     packed = _pack(list(chain.from_iterable(lists)))
     if packed is None:
         return []
@@ -143,10 +146,10 @@ def _lists(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     width = int(lengths.max())
     block = np.full((len(lists), width), fill, dtype=flat.dtype)
     block[np.arange(width) < lengths[:, None]] = flat
-    data = _place(block, cells.index, rows, fill)
+    data = _place(block, cells, rows, fill)
     columns = [Column(name, data, {"key": key, **attrs}, dims=("draw", f"{name}_dim"))]
     if lengths.min() < width:
-        columns.append(Column(f"{name}_len", _place(lengths, cells.index, rows, 0), {"length_of": name}))
+        columns.append(Column(f"{name}_len", _place(lengths, cells, rows, 0), {"length_of": name}))
     return [*columns, *_present(key, name, cells, rows, needed=True)]
 
 
@@ -156,8 +159,7 @@ def _histograms(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     histograms: list[Histogram] = cells.values  # type: ignore[assignment]  # the caller has seen that all are histograms
     if len({len(each.counts) for each in histograms}) > 1:
         return []
-    counts = Cells(cells.index, [list(each.counts) for each in histograms])
-    columns = _lists(key, name, counts, rows)
+    columns = _lists(key, name, cells, [each.counts for each in histograms], rows)
     if not columns:
         return []
     columns[0].attrs["kind"] = "histogram"
@@ -166,27 +168,45 @@ def _histograms(key: str, name: str, cells: Cells, rows: int) -> list[Column]:
     note = {"edges_of": name}
     if all(each == edges[0] for each in edges):
         return [*columns, Column(f"{name}_edges", np.array(edges[0], dtype=np.float64), note, (bins,))]
-    block = _place(np.array(edges, dtype=np.float64), cells.index, rows, np.nan)
+    block = _place(np.array(edges, dtype=np.float64), cells, rows, np.nan)
     return [*columns, Column(f"{name}_edges", block, note, ("draw", bins))]
 
 
 def _present(key: str, name: str, cells: Cells, rows: int, *, needed: bool) -> list[Column]:
     import numpy as np
 
-    if not needed or len(cells.index) == rows:
+    if not needed or cells.count == rows:
         return []
-    mask = _place(np.ones(len(cells.index), dtype=np.int8), cells.index, rows, 0)
+    mask = _place(np.ones(cells.count, dtype=np.int8), cells, rows, 0)
     return [Column(f"{name}_present", mask, {"present_of": key})]
 
 
-def _place(values: Any, index: list[int], rows: int, fill: object) -> Any:
-    """Return an array of ``rows`` rows that has ``values`` at ``index`` and ``fill`` elsewhere."""
+def _place(values: Any, cells: Cells, rows: int, fill: object) -> Any:
+    """Return an array of ``rows`` rows that has ``values`` where the cells are, and ``fill`` elsewhere."""
     import numpy as np
 
     source = values if isinstance(values, np.ndarray) else np.array(values, dtype=object)
+    if cells.count == rows:
+        return source
     result = np.full((rows, *source.shape[1:]), fill, dtype=source.dtype)
-    result[index] = source
+    result[cells.index_array] = source
     return result
+
+
+def _pack_cells(cells: Cells) -> tuple[Any, object, dict[str, str]] | None:
+    """Do as `_pack` with the values of cells, without looking at each where they are arrays already."""
+    import numpy as np
+
+    known = cells.array()
+    if known is not None:
+        if known.dtype.kind == "b":
+            return known.astype(np.int8), 0, {"dtype": "bool"}
+        return known, np.nan if known.dtype.kind == "f" else 0, {}
+    if cells.kinds == {float, int}:
+        values = cells.floats()
+        if not (np.abs(values[np.isfinite(values)]) >= _EXACT_IN_FLOAT).any():
+            return values, np.nan, {}
+    return _pack(cells.values)  # type: ignore[arg-type]  # the caller has seen that no value is a list
 
 
 def _pack(values: Sequence[Scalar]) -> tuple[Any, object, dict[str, str]] | None:

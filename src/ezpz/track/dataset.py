@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import write_whole
+from ezpz.files import Replacement
 from ezpz.track.by_rank import held, rank_values, statistic
 from ezpz.track.columns import Column, build_columns, export_name
 from ezpz.track.folder import is_folder_name
@@ -29,11 +30,12 @@ from ezpz.track.values import encode
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from io import BufferedRandom
     from pathlib import Path
 
     from ezpz.track.records import Row
-    from ezpz.track.table import Table
+    from ezpz.track.table import Cells, Table
     from ezpz.track.values import Value
 
 SCHEMA = 1
@@ -58,16 +60,62 @@ def write_dataset(path: Path, rows: Table, attrs: Mapping[str, str], windows: Se
     """
     import h5py
 
-    columns = build_columns(rows)
-    columns += rank_columns(windows, rows, {name for column in columns for name in (column.name, *column.dims)})
-    # The file is built in memory: no lock is asked of file systems that have none, and it lands whole.
-    with h5py.File(path.name, "w", driver="core", backing_store=False, track_order=True) as file:
-        axes = "step logged_at attempt" if _again(rows) else "step logged_at"
-        file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": axes})
-        _write_columns(file, rows, columns)
-        file.flush()
-        image = file.id.get_file_image()
-    _save(path, image)
+    with _saving(path) as draft:
+        sink = _Sink(draft)
+        # Through an object of ours: no lock is asked of file systems that have none.
+        with h5py.File(sink, "w", track_order=True) as file:
+            axes = "step logged_at attempt" if _again(rows) else "step logged_at"
+            file.attrs.update({"ezpz_schema": SCHEMA, **attrs, "coordinates": axes})
+            _write_columns(file, rows, windows)
+        if sink.error is not None:
+            raise sink.error
+
+
+class _Sink(io.RawIOBase):
+    """A file for HDF5 that never fails: an error in the middle of a call would leave its library in pieces.
+
+    Attributes:
+        error: The first error that a write met.
+    """
+
+    def __init__(self, file: BufferedRandom) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            if self.error is None:
+                self._file.write(data)
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def readinto(self, data: Any) -> int:
+        try:
+            return self._file.readinto(data)
+        except OSError as error:
+            self.error = self.error or error
+            return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            return self._file.seek(offset, whence)
+        except OSError as error:  # what is buffered is written first
+            self.error = self.error or error
+            return offset
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return self._file.truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+    def flush(self) -> None:
+        """Leave it to the end."""
 
 
 def write_csv(path: Path, rows: Table) -> None:
@@ -81,25 +129,61 @@ def write_csv(path: Path, rows: Table) -> None:
     """
     import csv
 
-    cells = {key: dict(zip(cell.index, cell.values, strict=True)) for key, cell in rows.cells.items() if key != "step"}
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(["step", "logged_at", "attempt", *cells])
-    for number, axes in enumerate(zip(rows.steps, rows.times, rows.attempts, strict=True)):
-        writer.writerow([*axes, *(_cell(column.get(number)) for column in cells.values())])
-    _save(path, text.getvalue().encode("utf-8", "backslashreplace"))
+    cells = {key: cell for key, cell in rows.cells.items() if key != "step"}
+    columns = [_lines_of(cell, len(rows)) for cell in cells.values()]
+    with _saving(path) as draft:
+        text = io.TextIOWrapper(draft, "utf-8", "backslashreplace", newline="")
+        writer = csv.writer(text)
+        writer.writerow(["step", "logged_at", "attempt", *cells])
+        for start in range(0, len(rows), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            axes = [each[part].tolist() for each in (rows.step_array, rows.time_array, rows.attempt_array)]
+            writer.writerows(zip(*axes, *(column(start) for column in columns), strict=True))
+        text.detach()
 
 
-def _cell(value: Value | None) -> object:
-    if value is None:
-        return ""
+_AT_ONCE = 8192  # rows of a CSV
+
+
+def _lines_of(cells: Cells, rows: int) -> Callable[[int], list[object]]:
+    """Return what gives the cells of one column in the `_AT_ONCE` rows from one on."""
+    import numpy as np
+
+    known = cells.array()
+    values: Any = cells.values if known is None else known
+    index = cells.index_array if cells.count < rows else None
+
+    def shown(start: int, stop: int) -> list[object]:
+        some = values[start:stop]
+        if known is None or (known.dtype.kind == "f" and not np.isfinite(some).all()):
+            return list(map(_cell, some if known is None else some.tolist()))
+        return list(some.tolist())
+
+    def column(start: int) -> list[object]:
+        stop = min(rows, start + _AT_ONCE)
+        if index is None:
+            return shown(start, stop)
+        bounds: Any = np.searchsorted(index, (start, stop))
+        first, last = bounds.tolist()
+        lines: list[object] = [""] * (stop - start)
+        for place, value in zip((index[first:last] - start).tolist(), shown(first, last), strict=True):
+            lines[place] = value
+        return lines
+
+    return column
+
+
+def _cell(value: Value) -> object:
     shown = encode(value)
     return json.dumps(shown) if isinstance(shown, (list, dict)) else shown if value != shown else value
 
 
-def _save(path: Path, data: bytes) -> None:
+@contextmanager
+def _saving(path: Path) -> Iterator[BufferedRandom]:
+    """Give a file to write, which takes its place when the block ends."""
     try:
-        write_whole(path, data, closed=True, sync=True)
+        with Replacement(path, closed=True, sync=True) as draft:
+            yield draft
     except OSError as error:
         raise TrackError(
             f"cannot write the export {path}: {error.strerror} (from History.export); expected a folder with room. "
@@ -144,20 +228,27 @@ def check_form(form: str) -> None:
 
 
 def _again(rows: Table) -> bool:
-    return bool(rows.attempts) and max(rows.attempts) > 1
+    return len(rows) > 0 and bool(rows.attempt_array.max() > 1)
 
 
-def _write_columns(file: Any, rows: Table, columns: list[Column]) -> None:
+def _variables(rows: Table, windows: Sequence[Row]) -> Iterator[Column]:
+    """Yield the coordinates, the metrics, and what was gathered over ranks."""
+    yield Column("step", rows.step_array, {})
+    yield Column("logged_at", rows.time_array, {"long_name": "epoch seconds"})
+    if _again(rows):
+        yield Column("attempt", rows.attempt_array, {})
+    taken: set[str] = set()
+    for column in build_columns(rows):
+        taken.update((column.name, *column.dims))
+        yield column
+    yield from rank_columns(windows, rows, taken)
+
+
+def _write_columns(file: Any, rows: Table, windows: Sequence[Row]) -> None:
     import numpy as np
 
-    scales = {"draw": _scale(file, "draw", np.arange(len(rows.steps), dtype=np.int64))}
-    coordinates = [
-        Column("step", np.array(rows.steps, dtype=np.int64), {}),
-        Column("logged_at", np.array(rows.times, dtype=np.float64), {"long_name": "epoch seconds"}),
-    ]
-    if _again(rows):
-        coordinates.append(Column("attempt", np.array(rows.attempts, dtype=np.int64), {}))
-    for column in [*coordinates, *columns]:
+    scales = {"draw": _scale(file, "draw", np.arange(len(rows), dtype=np.int64))}
+    for column in _variables(rows, windows):
         if column.dims == (column.name,):  # a dimension with a variable of its own
             scales[column.name] = _scale(file, column.name, column.data)
             continue

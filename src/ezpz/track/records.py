@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
+from ezpz.track.blocks import Stretch
 from ezpz.track.values import SPECIAL, checked, is_int64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 VERSION = 1
 _AS_IT_IS = {int, float, bool}
@@ -101,6 +102,11 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
                     yield row
     except OSError as error:
         raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
+    tell_passed_over(name, torn, foreign, first)
+
+
+def tell_passed_over(name: str, torn: int, foreign: int, first: str) -> None:
+    """Say which lines of a journal are no records: how many were torn, how many are others', and where the first is."""
     if torn:
         get_logger(__name__).warning(f"{name}: passed over {torn} torn line(s), each left by a write that was cut off.")
     if foreign:
@@ -120,19 +126,28 @@ def parse(raw: bytes, place: str) -> Row | None:
         ValueError: It is no JSON, as only a cut-off write leaves behind.
         TrackError: Its version is not known here.
     """
+    return _checked_row(_loads(raw), raw, place)
+
+
+def _loads(raw: bytes) -> Any:
     try:
-        row = json.loads(raw)
+        return json.loads(raw)
     except RecursionError as error:
         raise ValueError("JSON of absurd depth") from error
+
+
+def _checked_row(row: Any, raw: bytes | str, place: str) -> Row | None:
+    """Return what a line holds as a record; None if it is none, or a part of it has another type than it must have."""
     if not isinstance(row, dict) or type(row.get("v")) is not int:
         return None
     if row["v"] != VERSION:
+        start = raw[:60] if isinstance(raw, str) else raw[:60].decode(errors="replace")
         raise TrackError(
-            f"cannot read {raw[:60].decode(errors='replace')!r} (from {place}); expected a row of version {VERSION}, "
+            f"cannot read {start!r} (from {place}); expected a row of version {VERSION}, "
             f'{{"v":1,"t":…,"step":…,"m":{{…}}}}. Read it with the ezpz that wrote it.'
         )
     metrics, attempt, kind, step = row.get("m"), row.setdefault("a", 1), row.setdefault("k", ""), row.get("step")
-    if not (_is_step(step) and isinstance(metrics, dict) and type(attempt) is int and attempt > 0):
+    if not (_is_step(step) and isinstance(metrics, dict) and type(attempt) is int and 0 < attempt < 1 << 63):
         return None
     if not (type(row.get("t")) in {int, float} and -_LATEST < row["t"] < _LATEST and isinstance(kind, str)):
         return None
@@ -180,6 +195,62 @@ def _are_numbers(values: Any, most: int) -> bool:
         is_int64(value) if type(value) is int else type(value) in _NUMBERS or (type(value) is str and value in SPECIAL)
         for value in values
     )
+
+
+def read_stretch(data: bytes, start: int, place: tuple[str, int]) -> Stretch:
+    """Read whole lines of a journal.
+
+    Args:
+        data: The lines, the last one ended by a newline.
+        start: Where in the journal they begin.
+        place: The journal, and how many lines are before these, for errors.
+
+    Raises:
+        TrackError: A line is of a version that is not known here.
+    """
+    name, before = place
+    part = Stretch(start, start + len(data))
+    records, windows = [], []
+    lines, loads = _lines_and_reader(data)
+    part.lines = len(lines)
+    for number, raw in enumerate(lines, 1):
+        size = len(raw) + 1
+        start += size
+        if size == 1:
+            continue
+        try:
+            row = _checked_row(loads(raw), raw, f"{name}:{before + number}")
+        except ValueError:
+            part.torn += 1
+            continue
+        if row is None:
+            part.foreign, part.at = part.foreign + 1, part.at or number
+        elif row["k"] in {"", "late"}:
+            records.append((row["t"], row["step"], row["a"], row["k"] == "late", row["m"]))
+        elif row["k"] == "ranks":
+            windows.append((start - size, size))
+    part.records, part.windows = records, windows
+    return part
+
+
+def _lines_and_reader(data: bytes) -> tuple[Sequence[Any], Callable[[Any], Any]]:
+    """Return lines without their newlines, and what reads one; all are decoded at once where that is the same."""
+    try:
+        text = data.decode("ascii")
+    except UnicodeDecodeError:
+        return data.split(b"\n")[:-1], _loads
+    return text.split("\n")[:-1], _loads_text
+
+
+_decode = json.JSONDecoder().raw_decode
+
+
+def _loads_text(line: str) -> Any:
+    try:
+        value, end = _decode(line)
+    except (ValueError, RecursionError):
+        end = -1
+    return value if end == len(line) else _loads(line.encode())  # blanks around it, or no JSON
 
 
 def last_row(path: str | os.PathLike[str]) -> tuple[int, int] | None:

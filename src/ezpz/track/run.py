@@ -1,10 +1,11 @@
 """Read a run folder back: facts, rows and state, also of a run that still writes or was killed.
 
-Nothing here loads torch, takes a lock or writes.
+Nothing here loads torch, takes a lock or writes, except the columns that a long journal lacks (`ezpz.track.stored`).
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,14 +18,14 @@ from ezpz.errors import UsageError
 from ezpz.files import read_object
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.folder import check_schema, read_facts
-from ezpz.track.records import iter_journal, read_journal
-from ezpz.track.table import Table, counted, gather
+from ezpz.track.stored import read_stored
+from ezpz.track.table import counted, table_of
 from ezpz.track.writer_lock import is_held
 
 if TYPE_CHECKING:
-    import os
-
     from ezpz.track.records import Row
+    from ezpz.track.stored import Stored
+    from ezpz.track.table import Table
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Run:
     @cached_property
     def rows(self) -> Table:
         """Every row of the journal by key, in the order of writing."""
-        return gather(read_journal(self.folder))
+        return table_of(self.stored.blocks)
 
     @cached_property
     def table(self) -> Table:
@@ -60,7 +61,15 @@ class Run:
     @cached_property
     def windows(self) -> list[Row]:
         """The records over all ranks (`ezpz.track.over_ranks.across`), in the order of writing; empty for one rank."""
-        return [row for row in iter_journal(self.folder) if row["k"] == "ranks"]
+        return self.stored.windows()
+
+    @cached_property
+    def stored(self) -> Stored:
+        """What was recorded until this was first asked for."""
+        return read_stored(str(self.folder), self._may_be_written)
+
+    def _may_be_written(self) -> bool:
+        return os.access(self.folder, os.W_OK | os.X_OK) and not is_held(self.folder, self.facts)
 
 
 def without_secrets(run: Run) -> Run:
@@ -71,7 +80,9 @@ def without_secrets(run: Run) -> Run:
 def with_facts(run: Run, facts: Any) -> Run:
     """Return a run with other facts; rows that were read are not read again."""
     other = replace(run, facts=facts)
-    vars(other).update({name: value for name, value in vars(run).items() if name in {"rows", "table", "windows"}})
+    vars(other).update(
+        {name: value for name, value in vars(run).items() if name in {"rows", "table", "windows", "stored"}}
+    )
     return other
 
 

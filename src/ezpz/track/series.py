@@ -49,34 +49,17 @@ def numeric_series(table: Table, *, counters: bool = False) -> list[Series]:
     """
     import numpy as np
 
-    steps = np.array(table.steps, dtype=np.float64)
+    steps = table.step_array.astype(np.float64)
     result = []
     for key, cells in table.cells.items():
-        if (is_counter(key) and not counters) or not set(map(type, cells.values)) <= {float, int, bool}:
+        if (is_counter(key) and not counters) or not cells.are_numbers:
             continue
-        x = steps[cells.index]
-        values = _floats(cells.values)
+        x, values = cells.pick(steps), cells.floats()
         if (x[1:] < x[:-1]).any():  # a resumed run may step back
             order = np.argsort(x, kind="stable")
             x, values = x[order], values[order]
         result.append(Series(key, x, values))
     return result
-
-
-def _floats(values: Sequence[Any]) -> Any:
-    import numpy as np
-
-    try:
-        return np.array(values, dtype=np.float64)
-    except OverflowError:  # an int beyond the largest float, which the journal holds exactly
-        return np.array([_float(value) for value in values], dtype=np.float64)
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
 
 
 def ordered(series: Sequence[Series]) -> list[Series]:

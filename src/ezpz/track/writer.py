@@ -207,7 +207,7 @@ class Writer:
         rows, metrics = 0, 0
         try:
             run = self._read()
-            rows, metrics = len(run.rows.steps), len(run.rows.cells)
+            rows, metrics = len(run.rows), len(run.rows.cells)
             self._export(run)
         except TrackError as error:
             self.failure = error

@@ -64,9 +64,8 @@ def _from_times(table: Table) -> Any:
     """Return steps per second between neighbouring rows; the pauses between attempts are none."""
     import numpy as np
 
-    steps, times, attempts = (np.array(each, dtype=float) for each in (table.steps, table.times, table.attempts))
-    apart, took = np.diff(steps), np.diff(times)
-    good = (took > 0) & (apart > 0) & (np.diff(attempts) == 0)
+    apart, took = np.diff(table.step_array.astype(np.float64)), np.diff(table.time_array)
+    good = (took > 0) & (apart > 0) & (np.diff(table.attempt_array) == 0)
     return _steady(apart[good] / took[good])
 
 

@@ -76,9 +76,9 @@ def last_values(run: Run, drawn: Sequence[Series]) -> Part:
     rows = [
         (
             key,
-            redact_text(value_text(cells.values[-1])),
-            f"step {run.table.steps[cells.index[-1]]:,}",
-            f"{len(cells.values):,}",
+            redact_text(value_text(cells.end(-1))),
+            f"step {int(cells.pick(run.table.step_array)[-1]):,}",
+            f"{cells.count:,}",
         )
         for key, cells in run.table.cells.items()
         if key not in charts

@@ -46,17 +46,17 @@ def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]]
 
 def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
     started = _moment(run.facts.get("started"))
-    times = run.rows.times
-    if started is None and times:
-        started = datetime.fromtimestamp(times[0]).astimezone()
+    times = run.rows.time_array
+    if started is None and len(times):
+        started = datetime.fromtimestamp(float(times[0])).astimezone()
     if started is not None:
         yield "started", started.strftime("%Y-%m-%d %H:%M:%S")
-    seconds = seconds_taken(run, min(times, default=None), max(times, default=None))
+    seconds = seconds_taken(run, *run.rows.time_range)
     if seconds is not None:
         yield "duration", duration(seconds) + _until(run)
-    steps = run.table.steps
+    steps = run.table.step_range
     if steps:
-        yield "steps", f"{len(set(steps)):,} ({min(steps):,} to {max(steps):,})"
+        yield "steps", f"{_different(run.table.step_array):,} ({steps[0]:,} to {steps[1]:,})"
     ranks = _dict(run.facts.get("ranks"))
     world, local = ranks.get("world_size"), ranks.get("local_world_size")
     if type(world) is int:
@@ -70,6 +70,13 @@ def _when_and_where(run: Run) -> Iterator[tuple[str, str]]:
         yield "commit", str(run.facts["git_commit"])[:12]
     if run.folder.is_absolute():  # a public report does not say where it is
         yield "folder", str(run.folder)
+
+
+def _different(steps: Any) -> int:
+    """Return how many different steps there are; usually they rise, and need not be sorted."""
+    import numpy as np
+
+    return len(steps) if (steps[1:] > steps[:-1]).all() else len(np.unique(steps))
 
 
 def _until(run: Run) -> str:
@@ -164,8 +171,8 @@ def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # 
             return
     started = _moment(run.facts.get("started"))
     # Only of the first attempt: rows of a later one follow those of the first, whose start is recorded elsewhere.
-    if started is not None and run.rows.times and not run.facts.get("earlier"):
-        seconds = run.rows.times[0] - started.timestamp()
+    if started is not None and len(run.rows) and not run.facts.get("earlier"):
+        seconds = float(run.rows.time_array[0]) - started.timestamp()
         yield Card("time to first row", duration(max(0.0, seconds)), "from the start")
 
 

@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.table import Table
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ezpz.track.run import Run
+    from ezpz.track.table import Table
 
 _KEPT = ("schema", "state", "started", "ended", "seconds", "attempt", "timeline", "python", "git_commit")
 _FILTERED = ("config", "effective", "ranks", "versions", "environment")
@@ -67,11 +66,12 @@ def _numbers(table: Table, allowed: _Allowed) -> Table:
         name: cells
         for name, cells in table.cells.items()
         if allowed.text(name.replace("/", " "))
-        and not any(
-            isinstance(value, str) or (isinstance(value, list) and str in map(type, value)) for value in cells.values
+        and str not in cells.kinds
+        and not (
+            list in cells.kinds and any(isinstance(each, list) and str in map(type, each) for each in cells.values)
         )
     }
-    return Table(table.steps, table.times, table.attempts, cells)
+    return table.with_cells(cells)
 
 
 class _Allowed:

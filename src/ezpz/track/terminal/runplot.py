@@ -90,8 +90,7 @@ def heads(runs: Sequence[Run], screen: Screen) -> list[str]:
     lines = []
     for run in runs:
         table = run.table
-        steps = (min(table.steps), max(table.steps)) if table.steps else None
-        text = f"{headline(run, len(table.steps), steps, table.times)} ({_near(run.folder)})"
+        text = f"{headline(run, len(table), table.step_range, table.time_range)} ({_near(run.folder)})"
         lines += wrapped(cleaned(text, ascii_only=screen.ascii_only).split(" "), screen.width)
     return lines
 
@@ -101,7 +100,9 @@ def _near(folder: Path) -> str:
 
 
 def _since(table: Table, last: int) -> float:
-    return sorted(table.steps)[-last] if 0 < last < len(table.steps) else -inf
+    import numpy as np
+
+    return float(np.partition(table.step_array, -last)[-last]) if 0 < last < len(table) else -inf
 
 
 def _panels(runs: Sequence[Run], since: Sequence[float], options: PlotOptions) -> list[_Panel]:

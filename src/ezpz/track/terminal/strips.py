@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
 from ezpz.track.by_rank import lacking, matrix, rank_keys
+from ezpz.track.distribution import Histogram
 from ezpz.track.names import is_throughput, is_time
 from ezpz.track.series import Series, limits, stretch_means
 from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii, wrapped
@@ -187,12 +188,8 @@ _MOST_RANGES = 12  # rows of a strip of histograms
 
 
 def histogram_keys(table: Table) -> list[str]:
-    """Return the metrics all of whose values are histograms, by their ``counts`` and ``edges``."""
-    return [key for key, cells in table.cells.items() if cells.values and all(map(_is_one, cells.values))]
-
-
-def _is_one(value: object) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "counts") and hasattr(value, "edges")
+    """Return the metrics all of whose values are histograms."""
+    return [key for key, cells in table.cells.items() if cells.kinds == {Histogram}]
 
 
 def draw_histograms(table: Table, key: str, how: Drawing, *, since: float = -inf) -> list[str]:
@@ -211,7 +208,7 @@ def draw_histograms(table: Table, key: str, how: Drawing, *, since: float = -inf
     import numpy as np
 
     cells = table.cells[key]
-    pairs = [(table.steps[index], value) for index, value in zip(cells.index, cells.values, strict=True)]
+    pairs = list(zip(cells.pick(table.step_array).tolist(), cells.values, strict=True))
     pairs = sorted((pair for pair in pairs if pair[0] >= since), key=itemgetter(0))
     if not pairs:
         return [centered(f"{cleaned(key, ascii_only=how.ascii_only)}: nothing from step {since:.0f} on", how.width)]

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from ezpz.track.table import Cells
 
 
-def headline(run: Run, rows: int, steps: tuple[int, int] | None, times: Sequence[float]) -> str:
+def headline(run: Run, rows: int, steps: tuple[int, int] | None, times: tuple[float, float] | tuple[None, None]) -> str:
     """Return name, state with its cause, rows, steps and duration.
 
     Args:
         run: The run.
         rows: How many rows it has.
         steps: Its smallest and largest step; None without rows.
-        times: Times of its rows, in epoch seconds.
+        times: Times of its first and its last row, in epoch seconds.
     """
     parts = [ending(run), f"{rows} row{'s' * (rows != 1)}"]
     if steps:
         parts.append(f"step {steps[0]}" if steps[0] == steps[1] else f"steps {steps[0]} to {steps[1]}")
-    lasted = seconds_taken(run, min(times, default=None), max(times, default=None))
+    lasted = seconds_taken(run, *times)
     if lasted is not None:
         parts.append(duration(lasted))
     return f"{run.name}: {', '.join(parts)}"
@@ -42,7 +42,6 @@ def ending(run: Run) -> str:
 
 
 _HEAD = ("metric", "count", "first", "last", "min", "max")
-_NUMBERS = {float, int, bool}
 
 
 def list_metrics(run: Run, words: Sequence[str] = (), *, ascii_only: bool = False) -> list[str]:
@@ -69,16 +68,20 @@ def list_metrics(run: Run, words: Sequence[str] = (), *, ascii_only: bool = Fals
 
 
 def _row(cells: Cells) -> tuple[str, ...]:
-    values: list[Any] = cells.values
-    count = str(len(values))
-    kinds = {type(value) for value in values}
-    if not kinds <= _NUMBERS:
+    count, kinds = str(cells.count), cells.kinds
+    if not cells.are_numbers:
         kind = "mixed" if len(kinds) > 1 else {"str": "text"}.get(next(iter(kinds)).__name__, "").lower()
         return count, kind or next(iter(kinds)).__name__.lower(), "", "", ""
-    numbers = [value for value in values if value == value]  # noqa: PLR0124  # NaN, no extreme, differs
-    return count, *map(
-        _number, (values[0], values[-1], min(numbers, default=values[0]), max(numbers, default=values[0]))
-    )
+    known = cells.array()
+    if known is not None:  # all of one kind
+        ends = known[[0, -1]].tolist()
+        sound = known[known == known]  # noqa: PLR0124  # NaN, no extreme, differs
+        numbers: list[Any] = [sound.min().item(), sound.max().item()] if len(sound) else []
+    else:
+        values: list[Any] = cells.values
+        ends = [values[0], values[-1]]
+        numbers = [value for value in values if value == value]  # noqa: PLR0124  # as above
+    return count, *map(_number, (*ends, min(numbers, default=ends[0]), max(numbers, default=ends[0])))
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,176 @@
+"""Read what a run has recorded: the columns beside its journal, and the journal's own lines where these end.
+
+``metrics.columns`` stands for the journal as far as its sums agree (`ezpz.track.blocks`); the rest is read as JSON. A
+long journal without columns, such as those of older versions, gets them written beside it, where the folder may be
+written and no process writes the run.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING
+from weakref import finalize
+
+from ezpz.errors import TrackError
+from ezpz.files import Replacement
+from ezpz.track.blocks import STRETCH, Block, pack, read_blocks, seal, sums_agree
+from ezpz.track.records import parse, read_stretch, tell_passed_over
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ezpz.track.blocks import Stretch
+    from ezpz.track.records import Row
+
+COLUMNS = "metrics.columns"
+
+
+class Stored:
+    """A journal as it was when it was read.
+
+    Attributes:
+        blocks: All of it, oldest first: blocks of the file, then the rest in memory.
+        end: The first byte of the journal that no block stands for: a line in the making, or nothing.
+        read: Returns so many bytes of the journal from an offset on.
+    """
+
+    def __init__(self, blocks: list[Block], end: int, read: Callable[[int, int], bytes]) -> None:
+        self.blocks = blocks
+        self.end = end
+        self.read = read
+
+    def windows(self) -> list[Row]:
+        """Return the records over all ranks, in the order of writing."""
+        rows = []
+        for start, size in (window for block in self.blocks for window in block.windows):
+            try:
+                row = parse(self.read(start, size), "")
+            except ValueError:  # changed since it was read
+                continue
+            if row is not None and row["k"] == "ranks":
+                rows.append(row)
+        return rows
+
+
+def read_stored(folder: str, may_write: Callable[[], bool]) -> Stored:
+    """Read a run.
+
+    Args:
+        folder: The run folder.
+        may_write: Tells whether columns may be written there; asked only where some lack.
+
+    Raises:
+        TrackError: There is no journal, or a version of ezpz wrote it that is not known here.
+    """
+    name = f"{folder}/metrics.jsonl"
+    try:
+        journal = _Reader(name)
+        about = os.fstat(journal.descriptor)
+    except OSError as error:
+        raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
+    was = [about.st_size, about.st_mtime_ns]
+    blocks, sealed, _ = known_blocks(f"{folder}/{COLUMNS}", journal.read, was)
+    known = len(blocks)
+    start = blocks[-1].end if blocks else 0
+    lines = sum(block.lines for block in blocks)
+    for part, crc in stretches(journal.read, start, about.st_size, name, lines):
+        blocks.append(pack(part, crc))
+        start = part.end
+    _tell(name, blocks)
+    if start >= STRETCH and (len(blocks) > known or not sealed) and may_write():
+        _write(f"{folder}/{COLUMNS}", blocks, was)
+    return Stored(blocks, start, journal.read)
+
+
+class _Reader:
+    """A file that stays open as long as somebody may read it."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._end = finalize(self, os.close, self.descriptor)
+
+    def read(self, start: int, size: int) -> bytes:
+        return os.pread(self.descriptor, size, start)
+
+
+def known_blocks(path: str, journal: Callable[[int, int], bytes], was: list[int]) -> tuple[list[Block], bool, int]:
+    """Return the blocks of a file that stand for a journal as it is now.
+
+    Args:
+        path: The file of columns; one that is not there has none.
+        journal: Returns so many bytes of the journal from an offset on.
+        was: Size and modification time of the journal.
+
+    Returns:
+        The blocks; whether the file was complete when the journal was as it is now; and how many bytes of the file are
+        these blocks and no more.
+    """
+    try:
+        reader = _Reader(path)
+        with open(path, "rb") as file:  # noqa: PTH123  # a string is all that is needed
+            found, sealed, position = read_blocks(file, reader.read)
+    except OSError:
+        return [], False, 0
+    is_sealed = sealed == was
+    blocks: list[Block] = []
+    for number, block in enumerate(found):
+        # Of a sealed file the ends are enough: that it is of this journal at all.
+        needed = not is_sealed or number in {0, len(found) - 1}
+        if block.end > was[0] or (needed and not sums_agree(block, journal)):
+            is_sealed = False
+            break
+        blocks.append(block)
+    return blocks, is_sealed, position if len(blocks) == len(found) else blocks[-1].stop if blocks else 0
+
+
+def stretches(
+    read: Callable[[int, int], bytes], start: int, end: int, name: str, lines: int
+) -> Iterator[tuple[Stretch, int]]:
+    """Yield what a journal says from a byte on, in stretches of about 1 MiB, each with the sum of its bytes.
+
+    Args:
+        read: Returns so many bytes of the journal from an offset on.
+        start: Where a line begins.
+        end: Read no further; bytes behind the last newline are a line in the making.
+        name: The journal, for errors.
+        lines: How many lines are before ``start``, for errors.
+
+    Raises:
+        TrackError: A line is of a version that is not known here.
+    """
+    size = STRETCH
+    while start < end:
+        data = read(start, min(size, end - start))
+        whole = data.rfind(b"\n") + 1
+        if not whole:
+            if len(data) < size:
+                return
+            size *= 2  # a line of many ranks
+            continue
+        data = data[:whole]
+        part = read_stretch(data, start, (name, lines))
+        yield part, zlib.crc32(data)
+        start, lines, size = part.end, lines + part.lines, STRETCH
+
+
+def _tell(name: str, blocks: list[Block]) -> None:
+    torn, foreign, lines, first = 0, 0, 0, ""
+    for block in blocks:
+        torn += block.torn
+        foreign += block.foreign
+        if block.at and not first:
+            first = f"{name}:{lines + block.at}"
+        lines += block.lines
+    tell_passed_over(name, torn, foreign, first)
+
+
+def _write(path: str, blocks: list[Block], was: list[int]) -> None:
+    """Write columns in one move; without room or permission, the next reader has to read the journal again."""
+    try:
+        with Replacement(path, closed=True, sync=True) as file:
+            for block in blocks:
+                file.write(block.whole())
+            file.write(seal(*was))
+    except OSError:
+        return
