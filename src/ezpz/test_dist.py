@@ -219,7 +219,7 @@ def make_row(config: Config, world_size: int) -> Callable[[dict[str, Any]], dict
 
 def run(args: argparse.Namespace) -> None:
     """Set up, train, and show what happened."""
-    from ezpz.train import Loop, print_timing
+    from ezpz.train import Loop, finish_history, print_timing
 
     config = configure(args)
     rank = ezpz.setup_torch(seed=config.seed)
@@ -251,7 +251,7 @@ def run(args: argparse.Namespace) -> None:
             times = loop.run(history).times
         if rank == 0:
             print_timing(times, skip=config.warmup)
-            logger.info(f"dataset={history.finalize(plots=not args.no_plots)}")
+            logger.info(f"dataset={finish_history(history, plots=not args.no_plots)}")
             _bullets("written", {**history.paths, **{file.name: file for file in prof.files}})
 
 

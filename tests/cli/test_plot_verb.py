@@ -269,3 +269,90 @@ def test_help_says_what_the_words_mean(plot):
     code, lines, _ = plot("--help")
     assert code == 0
     assert lines[0] == "usage: ezpz plot [DIR ...] [KEY ...] [options]"
+
+
+@pytest.mark.slow
+def test_pictures_of_any_metric_are_drawn_when_asked_for(plot, run):
+    """The same files as at the end of a run, whose paths are told; counters only by name."""
+    code, lines, err = plot(run, "--pictures", "val/loss", "epoch")
+    made = [run / "plots/mplot/pngs" / name for name in ("val_loss.png", "epoch.png")]
+    assert (code, lines, err) == (0, [str(path) for path in made], "")
+    assert sorted(path.name for path in run.rglob("*.svg")) == ["epoch.svg", "val_loss.svg"]
+    before = made[0].read_bytes()
+    code, lines, err = plot(run, "--pictures")
+    assert [Path(line).name for line in lines] == ["lr.png", "dt.png", "train_loss.png", "val_loss.png"]
+    assert made[0].read_bytes() == before
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_pictures_are_those_of_the_end_of_the_run(plot, tmp_path, capsys):
+    from ezpz.track import History
+
+    history = History("run", tmp_path / "run")
+    for step in range(20):
+        history.update({"Loss": 1.0 / (step + 1), "loss": 2.0, **{f"m{n}": step for n in range(9)}})
+    history.finalize(show=False)
+    capsys.readouterr()
+    drawn = {path: path.read_bytes() for path in history.paths["pngs"].parent.rglob("*.*")}
+    assert len(drawn) == 12
+    code, lines, err = plot(tmp_path / "run", "--pictures")
+    assert (code, len(lines), err) == (0, 11, "")
+    assert {path: path.read_bytes() for path in drawn} == drawn
+    assert len(list(history.paths["svgs"].iterdir())) == 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--log"], "--log with --pictures"),
+        (["--last", "3"], "--last with --pictures"),
+        (["--overlay", "loss"], "--overlay with --pictures"),
+        (["--list"], "--list with --pictures"),
+        (["--width", "80"], "--width with --pictures"),
+        (["--height", "9"], "--height with --pictures"),
+        (["nix"], "'nix' is neither a folder nor a metric"),
+        (["--ranks", "dt"], "no 'dt' of all ranks"),
+    ],
+)
+def test_pictures_with_what_they_cannot_show_are_refused(plot, run, options, words):
+    code, lines, err = plot(run, "--pictures", *options)
+    assert (code, lines) == (2, [])
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (run / "plots").exists()
+
+
+@pytest.mark.slow
+def test_pictures_that_cannot_be_made_are_an_error_of_one_line(plot, run, monkeypatch):
+    (run / "plots").write_text("in the way")
+    code, lines, err = plot(run, "--pictures")
+    assert (code, lines) == (2, [])
+    assert "cannot write pictures: " in err
+    assert "plots" in err
+    (run / "plots").unlink()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, lines, err = plot(run, "--pictures")
+    assert (code, lines) == (125, [])
+    assert "cannot draw pictures: " in err
+
+
+@pytest.mark.slow
+def test_a_map_of_ranks_is_a_picture_too(plot, tmp_path):
+    folder = write_run(tmp_path / "r", {"dt": [0.1, 0.2]})
+    with (folder / "metrics.jsonl").open("a") as file:
+        keys = {"dt": {"ranks": [[0.1, 0.2], [0.3, 0.2]]}}
+        window = {"world": 2, "every": 1, "steps": [0, 1], "held": [2, 2], "keys": keys}
+        file.write(json.dumps({"v": 1, "t": 2.0, "step": 1, "k": "ranks", "m": window}) + "\n")
+    code, lines, err = plot(folder, "--pictures", "--ranks", "dt")
+    assert (code, lines, err) == (0, [str(folder / "plots/mplot/ranks/dt.png")], "")
+    assert (folder / "plots/mplot/ranks/dt.svg").stat().st_size > 1000
+
+
+def test_a_run_without_numbers_has_no_pictures(plot, tmp_path):
+    folder = write_run(tmp_path / "r", {"note": ["x"]})
+    assert plot(folder, "--pictures") == (0, ["no number has been recorded"], "")
+    assert not (folder / "plots").exists()

@@ -8,7 +8,7 @@ import pytest
 from test_series import series
 from test_textplot import SHAPES
 
-from ezpz.track.pictures import save_heat_map, save_overlay, save_pictures
+from ezpz.track.pictures import Pictures, save_heat_map, save_overlay
 from ezpz.track.series import Series, stretch_means
 
 STAMP = "2026-11-20-162001"
@@ -17,7 +17,7 @@ STAMP = "2026-11-20-162001"
 @pytest.fixture
 def draw(tmp_path):
     def draw(item):
-        save_pictures(tmp_path / "x.png", tmp_path / "x.svg", item, STAMP)
+        Pictures(STAMP).save(tmp_path / "x.png", tmp_path / "x.svg", item)
         return (tmp_path / "x.png").read_bytes(), (tmp_path / "x.svg").read_bytes()
 
     return draw
@@ -78,6 +78,41 @@ def test_pictures_of_a_million_points_stay_small(draw):
 @pytest.mark.slow
 def test_a_name_with_dollars_is_text_and_no_formula(draw):
     draw(series([1.0])._replace(name="cost/$_{$"))
+
+
+@pytest.mark.slow
+def test_one_figure_draws_each_series_as_a_new_one_would(draw, tmp_path):
+    """Nothing of the series before is left: neither its marks, its captions, nor its width."""
+    import matplotlib.figure
+
+    known = [series(SHAPES[name])._replace(name=f"{name}" * 9) for name in ("all captions", "one", "outlier", "curve")]
+    alone = [draw(item) for item in known]
+    made, init = [], matplotlib.figure.Figure.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matplotlib.figure.Figure, "__init__", lambda *a, **k: made.append(1) or init(*a, **k))
+        pictures = Pictures(STAMP)
+        for item, files in zip(known, alone, strict=True):
+            pictures.save(tmp_path / "r.png", tmp_path / "r.svg", item)
+            assert ((tmp_path / "r.png").read_bytes(), (tmp_path / "r.svg").read_bytes()) == files
+    assert len(made) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["loss", "train/tokens_per_second_per_gpu", "layers/23/mlp/down_proj/weight" * 4])
+def test_what_is_written_lies_inside_the_picture_and_not_over_each_other(tmp_path, name):
+    """Margins are known before, so long numbers and names must fit them."""
+    pictures = Pictures(STAMP)
+    wide = [1e-7, 0.0001234, -12345.678, 1e8 + 0.5, 1.5e6, 1e300]
+    for item in (series([value, value * 1.001]) for value in wide):
+        pictures.save(tmp_path / "x.png", tmp_path / "x.svg", item._replace(name=name))
+        figure, axes = pictures._figure, pictures._axes
+        boxes = [text.get_window_extent() for text in (*axes.get_yticklabels(), *axes.get_xticklabels())]
+        title, stamp = (text.get_window_extent() for text in (pictures._title, axes._right_title))
+        width, height = figure.get_size_inches() * figure.dpi
+        assert all(box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 for box in boxes)
+        assert title.x1 < stamp.x0
+        assert stamp.x1 <= width
+        assert title.y1 <= height
 
 
 def size(png):

@@ -104,7 +104,7 @@ import sys, numpy as np
 from pathlib import Path
 from ezpz.track import plots
 from ezpz.track.series import Series
-plots.save_pictures = lambda *_: None
+plots.draw_pictures = lambda *_: []
 for _ in range(20):
     plots.draw_all([Series("loss", np.arange(100.0), np.arange(100.0))], Path.cwd(), "2026", show=True)
 print("more")

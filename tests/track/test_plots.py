@@ -4,7 +4,7 @@ import pytest
 from test_series import series
 
 from ezpz.track import plots
-from ezpz.track.plots import draw_all, file_stem
+from ezpz.track.plots import draw_all, file_stem, that_matter
 
 STAMP = "2026-11-20-162001"
 
@@ -18,7 +18,7 @@ def test_file_names_are_safe_and_differ():
     assert len({stem.lower() for stem in stems}) == len(stems)
 
 
-def test_each_metric_is_drawn_three_times_and_shown(tmp_path, capsys):
+def test_each_of_a_few_metrics_is_drawn_three_times_and_shown(tmp_path, capsys):
     items = [series([1.0, 2.0])._replace(name=name) for name in ("train/loss", "dt")]
     paths, problems = draw_all(items, tmp_path, STAMP, show=True)
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
@@ -37,7 +37,9 @@ def test_each_metric_is_drawn_three_times_and_shown(tmp_path, capsys):
     }
     assert problems == []
     saved = "".join((tmp_path / f"plots/tplot/{name}.txt").read_text() for name in ("train_loss", "dt"))
-    assert capsys.readouterr().out == saved
+    shown, line = capsys.readouterr().out.rsplit("[2", 1)
+    assert shown == saved
+    assert line.endswith("drawing train/loss, dt as PNG and SVG\n")
 
 
 @pytest.mark.slow
@@ -70,11 +72,21 @@ def test_of_many_metrics_the_terminal_shows_the_six_that_matter_first(tmp_path, 
     items = [series([1.0, 2.0])._replace(name=name) for name in names]
     items.append(series([1.0])._replace(name="dt_save"))
     draw_all(items, tmp_path, STAMP, show=True)
-    titles = [
-        line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith(f"[{STAMP}]") or STAMP in line
-    ]
+    shown = capsys.readouterr().out.splitlines()
+    titles = [line.split()[0] for line in shown if line.rstrip().endswith(f"[{STAMP}]")]
     assert titles == ["loss", "val_loss", "sps", "tps", "dt", "accuracy"]
     assert len(list((tmp_path / "plots/tplot").iterdir())) == len(items)
+    for kind in ("png", "svg"):
+        assert {path.stem for path in (tmp_path / f"plots/mplot/{kind}s").iterdir()} == set(titles)
+    assert shown[-1].endswith(
+        "drawing loss, val_loss, sps, tps, dt, accuracy as PNG and SVG; dtf, dtb, dtd and 5 more are in report.html "
+        f"and plots/tplot: `ezpz plot {tmp_path} NAME` shows any of them, with --pictures as PNG and SVG"
+    )
+
+
+def test_of_a_run_of_one_row_six_are_drawn_too():
+    items = [series([1.0])._replace(name=f"m{number}") for number in range(9)]
+    assert [item.name for item in that_matter(items)] == ["m0", "m1", "m2", "m3", "m4", "m5"]
 
 
 def test_nothing_to_draw_leaves_no_folder(tmp_path):
@@ -83,7 +95,7 @@ def test_nothing_to_draw_leaves_no_folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("broken", "what"), [("save_text", "the text plot"), ("save_pictures", "the picture")])
+@pytest.mark.parametrize(("broken", "what"), [("save_text", "the text plot"), ("Pictures", "the picture")])
 def test_a_drawing_that_raises_is_one_warning_and_the_others_are_made(tmp_path, capsys, monkeypatch, broken, what):
     def fail(*_):
         raise ZeroDivisionError("no ink")

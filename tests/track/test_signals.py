@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.track.dataset import open_dataset
+from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run import open_run
 
 SRC = str(Path(__file__).parents[2] / "src")

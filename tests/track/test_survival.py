@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ezpz.track import read_journal
-from ezpz.track.dataset import export_run, open_dataset
+from ezpz.track.dataset import export_run
+from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.plots import draw_run
 from ezpz.track.run import open_run
 

@@ -6,8 +6,8 @@ import pytest
 
 from ezpz.cli import compare, export, plot, report, runs
 from ezpz.track import read_journal
-from ezpz.track.dataset import open_dataset
 from ezpz.track.folder import RunFile
+from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run import open_run
 
 GOOD = [

@@ -1,4 +1,4 @@
-"""Run ``ezpz plot``: draw a run's metrics as plots made of characters."""
+"""Run ``ezpz plot``: draw a run's metrics as plots made of characters, or as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
+from ezpz.errors import MachineError, UsageError
+from ezpz.visible import show, show_path
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
     from ezpz.track.run import Run
+    from ezpz.track.series import Series
 
 _OPTIONS = (
     option("words", nargs="*", metavar="DIR|KEY", help="folders of runs, and metrics, as described above"),
@@ -26,6 +29,11 @@ _OPTIONS = (
     ),
     option("--log", action="store_true", help="a logarithmic axis"),
     option("--last", type=whole_number(1, 10**9), metavar="N", help="only the last N rows"),
+    option(
+        "--pictures",
+        action="store_true",
+        help="draw PNG and SVG into plots/mplot of the run folder instead: a finished run has those of six metrics",
+    ),
     option("--list", action="store_true", help="list the metrics instead: count, first, last, min, max"),
     option("--width", type=whole_number(12, 1000), metavar="N", help="columns; else COLUMNS, the terminal's, or 100"),
     option("--height", type=whole_number(5, 200), metavar="N", help="lines of each plot"),
@@ -43,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _plot(options: Namespace) -> int:
+    if options.pictures:
+        return _save_pictures(options)
     from ezpz.track.terminal.runplot import PlotOptions, heads, plot_runs
     from ezpz.track.terminal.screen import look, say
     from ezpz.track.terminal.summary import list_metrics
@@ -58,6 +68,59 @@ def _plot(options: Namespace) -> int:
         lines = plot_runs(runs, what, screen)
     say(sys.stdout, "\n".join(lines))
     return 0
+
+
+def _save_pictures(options: Namespace) -> int:
+    """Draw metrics as PNG and SVG, and print the path of each PNG when it is there."""
+    for name in ("overlay", "log", "last", "list", "width", "height"):
+        if getattr(options, name):
+            raise UsageError(
+                f"--{name} with --pictures (from the command line): a picture holds one metric of a whole run; "
+                "expected one of the two. Leave the other out."
+            )
+    from ezpz.track.by_rank import counting_windows
+    from ezpz.track.plots import draw_heat_map, save_pictures
+    from ezpz.track.series import numeric_series
+    from ezpz.track.terminal.choice import choose
+    from ezpz.track.terminal.strips import named_matrix
+
+    runs, keys = _runs(options)
+    known = [numeric_series(run.table) for run in runs]
+    chosen = [item.name for series in known for item in series]
+    if keys or options.ranks:
+        known = [_with_counters(run, series) for run, series in zip(runs, known, strict=True)]
+        names = list(dict.fromkeys(item.name for series in known for item in series))
+        chosen = choose(keys, names, " and ".join(str(run.folder) for run in runs)) if keys else []
+    maps = [(run.folder, named_matrix(counting_windows(run), key)) for run in runs for key in options.ranks]
+    if not chosen and not maps:
+        show("no number has been recorded")
+    try:
+        for run, series in zip(runs, known, strict=True):
+            for png in save_pictures(run, series, set(chosen)):
+                show_path(str(png))
+        for folder, matrix in maps:
+            show_path(str(draw_heat_map(matrix, folder)))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"cannot write pictures: {error.filename or runs[0].folder}: {error.strerror or error} (from the run "
+            "folder); expected room and permission. `ezpz report DIR -o FILE` shows all curves elsewhere."
+        ) from error
+    except ImportError as error:
+        raise MachineError(
+            f"cannot draw pictures: {error} (from import matplotlib); expected a working matplotlib. "
+            "`ezpz report DIR` draws all curves without it."
+        ) from error
+    return 0
+
+
+def _with_counters(run: Run, series: list[Series]) -> list[Series]:
+    """Return all metrics of a run: counters, of which the end of a run makes no file, behind the others."""
+    from ezpz.track.series import numeric_series
+
+    names = {item.name for item in series}
+    return [*series, *(item for item in numeric_series(run.table, counters=True) if item.name not in names)]
 
 
 def _runs(options: Namespace) -> tuple[list[Run], list[str]]:

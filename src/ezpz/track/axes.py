@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, floor, isfinite, log10
 
 _MOST = 6  # ticks beyond the first
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def nice_ticks(low: float, high: float, *, whole: bool = False, most: int = _MOST) -> tuple[list[float], list[str]]:
@@ -96,3 +97,18 @@ def shortened(ticks: list[float], labels: list[str], room: int) -> tuple[list[fl
         if len(set(short)) == len(short) and max(map(len, short)) <= room:
             return ticks, short
     return [], []
+
+
+def compacted(ticks: list[float], labels: list[str]) -> list[str]:
+    """Return labels in few letters: 150k for 150000; as they were where none is that large, or two would be alike."""
+    if max(map(abs, ticks)) < 1e4:
+        return labels
+    short = [_with_unit(tick, label) for tick, label in zip(ticks, labels, strict=True)]
+    return short if len(set(short)) == len(short) else labels
+
+
+def _with_unit(value: float, label: str) -> str:
+    if abs(value) >= 1e18 or abs(value) < 1e4:
+        return label
+    size, unit = next(each for each in _UNITS if abs(value) >= each[0])
+    return f"{value / size:.6g}{unit}"

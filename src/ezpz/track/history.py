@@ -286,26 +286,27 @@ class History:
         return self.paths["dataset" if form == "h5" else form]
 
     def finalize(self, *, plots: bool = True, show: bool = True) -> Any:
-        """End the run: write the HDF5 file, then draw, then complete ``run.json``. A second call changes nothing.
+        """End the run: write the HDF5 file and ``run.json``, then draw. A second call changes nothing.
 
         Rank 0 waits for what other ranks have on their way: at most 30 s, and 3 s from the last that came.
 
         Args:
-            plots: Draw every numeric metric as text, PNG and SVG, and write the report. A drawing that fails is one
-                warning.
-            show: Print the text plots as well.
+            plots: Write the report, and draw every numeric metric as text and those that matter, at most six, as PNG
+                and SVG; ``ezpz plot --pictures`` draws the others. A drawing that fails is one warning.
+            show: Print the text plots of those that matter as well.
 
         Returns:
-            The ``xarray.Dataset`` of the HDF5 file, in memory; an empty one on other ranks.
+            The ``xarray.Dataset`` of the HDF5 file, in memory; an empty one on other ranks. xarray is loaded, and the
+            dataset read, when it is first touched (`ezpz.track.lazy_dataset`).
 
         Raises:
             TrackError: The HDF5 file cannot be written; everything else has been done by then.
         """
-        from ezpz.track.dataset import empty_dataset, open_dataset
+        from ezpz.track.lazy_dataset import dataset_of
 
         if self._result is None:
             self._end("finished", plots=plots, show=show)
-            self._result = empty_dataset() if self._writer is None else open_dataset(self.paths["dataset"])
+            self._result = dataset_of(None if self._writer is None else self.paths["dataset"])
         return self._result
 
     def _end(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:

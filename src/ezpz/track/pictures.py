@@ -1,16 +1,18 @@
 """Draw pictures by matplotlib, each as PNG and SVG from one figure: a metric, and a metric of several runs.
 
 A figure gets its canvas by hand. So pyplot is not loaded, no program's backend is changed, no display is needed and
-nothing stays behind to be closed.
+nothing stays behind to be closed. A layout that matplotlib finds itself (``constrained``) draws everything twice; the
+pictures of single metrics, which a run makes while it holds its hosts, have margins that are known before.
 """
 
 from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ezpz.files import write_whole
+from ezpz.track.axes import compacted, nice_ticks
 from ezpz.track.series import Series, captions, limits, stretch_means, thin
 
 if TYPE_CHECKING:
@@ -72,6 +74,11 @@ def _draw_axes(name: str, steps: Any, values: Any) -> Any:
 
 
 _SIZE = (6.0, 4.0)  # inches
+_PLOT, _BELOW = 3.12, 0.56  # inches: the plot's height, and what is below it
+_BESIDE, _RIGHT = 0.2, 0.12  # left of the plot beside the labels of its ticks, and right of it
+_DIGIT = 0.09  # a digit of 10 points
+_STAMP = 1.3  # the stamp, right of the title
+_LETTER = 0.0098  # of the title, times its points
 _DPI = 150
 _BUCKETS = 750  # pixels across the axes; an SVG of more points is only larger
 _FARTHEST = 1e307
@@ -85,20 +92,79 @@ _LONGEST = 48  # letters of a name in a legend
 _OURS = {"svg.hashsalt": "ezpz", "font.size": 10.0, "axes.unicode_minus": True}
 
 
-def save_pictures(png: Path, svg: Path, series: Series, stamp: str) -> None:
-    """Draw one series and write it twice.
+class Pictures:
+    """Draws one series after another, all with one figure: a new one would cost as much as a drawing.
 
     Args:
-        png: File for 900 x 600 pixels.
-        svg: File for the same figure as vectors.
-        series: Its points.
-        stamp: Start of the run, shown beside the title.
-
-    Raises:
-        OSError: A file cannot be written.
+        stamp: Start of the run, shown beside each title.
     """
-    with own_style():
-        save_both(png, svg, _draw(series, stamp))
+
+    def __init__(self, stamp: str) -> None:
+        with own_style():
+            self._make(stamp)
+
+    def _make(self, stamp: str) -> None:
+        self._figure = _figure(*_SIZE, layout=None)
+        axes = self._axes = self._figure.add_subplot()
+        (self._curve,) = axes.plot([], [], color=_LINE, linewidth=1.2, markersize=3.0)
+        _dress(axes)
+        # Where a place is named, matplotlib does not look for one. A name may hold a dollar sign, which is no formula.
+        self._title = axes.set_title("", loc="left", y=1.0, color=_TEXT, fontweight="bold", parse_math=False)
+        axes.set_title(stamp, loc="right", y=1.0, color=_QUIET, fontsize=8)
+        axes.xaxis.set_label_coords(1.0, -0.25 / _PLOT)
+        self._notes = self._figure.text(0.012, 0.012, "", ha="left", va="bottom")
+        self._notes.set(color=_QUIET, fontsize=8, parse_math=False)
+
+    def save(self, png: Path, svg: Path, series: Series) -> None:
+        """Draw one series and write it twice.
+
+        Args:
+            png: File for 900 x 600 pixels.
+            svg: File for the same figure as vectors.
+            series: Its points.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        with own_style():
+            self._draw(series)
+            save_both(png, svg, self._figure)
+
+    def _draw(self, series: Series) -> None:
+        points = thin(_drawable(series), _BUCKETS)
+        self._curve.set_data(points.steps, points.values)
+        self._curve.set_marker("o" if len(points.values) <= _FEW else "")
+        ticks, labels = self._scale(series)
+        left = _BESIDE + _DIGIT * max(map(len, labels), default=0)
+        self._axes.set_position([left / _SIZE[0], _BELOW / _SIZE[1], 1 - (left + _RIGHT) / _SIZE[0], _PLOT / _SIZE[1]])
+        self._axes.set_yticks(ticks, labels)
+        size, name = _fitted(series.name, _SIZE[0] - left - _RIGHT - _STAMP)
+        self._title.set(text=name, fontsize=size)
+        self._notes.set_text("; ".join(captions(series)))
+
+    def _scale(self, series: Series) -> tuple[list[float], list[str]]:
+        """Set both ends of both axes and the ticks of the steps; return the ticks of the values and their labels."""
+        steps = series.steps if len(series.steps) else [0.0, 1.0]
+        first, last = float(steps[0]), float(steps[-1])
+        around = 0.02 * (last - first) or 1.0
+        self._axes.set_xlim(first - around, last + around)
+        ticks, labels = nice_ticks(first - around, last + around, whole=True)
+        self._axes.set_xticks(ticks, compacted(ticks, labels))
+        shown = limits(_drawable(series))
+        if shown is None:
+            return [], []
+        _range(self._axes, *shown)
+        ticks, labels = nice_ticks(*self._axes.get_ylim(), most=8)
+        return ticks, compacted(ticks, labels)
+
+
+def _fitted(name: str, room: float) -> tuple[float, str]:
+    """Return the size in points in which a name fits into so many inches, and what of it does."""
+    for size in (12.0, 10.5, 9.0):
+        letters = int(room / (_LETTER * size))
+        if len(name) <= letters:
+            return size, name
+    return size, f"…{name[1 - letters :]}"
 
 
 def save_overlay(
@@ -139,33 +205,20 @@ def own_style() -> Iterator[None]:
 
 
 def save_both(png: Path, svg: Path, figure: Any) -> None:
-    """Write a figure as PNG and SVG, each in one move and without its date."""
+    """Write a figure as PNG and SVG, each in one move and without its date; it can be drawn again if a host crashes."""
     for path, form, metadata in ((png, "png", {"Software": None}), (svg, "svg", {"Date": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, dpi=_DPI, metadata=metadata)
-        write_whole(path, buffer.getvalue(), closed=True, sync=True)
+        write_whole(path, buffer.getvalue(), closed=True)
 
 
-def _figure(width: float, height: float) -> Any:
+def _figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Any:
     """Return an empty figure of so many inches, with a canvas of its own."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
-    return figure
-
-
-def _draw(series: Series, stamp: str) -> Any:
-    figure = _figure(*_SIZE)
-    axes = figure.add_subplot()
-    _curve(axes, series, color=_LINE, linewidth=1.2)
-    _ranges(axes, [series])
-    _dress(axes)
-    # A name may hold a dollar sign, which is no formula here.
-    axes.set_title(series.name, loc="left", color=_TEXT, fontsize=12, fontweight="bold", parse_math=False)
-    axes.set_title(stamp, loc="right", color=_QUIET, fontsize=8)
-    _caption(figure, captions(series))
     return figure
 
 
@@ -192,11 +245,6 @@ def _dress(axes: Any) -> None:
     axes.grid(color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.set_xlabel("step", loc="right", color=_TEXT)
-
-
-def _caption(figure: Any, notes: Sequence[str]) -> None:
-    if notes:
-        figure.text(0.012, 0.012, "; ".join(notes), ha="left", va="bottom", color=_QUIET, fontsize=8, parse_math=False)
 
 
 def _draw_overlay(lines: Sequence[Series], title: str, mark: float | None, mark_label: str) -> Any:

@@ -1,37 +1,41 @@
-"""Draw a run: each metric as text, PNG and SVG. Drawing comes last and may fail without consequence."""
+"""Draw a run: the report, each metric as text, and those that matter as PNG and SVG.
+
+What costs little comes first, and pictures last: matplotlib alone takes longer to load than all the rest takes. What
+fails costs one warning and no data.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
 from ezpz.track.columns import export_name
 from ezpz.track.names import group_names
-from ezpz.track.pictures import save_pictures
-from ezpz.track.series import ordered
+from ezpz.track.pictures import Pictures, save_heat_map
+from ezpz.track.series import numeric_series, ordered
 from ezpz.track.terminal.panels import drawing, look_at_stdout, show_blocks
 from ezpz.track.terminal.textplot import draw, save_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
+    from ezpz.track.by_rank import Matrix
     from ezpz.track.run import Run
     from ezpz.track.series import Series
 
 
-# All that is drawn at the end of a run: plots as text, pictures, the report. What fails costs one warning and no data.
-
-
 def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
-    """Draw a run into its folder.
+    """Draw a run into its folder: the report, all text plots, and the pictures of at most six metrics.
 
     Args:
         run: What is drawn.
         stamp: Start of the run, shown in titles.
-        show: Print the text plots as well.
+        show: Print text plots of these six as well.
 
     Returns:
         What was made, by the names of `ezpz.track.History.paths`, and a sentence for each thing that failed; the same
@@ -42,21 +46,20 @@ def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list
     # Anything may come: ImportError of a site's own build, OSError of a full disk, ValueError out of a drawing library.
     # The data is on the disk by now, and no picture is worth the run's exit code.
     try:
-        from ezpz.track.series import numeric_series
+        from ezpz.track.report import write_report
 
-        made, problems = draw_all(numeric_series(run.table), run.folder, stamp, show=show)
+        made["report"] = write_report(run)
+    except Exception as error:  # noqa: BLE001  # as above
+        problems.append(_problem("the report", error))
+    try:
+        drawn, failed = draw_all(numeric_series(run.table), run.folder, stamp, show=show)
+        made, problems = {**drawn, **made}, problems + failed
     except Exception as error:  # noqa: BLE001  # as above
         problems.append(_problem("the metrics", error))
     try:
         _draw_ranks(run)
     except Exception as error:  # noqa: BLE001  # as above
         problems.append(_problem("the map of ranks", error))
-    try:
-        from ezpz.track.report import write_report
-
-        made["report"] = write_report(run)
-    except Exception as error:  # noqa: BLE001  # as above
-        problems.append(_problem("the report", error))
     return made, problems
 
 
@@ -65,15 +68,23 @@ def _draw_ranks(run: Run) -> None:
     if not run.windows:
         return
     from ezpz.track.by_rank import counting_windows, slowest_key
-    from ezpz.track.pictures import save_heat_map
 
     matrix = slowest_key(counting_windows(run))
-    if matrix is None:
-        return
-    folder = run.folder / "plots" / "mplot" / "ranks"
-    make_closed_folder(folder)
-    stem = file_stem(matrix.name, set())
-    save_heat_map(folder / f"{stem}.png", folder / f"{stem}.svg", matrix.name, matrix.steps, matrix.values)
+    if matrix is not None:
+        draw_heat_map(matrix, run.folder)
+
+
+def draw_heat_map(matrix: Matrix, folder: Path) -> Path:
+    """Draw the map of one metric of all ranks into a run folder, and return its PNG; the SVG is beside it.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    ranks = folder / "plots" / "mplot" / "ranks"
+    make_closed_folder(ranks)
+    png = ranks / f"{file_stem(matrix.name, set())}.png"
+    save_heat_map(png, png.with_suffix(".svg"), matrix.name, matrix.steps, matrix.values)
+    return png
 
 
 def _problem(what: str, error: Exception) -> str:
@@ -83,8 +94,9 @@ def _problem(what: str, error: Exception) -> str:
 
 
 _UNSAFE = re.compile(r"[^\w.+=@%-]")
-_ON_TERMINAL = 6  # plots at the end of a run: a screen or two, not the twenty metrics that a trainer records
-_TURNS = {"loss": 2}  # metrics of a kind that are shown before the next kind has its turn
+_MOST = 6  # pictures, and plots on the terminal, at the end of a run: not the hundred metrics that a trainer records
+_NAMED = 3  # of the others
+_TURNS = {"loss": 2}  # metrics of a kind that come before the next kind has its turn
 _LATER = {"memory": 2, "optimizer": 2}
 _LONGEST_STEM = 120  # file names end at 255 bytes, and a letter may take four
 
@@ -105,62 +117,137 @@ def file_stem(name: str, taken: set[str]) -> str:
     return stem
 
 
-def _for_the_terminal(series: list[Series]) -> list[Series]:
+def that_matter(series: list[Series]) -> list[Series]:
     """Return what people look at first: two losses, throughput, times, the rest in turn; all where there are few."""
-    if len(series) <= _ON_TERMINAL:
+    if len(series) <= _MOST:
         return series
-    lines = [item for item in series if len(item.steps) > 1 and "_per_" not in item.name]
+    lines = [item for item in series if len(item.steps) > 1 and "_per_" not in item.name] or series
     kinds = group_names(item.name for item in lines)
     turns = sorted(
         (place // _TURNS.get(kind, 1) + _LATER.get(kind, 0), order, name)
         for order, (kind, names) in enumerate(kinds.items())
         for place, name in enumerate(names)
     )
-    names = {name for _, _, name in turns[:_ON_TERMINAL]}
+    names = {name for _, _, name in turns[:_MOST]}
     return [item for item in ordered(lines) if item.name in names]
 
 
 def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
-    """Draw every series into ``plots/`` below a run folder.
+    """Draw every series as text, and those that matter as PNG and SVG, into ``plots/`` below a run folder.
 
     Args:
-        series: What to draw.
+        series: All that a run has.
         folder: The run folder.
         stamp: Start of the run, shown in titles.
-        show: Print the text plots as well.
+        show: Print the text plots of those that matter as well.
 
     Returns:
         The folders that now hold drawings, by ``tplot``, ``pngs`` and ``svgs``, and a sentence for each kind of
         drawing that failed; the same sentence has been logged as a warning.
     """
-    tplot, pngs, svgs = (folder / "plots" / part for part in ("tplot", "mplot/pngs", "mplot/svgs"))
-    taken: set[str] = set()
-    stems = {item.name: file_stem(item.name, taken) for item in series}
+    tplot, shown = folder / "plots" / "tplot", that_matter(series)
+    stems = _stems(series)
 
     def text(item: Series) -> None:
         save_text(tplot / f"{stems[item.name]}.txt", item, stamp)
 
-    def picture(item: Series) -> None:
-        save_pictures(pngs / f"{stems[item.name]}.png", svgs / f"{stems[item.name]}.svg", item, stamp)
-
     problems = _attempt("the text plot", series, text, (tplot,))
     if show:
-        screen = look_at_stdout()
-        shown = _for_the_terminal(series)
-        how, blocks = drawing(screen, len(shown)), []
-        problems += _attempt(
-            "the plot on the terminal",
-            shown,
-            lambda item: blocks.append(draw([item], f"{item.name} [{stamp}]", how)),
-            (),
-        )
-        show_blocks(blocks, screen)
-        if len(shown) < len(series):
-            left = f"{len(series) - len(shown)} more metrics"
-            get_logger(__name__).info(f"{left} are drawn in {tplot}; `ezpz plot {folder} NAME` shows any of them")
-    problems += _attempt("the picture", series, picture, (pngs, svgs))
-    folders = {"tplot": tplot, "pngs": pngs, "svgs": svgs}
+        problems += _show(shown, stamp)
+    if shown:
+        get_logger(__name__).info(_what_is_drawn(series, shown, folder))
+    problems += draw_pictures(series, shown, folder, stamp)
+    folders = {"tplot": tplot, **_picture_folders(folder)}
     return {key: path for key, path in folders.items() if path.is_dir() and any(path.iterdir())}, problems
+
+
+def _show(series: list[Series], stamp: str) -> list[str]:
+    screen = look_at_stdout()
+    how, blocks = drawing(screen, len(series)), []
+    problems = _attempt(
+        "the plot on the terminal",
+        series,
+        lambda item: blocks.append(draw([item], f"{item.name} [{stamp}]", how)),
+        (),
+    )
+    show_blocks(blocks, screen)
+    return problems
+
+
+def _what_is_drawn(series: list[Series], shown: list[Series], folder: Path) -> str:
+    """Return the line that is seen while pictures are drawn: which ones, and where all others are."""
+    names = {item.name for item in shown}
+    others = [item.name for item in series if item.name not in names]
+    drawn = f"drawing {', '.join(item.name for item in shown)} as PNG and SVG"
+    if not others:
+        return drawn
+    more = len(others) - _NAMED
+    listed = ", ".join(others[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return (
+        f"{drawn}; {listed} are in report.html and plots/tplot: `ezpz plot {folder} NAME` shows any of them, "
+        "with --pictures as PNG and SVG"
+    )
+
+
+def draw_pictures(series: list[Series], chosen: list[Series], folder: Path, stamp: str) -> list[str]:
+    """Draw series as PNG and SVG into ``plots/mplot/`` below a run folder.
+
+    Args:
+        series: All that the run has: a file's name depends on the others.
+        chosen: Those of them that are drawn.
+        folder: The run folder.
+        stamp: Start of the run, shown in titles.
+
+    Returns:
+        A sentence if any could not be drawn, which has been logged as a warning.
+    """
+    places, pictures = picture_places(series, folder), None
+
+    def picture(item: Series) -> None:
+        nonlocal pictures
+        pictures = pictures or Pictures(stamp)
+        pictures.save(*places[item.name], item)
+
+    return _attempt("the picture", chosen, picture, tuple(_picture_folders(folder).values()))
+
+
+def picture_places(series: Sequence[Series], folder: Path) -> dict[str, tuple[Path, Path]]:
+    """Return PNG and SVG of each series of a run: the name of a file depends on those before."""
+    pngs, svgs = _picture_folders(folder).values()
+    return {name: (pngs / f"{stem}.png", svgs / f"{stem}.svg") for name, stem in _stems(series).items()}
+
+
+def save_pictures(run: Run, series: Sequence[Series], chosen: Collection[str]) -> Iterator[Path]:
+    """Draw metrics of a run as PNG and SVG into its folder, whatever was drawn at its end; yield each PNG.
+
+    Args:
+        run: The run.
+        series: All of its metrics, those first of which pictures are made at the end of a run.
+        chosen: Names of those that are drawn.
+
+    Raises:
+        OSError: A file cannot be written.
+        ImportError: matplotlib cannot be loaded.
+    """
+    places, stamp = picture_places(series, run.folder), ""
+    with suppress(ValueError):  # it was not recorded
+        stamp = datetime.fromisoformat(str(run.facts.get("started"))).strftime("%Y-%m-%d-%H%M%S")  # as at the end
+    drawn = [item for item in series if item.name in chosen]
+    for folder in _picture_folders(run.folder).values() if drawn else ():
+        make_closed_folder(folder)
+    pictures = Pictures(stamp)
+    for item in drawn:
+        pictures.save(*places[item.name], item)
+        yield places[item.name][0]
+
+
+def _picture_folders(folder: Path) -> dict[str, Path]:
+    return {"pngs": folder / "plots" / "mplot" / "pngs", "svgs": folder / "plots" / "mplot" / "svgs"}
+
+
+def _stems(series: Sequence[Series]) -> dict[str, str]:
+    taken: set[str] = set()
+    return {item.name: file_stem(item.name, taken) for item in series}
 
 
 def _attempt(what: str, series: list[Series], draw: Callable[[Series], None], folders: tuple[Path, ...]) -> list[str]:

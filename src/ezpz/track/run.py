@@ -79,11 +79,14 @@ def without_secrets(run: Run) -> Run:
 
 def with_facts(run: Run, facts: Any) -> Run:
     """Return a run with other facts; rows that were read are not read again."""
-    other = replace(run, facts=facts)
-    vars(other).update(
-        {name: value for name, value in vars(run).items() if name in {"rows", "table", "windows", "stored"}}
-    )
-    return other
+    return with_rows_of(replace(run, facts=facts), run)
+
+
+def with_rows_of(run: Run, other: Run) -> Run:
+    """Return a run that takes the rows that another look at its folder has read."""
+    read = {name: value for name, value in vars(other).items() if name in {"rows", "table", "windows", "stored"}}
+    vars(run).update(read)
+    return run
 
 
 def seconds_taken(run: Run, first: float | None, last: float | None) -> float | None:

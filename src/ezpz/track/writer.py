@@ -16,7 +16,7 @@ from ezpz.track import signals, wandb
 from ezpz.track.columns import export_name
 from ezpz.track.folder import RunFile, make_folder, state_after
 from ezpz.track.journal import Journal
-from ezpz.track.run import open_run
+from ezpz.track.run import open_run, with_rows_of
 from ezpz.track.trackers import About, Trackers
 from ezpz.track.values import check_key
 
@@ -61,7 +61,7 @@ class Writer:
         Raises:
             UsageError: The folder cannot be used, or another process writes it.
         """
-        started = datetime.now()  # noqa: DTZ005  # folders carry local time, as people look for it
+        started = datetime.now().astimezone()  # folders carry local time, as people look for it
         self._name = name
         self._stamp = started.strftime("%Y-%m-%d-%H%M%S")
         self.flush: Callable[[], object] = dict
@@ -70,7 +70,8 @@ class Writer:
         self._keys: dict[str, str] = {}
         try:
             self.journal = Journal(self.folder / "metrics.jsonl")
-            self._run = RunFile(self.folder, name, {"attempt": self.journal.attempt, **facts})
+            began = {"attempt": self.journal.attempt, "started": started.isoformat(timespec="seconds")}
+            self._run = RunFile(self.folder, name, {**began, **facts})
             about = About(name, self.folder, self._config(), self._run.earlier_trackers(), self._stamp)
             self.trackers = Trackers(list(trackers), about)
             self.save()
@@ -204,7 +205,7 @@ class Writer:
         atexit.unregister(self._at_exit)
         self.journal.close()
         problems = self._losses()
-        rows, metrics = 0, 0
+        rows, metrics, run = 0, 0, None
         try:
             run = self._read()
             rows, metrics = len(run.rows), len(run.rows.cells)
@@ -214,8 +215,8 @@ class Writer:
             problems.append(str(error))
         self._save_end(state, problems, cause)
         signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
-        if plots:
-            problems += self._draw(show=show)
+        if plots and run is not None:  # without a journal there is nothing to draw: reported above
+            problems += self._draw(run, show=show)
             self._save_end(state, problems, cause)
         self.trackers.finish(state)
         made = ", ".join(str(path.relative_to(self.folder)) for key, path in self.paths.items() if key != "run")
@@ -228,13 +229,10 @@ class Writer:
         get_logger(__name__).warning(f"{self.journal.path} is not complete: {problem}.")
         return [problem]
 
-    def _draw(self, *, show: bool) -> list[str]:
+    def _draw(self, run: Run, *, show: bool) -> list[str]:
         from ezpz.track.plots import draw_run
 
-        try:
-            made, problems = draw_run(self._read(), self._stamp, show=show)
-        except TrackError:  # no journal to draw: reported above
-            return []
+        made, problems = draw_run(with_rows_of(self._read(), run), self._stamp, show=show)
         self.paths.update(made)
         return problems
 

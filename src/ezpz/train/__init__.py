@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ezpz.train.options import parse as parse
     from ezpz.train.options import rank_batch_size as rank_batch_size
     from ezpz.train.running import checkpoint_options as checkpoint_options
+    from ezpz.train.running import finish_history as finish_history
     from ezpz.train.running import finish_run as finish_run
     from ezpz.train.running import log_setup as log_setup
     from ezpz.train.running import loop_options as loop_options
@@ -70,7 +71,9 @@ __getattr__, __dir__ = attach(
         "flops": "Cost count_flops mfu parameters_for_flops transformer_flops",
         "loop": "Loop Outcome",
         "options": "DTYPES Parser make_parser parse rank_batch_size",
-        "running": ("checkpoint_options finish_run log_setup loop_options print_timing run_main schedule_options"),
+        "running": (
+            "checkpoint_options finish_history finish_run log_setup loop_options print_timing run_main schedule_options"
+        ),
         "sampling": "sample_tokens",
         "schedule": "make_schedule",
         "settings": "as_dict as_toml make_settings_parser setting",

@@ -136,6 +136,14 @@ def checkpoint_options(args: Namespace) -> dict[str, Any]:
     return {"keep": args.keep, "asynchronous": args.async_save, "verify": not args.no_verify}
 
 
+def finish_history(history: History, *, plots: bool = True) -> str:
+    """Finalize a history on rank 0 and return what its dataset holds, in a line, without loading xarray."""
+    from ezpz.track.dataset import outline
+
+    history.finalize(plots=plots)
+    return outline(history.paths["dataset"])
+
+
 def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files: Iterable[Path] = ()) -> None:
     """End a run's log: a table of times, the dataset, and where everything was written; only rank 0 does anything.
 
@@ -153,5 +161,5 @@ def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files:
         print_timing(outcome.times)
     else:
         logger.info(f"nothing was left to train: {outcome.steps} steps are done")
-    logger.info(f"dataset={history.finalize(plots=plots)}")
+    logger.info(f"dataset={finish_history(history, plots=plots)}")
     log_dict_as_bulleted_list({**history.paths, **{file.name: file for file in files}}, "written")

@@ -5,13 +5,11 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.axes import nice_ticks
+from ezpz.track.axes import compacted, nice_ticks
 from ezpz.track.report.markup import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    from collections.abc import Iterable
 
 
 class Frame(NamedTuple):
@@ -72,27 +70,13 @@ def dots(xs: Any, ys: Any) -> str:
     return "".join(f"M{x:.1f},{y:.1f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True) if not isnan(y))
 
 
-def short(value: float, label: str) -> str:
-    """Return a tick's label in few letters: 150k for 150000; else as it was."""
-    if abs(value) >= 1e18 or abs(value) < 1e4:
-        return label
-    size, unit = next(each for each in _UNITS if abs(value) >= each[0])
-    return f"{value / size:.6g}{unit}"
-
-
-def _labels(ticks: Sequence[float], labels: Sequence[str]) -> list[str]:
-    if max(map(abs, ticks)) < 1e4:
-        return list(labels)
-    return [short(tick, label) for tick, label in zip(ticks, labels, strict=True)]
-
-
 def axis_x(frame: Frame, ends: tuple[float, float], *, whole: bool = True) -> str:
     """Return the axis of steps below a plot; with ``whole=False`` of something else."""
     width, height = frame.inside
     ticks, labels = nice_ticks(*ends, whole=whole)
     bottom = frame.top + height
     parts = [f'<path class="axis" d="M{frame.left},{bottom}h{width}"/>']
-    for x, label in zip(place(ticks, ends, width).tolist(), _labels(ticks, labels), strict=True):
+    for x, label in zip(place(ticks, ends, width).tolist(), compacted(ticks, labels), strict=True):
         at = frame.left + x
         # Labels at the very ends would leave the picture.
         anchor = "end" if at > frame.width - 24 else "middle"
@@ -107,7 +91,7 @@ def axis_y(frame: Frame, ends: tuple[float, float], suffix: str = "") -> str:
     width, height = frame.inside
     ticks, labels = nice_ticks(*ends)
     parts = []
-    for y, label in zip(place(ticks, ends, height, upward=True).tolist(), _labels(ticks, labels), strict=True):
+    for y, label in zip(place(ticks, ends, height, upward=True).tolist(), compacted(ticks, labels), strict=True):
         at = frame.top + y
         parts.append(f'<path class="rule" d="M{frame.left},{at:.1f}h{width}"/>')
         parts.append(f'<text x="{frame.left - 8}" y="{at + 4:.1f}" text-anchor="end">{shown(label)}{suffix}</text>')

@@ -24,6 +24,7 @@ from ezpz.track.terminal.width import centered, cleaned, columns, fit, to_ascii,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ezpz.track.by_rank import Matrix
     from ezpz.track.records import Row
     from ezpz.track.table import Table
     from ezpz.track.terminal.textplot import Drawing
@@ -133,12 +134,7 @@ def draw_ranks(windows: Sequence[Row], key: str, how: Drawing, *, since: float =
         UsageError: No such metric was gathered over ranks.
         TrackError: As `ezpz.track.by_rank.rank_values`.
     """
-    known = matrix(windows, key)
-    if known is None:
-        others = ", ".join(rank_keys(windows)) or "none: they come from runs of two or more ranks"
-        raise UsageError(
-            f"no {key!r} of all ranks (from the command line); expected one of those that were gathered: {others}."
-        )
+    known = named_matrix(windows, key)
     steps, values = known.steps[known.steps >= since], known.values[:, known.steps >= since]
     size = -(-len(values) // _MOST_RANKS)
     low = is_throughput(key)
@@ -152,6 +148,22 @@ def draw_ranks(windows: Sequence[Row], key: str, how: Drawing, *, since: float =
     short = lacking(windows)
     words = f"{_slowest(key, values)}{short and f'; {short}'}"
     return [*lines, *(fit(line, how.width) for line in wrapped(words.split(" "), how.width))]
+
+
+def named_matrix(windows: Sequence[Row], key: str) -> Matrix:
+    """Return the matrix of a metric that the user has named.
+
+    Raises:
+        UsageError: No such metric was gathered over ranks; the message names those that were.
+        TrackError: As `ezpz.track.by_rank.rank_values`.
+    """
+    known = matrix(windows, key)
+    if known is None:
+        others = ", ".join(rank_keys(windows)) or "none: they come from runs of two or more ranks"
+        raise UsageError(
+            f"no {key!r} of all ranks (from the command line); expected one of those that were gathered: {others}."
+        )
+    return known
 
 
 def _grouped(values: Any, size: int, *, low: bool) -> tuple[list[str], Any]:
