@@ -69,6 +69,37 @@ def test_a_history_beats(rank, listener):
     assert spoken(listener) == [["stage step", "beat", "at 0"]]
 
 
+QUICK = "import time, ezpz\nfrom ezpz import progress as p\np._EVERY, p._WAITS = 0.1, 0.5\n"
+WORK = "end = time.monotonic() + 1.5\nwhile time.monotonic() < end: sum(range(1000))\n"
+
+
+@pytest.mark.slow
+def test_a_busy_rank_beats_while_it_works(rank, listener):
+    rank(
+        f"{QUICK}ezpz.heartbeat(7)\nwith p.Busy():\n    "
+        + WORK.replace("\n", "\n    ").rstrip()
+        + "\nimport os; os._exit(0)"
+    )
+    (lines,) = spoken(listener)
+    assert lines[:4] == ["stage step", "beat", "at 7", "busy 1"]
+    assert lines[-1] == "busy 0"
+    assert 6 <= lines[4:-1].count("beat") == len(lines[4:-1]) <= 16
+
+
+@pytest.mark.slow
+def test_a_busy_rank_that_only_waits_beats_no_longer_than_our_waits_take(rank, listener):
+    rank(f"{QUICK}ezpz.heartbeat()\nwith p.Busy():\n    time.sleep(2)\nimport os; os._exit(0)")
+    (lines,) = spoken(listener)
+    assert lines[:3] == ["stage step", "beat", "busy 1"]
+    assert lines[-1] == "busy 0"
+    assert 2 <= lines[3:-1].count("beat") <= 8
+
+
+def test_a_busy_rank_that_never_beat_is_left_alone(rank, listener):
+    rank("from ezpz.progress import Busy, stage\nstage('torch')\nwith Busy(): pass")
+    assert spoken(listener) == [["stage torch"]]
+
+
 def test_the_last_step_is_told_when_the_program_ends(rank, listener):
     rank("import ezpz\nfor step in range(9): ezpz.heartbeat(step)\nezpz.heartbeat()")
     assert spoken(listener) == [["stage step", "beat", "at 0", "at 8"]]

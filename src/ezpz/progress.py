@@ -11,6 +11,7 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     stage torch       reached for the first time: torch, group, step
     beat              progress, at most once per second
     at 120            the last step that it told: with a beat, and when the program ends
+    busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
 
 Nobody else speaks for a rank: neither a child that it forked or that multiprocessing started, such as a loader of data,
 nor a rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
@@ -31,6 +32,8 @@ from ezpz.ranks import from_environ, of_this_launch
 
 _EVERY = 1.0  # seconds between two beats
 _CONNECT = 0.2  # seconds that a rank waits for its agent, once
+_WORKS = 0.001  # seconds of CPU between two looks: less is waiting
+_WAITS = 60.0  # seconds: 30 for other ranks and 10 for trackers are our longest waits, and a disk may be slow
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
 # SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
 # PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
@@ -72,6 +75,50 @@ def stage(name: str) -> None:
     reached.setdefault(name, time())
     if name not in _told and _next != math.inf:
         _speak(name, beat=False)
+
+
+class Busy:
+    """Inside the block this rank works on its record: it makes progress as long as it really works.
+
+    A thread beats while the thread that entered uses the CPU. What it waits for (other ranks, trackers, a disk) is
+    progress for a minute in all, because no wait of ours is longer. Other ranks may wait in a barrier meanwhile, so
+    the launcher does not count their time. A rank that never beat is left alone.
+    """
+
+    def __enter__(self) -> None:
+        self._over = threading.Event()
+        self._is_told = "step" in _told and _say("busy 1")
+        if self._is_told:
+            ident = threading.get_ident()
+            thread = threading.Thread(target=self._watch, args=(ident,), name="ezpz-busy", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python is ending and starts no threads any more
+                heartbeat()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._is_told:
+            heartbeat()
+            _say("busy 0")
+
+    def _watch(self, ident: int) -> None:
+        used, waited, began = _cpu_of(ident), 0.0, monotonic()
+        while not self._over.wait(_EVERY / 2):
+            before, used = used, _cpu_of(ident)
+            now = monotonic()
+            waited += 0.0 if used - before > _WORKS else now - began
+            began = now
+            if waited < _WAITS:
+                heartbeat()
+
+
+def _cpu_of(ident: int) -> float:
+    """Return the seconds of CPU that a thread of this process has used; of all threads where these cannot be told."""
+    import time as clocks
+
+    own = getattr(clocks, "pthread_getcpuclockid", None)  # not on macOS
+    return clocks.process_time() if own is None else clocks.clock_gettime(own(ident))
 
 
 class _Agent:
@@ -131,6 +178,20 @@ def _speak(name: str, *, beat: bool) -> None:
         _fall_silent()
     finally:
         _lock.release()
+
+
+def _say(line: str) -> bool:
+    """Send a line, and tell whether there is an agent."""
+    if _agent is None or not _lock.acquire(timeout=2 * _CONNECT):
+        return False
+    try:
+        _agent.say(line)
+    except OSError:
+        _fall_silent()
+        return False
+    finally:
+        _lock.release()
+    return True
 
 
 def _tell_step(agent: _Agent) -> None:

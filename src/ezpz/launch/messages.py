@@ -150,6 +150,14 @@ class Idle(Message):
     seconds: float = seconds_field()
 
 
+class RankBusy(Message):
+    """A rank works on its record, or no longer: others may wait for it."""
+
+    kind = "busy"
+    rank: int = rank_field()
+    busy: bool = flag_field()
+
+
 class RankStack(Message):
     """What one rank is doing: the frames of its main thread, innermost first, else what the kernel says of it."""
 
@@ -212,6 +220,12 @@ class TakeStacks(Message):
     id: int = number_field()
 
 
+class CountAnew(Message):
+    """Ranks without progress may have waited for one that was busy: count the time of all others from now on."""
+
+    kind = "anew"
+
+
 # What ranks themselves tell their agent.
 
 
@@ -241,6 +255,13 @@ class At(Message):
 
     kind = "at"
     step: int = number_field()
+
+
+class Busy(Message):
+    """That rank works on its record (1), or no longer (0)."""
+
+    kind = "busy"
+    busy: int = number_field(0, 1)
 
 
 class DumpsAt(Message):
@@ -289,11 +310,11 @@ HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
-    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, StacksTaken, Note),
+    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, RankBusy, StacksTaken, Note),
     *(InputWanted, InputUnread, Refused, Done),
 )
-ORDERS = _Json("do", LONGEST_ORDER, Signal, Kill, TakeStacks, Release)
-FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, DumpsAt)
+ORDERS = _Json("do", LONGEST_ORDER, Signal, Kill, TakeStacks, Release, CountAnew)
+FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, Busy, DumpsAt)
 
 
 class Piece:

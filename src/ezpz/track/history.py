@@ -14,7 +14,7 @@ from weakref import ref
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, log_to
-from ezpz.progress import heartbeat
+from ezpz.progress import Busy, heartbeat
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
 from ezpz.track.dispatch import Onward, across_of
@@ -282,7 +282,8 @@ class History:
         if self._writer.failure is not None:
             raise self._writer.failure
         if not (self._writer.ended and form == "h5"):
-            self._writer.export(form)
+            with Busy():
+                self._writer.export(form)
         return self.paths["dataset" if form == "h5" else form]
 
     def finalize(self, *, plots: bool = True, show: bool = True) -> Any:
@@ -310,14 +311,16 @@ class History:
         return self._result
 
     def _end(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
-        if self._writer is None or not self._writer.ended:
+        writer = self._writer
+        if writer is None:
             self._onward.finish(hurry=state != "finished")
-        if self._writer is None:
             return
-        if not self._writer.ended:
-            self._writer.finish(state, plots=plots, show=show, cause=cause)
-        if self._writer.failure is not None:
-            raise self._writer.failure
+        if not writer.ended:
+            with Busy():
+                self._onward.finish(hurry=state != "finished")
+                writer.finish(state, plots=plots, show=show, cause=cause)
+        if writer.failure is not None:
+            raise writer.failure
 
     def __enter__(self) -> History:  # noqa: PYI034  # `Self` needs Python 3.11
         return self

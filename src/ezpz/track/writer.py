@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
+from ezpz.progress import Busy
 from ezpz.track import signals, wandb
 from ezpz.track.columns import export_name
 from ezpz.track.folder import RunFile, make_folder, state_after
@@ -273,6 +274,10 @@ class Writer:
             return
         # Set by the interpreter when an uncaught exception ended the program.
         error = getattr(sys, "last_value", None)
+        with Busy():
+            self._complete_at_exit(*state_after(error, "exited"))
+
+    def _complete_at_exit(self, state: str, cause: str) -> None:
         self.leave()
         self.ended = True
         self.journal.close()
@@ -283,7 +288,6 @@ class Writer:
                 self._export(self._read())
             except TrackError as trouble:
                 problems.append(str(trouble))
-        state, cause = state_after(error, "exited")
         self._save_end(state, problems, cause)
         self.trackers.finish(state)
         hint = "" if "dataset" in self.paths else f" `ezpz export {self.folder}` writes the HDF5 file."

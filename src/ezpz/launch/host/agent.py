@@ -361,6 +361,8 @@ class Agent:
                 self._progress.signalled(order.number)
             elif isinstance(order, messages.TakeStacks):
                 self._progress.take_stacks(order)
+            elif isinstance(order, messages.CountAnew):
+                self._progress.count_anew()
             elif isinstance(order, messages.Kill):
                 self._kill()
             elif isinstance(order, messages.Release):

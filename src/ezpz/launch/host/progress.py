@@ -49,6 +49,7 @@ class Progress:
         self._pause = _FIRST_LOOK
         self._look_at: float | None = self._began + self._pause
         self._idle: set[int] = set()
+        self._told: list[Message] = []  # what ranks have said, for the launcher
         self._stopped_at: float | None = None  # when the launcher stopped all ranks
         self._dump_by: float | None = None
         self._dumping: list[RankProcess] = []
@@ -71,6 +72,8 @@ class Progress:
             self._idle.discard(rank.rank)
         elif isinstance(message, messages.At):
             rank.step = message.step
+        elif isinstance(message, messages.Busy):
+            self._set_busy(rank, busy=bool(message.busy))
         elif isinstance(message, messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
         return True
@@ -80,6 +83,20 @@ class Progress:
         rank = self._speakers.pop(connection, None)
         if rank:
             rank.dumps.clear()
+            if rank.is_busy:
+                self._set_busy(rank, busy=False)
+
+    def _set_busy(self, rank: RankProcess, *, busy: bool) -> None:
+        rank.is_busy = busy
+        if self._settings.idle:
+            self._told.append(messages.RankBusy(rank=rank.rank, busy=busy))
+
+    def count_anew(self) -> None:
+        """Count the time without progress from now on, but of ranks that are busy: these make progress themselves."""
+        for rank in self._ranks.values():
+            if rank.beat is not None and not rank.is_busy:
+                rank.beat = time.monotonic()
+                self._idle.discard(rank.rank)
 
     def signalled(self, number: int) -> None:
         """Take note of a signal to all ranks: none of them is idle while it is stopped."""
@@ -114,7 +131,7 @@ class Progress:
 
     def tick(self, now: float, expected: int) -> list[Message]:
         """Do what is due, and return the reports that come of it."""
-        reports: list[Message] = []
+        reports, self._told = self._told, []
         if self._look_at is not None and now >= self._look_at:
             self._look(now)
             reports += self.stages(expected)

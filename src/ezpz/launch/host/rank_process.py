@@ -41,6 +41,7 @@ class RankProcess:
         ended_at: When, in seconds since 1970 by this host's clock.
         why: Words for an end that its code does not explain.
         beat: When it last showed progress, by the monotonic clock; None before it ever did.
+        is_busy: Whether it has said that it works on its record, so that other ranks may wait for it.
         step: The last step that it told, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
@@ -70,6 +71,7 @@ class RankProcess:
         self.ended_at = 0.0
         self.why = ""
         self.beat: float | None = None
+        self.is_busy = False
         self.step = -1
         self.stages: dict[str, float] = {}
         self.dumps: dict[int, int] = {}

@@ -4,6 +4,7 @@ launch.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -103,6 +104,8 @@ class Supervisor:
         self._waiting_signals: list[int] = []  # for ranks that have not come up
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
+        self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
+        self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
         self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
@@ -407,8 +410,8 @@ class Supervisor:
                 self.loop.cancel("start")
         elif isinstance(message, messages.Partial):
             self.world.partly(index, message.have)
-        elif isinstance(message, messages.Stages):
-            self.stages.add(self.world.host(index), message, self.began)
+        elif isinstance(message, messages.Stages | messages.RankBusy | messages.Idle):
+            self._hear_of_progress(self.world.host(index), message)
         elif isinstance(message, messages.Finished):
             self._rank_finished(self.world.host(index), message)
         elif isinstance(message, messages.StacksTaken):
@@ -465,15 +468,33 @@ class Supervisor:
             if not self.stopping:
                 self.outcome.code = PORT_TAKEN
                 self._stop(FAILURE_GRACE)
-        elif isinstance(message, messages.Idle):
-            limit = f"{self.limits.idle:g} s (--idle-timeout)"
-            self._end_hanging(
-                f"rank {message.rank} on host {host} (pid {message.pid}) has shown no progress for {limit}"
-            )
         elif isinstance(message, messages.Lost):
             self.fail(host_lost(host))
         elif isinstance(message, messages.Refused):
             self.fail(host_lost(host, message.text))
+
+    def _hear_of_progress(self, host: str, message: messages.Stages | messages.RankBusy | messages.Idle) -> None:
+        if isinstance(message, messages.Stages):
+            self.stages.add(host, message, self.began)
+        elif isinstance(message, messages.Idle):
+            self._rank_is_idle(host, message)
+        elif message.busy:  # with its record, and the others may wait for it
+            self._busy.add(message.rank)
+        elif message.rank in self._busy:
+            self._busy.discard(message.rank)
+            self._waited_until = time.monotonic()
+            self.control.order(messages.CountAnew())
+
+    def _rank_is_idle(self, host: str, message: messages.Idle) -> None:
+        limit = self.limits.idle or 0.0
+        # What came before `CountAnew` was read may arrive after it.
+        if (self._busy and message.rank not in self._busy) or time.monotonic() < self._waited_until + limit:
+            self.control.order(messages.CountAnew())
+            return
+        self._end_hanging(
+            f"rank {message.rank} on host {host} (pid {message.pid}) has shown no progress for {limit:g} s "
+            "(--idle-timeout)"
+        )
 
     # What every rank is doing, for a run that hangs or for `ezpz stacks`.
 

@@ -1,0 +1,71 @@
+"""A run that draws or exports is not idle: neither the rank that does, nor those that wait for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+# Rank 0 ends its run, which takes longer than the limit; the other rank waits for it as in a barrier: without a beat.
+SCRIPT = """
+import os, pathlib, sys, time
+import ezpz, ezpz.progress
+from ezpz.track import plots
+def work():
+    end = time.monotonic() + 5
+    while time.monotonic() < end: sum(range(10_000))
+def stuck():
+    time.sleep(600)
+plots.draw_all = lambda *_, **__: {how}() or ({{}}, [])
+ezpz.progress._WAITS = 1.0
+history = ezpz.History(outdir="run")
+for step in range(3):
+    history.update({{"loss": 1.0}})
+    time.sleep(0.4)
+done = pathlib.Path("done")
+if os.environ["RANK"] == "0":
+    history.finalize(show=False)
+    {then}
+    done.touch()
+else:
+    while not done.exists(): time.sleep(0.05)
+print("rank", os.environ["RANK"], "is through", flush=True)
+"""
+
+
+def launch(run_cli, tmp_path, how, then="pass"):
+    (tmp_path / "script.py").write_text(SCRIPT.format(how=how, then=then))
+    line = [sys.executable, "-m", "ezpz.launch", "-n", "2", "--idle-timeout", "2", sys.executable, "script.py"]
+    return run_cli(line, timeout=60)
+
+
+def test_a_run_that_draws_longer_than_the_limit_is_not_ended(run_cli, tmp_path):
+    done = launch(run_cli, tmp_path, "work", "time.sleep(1)")
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if "is through" in line) == [
+        "rank 0 is through",
+        "rank 1 is through",
+    ]
+    assert "--idle-timeout" not in done.stderr
+
+
+def test_one_that_is_stuck_in_drawing_is_ended_and_named(run_cli, tmp_path):
+    done = launch(run_cli, tmp_path, "stuck")
+    assert done.returncode == 124
+    assert "ezpz: rank 0 on host" in done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "finished"
+
+
+def test_time_counts_again_when_the_end_is_over(run_cli, tmp_path):
+    done = launch(run_cli, tmp_path, "work", "time.sleep(600)")
+    assert done.returncode == 124
+    assert "has shown no progress for 2 s (--idle-timeout)" in done.stderr
+
+
+def test_a_busy_rank_that_dies_holds_the_others_up_no_longer(run_cli, tmp_path):
+    done = launch(run_cli, tmp_path, "os._exit(0) or work")
+    assert done.returncode == 124
+    assert "ezpz: rank 1 on host" in done.stderr
