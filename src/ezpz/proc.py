@@ -62,7 +62,16 @@ def start_time(pid: int | str) -> str:
 
 def catches(pid: int | str, number: int) -> bool:
     """Tell whether a process has a handler for a signal, of which the language it is written in may know nothing."""
-    masks = [line for line in read(pid, "status").splitlines() if line.startswith(b"SigCgt:")]
+    return _in_mask(pid, b"SigCgt:", number)
+
+
+def ignores(pid: int | str, number: int) -> bool:
+    """Tell whether a process ignores a signal."""
+    return _in_mask(pid, b"SigIgn:", number)
+
+
+def _in_mask(pid: int | str, mask: bytes, number: int) -> bool:
+    masks = [line for line in read(pid, "status").splitlines() if line.startswith(mask)]
     return bool(masks) and bool(int(masks[0].split()[1], 16) >> (number - 1) & 1)
 
 

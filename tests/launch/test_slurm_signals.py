@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +58,50 @@ def test_a_rank_gets_each_signal_of_slurm_once(each_slurm, clean_env, tmp_path, 
         slurm.run(["scancel", job])
         slurm.wait_idle(50)
     assert got() == [["up", "SIGUSR2", "SIGTERM"]] * 2
+
+
+SAVES = """
+import os, signal, sys, time
+def save(number, _):
+    time.sleep(12)  # longer than the 10 s that launch gives elsewhere
+    open("saved." + os.environ["RANK"], "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open("up." + os.environ["RANK"], "w").close()
+time.sleep(60)
+"""
+UTILS = Path(__file__).resolve().parents[2] / "src/ezpz/bin/utils.sh"
+
+
+def test_ranks_have_the_time_to_save_that_slurm_gives_them(slurm_by_groups, clean_env, tmp_path):
+    """Slurm signals the script's shell; when that ends, Slurm kills at once all that it has started."""
+    slurm = slurm_by_groups
+    rank = f"{sys.executable} rank.py"
+    ways = {  # the job of two hosts first: the others would fill one of them
+        "plain": (2, f"{sys.executable} -m ezpz.launch --flavour srun -n 2 {rank}"),
+        "exec": (1, f"exec {sys.executable} -m ezpz.launch --flavour local -n 2 {rank}"),
+        "utils.sh": (1, f"source {UTILS}\nset -euo pipefail\nlaunch --flavour local -n 2 {rank}"),
+    }
+    jobs = {}
+    try:
+        for name, (hosts, line) in ways.items():
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / "rank.py").write_text(SAVES)
+            placed = [f"-N{hosts}", f"--ntasks-per-node={2 // hosts}", f"--chdir={folder}", f"--output={folder}/out"]
+            done = slurm.run(["sbatch", "--parsable", *placed], clean_env, stdin=f"#!/bin/bash\n{line}\n")
+            jobs[name] = done.stdout.strip()
+        process.wait_until(lambda: len(list(tmp_path.glob("*/up.*"))) == 6, 60, "the ranks of three jobs")
+        time.sleep(0.5)
+        slurm.run(["scancel", *jobs.values()])
+        process.wait_until(lambda: not slurm.run(["squeue", "--noheader"]).stdout, 60, "the end of the jobs")
+    finally:
+        slurm.run(["scancel", *jobs.values()])
+        slurm.wait_idle(60)
+    told = {name: (tmp_path / name / "out").read_text() for name in ways}
+    assert {name: len(list((tmp_path / name).glob("saved.*"))) for name in ways} == dict.fromkeys(ways, 2), told
+    assert {name: "ends of the first signal" in text for name, text in told.items()} == {
+        "exec": False,
+        "utils.sh": False,
+        "plain": True,
+    }

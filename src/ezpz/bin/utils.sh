@@ -566,6 +566,7 @@ function ezpz__choose_env {
 
 # ezpz__python PYTHON -c CODE | -m MODULE [WORD…]: runs a Python of ours, which imports nothing from the current folder:
 # that may hold a json.py. Python 3.10 knows no -P, a variable would reach the ranks, and -I would drop PYTHONPATH.
+# With ezpz__by=exec it takes the place of this shell.
 function ezpz__python {
   local python="$1" way="$2" what="$3"
   shift 3
@@ -573,7 +574,7 @@ function ezpz__python {
     set -- "$what" "$@"
     what='del sys.argv[0]; import runpy; runpy.run_module(sys.argv[0], None, "__main__", True)'
   fi
-  command "$python" -c "import sys; sys.path[:] = [p for p in sys.path if p]; $what" "$@"
+  "${ezpz__by:-command}" "$python" -c "import sys; sys.path[:] = [p for p in sys.path if p]; $what" "$@"
 }
 
 # ezpz__probe PYTHON: asks an interpreter about itself. Sets p_version, p_exe (empty below 3.10), p_in_venv and
@@ -1440,12 +1441,51 @@ function ezpz_print_hosts {
   ezpz__find_job && ezpz__find_hosts && printf '%s\n' "$list" | command tr ',' '\n'
 }
 
+# True in the shell that Slurm runs a batch script in: the one process of the script that it signals.
+function ezpz__in_batch_script {
+  local parent=''
+  [ -n "${SLURM_JOB_ID:-}" ] && [ -n "${BASH_VERSION:-}" ] && [ "${BASHPID:-}" = "$$" ] &&
+    { read -r parent <"/proc/$PPID/comm"; } 2>/dev/null && [ "$parent" = slurmstepd ]
+}
+
+# Runs launch in a batch script of Slurm and passes on what Slurm sends to the script: a shell that ended of SIGTERM, as
+# it would at once, would take all ranks along before they could save. It ends of it when they have ended. Signals that
+# the script traps itself are left to it.
+function ezpz__launch_in_script {
+  local pid='' came='' caught='' code name ours=()
+  for name in TERM HUP INT USR1 USR2; do
+    if [ -z "$(trap -p "$name")" ]; then
+      ours+=("$name")
+      # shellcheck disable=SC2064  # the name is this one
+      trap "caught=$name; ezpz__pass_on $name" "$name"
+    fi
+  done
+  (ezpz__by='exec' ezpz__python python3 -m ezpz.launch "$@") <&0 &
+  pid=$!
+  if [ -n "$came" ]; then ezpz__pass_on "$came"; fi
+  while true; do # a signal ends each wait
+    caught='' code=0
+    wait "$pid" || code=$?
+    [ -n "$caught" ] || command kill -0 "$pid" 2>/dev/null || break
+  done
+  if [ "${#ours[@]}" -gt 0 ]; then trap - "${ours[@]}"; fi
+  case "$came" in TERM | HUP | INT) command kill "-$came" "$$" ;; esac
+  return "$code"
+}
+
+# Passes a signal on to the launch above. It ignores SIGINT, as all that a script starts in its background does.
+function ezpz__pass_on {
+  came="$1"
+  if [ "$1" = INT ]; then set -- TERM; fi
+  if [ -n "$pid" ]; then command kill "-$1" "$pid" 2>/dev/null || :; fi
+}
+
 # launch [OPTION…] [--] COMMAND…: starts COMMAND on every rank; alone, it prints the line that it would run.
 function launch {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
   local IFS=$' \t\n'
   if ezpz__importable; then
-    ezpz__python python3 -m ezpz.launch "$@"
+    if ezpz__in_batch_script; then ezpz__launch_in_script "$@"; else ezpz__python python3 -m ezpz.launch "$@"; fi
     return
   fi
   [ -n "${DIST_LAUNCH:-}" ] ||

@@ -45,6 +45,7 @@ class Scheduler:
         device_variables: Tell the devices that were granted; of a job of another scheduler they mean nothing.
         signalling_daemon: Name of its program that signals the processes of a job on each host; empty where it
             signals its launcher alone.
+        configuration: A command that prints how the scheduler is set up, for `kill_wait`.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
 
@@ -67,6 +68,7 @@ class Scheduler:
     threads_variable = ""
     device_variables: tuple[str, ...] = ()
     signalling_daemon = ""
+    configuration: tuple[str, ...] = ()
     singletons_cause = ""
 
     @property
@@ -129,6 +131,19 @@ class Scheduler:
         """Tell whether its daemon signals ranks too, and not just the processes that it has started itself."""
         del environ, read
         return bool(self.signalling_daemon)
+
+    def script_in_front(self) -> int:
+        """Return the pid of the script that is signalled in place of this process and would take it along; else 0."""
+        return 0
+
+    def kill_wait(self, text: str) -> float:
+        """Return how long it lets processes end before SIGKILL, in seconds; 0 where that is not known.
+
+        Args:
+            text: What the command in ``configuration`` printed.
+        """
+        del text
+        return 0.0
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as the scheduler's own mask names them; empty where nothing tells them."""

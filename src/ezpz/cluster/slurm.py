@@ -25,10 +25,13 @@ Recorded from Slurm 22.05.8 (tests/data/environments/slurm-*.json).
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ezpz import proc
 from ezpz.cluster.allocation import Allocation, Grant, checked_job
 from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.earlier import earlier_hosts
@@ -95,6 +98,7 @@ class Slurm(Scheduler):
     host_variable = "SLURMD_NODENAME"
     device_variables = (*_GPUS_HERE, _GPUS_ASKED)
     signalling_daemon = "slurmstepd"
+    configuration = ("scontrol", "show", "config")
     singletons_cause = (
         "srun started every task as a step of its own: its MPI plugin (`srun --mpi=list`) or a variable such as "
         "SLURM_NTASKS says so"
@@ -192,6 +196,23 @@ class Slurm(Scheduler):
         return bool(
             re.search(r"^\s*ProctrackType\s*=\s*proctrack/linuxproc\b", text, re.ASCII | re.IGNORECASE | re.MULTILINE)
         )
+
+    def script_in_front(self) -> int:
+        """Return the pid of the batch script's shell where it would end of Slurm's SIGTERM; else 0.
+
+        Slurm then kills all that the script has started, at once and not after KillWait.
+        """
+        pid, status = os.getpid(), proc.stat("self")
+        while status and status.parent > 1 and proc.name(status.parent) != self.signalling_daemon:
+            pid, status = status.parent, proc.stat(status.parent)
+        if not status or status.parent <= 1 or pid == os.getpid():
+            return 0
+        return 0 if proc.catches(pid, signal.SIGTERM) or proc.ignores(pid, signal.SIGTERM) else pid
+
+    def kill_wait(self, text: str) -> float:
+        """Return what ``scontrol show config`` says: ``KillWait                = 30 sec``."""
+        found = re.search(r"^KillWait\s*=\s*(\d+) sec", text, re.ASCII | re.MULTILINE)
+        return float(found[1]) if found else 0.0
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as Slurm's own mask names them.

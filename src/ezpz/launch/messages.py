@@ -64,13 +64,14 @@ class Hello(Message):
 
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
-    folder.
+    folder, and how long ranks may take to end when the launcher is lost.
     """
 
     log_dir: str = text_field(_PATH)
     idle: float | None = seconds_field(optional=True)
     input: bool = flag_field()
     recorder: str = text_field(_PATH)
+    parting: float = seconds_field()
 
 
 class Welcome(Message):

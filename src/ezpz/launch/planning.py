@@ -49,6 +49,7 @@ _CONTAINERS = ("apptainer", "singularity")
 _CLEANS = ("--cleanenv", "--containall", "-e", "-C")
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
+_PARTING = 30.0  # seconds: Slurm's own KillWait, unless its slurm.conf says another
 
 
 class Survey(NamedTuple):
@@ -146,9 +147,10 @@ class PlanBuilder:
             "idle": options.idle_timeout,
             "input": self.keeps_terminal or has_input(),
             "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
+            "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
         }
         advice = _advice(self._choice, site, options.launcher_args)
-        self.notes = (*survey.notes, *advice, *_cleaned(options.command, self.environ))
+        self.notes = (*survey.notes, *advice, *_in_front(allocation), *_cleaned(options.command, self.environ))
         self.moot = "" if options.ranks is None and options.per_host is None else survey.devices.assumed
 
     def write_hostfile(self, folder: str) -> None:
@@ -256,6 +258,19 @@ class PlanBuilder:
         if around.signals_ranks(self.environ, probe.read):
             more["EZPZ_SIGNALLED_BY"] = around.signalling_daemon
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
+
+
+def _in_front(allocation: Allocation) -> tuple[str, ...]:
+    """Return what would be lost because a script has called the launcher."""
+    script = scheduler(allocation.scheduler).script_in_front()
+    if not script:
+        return ()
+    end = (
+        f"the job's script (pid {script}) ends of the first signal that the scheduler sends, and takes all ranks along"
+    )
+    return (
+        f"{end} before they can save; write `exec ezpz launch …` as its last line, or source utils.sh for `launch`",
+    )
 
 
 def _advice(choice: Choice, site: Site | None, launcher_args: tuple[str, ...]) -> tuple[str, ...]:

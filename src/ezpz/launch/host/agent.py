@@ -214,6 +214,7 @@ class Agent:
         self._servants: set[int] = set()  # what mpiexec has started on this host to start shims
         self._partial: list[int] = []
         self._over = False
+        self._lost = False
         self._up = False
         self._finished = False
         if isinstance(connection, Connection):
@@ -369,11 +370,35 @@ class Agent:
                 self._release(codes=order.codes)
             elif isinstance(order, messages.Lost):
                 self._loop.forget(self.connection.control)
-                self._kill()
-                process_tree.kill_all(self.launch, everything=True)
-                for servant in self._servants:
-                    _kill(servant)
-                self._over = True
+                self._launcher_lost(self.connection.settings.parting)
+
+    def _launcher_lost(self, patience: float) -> None:
+        """End this host's ranks: at once, unless it may be their scheduler that has killed the launcher.
+
+        At the end of a job Slurm sends SIGTERM to the batch script and to the other steps. A script that ends of it
+        takes the launcher along, which Slurm kills at once; the steps have until KillWait is over, and may save.
+        """
+        if not (patience and self._alive()):
+            self._end_lost()
+            return
+        self._lost = True
+        for rank in self._alive():
+            rank.signal(signal.SIGTERM, group=self.own_session)  # a shim passes it on once, whoever else sends it
+        self._loop.after("lost", _FAILURE_GRACE, lambda: self._still_there(patience - _FAILURE_GRACE))
+
+    def _still_there(self, left: float) -> None:
+        """Let ranks go on for so many seconds if their scheduler has sent them SIGTERM itself."""
+        if any(signal.SIGTERM in rank.passed for rank in self.ranks.values()):
+            self._loop.after("lost", left, self._end_lost)
+        else:
+            self._end_lost()
+
+    def _end_lost(self) -> None:
+        self._kill()
+        process_tree.kill_all(self.launch, everything=True)
+        for servant in self._servants:
+            _kill(servant)
+        self._over = True
 
     # Who has come up, who has ended, and whether all is over.
 
@@ -450,6 +475,9 @@ class Agent:
         Nothing is left to report when shims end: Slurm may kill this process then.
         """
         if self._loop.waits_for("release"):
+            return
+        if self._lost:
+            self._end_lost()
             return
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())

@@ -155,7 +155,7 @@ class NoConnection:
 
     clock = 0.0
     full = waiting = False
-    settings = messages.Settings(log_dir="", idle=None, input=False, recorder="")
+    settings = messages.Settings(log_dir="", idle=None, input=False, recorder="", parting=0.0)
 
     def report(self, message: Message) -> None:
         """Write what a person should know."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,7 @@ class Supervisor:
         self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
         self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
+        self._question: subprocess.Popen[bytes] | None = None
         self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
@@ -126,6 +128,7 @@ class Supervisor:
                 # Where an agent or mpiexec was killed, this process alone can tidy up here.
                 process_tree.kill_all(self.launch, everything=True, own=False)
             self._input.close()
+            self._end_question()
             self.loop.close()
             self._askers.close()
 
@@ -273,6 +276,40 @@ class Supervisor:
         if number in _ENDING and not self.stopping:
             self.stopping = True
             self.loop.at("kill", time.monotonic() + SIGNAL_GRACE, self.kill)
+            if number == signal.SIGTERM and self.plan.around.configuration:
+                self._ask_kill_wait(time.monotonic())
+
+    def _ask_kill_wait(self, began: float) -> None:
+        """Ask how long the scheduler lets processes end, and let them have all of that."""
+        around, nowhere, answer = self.plan.around, subprocess.DEVNULL, bytearray()
+        try:
+            child = subprocess.Popen(around.configuration, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
+        except OSError:
+            return
+        self._question = child
+        assert child.stdout is not None
+        told = child.stdout.fileno()
+
+        def take(_: int) -> None:
+            part = os.read(told, 65536)
+            answer.extend(part)
+            if part:
+                return
+            self._end_question()
+            seconds = around.kill_wait(answer.decode(errors="replace"))
+            if seconds > SIGNAL_GRACE and self.loop.waits_for("kill"):
+                self.note(f"{around.title} kills what still runs {seconds:g} s after its SIGTERM (KillWait)")
+                self.loop.at("kill", began + seconds, self.kill)
+
+        self.loop.read(told, take)
+
+    def _end_question(self) -> None:
+        child, self._question = self._question, None
+        if child and child.stdout:
+            self.loop.forget(child.stdout.fileno())
+            child.stdout.close()
+            child.kill()
+            child.wait()
 
     # Failures, and how all is stopped.
 
