@@ -11,6 +11,8 @@ from shells import UTILS
 
 from lab.process import wait_until
 
+pytestmark = pytest.mark.parametrize("shell", ["bash"], indirect=True)
+
 # In place of launch: answers that ezpz is importable, notes what it gets, and ends with 5 unless a signal ends it.
 PYTHON = """#!/bin/bash
 case "$*" in *find_spec*) exit 0 ;; esac
@@ -26,8 +28,6 @@ exit 5
 @pytest.fixture
 def script(shell):
     """`script(text)` -> Popen of a stand-in for slurmstepd, `.shell` the pid of the script that it runs."""
-    if shell.name != "bash":
-        pytest.skip("a script of Slurm for zsh has no such care")
     shell.program("python3", PYTHON)
     shutil.copy("/bin/sh", shell.bin / "slurmstepd")
     started = []
