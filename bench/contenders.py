@@ -211,6 +211,31 @@ def trackers(home):
     ]
 
 
+def end_of_run(home):
+    """What a run still does after its last step, while every host stays allocated."""
+    rows = []
+    for metrics, steps, budgets in (
+        (100, 1000, {"data": "350 ms", "report": "1500 ms", "appears": "2000 ms"}),
+        (8, 5000, {"data": "350 ms", "report": "1500 ms", "appears": "2000 ms"}),
+    ):
+        group = f"end of {metrics} metrics x {steps:,} rows"
+        names = {"hdf5": "h5py alone, CPU", "data": "finalize(plots=False), CPU", "report": "report written, CPU"}
+        names |= {"appears": "report written, time", "all": "finalize(), CPU", "wall": "finalize(), time"}
+        names |= {"wandb": "wandb offline, CPU"} if list(PEERS.parent.glob("lib/python*/site-packages/wandb")) else {}
+        rows += [
+            Contender(
+                group,
+                name,
+                ["python3", str(HERE / "end_of_run.py"), str(metrics), str(steps), what, f"{home}/end"],
+                env(home, PEERS if what == "wandb" else VENV, VENV, WANDB_SILENT="true", WANDB_ERROR_REPORTING="false"),
+                "" if what == "hdf5" else names["hdf5"],
+                budget=budgets.get(what, ""),
+            )
+            for what, name in names.items()
+        ]
+    return rows
+
+
 GROUPS = {
     "imports": imports,
     "launch": launches,
@@ -221,5 +246,6 @@ GROUPS = {
     "setup": setup,
     "shell": shells,
     "metrics": history,
+    "end": end_of_run,
     "trackers": trackers,
 }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ezpz.track.axes import log_ticks, nice_ticks, shortened, step_ticks
+from ezpz.track.axes import compacted, log_ticks, nice_ticks, shortened, step_ticks
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,19 @@ def test_long_labels_lose_digits_only_while_they_still_differ():
     assert shortened([0.0, 0.5], ["0.0000", "0.5000"], 5) == ([0.0, 0.5], ["0", "0.5"])
     assert shortened([1e6, 1e6 + 1], ["1000000", "1000001"], 5) == ([], [])
     assert shortened([], [], 5) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("ticks", "short"),
+    [
+        ([0.0, 0.5, 1.0], ["0.0", "0.5", "1.0"]),
+        ([0.0, 5000.0, 10000.0], ["0", "5000", "10k"]),
+        ([1.5e6, 1.52e6], ["1.5M", "1.52M"]),
+        ([-2e9, 0.0], ["-2G", "0"]),
+        ([1e8, 1e8 + 200, 1e8 + 400], ["100000000", "100000200", "100000400"]),
+        ([1e18, 2e18], ["1e+18", "2e+18"]),
+    ],
+)
+def test_long_labels_get_units_where_they_still_differ(ticks, short):
+    labels = [f"{tick:.1f}" if ticks[-1] <= 1 else f"{tick:.9g}" for tick in ticks]
+    assert compacted(ticks, labels if ticks[0] > -1e9 else ["-2e+09", "0"]) == short

@@ -15,6 +15,7 @@ from ezpz.track.quantities import duration, number
 from ezpz.track.report import build_page, write_report
 from ezpz.track.report.heat import gray_png
 from ezpz.track.run import open_run
+from ezpz.track.series import Series
 from ezpz.track.values import encode
 
 HOSTILE = [
@@ -412,3 +413,16 @@ assert not heavy, heavy
     result = run_python(code, run.folder)
     assert (result.returncode, result.stderr) == (0, b"")
     assert result.stdout.decode().strip() == str(run.folder / "report.html")
+
+
+def test_labels_of_long_numbers_have_room_beside_the_plot():
+    """Of 100,000,200 and 100,000,400 both would be 100M; as they are they need more room than 0.2."""
+    from ezpz.track.report.charts import Axis, line_chart
+
+    def chart(values):
+        return line_chart("seen", [Series("seen", np.arange(3.0), np.array(values))], Axis((0.0, 2.0), [], 40))
+
+    wide, usual = (chart(values).data["box"] for values in ([1e8, 1e8 + 500, 1e8 + 1000], [0.0, 0.5, 1.0]))
+    assert usual[0] == 58 < wide[0] <= 80
+    assert wide[0] + wide[2] == usual[0] + usual[2]
+    assert ">100000400</text>" in chart([1e8, 1e8 + 500, 1e8 + 1000]).svg

@@ -9,7 +9,7 @@ from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
 from ezpz.track.report.markup import Chart, shown
-from ezpz.track.report.svg import HALF, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot
+from ezpz.track.report.svg import HALF, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot, with_room
 from ezpz.track.series import captions
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def line_chart(
         wide: Whether it takes the page's whole width.
         band: Which two of the series enclose a shaded band.
     """
-    frame = WIDE if wide else HALF
     lines = [line_of(item, axis.buckets) for item in series]
     colours = [_colour(index, band) for index in range(len(lines))]
     seen = bounds(series)
     values = widened(*seen) if seen else (0.0, 1.0)
+    frame = with_room(WIDE if wide else HALF, values)
     inside = [_band(lines, band, axis, values, frame)] if band else []
     inside += [_line(line, colour, axis, values, frame) for line, colour in zip(lines, colours, strict=True)]
     if seen is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import ceil, isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.axes import compacted, nice_ticks
@@ -31,6 +31,16 @@ class Frame(NamedTuple):
     def box(self) -> list[int]:
         """Left, top, width and height of the plot."""
         return [self.left, self.top, *self.inside]
+
+
+_DIGIT = 7.2  # pixels of a digit of a label
+_BESIDE = 8  # pixels between a label and the plot
+
+
+def with_room(frame: Frame, ends: tuple[float, float]) -> Frame:
+    """Return a frame that has room for the labels of values between two ends."""
+    longest = max(map(len, compacted(*nice_ticks(*ends))))
+    return frame._replace(left=max(frame.left, ceil(_DIGIT * longest) + _BESIDE))
 
 
 WIDE, HALF = Frame(1180, 320), Frame(572, 220)
@@ -94,7 +104,9 @@ def axis_y(frame: Frame, ends: tuple[float, float], suffix: str = "") -> str:
     for y, label in zip(place(ticks, ends, height, upward=True).tolist(), compacted(ticks, labels), strict=True):
         at = frame.top + y
         parts.append(f'<path class="rule" d="M{frame.left},{at:.1f}h{width}"/>')
-        parts.append(f'<text x="{frame.left - 8}" y="{at + 4:.1f}" text-anchor="end">{shown(label)}{suffix}</text>')
+        parts.append(
+            f'<text x="{frame.left - _BESIDE}" y="{at + 4:.1f}" text-anchor="end">{shown(label)}{suffix}</text>'
+        )
     return f'<g class="ya">{"".join(parts)}</g>'
 
 
