@@ -78,6 +78,17 @@ def test_sourcing_starts_no_program(shell):
     assert (result.stdout, result.stderr) == (f"loaded {UTILS}\n", "")
 
 
+@pytest.mark.skipif(not shutil.which("dash"), reason="dash is not on PATH")
+def test_a_shell_that_is_neither_bash_nor_zsh_is_told_so_in_one_line(tmp_path):
+    """`/bin/sh` of Debian and Ubuntu, where a job script begins with ``#!/bin/sh``."""
+    (tmp_path / "job").write_text(f". '{UTILS}'\necho \"code $?\"\n")
+    done = subprocess.run(["dash", "job"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "code 2\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("[ezpz] error: utils.sh was sourced by a shell that is neither bash nor zsh (job);")
+    assert "#!/bin/bash" in line
+
+
 @pytest.mark.parametrize("how", ["source <(cat '{}')", "cat '{}' >copy.sh; source ./copy.sh"], ids=["pipe", "copy"])
 def test_the_path_is_known_only_where_there_is_a_file(shell, how):
     result = shell.bare(f'EZPZ_UTILS=stale\n{how.format(UTILS)}\necho "[$EZPZ_UTILS]"')

@@ -71,7 +71,7 @@ def test_a_rank_imports_as_it_does_without_us(run_cli, tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "json.py").write_text("mine = True\n")
-    script = "import sys, os, json; print([json.mine, sys.path, sys.flags.safe_path, os.getenv('PYTHONSAFEPATH')])"
+    script = "import sys, os, json; print([json.mine, sys.path, sys.flags, os.getenv('PYTHONSAFEPATH')])"
     (project / "script.py").write_text(script)
     line = module_line("ezpz.launch")
     for words in (["project/script.py"], ["-c", "import sys; print(sys.path, sys.flags)"]):

@@ -26,6 +26,13 @@
 #   comment above the function names them.
 
 # shellcheck disable=SC1090,SC1091,SC2034,SC2254  # files of others; patterns in variables; locals that callees set
+# This much any shell can read; dash, the sh of Debian and Ubuntu, would say "function: not found".
+if [ -z "${BASH_VERSION:-}${ZSH_VERSION:-}" ]; then
+  printf '%s%s\n' "[ezpz] error: utils.sh was sourced by a shell that is neither bash nor zsh ($0);" \
+    " expected one of them. Begin the script with #!/bin/bash, or type bash first." >&2
+  return 2
+fi
+
 { # A download that was cut short is a syntax error here, and then defines nothing.
 
 # ---- messages and paths ---------------------------------------------------------------------------------------------

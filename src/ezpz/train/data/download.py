@@ -430,6 +430,10 @@ def wait_for_lock(path: Path, *, until: float = float("inf"), stale: float = 30.
             return lease.acquire(blocking=False), ""
         except Timeout:
             owner = lease.owner
+            # Gone in this moment: some versions of filelock remove a dead holder's lock and leave the taking to the
+            # next call. A holder that gave it back just now is as good: what it has fetched is not fetched again.
+            if owner is None and not path.exists():
+                continue
         if owner is not None:
             other, named_at = f"{owner.hostname} {owner.pid}", monotonic()
             if holder and other != holder:
