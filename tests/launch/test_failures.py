@@ -160,7 +160,7 @@ def test_hosts_that_do_not_come_up_are_named_with_their_stage(world):
     world.partly(0, 1)
     words = world.missing(600.0)
     assert words.startswith(
-        "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks run), n02.cluster (nothing was heard of "
+        "2 of 2 hosts did not come up within 600 s: n01.cluster (1 of 2 ranks came), n02.cluster (nothing was heard of "
         "it); expected 4 ranks"
     )
     world.up(0, Up(ranks=2))

@@ -10,9 +10,10 @@ from machines import MACHINES
 from mpi import MPI_CASES
 from outputs import OUTPUTS
 from plans import PLANS
+from starts import STARTS
 from unkillable import UNKILLABLE
 
-CASES = (*FAILURES, *UNKILLABLE, *MPI_CASES, *SIGNALS, *KILLED, *LIMITS, *LOST, *OUTPUTS, *PLANS, *MACHINES)
+CASES = (*FAILURES, *UNKILLABLE, *MPI_CASES, *SIGNALS, *KILLED, *LIMITS, *LOST, *STARTS, *OUTPUTS, *PLANS, *MACHINES)
 
 
 def stageable(case, name):

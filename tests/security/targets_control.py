@@ -29,6 +29,7 @@ REPORTS = (
     messages.Done(stuck=[1, 2]),
 )
 ORDERS = (
+    messages.Begin(),
     messages.Signal(number=15),
     messages.Kill(),
     messages.TakeStacks(fatal=False, id=1),
@@ -62,7 +63,16 @@ def orders(data):
 
 @target(
     seconds=2,
-    seeds=[b"shim 0 2 0 2 0 openmpi 7 1.5", b"up 7", b"ended 1", b"cannot 2 a b", b"rank 0 7", b"stage torch", b"beat"],
+    seeds=[
+        b"shim 0 2 0 2 0 openmpi 7 1.5",
+        b"ready",
+        b"up 7",
+        b"ended 1",
+        b"cannot 2 a b",
+        b"rank 0 7",
+        b"stage torch",
+        b"beat",
+    ],
     words=[b"shim ", b"note "],
 )
 def from_ranks(data):
@@ -200,5 +210,5 @@ def agent_side(data):
         while "Lost" not in kinds:
             kinds += [type(order).__name__ for order in agent.orders()]
         assert kinds.count("Lost") == 1
-        assert set(kinds) <= {"Signal", "Kill", "TakeStacks", "Release", "Lost"}
+        assert set(kinds) <= {"Begin", "Signal", "Kill", "TakeStacks", "Release", "CountAnew", "Lost"}
         return str(kinds[-3:])

@@ -22,6 +22,7 @@ from ezpz.launch.shim_messages import (
     FROM_SHIMS,
     LONGEST_ORDER,
     RANKS,
+    Begin,
     Direction,
     Kill,
     MalformedMessage,
@@ -85,14 +86,14 @@ class Welcome(Message):
 
 
 class Up(Message):
-    """All ranks of the host run."""
+    """All ranks of the host are ready, and wait for `Begin`; where the launcher has forked them, they run."""
 
     kind = "up"
     ranks: int = number_field(0, RANKS)
 
 
 class Partial(Message):
-    """Only some of them do, and some time has passed."""
+    """Only some of them are, and some time has passed."""
 
     kind = "partial"
     have: int = number_field(0, RANKS)
@@ -314,7 +315,7 @@ REPORTS = _Json(
     *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, RankBusy, StacksTaken, Note),
     *(InputWanted, InputUnread, Refused, Done),
 )
-ORDERS = _Json("do", LONGEST_ORDER, Signal, Kill, TakeStacks, Release, CountAnew)
+ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew)
 FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, Busy, DumpsAt)
 
 

@@ -301,6 +301,12 @@ class ShimStarted(Message):
     time: float = seconds_field()
 
 
+class RankReady(Message):
+    """The rank of a shim can begin, and waits for `Begin`."""
+
+    kind = "ready"
+
+
 class RankStarted(Message):
     """The rank of a shim runs."""
 
@@ -357,6 +363,12 @@ class Note(Message):
 
     kind = "note"
     text: str = text_field()
+
+
+class Begin(Message):
+    """The ranks of all hosts are ready: let yours begin."""
+
+    kind = "begin"
 
 
 class Signal(Message):
@@ -435,9 +447,10 @@ class Words(Direction):
 
 FROM_SHIMS = Words(
     LONGEST_ORDER,
-    *(ShimStarted, RankStarted, SignalPassed, RankEnded, ShimCrashed, CannotRun, WrongWorld, PortTaken, Note),
+    *(ShimStarted, RankReady, RankStarted, SignalPassed, RankEnded, ShimCrashed),
+    *(CannotRun, WrongWorld, PortTaken, Note),
 )
-TO_SHIMS = Words(LONGEST_ORDER, Signal, Kill, Release)
+TO_SHIMS = Words(LONGEST_ORDER, Begin, Signal, Kill, Release)
 
 
 class LineReader:

@@ -12,12 +12,12 @@ import os
 import signal
 import time
 
-from ezpz.errors import shell_code
+from ezpz.errors import LaunchError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge, keep_freed_memory
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
-from ezpz.launch.host.local_socket import is_own, receive
+from ezpz.launch.host.local_socket import is_own, receive, send
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
@@ -188,18 +188,26 @@ class Agent:
         launch: Id of the launch.
         expected: How many ranks this host shall have.
         own_session: Whether the ranks that it starts itself leave its session.
+        has_shims: Whether others start the ranks, with shims in front of them.
 
     Attributes:
         ranks: The rank processes; those that are none of the plan below zero.
     """
 
     def __init__(
-        self, connection: Connection | NoConnection, launch: str, expected: int, *, own_session: bool = True
+        self,
+        connection: Connection | NoConnection,
+        launch: str,
+        expected: int,
+        *,
+        own_session: bool = True,
+        has_shims: bool = False,
     ) -> None:
         self.connection = connection
         self.launch = launch
         self.expected = expected
         self.own_session = own_session
+        self.has_shims = has_shims
         self.ranks: dict[int, RankProcess] = {}
         self._loop = Loop()
         self._progress = Progress(self.ranks, connection.settings, connection.clock)
@@ -207,7 +215,7 @@ class Agent:
         self._pipes = RankPipes(self._loop, self.ranks, connection)
         self._input: RankInput | None = None
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
-        self._late_signals: list[int] = []  # for ranks that have not come up
+        self._start: Callable[[], None] | None = None  # starts the ranks where there are no shims
         self._strangers: list[
             tuple[str, str, str]
         ] = []  # world, family and words of the ranks that are none of the plan
@@ -216,6 +224,9 @@ class Agent:
         self._over = False
         self._lost = False
         self._up = False
+        self._begun = not has_shims
+        self._done = False
+        self._turns_away = False  # shims that still come, because no rank of this launch is to begin
         self._finished = False
         if isinstance(connection, Connection):
             self._loop.read(connection.control, lambda _: self._obey())
@@ -241,6 +252,16 @@ class Agent:
         self._pipes.add(rank)
         self._give_input(rank)
         self._loop.after("partial", _PARTIAL, self._report_partial)
+
+    def wait_for_all(self, start: Callable[[], None]) -> None:
+        """Call ``start``, which adds this host's ranks, when those of all hosts can begin; without a launcher at
+        once.
+        """
+        self._start, self._begun = start, False
+        if isinstance(self.connection, Connection):
+            self._report_up(self.expected)
+        else:
+            self._begin()
 
     def give_up(self, why: str) -> None:
         """Tell the launcher that this host's part cannot go on, and kill its ranks."""
@@ -275,6 +296,14 @@ class Agent:
                 self._hear_shim(rank, message)
 
     def _shim_started(self, connection: socket.socket, shim: messages.ShimStarted, pipes: tuple[int, ...]) -> None:
+        if self._turns_away:
+            for fd in pipes:
+                os.close(fd)
+            try:
+                send(connection, messages.TO_SHIMS.encode(messages.Release(codes=False)))
+            except OSError:
+                pass  # it has gone by itself
+            return
         # A second rank 0 is none of the plan's, and will say so.
         known = shim.rank < 0 or shim.rank in self.ranks
         number = -len(self.ranks) - 1 if known else shim.rank
@@ -291,11 +320,11 @@ class Agent:
         self.add(rank)
 
     def _hear_shim(self, rank: RankProcess, message: Message) -> None:
-        if isinstance(message, messages.RankStarted):
+        if isinstance(message, messages.RankReady):
+            self._rank_ready(rank)
+        elif isinstance(message, messages.RankStarted):
             rank.pid = message.pid
             self._give_input(rank)
-            for late in self._late_signals:
-                rank.signal(late, group=True)
         elif isinstance(message, messages.SignalPassed):
             rank.passed.add(message.number)
         elif isinstance(message, messages.RankEnded):
@@ -313,6 +342,31 @@ class Agent:
         elif isinstance(message, messages.WrongWorld):
             self._strangers.append((str(rank.world), rank.family, message.text))
             self._loop.after("mismatch", _MISMATCH, self._report_mismatch)
+
+    def _rank_ready(self, rank: RankProcess) -> None:
+        if rank.rank < 0:
+            text = f"a rank came up that is there already (from {rank.family}); expected each once (from the plan)"
+            self._strangers.append((str(rank.world), rank.family, text))
+            self._loop.after("mismatch", _MISMATCH, self._report_mismatch)
+            return
+        rank.ready = True
+        if self._begun or not isinstance(self.connection, Connection):
+            rank.order(messages.Begin())
+
+    def _begin(self) -> None:
+        """Let the ranks begin: those of all hosts are ready, or there is no launcher that could tell."""
+        if self._begun or self._over:
+            return
+        self._begun = True
+        self._progress.begin()
+        if self._start:
+            try:
+                self._start()
+            except LaunchError as error:
+                self.give_up(str(error))
+        for rank in self._alive():
+            if rank.ready:
+                rank.order(messages.Begin())
 
     def _give_input(self, rank: RankProcess) -> None:
         """Let the input of rank 0 come when it runs: no start that fails shall have read of it."""
@@ -352,9 +406,9 @@ class Agent:
     def _obey(self) -> None:
         assert isinstance(self.connection, Connection)
         for order in self.connection.orders():
-            if isinstance(order, messages.Signal):
-                if not self._up:
-                    self._late_signals.append(order.number)
+            if isinstance(order, messages.Begin):
+                self._begin()
+            elif isinstance(order, messages.Signal):
                 reached = self._heard.pop(order.number, -_TWICE) > time.monotonic() - _TWICE
                 for rank in self._alive():
                     if rank.shim or not reached:  # a shim knows what has reached its rank
@@ -378,7 +432,7 @@ class Agent:
         At the end of a job Slurm sends SIGTERM to the batch script and to the other steps. A script that ends of it
         takes the launcher along, which Slurm kills at once; the steps have until KillWait is over, and may save.
         """
-        if not (patience and self._alive()):
+        if not (patience and self._begun and self._alive()):
             self._end_lost()
             return
         self._lost = True
@@ -404,11 +458,9 @@ class Agent:
 
     def _settle(self) -> None:
         """Report who came up and who has ended, and see whether all is over."""
-        came = [rank for rank in self.ranks.values() if rank.rank >= 0 and (rank.pid or not rank.alive)]
-        if not self._up and len(came) >= self.expected:
-            self._up = True
-            self._loop.cancel("partial")
-            self.connection.report(messages.Up(ranks=len(came)))
+        ready = sum(rank.ready and rank.rank >= 0 for rank in self.ranks.values())
+        if not self._up and ready >= self.expected:
+            self._report_up(ready)
         for rank in self._by_end():
             if rank.drained and not rank.reported:
                 self._report_end(rank)
@@ -417,10 +469,15 @@ class Agent:
         if self.ranks and len(self.ranks) >= self.expected and all(rank.reported for rank in self.ranks.values()):
             self._finish()
 
+    def _report_up(self, ranks: int) -> None:
+        self._up = True
+        self._loop.cancel("partial")
+        self.connection.report(messages.Up(ranks=ranks))
+
     def _report_partial(self) -> None:
         if self._up:
             return
-        have = sorted(rank.rank for rank in self.ranks.values() if rank.pid)
+        have = sorted(rank.rank for rank in self.ranks.values() if rank.ready)
         if have != self._partial:
             self.connection.report(messages.Partial(have=len(have)))
         self._partial = have
@@ -474,11 +531,12 @@ class Agent:
 
         Nothing is left to report when shims end: Slurm may kill this process then.
         """
-        if self._loop.waits_for("release"):
+        if self._done:
             return
         if self._lost:
             self._end_lost()
             return
+        self._done = True
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
@@ -500,12 +558,13 @@ class Agent:
         """
         for rank in self.ranks.values():
             rank.order(messages.Release(codes=codes and not (rank.by_us or rank.ended_of_asking)))
-        self._over = True
+        self._over = not self._turns_away  # else it stays until the launcher hangs up
 
     def _kill(self) -> None:
         """Kill all that was started here: orphans of whatever session become children of their shim, or of this
         process.
         """
+        self._turns_away = not self._begun and self.has_shims and isinstance(self.connection, Connection)
         for rank in self._alive():
             rank.signal(signal.SIGKILL, group=self.own_session)
         shims = {rank.shim_pid for rank in self.ranks.values() if rank.shim}

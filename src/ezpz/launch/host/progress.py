@@ -45,9 +45,9 @@ class Progress:
         self._ranks, self._settings, self._clock = ranks, settings, clock
         self._speakers: dict[socket.socket, RankProcess] = {}
         self._reported: dict[str, int] = {}  # stage to the number of ranks that the launcher knows of
-        self._began = time.monotonic()
-        self._pause = _FIRST_LOOK
-        self._look_at: float | None = self._began + self._pause
+        self._began, self._pause = 0.0, 0.0
+        self._look_at: float | None = None
+        self.begin()
         self._idle: set[int] = set()
         self._told: list[Message] = []  # what ranks have said, for the launcher
         self._stopped_at: float | None = None  # when the launcher stopped all ranks
@@ -55,6 +55,12 @@ class Progress:
         self._dumping: list[RankProcess] = []
         self._stacks: dict[int, messages.RankStack] = {}
         self._asked = 0
+
+    def begin(self) -> None:
+        """Look for the stages of the ranks often again, because they begin only now."""
+        self._began = time.monotonic()
+        self._pause = _FIRST_LOOK
+        self._look_at = self._began + self._pause
 
     def hear(self, connection: socket.socket, message: Message) -> bool:
         """Take a message that a rank itself has sent; tell whether it was one."""

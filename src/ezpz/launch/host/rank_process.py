@@ -30,6 +30,7 @@ class RankProcess:
 
     Attributes:
         rank: Its rank.
+        ready: Whether nothing on this host keeps it from beginning.
         pid: Its process; 0 until it runs.
         shim: Connection to the shim that is its parent; None when this process is, or when the shim has gone.
         shim_pid: The shim's process.
@@ -60,6 +61,7 @@ class RankProcess:
         self, rank: int, *, pid: int = 0, pipes: tuple[int, ...] = (), stdin: int | None = None, log_dir: str = ""
     ) -> None:
         self.rank = rank
+        self.ready = bool(pid)
         self.pid = pid
         self.shim: socket.socket | None = None
         self.shim_pid = 0
@@ -150,8 +152,6 @@ class RankProcess:
 
     def signal(self, number: int, *, group: bool) -> None:
         """Send a signal: through its shim, else to its process or, with ``group``, also to what it started."""
-        if self.shim and not self.pid and number != signal.SIGKILL:
-            return  # it gets what it missed when it runs
         if self.shim:
             self.order(messages.Kill() if number == signal.SIGKILL else messages.Signal(number=int(number)))
         elif self.pid and self.alive and not self.shim_pid:

@@ -2,11 +2,11 @@
 
 Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
 imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan,
-runs the command as its child and passes signals on. The first shim of a host forks off the agent
-(`ezpz.launch.host.agent`), which from then on reads what the ranks write. What shims and agent say to each other are
-the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.messages`; a shim whose rank has ended waits to be released,
-with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a line pasted from
-``--dry-run``, there is no agent, and the shim ends as its rank does.
+waits until the ranks of all hosts are ready, runs the command as its child and passes signals on. The first shim of a
+host forks off the agent (`ezpz.launch.host.agent`), which from then on reads what the ranks write. What shims and agent
+say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.messages`; a shim whose rank has ended
+waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a line
+pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it does.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
 _TO_ALL = 0x80  # added to the number of a signal that its sender has also sent to the rank
+_ENDING = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 _ALONE = 125
 
 
@@ -135,6 +136,8 @@ class _Shim:
         self._ranks = ranks
         self._agent: _socket.socket | None = None
         self._pid = 0
+        self._may_begin: bool | None = None  # None until the agent has said so
+        self._missed: list[tuple[int, str]] = []  # signals that came before the rank, and their ways
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
@@ -148,11 +151,8 @@ class _Shim:
         for number in (*FORWARDED, _signal.SIGCHLD):
             _signal.signal(number, _signal.SIG_IGN if number in self._ignores else lambda *_: None)
         _signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        self._waits_for: set[int] = set()
         self._daemon = environ.pop("EZPZ_SIGNALLED_BY", "").encode()
-        if self._daemon:
-            self._waits_for = set(FORWARDED).difference(self._ignores)
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
+        self._waits_for = set(FORWARDED).difference(self._ignores) if self._daemon else set()
         control = environ.pop("EZPZ_CONTROL", "")
         launch = environ.pop("EZPZ_LAUNCH", "")
         if control:
@@ -219,10 +219,14 @@ class _Shim:
 
     def run(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> int:
         """Run the command to its end, with all that it left behind, and return the exit code for the launcher."""
+        if self._agent and not self._wait_for_all():
+            number = self._ended_by()
+            return shell_code(-number) if number else self.linger(_ALONE)
         if environ.get("EZPZ_RECORDER"):
             from ezpz.launch.host import rank_start
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
         early = _signal.sigpending() if self._waits_for else set()  # there is no rank yet that they could have reached
         self._pid, problem = start(
             command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores
@@ -234,6 +238,8 @@ class _Shim:
             self.tell(messages.CannotRun(number=problem, program=command[0]))
             return self.linger(code)
         self.tell(messages.RankStarted(pid=self._pid))
+        for number, way in self._missed:
+            self._forward(number, way)
         if self._waits_for:
             import _thread
 
@@ -242,6 +248,22 @@ class _Shim:
         self._clear()
         self.tell(messages.RankEnded(code=code))
         return self.linger(shell_code(code))
+
+    def _wait_for_all(self) -> bool:
+        """Wait until the ranks of all hosts are ready; tell whether this one may begin, or is to end before it has."""
+        self.tell(messages.RankReady())
+        while self._may_begin is None:
+            self._attend()
+            number = self._ended_by()
+            if number:
+                self.tell(messages.SignalPassed(number=number))
+                self.tell(messages.RankEnded(code=-number))
+                return False
+        return self._may_begin
+
+    def _ended_by(self) -> int:
+        """Return the signal by which mpiexec or srun has ended this rank before it began, 0 without one."""
+        return next((number for number, _ in self._missed if number in _ENDING), 0)
 
     def _wait(self) -> int:
         """Return the rank's exit code, or minus the signal that ended it."""
@@ -304,20 +326,28 @@ class _Shim:
             data = b""
         try:
             for order in self._inbox.feed(data):
-                if isinstance(order, messages.Signal):
+                if isinstance(order, messages.Begin):
+                    self._may_begin = True
+                elif isinstance(order, messages.Signal):
                     self._forward(order.number, "agent")
                 elif isinstance(order, messages.Kill):
+                    self._may_begin = False
                     kill_tree(os.getpid())
                 elif isinstance(order, messages.Release):
+                    self._may_begin = False
                     self._released = order.codes
         except messages.MalformedMessage:
             data = b""
         if not data:  # it was killed: the host is lost to the launcher, and nothing of it may stay
             self._agent = None
+            self._may_begin = False
             kill_tree(os.getpid())
 
     def _forward(self, number: int, way: str, *, reached: bool = False) -> None:
         """Pass a signal on once: a scheduler may send one to this process, to the launcher and to the rank itself."""
+        if not self._pid:
+            self._missed.append((number, way))
+            return
         other = "agent" if way == "itself" else "itself"
         now = time.monotonic()
         if not reached and now - self._heard.pop((number, other), -_TWICE) < _TWICE:
@@ -329,8 +359,6 @@ class _Shim:
             self._send(number)
 
     def _send(self, number: int) -> None:
-        if not self._pid:
-            return
         try:
             # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
             (os.kill if number in {_signal.SIGUSR1, _signal.SIGUSR2} else os.killpg)(self._pid, number)

@@ -46,11 +46,12 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
         connection = connect(control, -1 if index is None else index)
     except LaunchError as error:
         connection = NoConnection()
-        connection.show(-1, 2, f"ezpz: host {os.uname().nodename} {UNSUPERVISED}: {error}\n".encode())
+        alone = f"host {os.uname().nodename} {UNSUPERVISED}: {error} Its ranks begin without waiting for any others."
+        connection.show(-1, 2, f"ezpz: {alone}\n".encode())
     else:  # mpiexec waits for the end of what its ranks write into
         for fd in (1, 2):
             os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-    agent = Agent(connection, launch, expected)
+    agent = Agent(connection, launch, expected, has_shims=True)
     agent.stand_guard(obeys_signals=False)
     agent.listen(listener)
     return agent.run()
@@ -130,10 +131,7 @@ def _run(index: int) -> int:
         counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
         agent = Agent(connection, launch, counts[index])
         agent.stand_guard(obeys_signals=True)
-        try:
-            _start_host(agent, index, counts, payload.command, environ)
-        except LaunchError as error:
-            agent.give_up(str(error))
+        _start_host(agent, index, counts, payload.command, environ)
         return agent.run()
     except EzpzError as error:
         from ezpz.visible import show
@@ -144,7 +142,7 @@ def _run(index: int) -> int:
 
 
 def _start_host(agent: Agent, index: int, counts: list[int], command: list[str], environ: dict[str, str]) -> None:
-    """Start one host's ranks; only rank 0 gets the launcher's input."""
+    """Start one host's ranks when those of all hosts can begin; only rank 0 gets the launcher's input."""
     from ezpz.launch.host.payload import to_bytes
 
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
@@ -160,14 +158,19 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
     plan, has_input = environ.pop("EZPZ_CPUS", ""), environ.pop("EZPZ_STDIN", "") != "none"
     _let_in(agent, environ)
     words = [to_bytes(word) for word in command]
-    for local in range(count):
-        ranks = Ranks(first + local, sum(counts), local, count, index, "contract")
-        cpus, note = bind(plan, local, count)
-        if note:
-            agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
-        own = {to_bytes(name): to_bytes(value) for name, value in {**environ, **rank_variables(ranks, hosts)}.items()}
-        stdin = os.pipe() if not ranks.rank and has_input else (None, None)
-        _start_own(agent, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
+
+    def start_ranks() -> None:
+        for local in range(count):
+            ranks = Ranks(first + local, sum(counts), local, count, index, "contract")
+            cpus, note = bind(plan, local, count)
+            if note:
+                agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
+            told = {**environ, **rank_variables(ranks, hosts)}.items()
+            own = {to_bytes(name): to_bytes(value) for name, value in told}
+            stdin = os.pipe() if not ranks.rank and has_input else (None, None)
+            _start_own(agent, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
+
+    agent.wait_for_all(start_ranks)
 
 
 def _let_in(agent: Agent, environ: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from ezpz.launch.host.start_agent import UNSUPERVISED
 from ezpz.launch.run.failures import Failure, how
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from ezpz.launch.loop import Loop
     from ezpz.launch.run.world import World
@@ -139,10 +139,12 @@ class Children:
         """Whether nothing more is to be expected from their pipes."""
         return not any(child.pipes for child in self.all) or time.monotonic() >= self._read_until
 
-    def to_blame(self, failures: list[Failure]) -> bool:
+    def to_blame(self, failures: list[Failure], *, begun: bool) -> bool:
         """Whether one of them explains these failures: it was killed, and Slurm killed the ranks with it, or it has
-        ended them.
+        ended them, or has ended itself before they had ``begun``.
         """
+        if not begun and any(child.code is not None and not child.by_us for child in self.all):
+            return all(failure.is_consequence for failure in failures)
         if any(child.code is not None and child.code < 0 and not child.by_us for child in self.all):
             return all(failure.is_consequence or failure.status == -signal.SIGKILL for failure in failures)
         return self.aborted and all(failure.is_consequence for failure in failures)
@@ -161,6 +163,12 @@ class Children:
         self.all.append(child)
         for fd in child.pipes:
             self._loop.read(fd, lambda fd: self._read(child, fd))
+
+    def end_unheard(self, heard: Container[int]) -> None:
+        """Ask those to end that serve hosts of which nothing was heard, the only one of all hosts included."""
+        for child in self.all:
+            if child.host not in heard:
+                child.kill(signal.SIGTERM)
 
     def kill(self, number: int, *, group: bool = False) -> None:
         """Send a signal to each that runs, with ``group`` also to what it started in its session."""
@@ -193,7 +201,7 @@ class Children:
         """Return what is wrong when one has ended before its time."""
         child = next((child for child in self.all if child.code), self.all[0])
         code, host = child.code or 0, ""
-        if self.aborted and not world.empty:
+        if self.aborted and world.begun:
             words = f"killed the ranks and exited with code {code}: has one called MPI_Abort? Its own words are above"
         elif code < 0:
             words = f"{how(code).removesuffix(' (out of memory?)')}, and the ranks with it"
@@ -202,7 +210,7 @@ class Children:
             host, line = world.named_in(self.words.decode(errors="replace"))
             said = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
             words = f"{how(code)}, and {came}{said}; its own words are above"
-        exit_code = code if self.aborted and not world.empty else _REFUSED
+        exit_code = code if self.aborted and world.begun else _REFUSED
         return Failure(
             f"{child.name} (pid {child.pid})",
             words,

@@ -42,10 +42,10 @@ FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a rank failed: the 
 _DAEMON_FIRST = 0.4  # seconds for a scheduler to signal ranks as well: what has reached them is not passed on
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside: ranks may want to write a checkpoint
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PAUSING = (signal.SIGSTOP, signal.SIGCONT)
 _HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
 _SETTLE_LONG = 0.7  # the same where an MPI has killed the shims, or a peer was lost: another end says why
-_UNHEARD = 2.0  # seconds for a first agent to come, when ranks are to end that have just begun
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is given up
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
@@ -102,7 +102,7 @@ class Supervisor:
         self._shares_terminal = shares_terminal
         self._inquiry = Inquiry()
         self._askers = Askers()
-        self._waiting_signals: list[int] = []  # for ranks that have not come up
+        self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
         self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
@@ -212,6 +212,7 @@ class Supervisor:
         """Show what mpiexec itself has written, unless its guesses would follow the true cause."""
         if self.children.unsupervised:
             self.loop.cancel("start")
+            self._let_begin()  # those of that host have begun, and nobody will tell whether they are complete
         cause = self.outcome.cause
         if not cause or cause.rank is None or self.children.unsupervised:
             self.screen.show(None, stream, data, time.monotonic())
@@ -268,7 +269,12 @@ class Supervisor:
             if not self.outcome.code:
                 self.outcome.code, self.outcome.stopped = 128 + number, True
                 again = "; Ctrl-C again kills" if number == signal.SIGINT else ""
-                self.say(f"{signal.Signals(number).name} received; passing it on{again}")
+                does = f"passing it on{again}" if self.world.begun else "no rank has begun"
+                self.say(f"{signal.Signals(number).name} received; {does}")
+            if not self.world.begun:
+                if not self.stopping:
+                    self._stop(FAILURE_GRACE)
+                return
         if number == signal.SIGINT or not self.plan.around.signalling_daemon:
             self._send(number)
         else:
@@ -331,7 +337,7 @@ class Supervisor:
         if cause.why == "mismatch":
             cause = cause._replace(how=self.world.mismatch())
             failures[:] = [cause]
-        elif self.children.to_blame(failures):
+        elif self.children.to_blame(failures, begun=self.world.begun):
             cause = self.children.failure(self.world)
             failures[:] = [cause]
         elif cause.lost_peer and self._left:
@@ -343,24 +349,38 @@ class Supervisor:
         """Make this the cause of the end, and stop all."""
         self.outcome.cause, self.outcome.code = cause, cause.code
         several = self.children.alive and self.plan.placement.world_size > 1
+        others = "stopping the other ranks" if self.world.begun else "no rank has begun"
         path = log_of(cause, self.control.settings.log_dir, self.folder)
-        self.say(f"{cause.text}{'; stopping the other ranks' * several}{f' [log: {path}]' * bool(path)}")
+        self.say(f"{cause.text}{f'; {others}' * several}{f' [log: {path}]' * bool(path)}")
         self._since_failure = 0
         self._stop(FAILURE_GRACE)
 
     def _stop(self, grace: float) -> None:
-        """Ask all ranks to end, and kill them after so many seconds."""
+        """Ask all ranks to end, and kill them after so many seconds; where none has begun, nobody needs those."""
         self.stopping = True
         self.loop.at("kill", time.monotonic() + grace, self.kill)
-        self._send(signal.SIGTERM)
+        if self.world.begun:
+            self._send(signal.SIGTERM)
+            return
+        self.control.order(messages.Kill())
+        if not self.world.complete:
+            self.children.end_unheard(self.control.heard)
+
+    def _let_begin(self) -> None:
+        """Let all ranks begin, and give them the signals that came before; nothing has failed so far."""
+        if self.world.begun or self.stopping or self.outcome.failures:
+            return
+        self.world.begun = True
+        self.control.order(messages.Begin())
+        for number in self._waiting_signals:
+            self._send(number)
 
     def _send(self, number: int) -> None:
         """Send a signal to all ranks through their agents."""
-        self.control.order(messages.Signal(number=int(number)))
-        if not self.world.complete:  # agents that come later get it then: mpiexec would cut the grace short
+        if self.world.begun:
+            self.control.order(messages.Signal(number=int(number)))
+        elif number not in _PAUSING:  # no rank begins while this process is stopped
             self._waiting_signals.append(number)
-            if number in _ENDING:
-                self.loop.after("unheard", _UNHEARD, self._end_unheard)
 
     def kill(self) -> None:
         """Kill all ranks now."""
@@ -423,11 +443,6 @@ class Supervisor:
             self._killed = True
             self.loop.after("lingers", _LINGERS_AFTER_FAILURE, self._end_launcher)
 
-    def _end_unheard(self) -> None:
-        """End the programs that start ranks where no agent has come so far: there is no rank to be gentle with."""
-        if not self.control.heard:
-            self.children.kill(signal.SIGTERM)
-
     def _not_started(self) -> None:
         """End a run some ranks of which have not come up in time."""
         if not self.stopping:
@@ -445,6 +460,7 @@ class Supervisor:
             self.world.up(index, message)
             if self.world.complete:
                 self.loop.cancel("start")
+                self._let_begin()
         elif isinstance(message, messages.Partial):
             self.world.partly(index, message.have)
         elif isinstance(message, messages.Stages | messages.RankBusy | messages.Idle):
@@ -482,10 +498,10 @@ class Supervisor:
         misplaced = self.world.misplaced(index, hello.host)
         if misplaced:
             self.fail(Failure("world:", misplaced, _REFUSED, time.time(), host=self.world.host(index)))
-        for number in self._waiting_signals:
-            self.control.order(messages.Signal(number=int(number)), {index})
-        if self._killed:
+        if self._killed or (self.stopping and not self.world.begun):
             self.control.order(messages.Kill(), {index})
+        elif self.world.begun:  # without waiting for all, because one is unsupervised
+            self.control.order(messages.Begin(), {index})
 
     def _rank_finished(self, host: str, message: messages.Finished) -> None:
         self._left.append((host, message))

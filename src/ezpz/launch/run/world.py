@@ -89,9 +89,15 @@ _SPEAKER = re.compile(r"^\s*(?:\[[^\]]*\]\s*|(?:my|target) node:.*)")
 
 
 class World:
-    """What is known of each host: silent, partly up, up."""
+    """What is known of each host: silent, partly up, up.
+
+    Attributes:
+        begun: Whether ranks have been told to begin. This launcher's own, which it forks one after the other, are not
+            told.
+    """
 
     def __init__(self, plan: LaunchPlan) -> None:
+        self.begun = plan.flavour is None
         self._hosts = plan.placement.hosts
         self._counts = plan.placement.counts
         self._program = plan.choice.exe or plan.flavour_name
@@ -103,7 +109,7 @@ class World:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank of every host has come up."""
+        """Whether every rank of every host is ready to begin."""
         return len(self._up) == len(self._hosts)
 
     @property
@@ -120,11 +126,11 @@ class World:
         self._names[index] = name
 
     def up(self, index: int, report: Up) -> None:
-        """Note a host all of whose ranks run."""
+        """Note a host all of whose ranks are ready."""
         self._up[index] = report.ranks
 
     def partly(self, index: int, have: int) -> None:
-        """Note a host on which only some ranks run."""
+        """Note a host on which only some ranks are."""
         self._partly[index] = have
 
     def strangers(self, report: Mismatch) -> None:
@@ -199,7 +205,7 @@ class World:
 
     def _stage(self, index: int) -> str:
         if index in self._partly:
-            return f"{self._partly[index]} of {self._counts[index]} ranks run"
+            return f"{self._partly[index]} of {self._counts[index]} ranks came"
         return "its host agent came, but no rank" if index in self._names else "nothing was heard of it"
 
 
