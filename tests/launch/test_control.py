@@ -1,12 +1,14 @@
 """Connections between the launcher and its agents: who is let in, what crosses them, and what a lost one means."""
 
 import socket
+import sys
 import threading
 import time
 
 import pytest
 
 from ezpz.errors import LaunchError
+from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import (
@@ -26,6 +28,9 @@ from lab.process import wait_until
 SETTINGS = Settings(log_dir="/logs", idle=5.0, input=False, recorder="", parting=0.0)
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True)
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 
 
 @pytest.fixture
@@ -51,13 +56,21 @@ def heard(control):
     return wait
 
 
-@pytest.fixture
-def connection(control):
+def no_socket(*_):
+    raise ConnectionRefusedError
+
+
+@pytest.fixture(params=[socket.AF_INET, pytest.param(socket.AF_UNIX, marks=LINUX)], ids=["TCP", "Unix"])
+def connection(control, request, monkeypatch):
+    """That of an agent, which finds the launcher's Unix socket on its own host only."""
+    if request.param == socket.AF_INET:
+        monkeypatch.setattr(local_socket, "reach", no_socket)
     made = []
     thread = threading.Thread(target=lambda: made.append(connect(control.variable, 1)))
     thread.start()
     wait_until(lambda: list(control.read()) is None or (made and control.heard), 5, "both connections", every=0.01)
     thread.join(5)
+    assert {made[0].control.family, made[0].output.family} == {request.param}
     return made[0]
 
 
@@ -73,10 +86,43 @@ def test_what_it_says_and_shows_arrives_whole(connection, heard):
     big = bytes(range(256)) * 4000
     connection.show(3, 1, big)
     connection.show(3, 2, b"err\n")
-    connection.flush()
+    flush = threading.Thread(target=connection.flush)
+    flush.start()
     items = heard(Piece, 2)
     assert Report(1, FAILED) in items
     assert [item for item in items if isinstance(item, Piece)] == [Piece(3, 1, big), Piece(3, 2, b"err\n")]
+
+
+@LINUX
+def test_a_unix_socket_of_another_user_is_neither_spoken_to_nor_heard(control, monkeypatch):
+    monkeypatch.setattr(local_socket, "is_own", lambda _: False)
+    made = []
+    thread = threading.Thread(target=lambda: made.append(connect(control.variable, 1)))
+    thread.start()
+    wait_until(lambda: list(control.read()) is None or (made and control.heard), 5, "both connections", every=0.01)
+    thread.join(5)
+    assert made[0].control.family == socket.AF_INET
+    caller = socket.socket(socket.AF_UNIX)
+    caller.connect("\0" + local_socket.control_address(port(control))[1:])
+    assert list(control.read()) == []
+    assert caller.recv(100) == b""
+    caller.close()
+
+
+@LINUX
+def test_where_another_has_the_name_tcp_is_left(monkeypatch):
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind("\0ezpz-control-taken")
+        monkeypatch.setattr(local_socket, "control_address", lambda _: "@ezpz-control-taken")
+        control = Control(SETTINGS, LOOPBACK)
+    with socket.create_connection(("127.0.0.1", port(control)), timeout=5) as caller:
+        wait_until(lambda: list(control.read()) == [] and control.due(), 5, "a stranger", every=0.01)
+        assert caller.recv(100).startswith(b"ezpz-launch-1 ")
+    control.close()
+
+
+def port(control):
+    return int(control.variable.split("@")[1])
 
 
 def test_orders_reach_the_hosts_that_are_meant(control, connection):

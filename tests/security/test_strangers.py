@@ -209,8 +209,8 @@ def test_an_agent_that_is_hung_up_on_tries_again(control, heard, monkeypatch):
     evicted = []
     accept = Control._accept
 
-    def unlucky(self):
-        accept(self)
+    def unlucky(self, listener):
+        accept(self, listener)
         if len(evicted) < 2:
             evicted.append(next(iter(self._strangers)))
             self._turn_away(evicted[-1])

@@ -12,7 +12,8 @@ direction. Then frames follow, in both directions:
 
 The tag is BLAKE2b (RFC 7693) with the direction's key, over the number of the frame and its bytes. A frame that was
 changed, repeated, left out, moved, turned round or taken from another connection has a wrong tag, and its reader hangs
-up. Nothing is encrypted. Between a launcher and an agent that it has forked there is no secret, and frames have no tag.
+up. Nothing is encrypted. On a Unix socket, where the kernel tells who is on the other side, frames have no tag, and
+between a launcher and an agent that it has forked there is no secret either.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 import time
 from collections import namedtuple
 
@@ -16,6 +17,7 @@ from ezpz.errors import LaunchError
 from ezpz.launch import frames, messages
 from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
+from ezpz.launch.host import local_socket
 from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -231,6 +233,21 @@ def connect(variable: str, index: int) -> Connection:
     )
 
 
+def _reach(address: tuple[str, int]) -> socket.socket:
+    """Return a connection to the launcher: through its Unix socket where it is on this host, else through TCP.
+
+    Raises:
+        OSError: It cannot be reached.
+    """
+    _, port = address
+    if sys.platform == "linux":
+        try:
+            return socket.socket(fileno=local_socket.reach(local_socket.control_address(port), 0.0).detach())
+        except OSError:
+            pass  # it runs elsewhere, or is another user's
+    return socket.create_connection(address, timeout=_PATIENCE)
+
+
 def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[End, messages.Welcome, float]:
     """Return a connection on which both sides have shown that they know the secret, and the launcher's first words.
 
@@ -241,7 +258,7 @@ def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[E
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(0.05 * 2**attempt * (0.5 + os.urandom(1)[0] / 256))
-        connection = socket.create_connection(address, timeout=_PATIENCE)
+        connection = _reach(address)
         try:
             return _greet(connection, secret, greeting)
         except ConnectionError as error:
@@ -257,7 +274,8 @@ def _greet(connection: socket.socket, secret: str, greeting: Greeting) -> tuple[
     deadline = time.monotonic() + _PATIENCE
     line, keys = frames.greet(secret, _read(connection, CHALLENGE_SIZE, deadline), greeting)
     connection.sendall(line)
-    end = End.made(connection, keys)
+    is_local = connection.family == socket.AF_UNIX
+    end = End.made(connection, UNSIGNED if is_local else keys)
     came: list[memoryview] = []
     while not came:  # not a byte more than the first frame: what follows is for `Connection.orders`
         came = list(end.reader.feed(_read(connection, end.reader.missing, deadline)))
@@ -265,7 +283,8 @@ def _greet(connection: socket.socket, secret: str, greeting: Greeting) -> tuple[
     assert isinstance(welcome, messages.Welcome)
     clock = welcome.time - time.time()
     connection.settimeout(None)
-    keep_alive(connection, may_wait=greeting.kind == frames.OUTPUTS)
+    if not is_local:
+        keep_alive(connection, may_wait=greeting.kind == frames.OUTPUTS)
     return end, welcome, clock
 
 

@@ -24,6 +24,11 @@ def address(run_id: str, folder: str) -> str:
     return f"@ezpz-{run_id}" if sys.platform == "linux" else os.path.join(folder, f"{run_id}.sock")
 
 
+def control_address(port: int) -> str:
+    """Return where a launch that listens at this port also awaits the agents of its own host (Linux)."""
+    return f"@ezpz-control-{port}"
+
+
 def claim(where: str) -> _socket.socket | None:
     """Return a listening socket, or None when another process of this host was first."""
     listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

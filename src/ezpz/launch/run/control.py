@@ -10,11 +10,13 @@ import errno
 import os
 import selectors
 import socket
+import sys
 import time
 from collections import namedtuple
 
 from ezpz.launch import frames
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
+from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import keep_alive
 from ezpz.launch.loop import NO_ROOM
 from ezpz.launch.messages import (
@@ -70,6 +72,7 @@ class _Stranger:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.is_local = connection.family == socket.AF_UNIX
         self.challenge = frames.challenge(os.urandom(16).hex())
         self.deadline = time.monotonic() + _DEADLINE
         self.came = b""
@@ -112,8 +115,10 @@ class Control:
         self._spare = -1
         if listening:
             self._listener = socket.create_server((listening.address, 0), backlog=4096)
-            self._listener.setblocking(False)
-            self._selector.register(self._listener, selectors.EVENT_READ, None)
+            for listener in (self._listener, self._claim_local()):
+                if listener:
+                    listener.setblocking(False)
+                    self._selector.register(listener, selectors.EVENT_READ, None)
             self._spare = os.open(os.devnull, os.O_RDONLY)
 
     @property
@@ -155,7 +160,8 @@ class Control:
         """Yield what has come since the last call; does not block."""
         for key, _ in self._selector.select(0):
             if key.data is None:
-                self._accept()
+                assert isinstance(key.fileobj, socket.socket)
+                self._accept(key.fileobj)
             elif key.fd not in self._selector.get_map():
                 continue  # closed by what was just read
             elif isinstance(key.data, _Stranger):
@@ -222,17 +228,29 @@ class Control:
 
     # Strangers.
 
-    def _accept(self) -> None:
+    def _claim_local(self) -> socket.socket | None:
+        """Return what agents of this host can connect to without TCP.
+
+        Their frames need no tag: the kernel tells whose they are.
+        """
+        assert self._listener is not None
+        where = local_socket.control_address(self._listener.getsockname()[1])
+        claimed = local_socket.claim(where) if sys.platform == "linux" else None
+        return socket.socket(fileno=claimed.detach()) if claimed else None  # the name may be another's
+
+    def _accept(self, listener: socket.socket) -> None:
         """Take one connection; the others wait for the next turn, so that many cannot keep the agents from being
         heard.
         """
-        assert self._listener is not None
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except OSError as error:
             if error.errno in NO_ROOM:
-                self._refuse_one()
+                self._refuse_one(listener)
             return  # or it went away again
+        if listener is not self._listener and not local_socket.is_own(connection):
+            connection.close()
+            return
         connection.setblocking(False)
         if len(self._strangers) >= self._hosts + _MORE_STRANGERS:
             self._turn_away(next(iter(self._strangers)))
@@ -244,16 +262,15 @@ class Control:
         except OSError:
             self._turn_away(stranger)
 
-    def _refuse_one(self) -> None:
+    def _refuse_one(self, listener: socket.socket) -> None:
         """Make room where no more files can be open: a connection that waits unaccepted would wake us for ever."""
         if self._strangers:
             self._turn_away(next(iter(self._strangers)))
             return
-        assert self._listener is not None
         if self._spare >= 0:
             os.close(self._spare)
         try:
-            self._listener.accept()[0].close()
+            listener.accept()[0].close()
             self._spare = os.open(os.devnull, os.O_RDONLY)
         except OSError:
             self._spare = -1
@@ -273,7 +290,7 @@ class Control:
         elif len(stranger.came) == GREETING_SIZE:
             try:
                 greeting, keys = frames.check(self._secret, stranger.challenge, stranger.came)
-                peer = self._admit(connection, greeting, keys)
+                peer = self._admit(connection, greeting, UNSIGNED if stranger.is_local else keys)
             except MalformedMessage:
                 self._turn_away(stranger)
                 return
@@ -281,7 +298,8 @@ class Control:
             self._selector.modify(connection, selectors.EVENT_READ, peer)
             if self._paused and peer.kind == frames.OUTPUTS:
                 self._selector.unregister(connection)
-            keep_alive(connection, may_wait=peer.kind == frames.OUTPUTS)
+            if not stranger.is_local:
+                keep_alive(connection, may_wait=peer.kind == frames.OUTPUTS)
             try:
                 welcome = Welcome(time=time.time(), settings=self.settings)
                 connection.send(peer.writer.frame(WELCOMES.encode(welcome)))
