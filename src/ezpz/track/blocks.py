@@ -37,8 +37,9 @@ import json
 import sys
 import zlib
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.track.values import Histogram, encode, is_int64
 
@@ -53,10 +54,72 @@ STRETCH = 1 << 20  # bytes of a journal that become one block
 _LONGEST_LINE = 1 << 24  # of a block's own line; one of a thousand metrics has 60 KB
 _WIDTHS = {"float": 8, "int": 8, "bool": 1}
 _TEXTS = {"digits", "str", "list", "histogram"}
-# Time, step, attempt, whether these are late values of an earlier row, and the values.
-Record: TypeAlias = "tuple[float, int, int, bool, Mapping[str, Value]]"
-
 _dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+
+
+class Records:
+    """Rows of metrics, and late values of earlier ones, in the order of writing, without an object for each.
+
+    Attributes:
+        times: Epoch seconds.
+        steps: The callers' steps.
+        attempts: The attempts.
+        late: The numbers of those that are late values.
+    """
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.steps: list[int] = []
+        self.attempts: list[int] = []
+        self.late: list[int] = []
+        # Metrics to the values of all records that have just these, one record after the other, and their numbers.
+        self._groups: dict[tuple[str, ...], tuple[list[Value], list[range]]] = {}
+        self._shape: tuple[str, ...] = ()
+        self._values: list[Value] = []
+        self._since = 0  # the first record of the newest group, without one of another group behind it
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def add(
+        self, time: float, step: int, attempt: int, is_late: bool, values: Mapping[str, Value]
+    ) -> None:  # of each row
+        """Add a record."""
+        shape = tuple(values)
+        if shape != self._shape:
+            self._turn(shape)
+        self._values += values.values()
+        if is_late:
+            self.late.append(len(self.times))
+        self.steps.append(step)
+        self.attempts.append(attempt)
+        self.times.append(time)
+
+    def _turn(self, shape: tuple[str, ...]) -> None:
+        """Go on with records of other metrics."""
+        if len(self.times) > self._since:
+            self._groups.setdefault(self._shape, (self._values, []))[1].append(range(self._since, len(self.times)))
+        self._shape, self._since = shape, len(self.times)
+        self._values = self._groups[shape][0] if shape in self._groups else []
+
+    def by_key(self) -> list[tuple[str, list[int] | None, Sequence[Value]]]:
+        """Return each metric in the order of coming, the numbers of its records (None: all), and its values."""
+        self._turn(())
+        groups = {shape: group for shape, group in self._groups.items() if shape}
+        if len(self._groups) == 1:  # nearly always: turned over without looking at single values
+            return [
+                (key, None, values[place :: len(shape)])
+                for shape, (values, _) in groups.items()
+                for place, key in enumerate(shape)
+            ]
+        held: dict[str, tuple[list[int], list[Value]]] = {}
+        for shape, (values, ranges) in groups.items():
+            numbers = list(chain.from_iterable(ranges))
+            for place, key in enumerate(shape):
+                known = held.setdefault(key, ([], []))
+                known[0].extend(numbers)
+                known[1].extend(values[place :: len(shape)])
+        return [(key, numbers, values) for key, (numbers, values) in held.items()]
 
 
 @dataclass
@@ -66,7 +129,7 @@ class Stretch:
     Attributes:
         start: The first byte.
         end: One more than the last.
-        records: The rows, and values that came late, in the order of writing.
+        records: The rows, and values that came late.
         windows: First byte and number of bytes of each record over all ranks.
         lines: How many lines, empty ones too.
         torn: Lines that a crash tore.
@@ -75,8 +138,8 @@ class Stretch:
 
     start: int
     end: int
-    records: Sequence[Record] = ()
-    windows: Sequence[tuple[int, int]] = ()
+    records: Records = field(default_factory=Records)
+    windows: list[tuple[int, int]] = field(default_factory=list)
     lines: int = 0
     torn: int = 0
     foreign: int = 0
@@ -172,13 +235,13 @@ def pack(part: Stretch, crc: int) -> Block:
         crc: ``zlib.crc32`` of its bytes.
     """
     records = part.records
-    times, steps, attempts, lates, rows = zip(*records, strict=True) if records else ((), (), (), (), ())
-    one = len(set(attempts)) <= 1
-    late = [number for number, is_late in enumerate(lates) if is_late] if any(lates) else []
-    parts = [_raw("d", times), _raw("q", steps), b"" if one else _raw("q", attempts), _raw("I", late)]
+    one = len(set(records.attempts)) <= 1
+    late = records.late
+    parts = [_raw("d", records.times), _raw("q", records.steps)]
+    parts += [b"" if one else _raw("q", records.attempts), _raw("I", late)]
     offset = sum(map(len, parts))
     columns = []
-    for key, numbers, values in _by_key(rows):
+    for key, numbers, values in records.by_key():
         for kind, places, raw in _by_kind(values):
             held = numbers if places is None else places if numbers is None else [numbers[place] for place in places]
             count = len(values) if places is None else len(places)
@@ -200,9 +263,9 @@ def pack(part: Stretch, crc: int) -> Block:
         foreign=part.foreign,
         at=part.at,
         records=len(records),
-        attempt=None if not one else attempts[0] if records else 1,
+        attempt=None if not one else records.attempts[0] if records else 1,
         late=len(late),
-        windows=list(part.windows),
+        windows=part.windows,
         size=len(data),
         columns=columns,
         read=lambda start, size: data[start : start + size],
@@ -214,28 +277,6 @@ def _raw(kind: str, numbers: Sequence[Any]) -> bytes:
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
-
-
-def _by_key(rows: Sequence[Mapping[str, Value]]) -> list[tuple[str, list[int] | None, Sequence[Value]]]:
-    """Return each key in the order of coming, the numbers of the rows that hold it (None: all), and its values."""
-    shapes = list(map(tuple, rows))
-    if len(set(shapes)) <= 1:  # nearly always: turned over without looking at single values
-        return [
-            (key, None, values)
-            for key, values in zip(
-                shapes[0] if shapes else (), zip(*(row.values() for row in rows), strict=True), strict=True
-            )
-        ]
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, shape in enumerate(shapes):
-        groups.setdefault(shape, []).append(number)
-    held: dict[str, tuple[list[int], list[Value]]] = {}
-    for shape, numbers in groups.items():
-        for key, values in zip(shape, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
-            known = held.setdefault(key, ([], []))
-            known[0].extend(numbers)
-            known[1].extend(values)
-    return [(key, numbers, values) for key, (numbers, values) in held.items()]
 
 
 def _by_kind(values: Sequence[Value]) -> list[tuple[str, list[int] | None, bytes]]:

@@ -10,13 +10,15 @@ import json
 import os
 from collections import deque
 from contextlib import suppress
+from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]  # not in its stubs
 from threading import Event, RLock, Thread
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger
+from ezpz.track.growing import Growing
 from ezpz.track.records import VERSION, last_row
 from ezpz.track.values import Value, encode
 from ezpz.track.writer_lock import hold
@@ -31,7 +33,7 @@ _EVERY = 1.0  # seconds: what a crash of the host may cost
 
 
 class Keeper:
-    """Calls a function once a second while there is something to do; it may set ``due`` again.
+    """Calls two functions once a second while there is something to do; the first may set ``due`` again.
 
     The thread starts with the first row, so a history that records nothing has none, and ends with the program.
 
@@ -40,11 +42,13 @@ class Keeper:
         is_on: Whether `start` was called.
     """
 
-    def __init__(self, sync: Callable[[], None]) -> None:
+    def __init__(self, sync: Callable[[], None], work: Callable[[], None]) -> None:
         self.due = False
         self.is_on = False
         self._sync = sync
-        self._end = Event()
+        self._work = work
+        self._wake = Event()
+        self._has_ended = False
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -57,21 +61,45 @@ class Keeper:
             self._thread = None
 
     def _run(self) -> None:
-        while not self._end.wait(_EVERY):
-            if self.due:
+        following = monotonic() + _EVERY
+        while True:
+            self._wake.wait(max(0.0, following - monotonic()))
+            self._wake.clear()
+            if self._has_ended:
+                return
+            if monotonic() >= following:
+                following = monotonic() + _EVERY
+                if not self.due:
+                    continue
                 self.due = False  # before the sync: a row that is written meanwhile is due again
                 self._sync()
+            self._work()
+
+    def hurry(self) -> None:
+        """Let the thread do its other work now; the disk is not asked more often for that."""
+        self._wake.set()
 
     def end(self) -> None:
         """Let the thread end, and wait for a sync that is under way."""
-        self._end.set()
+        self._has_ended = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
 
 # Strings with lone surrogates pass as escapes; NaN is already a string here, so a bare one would be our own mistake.
-_dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":"))
+# What its `encode` makes for each row anew, at 1 µs of 3; not every Python has it.
+_parts = c_make_encoder and c_make_encoder(
+    None, _encoder.default, encode_basestring_ascii, None, *(":", ","), *(False, False, False)
+)
 
+
+def _dumps(content: Mapping[str, object]) -> str:
+    return "".join(_parts(content, 0)) if _parts else _encoder.encode(content)
+
+
+_KINDS = {"": "", "late": '"k":"late",', "ranks": '"k":"ranks",'}
 
 _MOST_WAITING = 64 << 20  # bytes of memory for rows that wait for space on the disk
 _OVERHEAD = 200  # bytes that Python takes for each row besides
@@ -117,8 +145,9 @@ class Journal:
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         step, attempt = last_row(self.path) or (-1, 0)
         self.next_step, self.attempt = step + 1, attempt + 1
-        self._attempt: dict[str, object] = {"a": self.attempt} if self.attempt > 1 else {}
-        self._keeper = Keeper(self._sync_once)
+        self._attempt = f'"a":{self.attempt},' if self.attempt > 1 else ""
+        self._columns = Growing(self.path, self._fd, self.attempt, self._lock)
+        self._keeper = Keeper(self._sync_once, self._columns.work)
         _open_here.add(self)
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
@@ -131,6 +160,7 @@ class Journal:
         Raises:
             TrackError: An int has so many digits that Python refuses to print it.
         """
+        plain = values
         # Encoding walks over the metrics once more; rows of finite numbers, nearly all, can do without.
         for value in values.values():
             kind = type(value)
@@ -138,27 +168,32 @@ class Journal:
             if (kind is float and value - value != 0.0) or (kind is not float and kind is not int and kind is not bool):  # type: ignore[operator]
                 values = {key: encode(item) for key, item in values.items()}  # type: ignore[misc]  # JSON's own types
                 break
-        self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "m": values})
+        self._append(step, "", values, plain)
 
     def write_late(self, step: int, values: Mapping[str, Value]) -> None:
         """Append values of an earlier row of this step."""
         content = {key: encode(value) for key, value in values.items()}
-        self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "k": "late", "m": content})
+        self._append(step, "late", content, values)
 
     def write_ranks(self, step: int, content: Mapping[str, object]) -> None:
         """Append a window over all ranks, as `ezpz.track.over_ranks.across` hands it over: JSON already."""
-        self._append({"v": VERSION, "t": time(), "step": step, **self._attempt, "k": "ranks", "m": content})
+        self._append(step, "ranks", content, {})
 
-    def _append(self, row: Mapping[str, object]) -> None:
+    def _append(self, step: int, kind: str, content: Mapping[str, object], values: Mapping[str, Value]) -> None:
+        """Append a line whose metrics are ``content`` in JSON; ``values`` are the same as they were given."""
+        now = time()
         try:
-            text = _dumps(row)
+            text = f'{{"v":{VERSION},"t":{now!r},"step":{step},{self._attempt}{_KINDS[kind]}"m":{_dumps(content)}}}\n'
         except ValueError as error:
             raise TrackError(
-                f"cannot record step {row['step']} (from History.update): {error}; expected shorter ints."
+                f"cannot record step {step} (from History.update): {error}; expected shorter ints."
             ) from error
-        step: Any = row["step"]
+        columns = self._columns
         with self._lock:
-            data = b"\n" * self._torn + text.encode() + b"\n"
+            if columns.is_busy:  # a signal's handler, in the middle of a row of this thread
+                columns.skip()
+            columns.is_busy = True
+            data = b"\n" * self._torn + text.encode()
             self._torn = False
             if self._waiting:
                 self._empty()
@@ -166,6 +201,10 @@ class Journal:
             if rest:
                 self._hold(step, rest)
                 self._tell_waiting()
+                columns.skip()
+            elif columns.add(len(data), now, step, kind, values):
+                self._keeper.hurry()
+            columns.is_busy = False
         self._keeper.due = True
         if not self._keeper.is_on:
             self._keeper.start()
@@ -200,6 +239,7 @@ class Journal:
         if self._is_emptying:  # a signal's handler, in the middle of this
             return
         self._is_emptying = True
+        self._columns.skip()
         first, count = self._waiting[0][0], 0
         try:
             while self._waiting:
@@ -266,6 +306,7 @@ class Journal:
         if self._fd >= 0:
             self._keeper.end()
             self.sync()
+            self._columns.finish()
             self._forget()
 
     def _forget(self) -> None:
@@ -273,6 +314,7 @@ class Journal:
         with suppress(OSError):
             os.close(self._fd)
         self._fd = -1
+        self._columns.close()
 
 
 _open_here: WeakSet[Journal] = WeakSet()

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ezpz.errors import TrackError
 from ezpz.log import get_logger
-from ezpz.track.blocks import Stretch
 from ezpz.track.values import SPECIAL, checked, is_int64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from ezpz.track.blocks import Stretch
 
 VERSION = 1
 _AS_IT_IS = {int, float, bool}
@@ -197,23 +198,22 @@ def _are_numbers(values: Any, most: int) -> bool:
     )
 
 
-def read_stretch(data: bytes, start: int, place: tuple[str, int]) -> Stretch:
+def read_stretch(data: bytes, part: Stretch, place: tuple[str, int]) -> None:
     """Read whole lines of a journal.
 
     Args:
         data: The lines, the last one ended by a newline.
-        start: Where in the journal they begin.
-        place: The journal, and how many lines are before these, for errors.
+        part: What they are added to; they begin where it ends.
+        place: The journal, and how many lines are before that part, for errors.
 
     Raises:
         TrackError: A line is of a version that is not known here.
     """
     name, before = place
-    part = Stretch(start, start + len(data))
-    records, windows = [], []
+    add, windows = part.records.add, part.windows
     lines, loads = _lines_and_reader(data)
-    part.lines = len(lines)
-    for number, raw in enumerate(lines, 1):
+    start = part.end
+    for number, raw in enumerate(lines, part.lines + 1):
         size = len(raw) + 1
         start += size
         if size == 1:
@@ -226,11 +226,11 @@ def read_stretch(data: bytes, start: int, place: tuple[str, int]) -> Stretch:
         if row is None:
             part.foreign, part.at = part.foreign + 1, part.at or number
         elif row["k"] in {"", "late"}:
-            records.append((row["t"], row["step"], row["a"], row["k"] == "late", row["m"]))
+            add(row["t"], row["step"], row["a"], row["k"] == "late", row["m"])
         elif row["k"] == "ranks":
             windows.append((start - size, size))
-    part.records, part.windows = records, windows
-    return part
+    part.lines += len(lines)
+    part.end = start
 
 
 def _lines_and_reader(data: bytes) -> tuple[Sequence[Any], Callable[[Any], Any]]:

@@ -14,13 +14,12 @@ from weakref import finalize
 
 from ezpz.errors import TrackError
 from ezpz.files import Replacement
-from ezpz.track.blocks import STRETCH, Block, pack, read_blocks, seal, sums_agree
+from ezpz.track.blocks import STRETCH, Block, Stretch, pack, read_blocks, seal, sums_agree
 from ezpz.track.records import parse, read_stretch, tell_passed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ezpz.track.blocks import Stretch
     from ezpz.track.records import Row
 
 COLUMNS = "metrics.columns"
@@ -149,7 +148,8 @@ def stretches(
             size *= 2  # a line of many ranks
             continue
         data = data[:whole]
-        part = read_stretch(data, start, (name, lines))
+        part = Stretch(start, start)
+        read_stretch(data, part, (name, lines))
         yield part, zlib.crc32(data)
         start, lines, size = part.end, lines + part.lines, STRETCH
 

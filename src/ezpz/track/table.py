@@ -65,12 +65,13 @@ class Cells:
         held = sum(part.column.held for part in self._parts)
         if self._rows is None and held == self._records and all(part.column.sparse < 0 for part in self._parts):
             return None, None
-        index = np.concatenate([_numbers_of(part) for part in self._parts])
-        index = index if self._rows is None else self._rows[index]
-        if self._rows is None and not (index[1:] <= index[:-1]).any():
-            return index, None
+        numbers = np.concatenate([_numbers_of(part) for part in self._parts])
+        rises = not (numbers[1:] <= numbers[:-1]).any()
+        if self._rows is None and rises:
+            return numbers, None
+        index = numbers if self._rows is None else self._rows[numbers]
         # Records of one row stay in their order: of two values the later one counts.
-        places = np.argsort(index, kind="stable")
+        places = np.argsort(index, kind="stable") if rises else np.lexsort((numbers, index))
         index = index[places]
         last = np.append(index[1:] != index[:-1], True) & (index >= 0)
         return index[last], places[last]
@@ -304,10 +305,10 @@ class Table:
 
 def gather(rows: Iterable[Row]) -> Table:
     """Turn rows of metrics, in their order, into a `Table`; a step that was recorded twice stays twice."""
-    records = [(row["t"], row["step"], row.get("a", 1), False, row["m"]) for row in rows]
-    size = 4096
-    parts = [Stretch(0, 1, records[start : start + size]) for start in range(0, len(records), size)]
-    return table_of([pack(part, 0) for part in parts])
+    part = Stretch(0, 0)
+    for row in rows:
+        part.records.add(row["t"], row["step"], row.get("a", 1), False, row["m"])
+    return table_of([pack(part, 0)])
 
 
 def table_of(blocks: Sequence[Block]) -> Table:
