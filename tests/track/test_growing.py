@@ -1,4 +1,4 @@
-"""The columns that a journal's own thread writes: what they give is what the journal says, whatever comes in between."""
+"""The columns that a journal's own thread writes say what the journal says, whatever comes in between."""
 
 from __future__ import annotations
 
