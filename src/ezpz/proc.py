@@ -3,6 +3,7 @@ r"""Read facts about processes from Linux's /proc (proc(5)).
     /proc/4711/stat                   4711 (python3) S 4700 4711 4700 …      name, state, parent, process group, …
     /proc/4711/environ                HOME=/root\0RANK=0\0                   as it was when the process started
     /proc/4711/status                 …SigCgt:\t0000000100000002\n…          signals with a handler, the lowest bit is 1
+                                      SigIgn, SigBlk: alike, those ignored, and those that its first thread blocks
     /proc/4711/task/4711/children     4712 4713                              those that this one thread started
 
 A process may end at any moment, and many of these files are closed to other users. Then, and where there is no /proc
@@ -62,16 +63,32 @@ def start_time(pid: int | str) -> str:
 
 def catches(pid: int | str, number: int) -> bool:
     """Tell whether a process has a handler for a signal, of which the language it is written in may know nothing."""
-    return _in_mask(pid, b"SigCgt:", number)
+    return _has(read(pid, "status"), b"SigCgt:", number)
 
 
 def ignores(pid: int | str, number: int) -> bool:
     """Tell whether a process ignores a signal."""
-    return _in_mask(pid, b"SigIgn:", number)
+    return _has(read(pid, "status"), b"SigIgn:", number)
 
 
-def _in_mask(pid: int | str, mask: bytes, number: int) -> bool:
-    masks = [line for line in read(pid, "status").splitlines() if line.startswith(mask)]
+def disposition(pid: int | str, number: int) -> str:
+    """Return what a signal does to a process.
+
+    Returns:
+        ``takes``: it has a handler for it, or blocks it, as who waits for it does; ``ignores``; ``default``; empty
+        where nothing tells.
+    """
+    status = read(pid, "status")
+    if b"SigCgt:" not in status:
+        return ""
+    if _has(status, b"SigCgt:", number) or _has(status, b"SigBlk:", number):
+        return "takes"
+    return "ignores" if _has(status, b"SigIgn:", number) else "default"
+
+
+def _has(status: bytes, mask: bytes, number: int) -> bool:
+    """Tell whether a signal is in a mask of a ``status`` file."""
+    masks = [line for line in status.splitlines() if line.startswith(mask)]
     return bool(masks) and bool(int(masks[0].split()[1], 16) >> (number - 1) & 1)
 
 

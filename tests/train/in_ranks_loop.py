@@ -231,15 +231,15 @@ class Saves:
         self.waited += 1
 
 
-def signalled(loop, saves, number, folder, *, at, rank):
-    """Run a loop of which one rank gets a signal after step `at`; return whether it ended by SIGTERM."""
+def signalled(loop, saves, number, folder, *, at):
+    """Run a loop whose ranks get a signal after the steps in `at`; return whether it ended by SIGTERM."""
     caught = []
     before = signal.signal(signal.SIGTERM, lambda *_: caught.append(1))
     count = [0]
 
     def ended():
         count[0] += 1
-        if count[0] == at and ezpz.get_rank() == rank:
+        if count[0] == at.get(ezpz.get_rank()):
             signal.raise_signal(number)
 
     loop._ended, loop._saving = ended, loop._saving._replace(checkpoints=saves)
@@ -261,7 +261,7 @@ def quick(monkeypatch):
 def test_a_signal_to_one_rank_saves_on_all_of_them_at_one_step_and_goes_on(folder):
     saves = Saves()
     last = ezpz.get_world_size() - 1
-    assert not signalled(make_loop(steps=100), saves, signal.SIGUSR2, folder, at=3, rank=last)
+    assert not signalled(make_loop(steps=100), saves, signal.SIGUSR2, folder, at={last: 3})
     assert len(saves.steps) == 1, saves.steps
     assert 3 <= saves.steps[0][0] <= 100
     assert ezpz.all_ranks_agree(saves.steps)
@@ -270,9 +270,18 @@ def test_a_signal_to_one_rank_saves_on_all_of_them_at_one_step_and_goes_on(folde
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_signal_that_ranks_get_one_after_the_other_saves_once(folder):
+    saves = Saves()
+    at = {rank: 3 + 40 * rank for rank in range(ezpz.get_world_size())}
+    assert not signalled(make_loop(steps=300), saves, signal.SIGUSR2, folder, at=at)
+    assert len(saves.steps) == 1, saves.steps
+    assert ezpz.all_ranks_agree(saves.steps)
+
+
+@pytest.mark.usefixtures("quick")
 def test_sigterm_to_one_rank_saves_and_stops_all_of_them_at_one_step(folder):
     saves = Saves()
-    assert signalled(make_loop(steps=5000), saves, signal.SIGTERM, folder, at=3, rank=0)
+    assert signalled(make_loop(steps=5000), saves, signal.SIGTERM, folder, at={0: 3})
     ((step, wait),) = saves.steps
     assert wait
     assert 3 <= step < 5000

@@ -134,6 +134,8 @@ class PlanBuilder:
         self._communication = communication(
             self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
         )
+        around = scheduler(allocation.scheduler)
+        self._daemon = around.signalling_daemon if around.signals_ranks(self.environ, probe.read) else ""
         self._hostfile = ""
         self._listening: Listening | None = None
         outer, inner = self.environ.get("EZPZ_LAUNCH_ID"), os.urandom(8).hex()
@@ -239,9 +241,11 @@ class PlanBuilder:
     def _supervised_variables(self, run_id: str) -> dict[str, Setting]:
         socket = address(run_id, private_folder("sockets") if sys.platform != "linux" else "")
         recorder = self.agent_settings["recorder"]
+        by_itself = f"{self._daemon} signals ranks itself"
         return {
             "EZPZ_SOCKET": Setting(socket, "this launch"),
             **({"EZPZ_LAUNCH_ID": Setting(self.launch_id, "this launch")} if self._is_local else {}),
+            **({"EZPZ_IGNORED_AT_START": Setting("SIGUSR1 SIGUSR2", by_itself)} if self._daemon else {}),
             **({} if self.keeps_terminal else piped(self.environ)),
             **(flight_recorder(recorder, self.environ) if recorder else {}),
         }
@@ -254,9 +258,8 @@ class PlanBuilder:
         stdin = {} if self.agent_settings["input"] else {"EZPZ_STDIN": "none"}
         ignores = " ".join(map(str, ignored()))
         more = {**stdin, **({"EZPZ_IGNORED": ignores} if ignores else {})}
-        around = scheduler(self.survey.allocation.scheduler)
-        if around.signals_ranks(self.environ, probe.read):
-            more["EZPZ_SIGNALLED_BY"] = around.signalling_daemon
+        if self._daemon:
+            more["EZPZ_SIGNALLED_BY"] = self._daemon
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
 
 

@@ -12,6 +12,7 @@ take it.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from time import monotonic, perf_counter
@@ -54,10 +55,12 @@ class StopRequests:
 
     def __enter__(self) -> StopRequests:  # noqa: PYI034  # `Self` needs Python 3.11
         if threading.current_thread() is threading.main_thread():  # no other can answer signals
+            ignored = os.environ.get("EZPZ_IGNORED_AT_START", "").split()  # `ezpz.launch.host.early_signals`
             for name in _MEANING:
                 number = getattr(signal, name)
                 before = signal.getsignal(number)
-                if before is not None and before != signal.SIG_IGN:
+                is_wished = before == signal.SIG_IGN and name not in ignored
+                if before is not None and not is_wished:
                     self._before[number] = before
                     signal.signal(number, self._handler(before))
         return self
@@ -119,9 +122,18 @@ class StopRequests:
         return max(came, default=NOTHING)
 
     def _note(self, request: int) -> int:
-        """Let the time to the next save begin anew where all ranks save now."""
+        """Let the time to the next save begin anew where all ranks save now.
+
+        A signal reaches one rank after the other: one that has come here but was not asked for yet, or that comes in
+        the next moment, is the same.
+        """
         if request != NOTHING:
             self._saved_at = perf_counter()
+        if request == SAVE:
+            while SAVE in self._came:
+                self._came.remove(SAVE)
+            numbers = [getattr(signal, name) for name, meaning in _MEANING.items() if meaning == SAVE]
+            self._first.update(dict.fromkeys(numbers, monotonic()))
         return request
 
     def _ask(self, step: int) -> None:

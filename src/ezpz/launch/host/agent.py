@@ -21,6 +21,7 @@ from ezpz.launch.host.local_socket import is_own, receive, send
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
+from ezpz.launch.host.rank_start import FOR_RANK_ALONE
 from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _TWICE = 2.0  # seconds in which a signal to all processes of the job, and the launcher's order to pass it on, are one
 _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
 _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
@@ -216,6 +216,7 @@ class Agent:
         self._input: RankInput | None = None
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._start: Callable[[], None] | None = None  # starts the ranks where there are no shims
+        self._noted: set[str] = set()
         self._strangers: list[
             tuple[str, str, str]
         ] = []  # world, family and words of the ranks that are none of the plan
@@ -237,7 +238,7 @@ class Agent:
         Elsewhere they tell what need not be passed on: like a rank this process has a session of its own, so a
         scheduler that reaches it (Slurm, by parents or cgroup) has reached the ranks too.
         """
-        signals = SignalPipe((signal.SIGCHLD, *_ENDING, *_FOR_RANKS))
+        signals = SignalPipe((signal.SIGCHLD, *_ENDING, *FOR_RANK_ALONE))
         signals.__enter__()
         process_tree.adopt()
         self._loop.read(signals, lambda _: self._signalled(signals.take(), obeys_signals))
@@ -337,8 +338,10 @@ class Agent:
 
             why = f"cannot run {message.program}: {os.strerror(message.number)}"
             rank.end(cannot_run(message.number), why)
-        elif isinstance(message, messages.PortTaken | messages.Note):
+        elif isinstance(message, messages.PortTaken):
             self.connection.report(message)
+        elif isinstance(message, messages.Note):
+            self._note_once(message.text)
         elif isinstance(message, messages.WrongWorld):
             self._strangers.append((str(rank.world), rank.family, message.text))
             self._loop.after("mismatch", _MISMATCH, self._report_mismatch)
@@ -403,6 +406,22 @@ class Agent:
             text = f"its host agent received {signal.Signals(min(ending)).name}"
             self.give_up(text)
 
+    def _give_early_signals(self) -> None:
+        """Give ranks the signals that are held for them, now and again and again until they have handlers."""
+        early = {number for rank in self.ranks.values() if rank.give_early_signals() for number in rank.early_signals}
+        if early:
+            from ezpz.launch.host import early_signals
+
+            for number in early:
+                self._note_once(early_signals.note(number))
+            self._loop.after("early signals", early_signals.AGAIN, self._give_early_signals)
+
+    def _note_once(self, text: str) -> None:
+        """Tell the launcher what many ranks may say in the same words."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.connection.report(messages.Note(text=text))
+
     def _obey(self) -> None:
         assert isinstance(self.connection, Connection)
         for order in self.connection.orders():
@@ -411,8 +430,8 @@ class Agent:
             elif isinstance(order, messages.Signal):
                 reached = self._heard.pop(order.number, -_TWICE) > time.monotonic() - _TWICE
                 for rank in self._alive():
-                    if rank.shim or not reached:  # a shim knows what has reached its rank
-                        rank.signal(order.number, group=self.own_session)
+                    rank.signal(order.number, group=self.own_session, reached=reached)
+                self._give_early_signals()
                 self._progress.signalled(order.number)
             elif isinstance(order, messages.TakeStacks):
                 self._progress.take_stacks(order)

@@ -11,6 +11,7 @@ import time
 from ezpz.launch import messages
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.output import RankOutput
+from ezpz.launch.host.rank_start import FOR_RANK_ALONE
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class RankProcess:
         reported: Whether the launcher knows of its end.
         passed: Signals that it got from elsewhere.
         is_held: Whether its pipes are left unread for now, because the launcher takes no more.
+        early_signals: Signals that it gets when it has a handler for them.
         log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
         world: World size that its shim found, and
@@ -82,6 +84,7 @@ class RankProcess:
         self.reported = self.by_us = self.log_ended = False
         self.world, self.family = 0, ""
         self.passed: set[int] = set()
+        self.early_signals: set[int] = set()
         self._drain_by = 0.0
         self._read_since_end = 0
         self.is_held = False
@@ -150,14 +153,31 @@ class RankProcess:
             except OSError:
                 pass  # its end is noticed by reading
 
-    def signal(self, number: int, *, group: bool) -> None:
-        """Send a signal: through its shim, else to its process or, with ``group``, also to what it started."""
+    def signal(self, number: int, *, group: bool, reached: bool = False) -> None:
+        """Send a signal: through its shim, else to its process or, with ``group``, also to what it started.
+
+        Args:
+            number: It.
+            group: See above.
+            reached: Whether it has come to all processes of the job: a shim knows that itself.
+        """
         if self.shim:
             self.order(messages.Kill() if number == signal.SIGKILL else messages.Signal(number=int(number)))
         elif self.pid and self.alive and not self.shim_pid:
-            # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
-            alone = not group or number in {signal.SIGUSR1, signal.SIGUSR2}
-            try:
-                (os.kill if alone else os.killpg)(self.pid, number)
-            except OSError:
-                pass  # it is gone already
+            if number in FOR_RANK_ALONE:
+                from ezpz.launch.host import early_signals
+
+                early_signals.give(self.pid, number, self.early_signals, reached=reached)
+            elif not reached:
+                try:
+                    (os.killpg if group else os.kill)(self.pid, number)
+                except OSError:
+                    pass  # it is gone already
+
+    def give_early_signals(self) -> bool:
+        """Send what it has a handler for by now, and tell whether anything is still held."""
+        if self.early_signals and self.alive:
+            from ezpz.launch.host import early_signals
+
+            early_signals.give_again(self.pid, self.early_signals)
+        return bool(self.early_signals) and self.alive

@@ -132,6 +132,7 @@ def _state(path: str) -> tuple[int, int]:
 
 __all__ = [
     "FORWARDED",
+    "FOR_RANK_ALONE",
     "afford",
     "be",
     "bind",
@@ -145,7 +146,8 @@ __all__ = [
 ]
 
 _MAY_BE_IGNORED = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP)
-FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
+FOR_RANK_ALONE = (_signal.SIGUSR1, _signal.SIGUSR2)  # what it has started, such as loaders of data, would die of them
+FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, *FOR_RANK_ALONE)
 
 
 def ignored() -> tuple[int, ...]:
@@ -171,7 +173,7 @@ def start(
     output: tuple[int, int] | None = None,
     cpus: Sequence[int] | None = None,
     own_session: bool = True,
-    ignores: Iterable[int] = (),
+    ignores: Sequence[int] = (),
 ) -> tuple[int, int]:
     """Start a rank and return its pid, and the number of the error when its program cannot be run (else 0).
 
@@ -186,6 +188,11 @@ def start(
     """
     parent = os.getpid()
     launch = environ.get("EZPZ_LAUNCH_ID") or environ.get(b"EZPZ_LAUNCH_ID")  # type: ignore[call-overload]  # of one kind
+    if "EZPZ_IGNORED_AT_START" in environ or b"EZPZ_IGNORED_AT_START" in environ:
+        from ezpz.launch.host.early_signals import starts_ignoring
+
+        environ = dict(environ)
+        ignores = (*ignores, *starts_ignoring(command, environ))
     read, write = os.pipe()  # closes by itself when the program begins
     pid = os.fork()
     if pid:
@@ -203,10 +210,8 @@ def start(
             os.dup2(end, fd)
         _signal.set_wakeup_fd(-1)
         # Python ignores SIGPIPE and SIGXFSZ, and a rank would inherit that.
-        for number in (*FORWARDED, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD):
-            _signal.signal(number, _signal.SIG_DFL)
-        for number in ignores:
-            _signal.signal(number, _signal.SIG_IGN)
+        for number in {*FORWARDED, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD, *ignores}:
+            _signal.signal(number, _signal.SIG_IGN if number in ignores else _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if cpus:
             os.sched_setaffinity(0, cpus)

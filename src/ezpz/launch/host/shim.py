@@ -24,7 +24,17 @@ from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host.local_socket import claim, reach, send
 from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_tree, reap
-from ezpz.launch.host.rank_start import FORWARDED, be, bind, cannot_run, hold_port, name_interface, pipes, start
+from ezpz.launch.host.rank_start import (
+    FOR_RANK_ALONE,
+    FORWARDED,
+    be,
+    bind,
+    cannot_run,
+    hold_port,
+    name_interface,
+    pipes,
+    start,
+)
 from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
@@ -139,6 +149,7 @@ class _Shim:
         self._may_begin: bool | None = None  # None until the agent has said so
         self._missed: list[tuple[int, str]] = []  # signals that came before the rank, and their ways
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
+        self._early: set[int] = set()  # signals that the rank gets when it has a handler for them
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
         self._output: tuple[int, int] | None = None
@@ -277,6 +288,7 @@ class _Shim:
         """Kill what the rank left behind, in whatever session: as orphans they are children of this process."""
         self._send(_signal.SIGKILL)
         self._pid = 0
+        self._early.clear()
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -292,9 +304,9 @@ class _Shim:
         return 0 if self._released is False else code
 
     def _attend(self) -> None:
-        """Wait for a signal or an order, and do it."""
+        """Wait for a signal or an order, and do it; look again at a rank for which a signal is held."""
         readers: list[int | _socket.socket] = [self._wakeup, *([self._agent] if self._agent else [])]
-        ready, _, _ = select.select(readers, [], [])
+        ready, _, _ = select.select(readers, [], [], self._give_early())
         if self._agent in ready:
             self._obey()
         if self._wakeup in ready:
@@ -355,15 +367,33 @@ class _Shim:
         self._heard[number, way] = now
         if way == "itself":
             self.tell(messages.SignalPassed(number=number))
-        if not reached:
+        if number in FOR_RANK_ALONE:
+            self._give(number, reached=reached)
+        elif not reached:
             self._send(number)
 
     def _send(self, number: int) -> None:
+        """Send a signal to the rank and what it has started in its session."""
         try:
-            # USR1 and USR2 are for the rank alone: its data-loading children would die of them.
-            (os.kill if number in {_signal.SIGUSR1, _signal.SIGUSR2} else os.killpg)(self._pid, number)
+            os.killpg(self._pid, number)
         except OSError:
             pass  # it is gone already
+
+    def _give(self, number: int, *, reached: bool) -> None:
+        """Send a signal to the rank alone, as soon as it has a handler for it."""
+        from ezpz.launch.host import early_signals
+
+        if early_signals.give(self._pid, number, self._early, reached=reached):
+            self.tell(messages.Note(text=early_signals.note(number)))
+
+    def _give_early(self) -> float | None:
+        """Send what the rank has a handler for by now; return in how many seconds to try again, None for never."""
+        if not self._early:
+            return None
+        from ezpz.launch.host import early_signals
+
+        early_signals.give_again(self._pid, self._early)
+        return early_signals.AGAIN if self._early else None
 
 
 def _say(text: str) -> None:

@@ -187,9 +187,10 @@ class Supervisor:
         self.screen.say(f"ezpz: {visible(text, LINES)}")
 
     def note(self, text: str) -> None:
-        """Write a line about what ends nothing."""
-        self.outcome.notes.append(text)
-        self.say(f"note: {text}")
+        """Write a line about what ends nothing, unless another host has said the same."""
+        if text not in self.outcome.notes:
+            self.outcome.notes.append(text)
+            self.say(f"note: {text}")
 
     def _over(self) -> bool:
         if self.children.alive or not self.children.drained:
