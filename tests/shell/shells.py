@@ -20,7 +20,7 @@ FOREIGN = (
 
 # A Python that plays its part without costing a second. It answers what utils.sh asks an interpreter, notes each call
 # in $FAKE_LOG, and can be told to fail: FAKE_VERSION, FAKE_NO_ENSUREPIP, FAKE_TORCH, FAKE_VENV_SAYS, FAKE_PIP_SAYS,
-# FAKE_IMPORT_SAYS, FAKE_SLOW (pip waits), FAKE_SLOW_VENV.
+# FAKE_IMPORT_SAYS, FAKE_SLOW (pip waits), FAKE_SLOW_VENV, FAKE_NO_PIP.
 FAKE_PYTHON = r"""#!/bin/sh
 here="${0%/bin/python3}"
 case "$1 $2" in "-c "*run_module*) shift 2; set -- -m "$@" ;; esac
@@ -42,6 +42,7 @@ case "$1 $2" in
     cp "$0" "$dir/bin/python3"
     printf 'VIRTUAL_ENV="%s"; export VIRTUAL_ENV\nPATH="$VIRTUAL_ENV/bin:$PATH"\n' "$dir" >"$dir/bin/activate" ;;
   "-m pip")
+    [ -z "$FAKE_NO_PIP" ] || exit 1
     if [ "$3" = config ]; then echo "global.index-url='https://me:secret@index.example/simple'"; exit 0; fi
     [ "$3" = install ] || exit 0
     shift 3; printf 'plan %s\n' "$*" >>"$FAKE_LOG"

@@ -218,6 +218,19 @@ def test_a_base_python_that_is_not_used_is_told(fake):
 
 # ---- what the user or the machine got wrong -------------------------------------------------------------------------
 
+
+def test_an_environment_without_pip_whose_python_has_no_ensurepip_is_told_what_it_lacks(fake):
+    """Made by uv, or with ``--without-pip``, on a Debian or Ubuntu without the package python3-venv."""
+    call(fake, "pipless")
+    (fake.cwd / "pipless" / "torch").unlink()
+    result = call(fake, "pipless", FAKE_NO_PIP="1", FAKE_NO_ENSUREPIP="0")
+    assert result.returncode == 125
+    (error,) = errors(result)
+    assert f"no pip in the environment: {fake.cwd}/pipless (from the VENV argument), whose" in error
+    assert "Install the package python3-venv (python3.11-venv)" in error
+    assert "free" not in error  # the disk is not to blame
+
+
 BAD_INPUT = {
     "python too old": ("", {"FAKE_VERSION": "3.8.10"}, 2, "too old: 3.8.10 .*EZPZ_PYTHON=", "no venv"),
     "python2": ("", {"EZPZ_PYTHON": "old-python"}, 2, "too old: 2.7.18 .from EZPZ_PYTHON", "no venv"),

@@ -743,10 +743,14 @@ function ezpz__make_venv {
 # ---- python: installing ---------------------------------------------------------------------------------------------
 # Mends a pip that is missing (a venv of uv) or was cut short. Sets pip_conf, what pip is configured to read.
 function ezpz__ensure_pip {
-  local out="pip is missing and ensurepip cannot be used"
+  local out="pip is missing and $p_lib cannot be written"
   if pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then return 0; fi
   if ezpz__run -m pip --isolated --version >/dev/null 2>&1; then return 0; fi
-  if [ "$p_ensurepip" = 1 ] && [ -w "$p_lib" ] && command rm -rf "$p_lib/pip" "$p_lib"/pip-*.dist-info &&
+  [ "$p_ensurepip" = 1 ] ||
+    ezpz__err 125 "no pip in the environment: $venv (from $venv_from), whose Python has no ensurepip;" \
+      "expected one of them. Install the package python3-venv (python${p_version%.*}-venv)," \
+      "or give it a pip: uv pip install pip." || return
+  if [ -w "$p_lib" ] && command rm -rf "$p_lib/pip" "$p_lib"/pip-*.dist-info &&
     out="$(cd "$venv" && ezpz__run -m ensurepip --upgrade --default-pip 2>&1)" && # it starts a Python of its own
     pip_conf="$(ezpz__run -m pip config list 2>/dev/null)"; then
     return 0
