@@ -49,25 +49,37 @@ def _draw_axes(name: str, steps: Any, values: Any) -> Any:
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(9.0, 4.0)
-    axes = figure.add_subplot()
     each = -(-values.shape[1] // _COLUMNS)
     grid = stretch_means(values, np.arange(0, values.shape[1], each))
     low, high = limits(Series(name, np.arange(grid.size), grid.ravel())) or (0.0, 1.0)
+    ticks, labels = nice_ticks(low, high) if low < high else ([low], [f"{low:.6g}"])
+    labels = compacted(ticks, labels)
+    width, height = 9.0, 4.0  # inches
+    left, right = 0.42 + _DIGIT * len(str(len(values))), 0.25 + _DIGIT * max(map(len, labels))
+    bar_wide, between = 0.2, 0.12
+    plot_wide = width - left - right - bar_wide - between
+
+    figure = _figure(width, height, layout=None)
+    place = [left / width, _BELOW / height, plot_wide / width, _PLOT / height]
+    axes = figure.add_axes(place)
+    beside = figure.add_axes([(left + plot_wide + between) / width, place[1], bar_wide / width, place[3]])
     colours = colormaps["magma_r"].with_extremes(bad=_GAP)
     half = (steps[-1] - steps[0]) / max(1, 2 * (len(steps) - 1)) or 0.5
     extent = (steps[0] - half, steps[-1] + half, len(values) - 0.5, -0.5)
     image = axes.imshow(
         grid, aspect="auto", interpolation="nearest", extent=extent, cmap=colours, vmin=low, vmax=max(high, low)
     )
-    bar = figure.colorbar(image, ax=axes, pad=0.015, extend="max" if (grid > high).any() else "neither")
+    bar = figure.colorbar(image, cax=beside, extend="max" if (grid > high).any() else "neither")
+    bar.set_ticks(ticks, labels=labels)
     bar.outline.set_visible(False)
     axes.spines[:].set_visible(False)
     for each in (axes, bar.ax):
         each.tick_params(colors=_LABEL_QUIET, labelcolor=_LABEL_TEXT, length=3)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 4, 8, 10], integer=True))
-    axes.set_title(f"{name} by rank", loc="left", color=_LABEL_TEXT, fontsize=12, fontweight="bold", parse_math=False)
+    title = axes.set_title("", loc="left", y=1.0, color=_LABEL_TEXT, fontweight="bold", parse_math=False)
+    size, text = _fitted(f"{name} by rank", plot_wide)
+    title.set(text=text, fontsize=size)
     axes.set_xlabel("step", loc="right", color=_LABEL_TEXT)
     axes.set_ylabel("rank", color=_LABEL_TEXT)
     return figure

@@ -75,12 +75,12 @@ def render(series: Series, stamp: str, *, ascii_only: bool = False) -> str:
 
 
 def save_text(path: Path, series: Series, stamp: str) -> None:
-    """Write one plot as UTF-8 text.
+    """Write one plot as UTF-8 text, without waiting for the disk: it can be drawn again.
 
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(path, render(series, stamp).encode(), closed=True, sync=True)
+    write_whole(path, render(series, stamp).encode(), closed=True)
 
 
 def draw(lines: Sequence[Series], title: str, how: Drawing) -> list[str]:
