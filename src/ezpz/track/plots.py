@@ -96,6 +96,7 @@ def _problem(what: str, error: Exception) -> str:
 _UNSAFE = re.compile(r"[^\w.+=@%-]")
 _MOST = 6  # pictures, and plots on the terminal, at the end of a run: not the hundred metrics that a trainer records
 _NAMED = 3  # of the others
+_SHARE = re.compile(r"(?<![a-z])per_?(gpu|device|rank|host|node|chip|tile|core)", re.IGNORECASE)  # of what is there too
 _TURNS = {"loss": 2}  # metrics of a kind that come before the next kind has its turn
 _LATER = {"memory": 2, "optimizer": 2}
 _LONGEST_STEM = 120  # file names end at 255 bytes, and a letter may take four
@@ -121,7 +122,7 @@ def that_matter(series: list[Series]) -> list[Series]:
     """Return what people look at first: two losses, throughput, times, the rest in turn; all where there are few."""
     if len(series) <= _MOST:
         return series
-    lines = [item for item in series if len(item.steps) > 1 and "_per_" not in item.name] or series
+    lines = [item for item in series if len(item.steps) > 1 and not _SHARE.search(item.name)] or series
     kinds = group_names(item.name for item in lines)
     turns = sorted(
         (place // _TURNS.get(kind, 1) + _LATER.get(kind, 0), order, name)
