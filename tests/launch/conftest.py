@@ -20,9 +20,9 @@ def launch(run_cli):
 def start_launch(clean_env, tmp_path):
     started = []
 
-    def start(*args, env=None, before=()):
+    def start(*args, env=None, before=(), line=LAUNCH):
         process = subprocess.Popen(
-            [*before, *LAUNCH, *map(str, args)],
+            [*before, *line, *map(str, args)],
             env=env or clean_env,
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab import process as lab
+from lab.ssh import LAUNCH
 
 # Answers as Hydra does, and starts rank N when there is a file `start.N` where it was called; `twice` is started twice.
 MPIEXEC = """#!{python}
@@ -47,10 +48,9 @@ class Launch:
     def __init__(self, start_launch, env, folder):
         self._start, self._env, self.folder = start_launch, env, folder
 
-    def begin(self, *options, command=BEGIN, ranks=(), **more):
+    def begin(self, *options, ranks=(), command=BEGIN, line=LAUNCH, **more):
         self.start(*ranks)
-        self.run = self._start("--flavour", "mpich", *options, *command, env={**self._env, **more})
-        return self.run
+        self.run = self._start("--flavour", "mpich", *options, *command, env={**self._env, **more}, line=line)
 
     def start(self, *ranks):
         for rank in ranks:
@@ -126,6 +126,22 @@ def test_a_shim_or_agent_that_goes_before_all_have_come_ends_the_launch(launched
 
 
 @pytest.mark.slow
+def test_a_signal_that_comes_while_ranks_wait_reaches_each_once(launched):
+    script = 'trap "echo got $RANK" USR1; touch began.$RANK; until [ -e go ]; do sleep 0.05; done'
+    launched.begin("-n", "2", ranks=(0,), command=["sh", "-c", script])
+    (shim,) = launched.wait_for_shims(1)
+    for pid in (launched.run.pid, shim):  # as a scheduler does that signals all processes of a job
+        os.kill(pid, signal.SIGUSR1)
+    time.sleep(0.3)
+    launched.start(1)
+    lab.wait_until(lambda: len(launched.began()) == 2, 10, "two ranks")
+    time.sleep(0.5)
+    (launched.folder / "go").touch()
+    code, output, errors = launched.end()
+    assert (code, output) == (0, ["got 0", "got 1"]), errors
+
+
+@pytest.mark.slow
 def test_ranks_of_one_number_are_none_of_the_plan(launched):
     launched.begin("-n", "2", ranks=(0, 1), TEST_TWICE="1")
     code, output, errors = launched.end()
@@ -156,6 +172,18 @@ def test_a_host_that_cannot_reach_the_launcher_keeps_no_other_host_waiting(launc
     assert (code, output) == (0, ["began 0", "began 1"]), errors
     assert "is unsupervised: " in errors
     assert "Its ranks begin without waiting for any others." in errors
+
+
+SOONER = "import ezpz.launch.run.supervisor as it; it._LATE = 1; from ezpz.launch.entry import main; main()"
+
+
+@pytest.mark.slow
+def test_a_long_wait_is_told_with_whom_it_is_for(launched):
+    launched.begin("-n", "2", ranks=(0,), line=[sys.executable, "-c", SOONER])
+    told = " hosts has not come up after 1 s: "
+    assert any(line.startswith("ezpz: note: 1 of 1") and told in line for line in launched.run.stderr)
+    launched.start(1)
+    assert launched.end()[:2] == (0, ["began 0", "began 1"])
 
 
 @pytest.mark.slow

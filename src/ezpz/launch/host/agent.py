@@ -441,6 +441,8 @@ class Agent:
                 self._kill()
             elif isinstance(order, messages.Release):
                 self._release(codes=order.codes)
+            elif isinstance(order, messages.Lost) and self._done and self._turns_away:
+                self._over = True  # nothing is left here; what runs now is another start's of the same launch
             elif isinstance(order, messages.Lost):
                 self._loop.forget(self.connection.control)
                 self._launcher_lost(self.connection.settings.parting)
@@ -477,7 +479,7 @@ class Agent:
 
     def _settle(self) -> None:
         """Report who came up and who has ended, and see whether all is over."""
-        ready = sum(rank.ready and rank.rank >= 0 for rank in self.ranks.values())
+        ready = sum(rank.ready and rank.rank >= 0 and (rank.alive or self._begun) for rank in self.ranks.values())
         if not self._up and ready >= self.expected:
             self._report_up(ready)
         for rank in self._by_end():

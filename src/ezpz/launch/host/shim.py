@@ -122,7 +122,6 @@ def _become_agent(listener: _socket.socket, control: str, launch: str, placement
     if os.fork():  # twice, so that it is no child of the shim, whose children are the rank's
         return 0
     os.setsid()
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # those that the shim waits for
     die_with_parent(0)
     kept = listener.detach()
     for fd in map(int, os.listdir("/dev/fd")):

@@ -164,10 +164,10 @@ class Children:
         for fd in child.pipes:
             self._loop.read(fd, lambda fd: self._read(child, fd))
 
-    def end_unheard(self, heard: Container[int]) -> None:
-        """Ask those to end that serve hosts of which nothing was heard, the only one of all hosts included."""
+    def end_but(self, hosts: Container[int]) -> None:
+        """Ask all to end but those that serve one of these hosts."""
         for child in self.all:
-            if child.host not in heard:
+            if child.host not in hosts:
                 child.kill(signal.SIGTERM)
 
     def kill(self, number: int, *, group: bool = False) -> None:

@@ -46,9 +46,11 @@ _PAUSING = (signal.SIGSTOP, signal.SIGCONT)
 _HEARD = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCHLD)
 _SETTLE = 0.1  # seconds for failures that happened at the same time, or even earlier on another host
 _SETTLE_LONG = 0.7  # the same where an MPI has killed the shims, or a peer was lost: another end says why
+_UNBEGUN = 0.5  # seconds for mpiexec to end by itself, quietly, when its ranks are not to begin; some may never come
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is given up
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
+_LATE = 30.0  # seconds from which on it is told for whom all ranks wait
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
@@ -145,6 +147,8 @@ class Supervisor:
         limits = self.limits
         if limits.start is not None:
             self.loop.after("start", limits.start, self._not_started)
+        if not self.world.begun:
+            self.loop.after("late", _LATE, self._tell_late)
         if limits.run is not None:
             reason = f"the run has not ended within {limits.run:g} s (--timeout)"
             self.loop.after("run", limits.run, lambda: self._end_hanging(reason))
@@ -364,8 +368,7 @@ class Supervisor:
             self._send(signal.SIGTERM)
             return
         self.control.order(messages.Kill())
-        if not self.world.complete:
-            self.children.end_unheard(self.control.heard)
+        self.loop.after("unbegun", _UNBEGUN, lambda: self.children.end_but(self.control.done))
 
     def _let_begin(self) -> None:
         """Let all ranks begin, and give them the signals that came before; nothing has failed so far."""
@@ -443,6 +446,10 @@ class Supervisor:
         if self.children.alive:
             self._killed = True
             self.loop.after("lingers", _LINGERS_AFTER_FAILURE, self._end_launcher)
+
+    def _tell_late(self) -> None:
+        if not (self.world.begun or self.stopping):
+            self.note(self.world.awaited(_LATE))
 
     def _not_started(self) -> None:
         """End a run some ranks of which have not come up in time."""

@@ -160,13 +160,18 @@ class World:
 
     def missing(self, seconds: float) -> str:
         """Return which hosts have not come up, and how far each of them is."""
-        late = self.late()
-        stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
-        more = f", and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
         return (
-            f"{len(late)} of {len(self._hosts)} hosts did not come up within {seconds:g} s: {', '.join(stages)}{more}; "
+            f"{len(self.late())} of {len(self._hosts)} hosts did not come up within {seconds:g} s: {self._late_hosts()}; "
             f"expected {sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
             "--start-timeout 30m"
+        )
+
+    def awaited(self, seconds: float) -> str:
+        """Return for which hosts all ranks have waited so long."""
+        late, have = self.late(), "has" if len(self.late()) == 1 else "have"
+        return (
+            f"{len(late)} of {len(self._hosts)} hosts {have} not come up after {seconds:g} s: {self._late_hosts()}; "
+            "no rank begins before"
         )
 
     def absent(self) -> str:
@@ -202,6 +207,11 @@ class World:
             f"{came} came up on {where} (from {family}); expected a world of {planned} on {len(self._hosts)} "
             f"host{'s'[:several]} (from the plan). Usual cause: {cause}"
         )
+
+    def _late_hosts(self) -> str:
+        late = self.late()
+        stages = [f"{self._hosts[index]} ({self._stage(index)})" for index in late[:_NAMED]]
+        return ", ".join(stages) + (f", and {len(late) - _NAMED} more" if len(late) > _NAMED else "")
 
     def _stage(self, index: int) -> str:
         if index in self._partly:
