@@ -160,9 +160,9 @@ class World:
 
     def missing(self, seconds: float) -> str:
         """Return which hosts have not come up, and how far each of them is."""
+        late = f"{len(self.late())} of {len(self._hosts)} hosts"
         return (
-            f"{len(self.late())} of {len(self._hosts)} hosts did not come up within {seconds:g} s: {self._late_hosts()}; "
-            f"expected {sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
+            f"{late} did not come up within {seconds:g} s: {self._late_hosts()}; expected {sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
             "--start-timeout 30m"
         )
 
