@@ -162,8 +162,8 @@ class World:
         """Return which hosts have not come up, and how far each of them is."""
         late = f"{len(self.late())} of {len(self._hosts)} hosts"
         return (
-            f"{late} did not come up within {seconds:g} s: {self._late_hosts()}; expected {sum(self._counts)} ranks. Look at the words of {self._flavour} above, or give them longer: "
-            "--start-timeout 30m"
+            f"{late} did not come up within {seconds:g} s: {self._late_hosts()}; expected {sum(self._counts)} ranks. "
+            f"Look at the words of {self._flavour} above, or give them longer: --start-timeout 30m"
         )
 
     def awaited(self, seconds: float) -> str:
