@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost 5 ms
 
+FOR_RANKS = (_signal.SIGUSR1, _signal.SIGUSR2)  # warnings of a scheduler, which mean nothing to programs of ours
+
 
 def end_silently() -> None:
     """Let SIGINT end this process at once and without a word, as it ends ``sleep``; an ignored one stays ignored."""
@@ -29,10 +31,15 @@ class Raising:
 
 
 class Deferring:
-    """A context in which SIGINT waits: what is begun there is also noted there as something to undo."""
+    """A context in which signals wait, by default SIGINT: what is begun there is also noted there as something to
+    undo.
+    """
+
+    def __init__(self, numbers: tuple[int, ...] = (_signal.SIGINT,)) -> None:
+        self._numbers = numbers
 
     def __enter__(self) -> None:
-        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGINT,))
+        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, self._numbers)
 
     def __exit__(self, *_: object) -> None:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -100,6 +101,19 @@ def test_a_rank_without_a_handler_goes_on_and_one_note_tells(start_launch, tmp_p
     words, errors = run.communicate(timeout=20)
     assert (run.returncode, words, errors.count("SIGUSR2")) == (0, "well\n" * 3, 1), errors
     assert ONE_NOTE in errors
+
+
+def test_a_signal_that_comes_before_launch_has_ranks_reaches_them(start_launch, clean_env, tmp_path):
+    nodes = tmp_path / "nodes"
+    os.mkfifo(nodes)
+    job = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(nodes)}
+    script = "trap 'touch got' USR2; until [ -e got ]; do sleep 0.02; done"
+    run = start_launch("-n", "1", "bash", "-c", script, env={**clean_env, **job})
+    with nodes.open("w") as file:  # launch reads it by now
+        run.send_signal(signal.SIGUSR2)
+        file.write(f"{socket.gethostname()}\n")
+    _, errors = run.communicate(timeout=20)
+    assert run.returncode == 0, errors
 
 
 # A training whose imports take until there is a file `handle`; `Saves` stands for checkpoints.

@@ -1,8 +1,9 @@
 """``python3 -m ezpz.launch`` is ``ezpz launch``."""
 
-from ezpz.interrupt import end_silently
+from ezpz.interrupt import FOR_RANKS, Deferring, end_silently
 
 end_silently()  # before any other import: Ctrl-C shall not meet one
+Deferring(FOR_RANKS).__enter__()  # nor shall a warning: it waits until there is somebody who passes it on
 
 import sys  # noqa: E402
 

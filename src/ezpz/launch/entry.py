@@ -16,7 +16,7 @@ from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import private_folder
 from ezpz.interpreter import open_standard_files
-from ezpz.interrupt import Deferring, Raising, end_now
+from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
 from ezpz.launch import broken, record
 from ezpz.launch.contract import cores
 from ezpz.launch.messages import Settings
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``launch`` and return its exit code."""
     open_standard_files()
     try:
-        with Raising():
+        with Raising(), Deferring(FOR_RANKS):  # these wait for the supervisor
             options = sys.argv[1:] if argv is None else argv
             return ending_with_the_reader(lambda: _launch(parse(options, os.environ)))
     except EzpzError as error:

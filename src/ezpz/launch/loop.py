@@ -119,7 +119,8 @@ def _do_nothing() -> None:
 class SignalPipe:
     """Signals as something to wait for: each makes a descriptor readable, and none is lost between two looks.
 
-    A context manager, which gives the signals back; a process that does nothing else need not leave it.
+    A context manager, which gives the signals back; a process that does nothing else need not leave it. Signals that
+    were blocked come now.
 
     Args:
         numbers: Signals that are waited for.
@@ -139,9 +140,11 @@ class SignalPipe:
             self._handlers[number] = signal.signal(number, lambda *_: None)
         for number in self._ignored:
             self._handlers[number] = signal.signal(number, signal.SIG_IGN)
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, self._numbers)
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
