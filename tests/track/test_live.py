@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from ezpz.track import stored
 from ezpz.track.quantities import duration
 from ezpz.track.run import Run
+from ezpz.track.terminal import follow
 from ezpz.track.terminal.follow import Followed, Live
 from ezpz.track.terminal.summary import headline
 
@@ -99,3 +103,31 @@ def test_a_journal_that_was_replaced_is_read_anew(tmp_path):
     path.write_text('{"v":1,"t":1.0,"step":0,"m":{"x":1}}\n')
     followed.look()
     assert followed.live.rows == 1
+
+
+def test_a_long_journal_is_taken_from_its_columns_and_followed_from_their_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(follow, "STRETCH", 500)
+    monkeypatch.setattr(stored, "STRETCH", 500)
+    rows = [row(step, {"loss": step / 7, "n": step, "epoch": 1, "note": "x"}) for step in range(60)]
+    rows += [row(step, {"loss": step / 9}, attempt=2, time=step / 2) for step in range(50, 80)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows) + "[]\n")
+    parsed = []
+    monkeypatch.setattr(follow, "parse", lambda line, place: parsed.append(line) or None)
+    followed, plain = Followed(tmp_path), Live()
+    assert followed.look()
+    plain.add(rows)
+    assert not parsed
+    assert followed.passed == 1
+    assert (tmp_path / stored.COLUMNS).exists()
+    monkeypatch.undo()
+    more = [row(step, {"loss": 0.5, "new": 1}, attempt=2) for step in range(80, 85)]
+    more += [row(step, {"loss": 0.25, "n": 3}, attempt=3) for step in range(55, 60)]
+    for part in ([], more[:3], more[3:7], more[7:]):
+        with path.open("a") as file:
+            file.write("".join(json.dumps(each) + "\n" for each in part))
+        assert followed.look() == bool(part)
+        plain.add(part)
+        assert points(followed.live) == points(plain)
+        known = [(live.rows, live.step, live.time, live.latest, live.rate()) for live in (followed.live, plain)]
+        assert known[0] == known[1]

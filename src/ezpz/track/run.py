@@ -66,10 +66,11 @@ class Run:
     @cached_property
     def stored(self) -> Stored:
         """What was recorded until this was first asked for."""
-        return read_stored(str(self.folder), self._may_be_written)
+        return read_stored(str(self.folder), self.may_be_written)
 
-    def _may_be_written(self) -> bool:
-        return os.access(self.folder, os.W_OK | os.X_OK) and not is_held(self.folder, self.facts)
+    def may_be_written(self) -> bool:
+        """Tell whether a reader may add to the folder: it is allowed to, and no process writes the run."""
+        return self.state != "running" and os.access(self.folder, os.W_OK | os.X_OK)
 
 
 def without_secrets(run: Run) -> Run:

@@ -47,19 +47,31 @@ def numeric_series(table: Table, *, counters: bool = False) -> list[Series]:
         table: A run's rows.
         counters: Return also what only counts steps, such as ``epoch``.
     """
+    steps = table.step_array.astype("f8")  # of all, so that those without holes share one array
+    return [
+        series_of(table, key, steps)
+        for key, cells in table.cells.items()
+        if cells.are_numbers and (counters or not is_counter(key))
+    ]
+
+
+def series_of(table: Table, key: str, steps: Any = None) -> Series:
+    """Return the points of one metric that holds numbers and bools, in the order of steps.
+
+    Args:
+        table: A run's rows.
+        key: The metric.
+        steps: The steps of all rows as float64, where they are known already.
+    """
     import numpy as np
 
-    steps = table.step_array.astype(np.float64)
-    result = []
-    for key, cells in table.cells.items():
-        if (is_counter(key) and not counters) or not cells.are_numbers:
-            continue
-        x, values = cells.pick(steps), cells.floats()
-        if (x[1:] < x[:-1]).any():  # a resumed run may step back
-            order = np.argsort(x, kind="stable")
-            x, values = x[order], values[order]
-        result.append(Series(key, x, values))
-    return result
+    cells = table.cells[key]
+    x = cells.pick(table.step_array.astype(np.float64) if steps is None else steps)
+    values = cells.floats()
+    if (x[1:] < x[:-1]).any():  # a resumed run may step back
+        order = np.argsort(x, kind="stable")
+        x, values = x[order], values[order]
+    return Series(key, x, values)
 
 
 def ordered(series: Sequence[Series]) -> list[Series]:

@@ -32,12 +32,16 @@ class Stored:
         blocks: All of it, oldest first: blocks of the file, then the rest in memory.
         end: The first byte of the journal that no block stands for: a line in the making, or nothing.
         read: Returns so many bytes of the journal from an offset on.
+        inode: Device and inode of the journal.
     """
 
-    def __init__(self, blocks: list[Block], end: int, read: Callable[[int, int], bytes]) -> None:
+    def __init__(
+        self, blocks: list[Block], end: int, read: Callable[[int, int], bytes], inode: tuple[int, int]
+    ) -> None:
         self.blocks = blocks
         self.end = end
         self.read = read
+        self.inode = inode
 
     def windows(self) -> list[Row]:
         """Return the records over all ranks, in the order of writing."""
@@ -52,12 +56,13 @@ class Stored:
         return rows
 
 
-def read_stored(folder: str, may_write: Callable[[], bool]) -> Stored:
+def read_stored(folder: str, may_write: Callable[[], bool], *, tell: bool = True) -> Stored:
     """Read a run.
 
     Args:
         folder: The run folder.
         may_write: Tells whether columns may be written there; asked only where some lack.
+        tell: Say which lines are no records.
 
     Raises:
         TrackError: There is no journal, or a version of ezpz wrote it that is not known here.
@@ -76,10 +81,11 @@ def read_stored(folder: str, may_write: Callable[[], bool]) -> Stored:
     for part, crc in stretches(journal.read, start, about.st_size, name, lines):
         blocks.append(pack(part, crc))
         start = part.end
-    _tell(name, blocks)
+    if tell:
+        _tell(name, blocks)
     if start >= STRETCH and (len(blocks) > known or not sealed) and may_write():
         _write(f"{folder}/{COLUMNS}", blocks, was)
-    return Stored(blocks, start, journal.read)
+    return Stored(blocks, start, journal.read, (about.st_dev, about.st_ino))
 
 
 class _Reader:

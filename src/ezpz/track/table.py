@@ -150,7 +150,7 @@ class Cells:
             [
                 _numbers_in(part).astype(np.float64)
                 if part.column.kind in _DTYPES
-                else np.array([_float(value) for value in _values_in(part)], dtype=np.float64)
+                else np.array([as_float(value) for value in _values_in(part)], dtype=np.float64)
                 for part in self._parts
             ]
         )
@@ -243,7 +243,8 @@ def _damaged(what: str) -> TrackError:
     )
 
 
-def _float(value: Any) -> float:
+def as_float(value: Any) -> float:
+    """Return a number as a float; an int beyond the largest one is infinite."""
     try:
         return float(value)
     except OverflowError:

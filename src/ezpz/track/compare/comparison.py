@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError
 from ezpz.track.compare.cause import Clues
-from ezpz.track.compare.curves import choose_metric, pair, rate_difference, series_by_name
+from ezpz.track.compare.curves import SeriesByName, choose_metric, pair, rate_difference
 from ezpz.track.compare.differences import differences
 from ezpz.track.compare.divergence import measure
 from ezpz.track.compare.kinds import Kind
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ezpz.track.compare.noise import Tolerance
     from ezpz.track.compare.throughput import Throughput
     from ezpz.track.run import Run
-    from ezpz.track.series import Series
 
 _NO_SETTING = {"never decides"}
 
@@ -59,7 +58,7 @@ class Comparison:
 class _Seen:
     run: Run
     letter: str
-    series: dict[str, Series]
+    series: SeriesByName
 
 
 def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Comparison]:
@@ -78,7 +77,7 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
     """
     if not 2 <= len(runs) <= len(ascii_uppercase):
         raise UsageError(f"cannot compare {len(runs)} runs (from the command line); expected 2 to 26 run folders.")
-    seen = [_Seen(run, ascii_uppercase[number], series_by_name(run)) for number, run in enumerate(runs)]
+    seen = [_Seen(run, ascii_uppercase[number], SeriesByName(run)) for number, run in enumerate(runs)]
     choose_metric([each.series for each in seen], metric)  # a name that no run has is an error at once
     return [_compare(seen[0], other, [each for each in seen[1:] if each is not other], metric) for other in seen[1:]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import UsageError
 from ezpz.track.compare.differences import Difference
 from ezpz.track.compare.kinds import Kind
-from ezpz.track.names import is_learning_rate, main_loss
-from ezpz.track.series import Series, numeric_series
+from ezpz.track.names import is_counter, is_learning_rate, main_loss
+from ezpz.track.series import Series, series_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ezpz.track.run import Run
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _SAME = 1e-6  # relative: rates are printed and read again
 
 
-def rate_difference(first: dict[str, Series], second: dict[str, Series]) -> tuple[Difference | None, int | None]:
+def rate_difference(first: Mapping[str, Series], second: Mapping[str, Series]) -> tuple[Difference | None, int | None]:
     """Compare the learning rates that two runs recorded.
 
     Returns:
@@ -89,7 +90,7 @@ class Pair:
         """
         import numpy as np
 
-        a, b = self.a[self.finite], self.b[self.finite]
+        a, b = (self.a, self.b) if self.finite.all() else (self.a[self.finite], self.b[self.finite])
         if not self.is_positive:
             size = float(np.median(np.abs(a))) or float(np.max(np.abs(a), initial=0.0)) or 1.0
             return a / size, b / size
@@ -102,18 +103,36 @@ class Pair:
         return self.levels[1] - self.levels[0]
 
 
-def series_by_name(run: Run) -> dict[str, Series]:
-    """Return what can be drawn of a run, each step once: of rows with one step the last counts."""
-    import numpy as np
+class SeriesByName(Mapping[str, Series]):
+    """What can be drawn of a run, each step once: of rows with one step the last counts.
 
-    series = {}
-    for item in numeric_series(run.table):
-        last = np.flatnonzero(np.diff(item.steps, append=np.inf) > 0)
-        series[item.name] = item._replace(steps=item.steps[last], values=item.values[last])
-    return series
+    A series is made when it is asked for and not kept: of two long runs not all are in memory.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._table = run.table
+        self._names = [name for name, cells in run.table.cells.items() if cells.are_numbers and not is_counter(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> Series:
+        import numpy as np
+
+        if name not in self._names:
+            raise KeyError(name)
+        item = series_of(self._table, name)
+        last: Any = np.append(item.steps[1:] > item.steps[:-1], True)
+        return item if last.all() else item._replace(steps=item.steps[last], values=item.values[last])
 
 
-def choose_metric(all_series: Sequence[dict[str, Series]], wanted: str | None) -> str | None:
+def choose_metric(all_series: Sequence[Mapping[str, Series]], wanted: str | None) -> str | None:
     """Return the metric to compare: ``wanted``, else the loss that all runs have; None where they have none.
 
     Raises:
@@ -135,5 +154,7 @@ def pair(first: Series, second: Series) -> Pair:
     """Pair two series of one metric by step; steps that one of them lacks are left out."""
     import numpy as np
 
+    if np.array_equal(first.steps, second.steps):
+        return Pair(first.name, first.steps, first.values, second.values)
     steps, here, there = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
     return Pair(first.name, steps, first.values[here], second.values[there])

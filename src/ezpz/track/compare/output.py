@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
-from ezpz.track.compare.curves import series_by_name
+from ezpz.track.compare.curves import SeriesByName
 from ezpz.track.compare.differences import Line, change_of, folded, shorten
 from ezpz.track.compare.verdict import percent
 from ezpz.track.values import encode
@@ -250,7 +250,7 @@ def save_picture(
     letters = [drawn[0].letters[0], *(item.letters[1] for item in drawn)]
     numbers = {letter: ord(letter) - ord("A") for letter in letters}
     lines = [
-        series_by_name(runs[n])[metric]._replace(label=f"{letter} {places[n].name}") for letter, n in numbers.items()
+        SeriesByName(runs[n])[metric]._replace(label=f"{letter} {places[n].name}") for letter, n in numbers.items()
     ]
     step = next((item.verdict.step for item in drawn if item.verdict.step is not None), None)
     png, svg = folder / "overlay.png", folder / "overlay.svg"

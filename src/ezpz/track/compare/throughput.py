@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ezpz.track.names import main_throughput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ezpz.track.series import Series
     from ezpz.track.table import Table
 
@@ -37,7 +39,7 @@ class Throughput:
 
 
 def compare_throughput(
-    first: dict[str, Series], second: dict[str, Series], tables: tuple[Table, Table]
+    first: Mapping[str, Series], second: Mapping[str, Series], tables: tuple[Table, Table]
 ) -> Throughput | None:
     """Compare the rates of two runs; None where they tell too little."""
     known = main_throughput([name for name in first if name in second])

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections import deque
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+from ezpz.errors import TrackError
+from ezpz.track.blocks import STRETCH
 from ezpz.track.names import is_counter
 from ezpz.track.records import Row, parse
 from ezpz.track.run import Run, open_run
 from ezpz.track.series import Series
+from ezpz.track.stored import read_stored
+from ezpz.track.table import as_float, counted, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from ezpz.track.records import Row
+    from ezpz.track.stored import Stored
+    from ezpz.track.table import Table
 
 
 class Tail:
@@ -39,6 +45,11 @@ class Tail:
         self._inode: tuple[int, int] | None = None
         self._offset = 0
         self._open_line = b""  # bytes after the last newline: a record in the making
+
+    def go_on(self, stored: Stored) -> None:
+        """Begin where a reader of the journal has ended."""
+        self._inode, self._offset = stored.inode, stored.end
+        self.passed = sum(block.torn + block.foreign for block in stored.blocks)
 
     def poll(self) -> list[Row]:
         """Return the records of every kind that were completed since the last call.
@@ -99,6 +110,7 @@ class Followed:
         self._tail = Tail(folder / "metrics.jsonl")
         self._restarts = 0
         self._gone = 0
+        self._is_new = True
 
     @property
     def passed(self) -> int:
@@ -113,6 +125,7 @@ class Followed:
             TrackError: The journal is of a version that is not known here.
         """
         self.run = open_run(self.run.folder)  # before the rows: a run that has ended by now has written them all
+        known = self._begin() if self._is_new else False
         rows = self._tail.poll()
         if self._tail.restarts != self._restarts:
             self._restarts, self.live = self._tail.restarts, Live()
@@ -120,7 +133,56 @@ class Followed:
         # A run that is just starting has a journal before it has a lock and a run.json: one look proves no death.
         self._gone = self._gone + 1 if self.run.state == "died" else 0
         self.over = self.run.state != "running" and self._gone != 1
-        return bool(rows)
+        return known or bool(rows)
+
+    def _begin(self) -> bool:
+        """Take in what a long journal holds already, from its columns; tell whether it holds rows."""
+        self._is_new = False
+        with suppress(OSError, TrackError):  # no journal yet; or of a version that the next line is an error for
+            if os.stat(self._tail.path).st_size >= STRETCH:  # noqa: PTH116  # a string is all that is needed
+                stored = read_stored(str(self.run.folder), self.run.may_be_written, tell=False)
+                self.live = Live(table_of(stored.blocks))
+                self._tail.go_on(stored)
+        return self.live.rows > 0
+
+
+class _Line:
+    """Points of a curve that grows: arrays up to a point, and lists behind it that join them now and then."""
+
+    def __init__(self, steps: Any = None, values: Any = None) -> None:
+        self._steps = steps
+        self._values = values
+        self._new: tuple[list[float], list[float]] = ([], [])
+
+    def append(self, step: int, value: float) -> None:
+        """Add a point."""
+        self._new[0].append(step)
+        self._new[1].append(value)
+
+    def cut(self, step: int) -> None:
+        """Drop the last points as long as they are at this step or behind it."""
+        steps, values = self._new
+        while steps and steps[-1] >= step:
+            steps.pop()
+            values.pop()
+        if not steps and self._steps is not None:
+            import numpy as np
+
+            before = np.flatnonzero(self._steps < step)
+            number = int(before[-1]) + 1 if len(before) else 0
+            self._steps, self._values = self._steps[:number], self._values[:number]
+
+    def points(self) -> tuple[Any, Any]:
+        """Return steps and values as float64 arrays."""
+        import numpy as np
+
+        steps, values = (np.array(part, dtype=np.float64) for part in self._new)
+        if self._steps is None or (len(steps) and not len(self._steps)):
+            self._steps, self._values = steps, values
+        elif len(steps):
+            self._steps, self._values = np.append(self._steps, steps), np.append(self._values, values)
+        self._new = ([], [])
+        return self._steps, self._values
 
 
 _RECENT = 200  # rows from which the speed is computed
@@ -129,6 +191,9 @@ _RECENT = 200  # rows from which the speed is computed
 class Live:
     """What the rows so far have recorded.
 
+    Args:
+        table: Rows to begin with.
+
     Attributes:
         rows: Rows of metrics.
         step: Step of the last of them, or None.
@@ -136,14 +201,31 @@ class Live:
         latest: Each metric's last number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table: Table | None = None) -> None:
         self.rows = 0
         self.step: int | None = None
         self.time = 0.0
         self.latest: dict[str, float] = {}
-        self._columns: dict[str, tuple[array[float], array[float]]] = {}
+        self._lines: dict[str, _Line] = {}
         self._times: deque[float] = deque(maxlen=_RECENT)
         self._attempt = 1
+        if table is not None and len(table):
+            self._begin(table)
+
+    def _begin(self, table: Table) -> None:
+        import numpy as np
+
+        self.rows, self.step, self.time = len(table), int(table.step_array[-1]), float(table.time_array[-1])
+        self._attempt = int(table.attempt_array[-1])
+        of_others = np.flatnonzero(table.attempt_array != self._attempt)
+        self._times.extend(table.time_array[of_others[-1] + 1 if len(of_others) else 0 :][-_RECENT:].tolist())
+        counting = counted(table)
+        steps = counting.step_array.astype(np.float64)
+        for key, cells in table.cells.items():
+            if cells.are_numbers and not is_counter(key):
+                self.latest[key] = as_float(cells.end(-1))
+                left = counting.cells.get(key)
+                self._lines[key] = _Line(left.pick(steps), left.floats()) if left else _Line()
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take in rows, as `Tail` returns them; kinds that hold no metrics are passed over."""
@@ -162,24 +244,17 @@ class Live:
                     self._append(key, row["step"], value)
 
     def _append(self, key: str, step: int, value: float) -> None:
-        if key not in self._columns:
-            self._columns[key] = (array("d"), array("d"))
-        try:
-            number = float(value)
-        except OverflowError:
-            number = float("inf") if value > 0 else float("-inf")
-        steps, values = self._columns[key]
-        steps.append(step)
-        values.append(number)
+        if key not in self._lines:
+            self._lines[key] = _Line()
+        number = as_float(value)
+        self._lines[key].append(step, number)
         self.latest[key] = number
 
     def _cut(self, step: int) -> None:
         """Drop what a run that was started again, from a checkpoint, records once more."""
         self._times.clear()
-        for steps, values in self._columns.values():
-            while steps and steps[-1] >= step:
-                steps.pop()
-                values.pop()
+        for line in self._lines.values():
+            line.cut(step)
 
     def rate(self) -> float | None:
         """Return rows per second over the last rows, or None where two times are not known."""
@@ -191,8 +266,8 @@ class Live:
         import numpy as np
 
         result = []
-        for key, (steps, values) in self._columns.items():
-            x, y = np.array(steps), np.array(values)
+        for key, line in self._lines.items():
+            x, y = line.points()
             if (x[1:] < x[:-1]).any():
                 order = np.argsort(x, kind="stable")
                 x, y = x[order], y[order]
