@@ -6,6 +6,8 @@ import pty
 import re
 import subprocess
 import sys
+import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import ezpz
 from ezpz import log
 from ezpz.errors import UsageError
+from lab.process import wait_until
 
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\]\[([DIWEC])\]\[([\w/.<>-]+):(\d+)\] (.*)")
 VARIABLES = ("LOG_LEVEL", "EZPZ_LOG_LEVEL", "EZPZ_LOG_DIR", "EZPZ_LOG_FILES", "NO_COLOR", "FORCE_COLOR")
@@ -333,3 +336,121 @@ def test_nothing_is_configured_and_no_file_made_by_an_import(run_cli, tmp_path, 
     done = run_cli([sys.executable, "-c", code], {**clean_env, "EZPZ_LOG_DIR": str(folder), "EZPZ_LOG_FILES": "all"})
     assert done.returncode == 0, done.stderr
     assert not folder.exists()
+
+
+# Lines that a thread writes
+
+
+class Stream:
+    """Notes what is written, and by which thread."""
+
+    encoding = "utf-8"
+
+    def __init__(self):
+        self.lines, self.threads = [], set()
+
+    def write(self, text):
+        self.lines.append(text.rpartition("] ")[2].strip())
+        self.threads.add(threading.current_thread().name)
+
+    def flush(self):
+        pass
+
+
+def test_later_lines_are_written_by_a_thread_as_of_when_they_were_said(monkeypatch, capsys):
+    logger = ezpz.get_logger("later")
+    with log.LaterLines(logger) as lines:
+        monkeypatch.setattr(log, "time", lambda: 1763000000.25)
+        lines.put(lambda: "one")
+        monkeypatch.setattr(sys, "stdout", stream := Stream())
+        lines.put(lambda: "two")
+        wait_until(lambda: stream.lines == ["one", "two"], 5, "the lines", every=0.005)
+        assert stream.threads == {"ezpz-lines"}
+        monkeypatch.undo()
+        log._who = None
+    records = []
+    logger.addFilter(lambda record: records.append(record) or True)
+    with log.LaterLines(logger) as lines:
+        monkeypatch.setattr(log, "time", lambda: 1763000000.25)
+        lines.put(lambda: "three")
+    assert (records[0].created, records[0].msecs) == (1763000000.25, 250.0)
+    assert LINE.match(capsys.readouterr().out)[2] == "test_log"
+
+
+def test_whoever_says_a_line_writes_first_what_waits(capsys, monkeypatch):
+    monkeypatch.setattr(log, "_EVERY", 60.0)
+    other = ezpz.get_logger("others")
+    with log.LaterLines(ezpz.get_logger("later")) as lines:
+        lines.put(lambda: "one")
+        lines.put(lambda: "two")
+        assert heard(capsys) == []
+        other.info("three")
+        lines.put(lambda: "four")
+        ezpz.get_logger("later").warning("five")
+        lines.put(lambda: "six")
+    assert heard(capsys) == ["one", "two", "three", "four", "five", "six"]
+
+
+def test_a_rank_that_does_not_speak_formats_nothing(monkeypatch, capsys):
+    be(monkeypatch, 1)
+    with log.LaterLines(ezpz.get_logger("later")) as lines:
+        lines.put(lambda: 1 / 0)
+    assert lines._thread is None
+    assert heard(capsys) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_breaks_loses_no_later_line(capsys, monkeypatch):
+    monkeypatch.setattr(log.LaterLines, "_run", lambda self: 1 / 0)
+    with log.LaterLines(ezpz.get_logger("later")) as lines:
+        lines.put(lambda: "one")
+        lines._thread.join(5)
+        lines.put(lambda: "two")
+        assert heard(capsys) == ["one", "two"]
+
+
+def test_a_stream_that_is_stuck_delays_nobody_who_asks_for_that(monkeypatch, capsys):
+    monkeypatch.setattr(log, "_EVERY", 60.0)
+    with log.LaterLines(ezpz.get_logger("later")) as lines:
+        lines.put(lambda: "one")
+        holding, done = threading.Event(), threading.Event()
+
+        def hold():
+            with lines._console.lock:
+                holding.set()
+                done.wait(10)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        holding.wait(5)
+        log.write_later_lines(0.01)
+        assert heard(capsys) == []
+        done.set()
+        thread.join(5)
+    assert heard(capsys) == ["one"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize(
+    ("end", "code"), [("sys.exit(3)", 3), ("raise ValueError('no')", 1), ("os.kill(os.getpid(), 15)", -15)]
+)
+def test_a_child_repeats_no_later_line_and_an_end_loses_none(run_cli, clean_env, end, code):
+    script = f"""
+        import os, sys, ezpz
+        from ezpz import log
+        log._EVERY = 0.3
+        logger = ezpz.get_logger("later")
+        with log.LaterLines(logger) as lines:
+            lines.put(lambda: "one")
+            if not os.fork():
+                lines.put(lambda: "of the child")
+                lines.write()
+                os._exit(0)
+            os.wait()
+            lines.put(lambda: "two")
+            {"import time; time.sleep(1)" if code == -15 else ""}
+            {end}
+    """
+    done = run_cli([sys.executable, "-c", textwrap.dedent(script)], clean_env)
+    assert done.returncode == code
+    assert [text.rpartition("] ")[2] for text in done.stdout.splitlines()] == ["one", "of the child", "two"]

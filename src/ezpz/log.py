@@ -20,7 +20,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from time import localtime, strftime
+from collections import deque
+from threading import Event, Thread
+from time import localtime, strftime, time
 
 from ezpz.errors import RankError, UsageError
 from ezpz.rank_log import RankFile
@@ -28,6 +30,7 @@ from ezpz.ranks import from_environ
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
@@ -35,10 +38,13 @@ _COLORS = {"D": "2", "I": "32", "W": "33", "E": "31", "C": "1;31"}
 _ALL_RANKS = ("EZPZ_LOG_ALL_RANKS", "LOG_FROM_ALL_RANKS", "EZPZ_LOG_FROM_ALL_RANKS")
 _TRUE = {"1", "true", "yes", "on"}
 
+_EVERY = 0.02  # seconds between two looks of the thread that writes `LaterLines`
+
 _consoles: dict[str, _Console] = {}  # of each logger that was asked for, by its name
 _sources: dict[str, str] = {}  # file of a program -> how lines name it
 _who: tuple[str | None, int, int] | None = None  # RANK as it was, this rank and the world's size as they were then
 _file: RankFile | None = None
+_later: list[LaterLines] = []  # those in use
 
 
 def get_logger(
@@ -114,6 +120,104 @@ def log_to(folder: str | os.PathLike[str] | None, *, replace: bool = True) -> st
             console.logger.addHandler(_file)
         console.set_levels()
     return _file.path if _file is not None else None
+
+
+class LaterLines:
+    """Lines at INFO that a thread formats and writes within 20 ms, so that a fast loop need not wait for that.
+
+    A context manager, at whose end all lines are written. Lines of all loggers of ezpz keep their order: whoever says
+    one writes first what waits here. What a program prints by itself does not, and may stand in front of these lines.
+
+    Args:
+        logger: From `get_logger`.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._console = _consoles[logger.name]
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what waits is the parent's."""
+        self._waiting: deque[tuple[float, str, int, Callable[[], str]]] = deque()
+        self._thread: Thread | None = None
+        self._over = Event()
+        self._is_writing = False
+
+    def __enter__(self) -> LaterLines:  # noqa: PYI034  # Self needs Python 3.11
+        _later.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        try:
+            self.write()
+            if self._thread is not None:
+                self._thread.join()
+        finally:
+            _later.remove(self)
+
+    def put(self, text: Callable[[], str]) -> None:
+        """Say a line.
+
+        Args:
+            text: Returns it, called by any thread; what it reads must not change any more.
+        """
+        if not self._logger.isEnabledFor(logging.INFO):
+            return
+        frame = sys._getframe(1)  # noqa: SLF001  # as logging itself finds who speaks
+        self._waiting.append((time(), frame.f_code.co_filename, frame.f_lineno, text))
+        if self._console.level > logging.INFO:  # it is for the rank's file alone, where others do not wait for it
+            self.write()
+        elif self._thread is None:
+            self._thread = Thread(target=self._run, name="ezpz-lines")
+            self._thread.start()
+        elif not self._thread.is_alive():  # it has broken; nothing is lost by that
+            self.write()
+
+    def write(self, patience: float = -1.0) -> None:
+        """Write what waits, unless another thread holds the stream for so many seconds."""
+        lock = self._console.lock
+        assert lock is not None
+        if not lock.acquire(timeout=patience):
+            return
+        try:
+            if self._is_writing:  # by this thread, a line of which comes by here
+                return
+            self._is_writing = True
+            try:
+                while self._waiting:
+                    self._say(*self._waiting.popleft())
+            finally:
+                self._is_writing = False
+        finally:
+            lock.release()
+
+    def _say(self, when: float, path: str, line: int, text: Callable[[], str]) -> None:
+        record = self._logger.makeRecord(self._logger.name, logging.INFO, path, line, text(), (), None)
+        record.created, record.msecs = when, when % 1 * 1000
+        self._logger.handle(record)
+
+    def _run(self) -> None:
+        while not self._over.wait(_EVERY):
+            if self._waiting:
+                self.write()
+
+
+def write_later_lines(patience: float = -1.0) -> None:
+    """Write all lines that wait in `LaterLines`, unless another thread holds their stream for so many seconds."""
+    for lines in tuple(_later):
+        lines.write(patience)
+
+
+def _forget_later_lines() -> None:
+    """Leave to the parent of this forked child what it says."""
+    for lines in _later:
+        lines.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=write_later_lines, after_in_child=_forget_later_lines)
 
 
 def use_color(stream: object) -> bool:
@@ -202,6 +306,7 @@ class _Console(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, unless this process turns out to be another rank than it was when the logger was made."""
+        write_later_lines()
         if _who is None or _who[0] != os.environ.get("RANK"):
             for console in _consoles.values():
                 console.set_levels()

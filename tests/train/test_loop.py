@@ -198,6 +198,7 @@ def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_p
     done = run_cli([sys.executable, "-c", textwrap.dedent(script)], env)
     assert done.returncode == 1
     assert "no more data" in done.stderr
+    assert " iter=56 " in done.stdout.splitlines()[-2]
     rows = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(57))
 
@@ -227,3 +228,66 @@ def test_an_impossible_number_is_refused_before_anything_runs():
     with pytest.raises(UsageError, match="unusable accumulate=0"):
         Loop(None, None, None, None, steps=1, batch_size=1, accumulate=0)
     assert os.environ.get("EZPZ_PEAK_FLOPS") is None
+
+
+def test_a_printed_line_holds_what_its_values_were(capsys):
+    from ezpz.log import LaterLines, get_logger
+    from ezpz.train.clock import make_clock
+    from ezpz.train.loop import Measured, Scale, Steps
+
+    class Recorder:
+        def update(self, *args, **more):
+            pass
+
+    class Sum:
+        """A running sum, as a tensor is one."""
+
+        value = 1
+
+        def __str__(self):
+            return str(self.value)
+
+    total = Sum()
+    clock = make_clock()
+    with LaterLines(get_logger("ezpz.train")) as lines:
+        rows = Steps(
+            Recorder(),
+            Scale(8, 1, None, None),
+            first=0,
+            last=9,
+            log_every=1,
+            log=lines,
+            row=lambda row: {**row, "sum": total},
+        )
+        for step in range(3):
+            clock.mark("dtf")
+            rows.add(Measured(step, ("loss",), [0.5], clock.stop(), 0.1), {})
+            rows.record()
+            total.value += 1
+    shown = capsys.readouterr().out.splitlines()
+    assert [text.rpartition("sum=")[2] for text in shown] == ["1", "2", "3"]
+
+
+def test_a_value_that_changes_in_place_before_the_end_of_its_step_is_recorded_as_it_was(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch sets it when it is first asked to compile an optimizer
+    import torch
+
+    from ezpz.train import Loop
+
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    was, recorded = [], []
+
+    class Recorder:
+        def update(self, row, **more):
+            recorded.append(row["weight"])
+
+    def compute_loss(model, batch):
+        weight = model.weight.detach()[0, 0]
+        was.append(float(weight))
+        return model(batch).mean(), {"weight": weight}
+
+    loop = Loop(model, optimizer, compute_loss, lambda _: torch.ones(1, 1), steps=3, batch_size=1)
+    loop.run(Recorder())
+    assert recorded == was
+    assert len(set(was)) == 3

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.log import get_logger
+from ezpz.log import get_logger, write_later_lines
 from ezpz.progress import Busy
 from ezpz.track import signals, wandb
 from ezpz.track.columns import export_name
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ezpz.track.run import Run
     from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
+
+_STUCK = 0.5  # seconds that a stream which nobody reads may delay the end by a signal
 
 
 class Writer:
@@ -261,6 +263,7 @@ class Writer:
             problems.append(f"{type(error).__name__}: {error}")
         reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
         self._save_end("stopped", [*self._losses(), *problems], name + reason)
+        write_later_lines(_STUCK)
         self.trackers.finish("stopped")
 
     def _at_exit(self) -> None:

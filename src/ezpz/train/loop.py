@@ -34,7 +34,7 @@ from ezpz.dist import (
 )
 from ezpz.dist.precision import resolve_dtype
 from ezpz.errors import UsageError
-from ezpz.log import get_logger
+from ezpz.log import LaterLines, get_logger
 from ezpz.progress import heartbeat
 from ezpz.track.values import line
 from ezpz.train.clock import make_clock
@@ -64,6 +64,7 @@ _MEMORY_EVERY = 100  # steps between two looks at the memory
 # Recorded and drawn, but not on the line that people read.
 _NOT_PRINTED = {"dtd", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save"}
 _NOT_PRINTED_OF_EPOCHS = _NOT_PRINTED | {"sps", "sps_per_gpu", "tps", "tps_per_gpu", "mfu"}
+_FIXED = {bool, int, float, str}  # types of values that cannot change
 _YOUNG = 1  # generation: what has lived through a collection of new objects is left for the whole collection at the end
 
 
@@ -103,6 +104,7 @@ class _Saving(NamedTuple):
 
 class _Reporting(NamedTuple):
     log: Callable[[str], object]
+    own: bool
     log_every: int
     window: int
     epoch_steps: int
@@ -184,7 +186,8 @@ class Loop:
         self._steps, self._accumulate = steps, accumulate
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps or steps)
         self._saving = _Saving(checkpoints, save_every if checkpoints is not None else 0, save_seconds)
-        self._reporting = _Reporting(log or get_logger("ezpz.train").info, log_every, window, epoch_steps, row)
+        to_log = log or get_logger("ezpz.train").info
+        self._reporting = _Reporting(to_log, log is not None, log_every, window, epoch_steps, row)
         self._exact_times, self._gc_every, self._ended = sync_timing, gc_every, ended
         self._device = get_torch_device()
         self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
@@ -205,9 +208,12 @@ class Loop:
         """
         outcome = Outcome(self._start)
         begin = perf_counter()
-        rows = self._rows(history)
         requests = StopRequests(self._saving.seconds)
-        with requests if self._saving.checkpoints is not None else nullcontext():
+        with (
+            LaterLines(get_logger("ezpz.train")) as lines,
+            requests if self._saving.checkpoints is not None else nullcontext(),
+        ):
+            rows = self._rows(history, lines)
             self._model.train()
             try:
                 stopped = self._train(rows, history, requests, outcome)
@@ -219,13 +225,14 @@ class Loop:
             signal.raise_signal(signal.SIGTERM)
         return outcome
 
-    def _rows(self, history: History) -> Steps | Epochs:
+    def _rows(self, history: History, lines: LaterLines) -> Steps | Epochs:
         how = self._reporting
         if how.epoch_steps:
             return Epochs(history, self._scale, every=how.epoch_steps, log=how.log)
         ends = {"first": self._start, "last": self._steps - 1}
-        log = how.log if not how.window else lambda _: None
-        return Steps(history, self._scale, **ends, log_every=how.log_every, log=log, row=how.row)
+        log_every = how.log_every if not how.window else 0
+        log = how.log if how.own else lines
+        return Steps(history, self._scale, **ends, log_every=log_every, log=log, row=how.row)
 
     def _windows(self) -> Windows | None:
         every = self._reporting.window
@@ -271,7 +278,7 @@ class Loop:
                 self._update.backward(loss, share)
                 clock.mark("dtb")
             for name, value in {"loss": loss, **more}.items():
-                part = value.detach() * share
+                part = _as_now(value, share)
                 sums[name] = sums[name] + part if name in sums else part
         lr = float(self._optimizer.param_groups[0]["lr"])
         norm = self._update.step()
@@ -312,6 +319,16 @@ def _require_at_least(least: int, **numbers: int) -> None:
     for name, value in numbers.items():
         if value < least:
             raise UsageError(f"unusable {name}={value} (from Loop); expected a whole number of at least {least}.")
+
+
+def _as_now(value: Any, share: float) -> Any:
+    """Return a share of a 0-d tensor as it is now, whatever is done in place to it before the end of the step.
+
+    On a CPU that is a number at once: a tensor more costs several times as much.
+    """
+    if share == 1.0 and value.device.type == "cpu" and not hasattr(value, "full_tensor"):
+        return value.item()
+    return value.detach() * share
 
 
 def _to(device: Any, batch: Any) -> Any:
@@ -385,11 +402,11 @@ def to_host(values: Mapping[str, Any]) -> tuple[Sequence[str], Any]:
     import torch
 
     flat = [value.full_tensor() if hasattr(value, "full_tensor") else value for value in values.values()]
-    tensors = [value.detach() if isinstance(value, torch.Tensor) else torch.tensor(float(value)) for value in flat]
-    if all(tensor.device.type == "cpu" for tensor in tensors):
-        return tuple(values), [float(tensor) for tensor in tensors]
-    device = next(tensor.device for tensor in tensors if tensor.device.type != "cpu")
-    stacked = torch.stack([tensor.to(device, torch.float32) for tensor in tensors])
+    tensors = [value.detach() if isinstance(value, torch.Tensor) else value for value in flat]
+    device = next((one.device for one in tensors if isinstance(one, torch.Tensor) and one.device.type != "cpu"), None)
+    if device is None:
+        return tuple(values), [float(one) for one in tensors]
+    stacked = torch.stack([torch.as_tensor(one).to(device, torch.float32) for one in tensors])
     return tuple(values), stacked.to("cpu", non_blocking=True)
 
 
@@ -404,9 +421,10 @@ class Steps:
         first: int,
         last: int,
         log_every: int,
-        log: Callable[[str], object],
+        log: Callable[[str], object] | LaterLines,
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
+        """Begin with no steps; every ``log_every``-th is printed, with 0 none is."""
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
         self._history = history
         self._scale = scale
@@ -433,6 +451,8 @@ class Steps:
                 return
             self._waiting.popleft()
             self._record(measured, between)
+        if wait and isinstance(self._log, LaterLines):
+            self._log.write()  # what comes now may print by itself
 
     def _record(self, measured: Measured, between: dict[str, float]) -> None:
         step = measured.step
@@ -447,10 +467,18 @@ class Steps:
             row = self._row(row)
         self._warn_of_loss(step, row)
         self._history.update(row, step=row.get("step", step), summarize=False)  # a trainer may count from 1
-        if step % self._log_every == 0 or step == self._last or between:
-            self._log(line({name: value for name, value in row.items() if name not in _NOT_PRINTED}))
+        if self._log_every and (step % self._log_every == 0 or step == self._last or between):
+            self._print({name: value for name, value in row.items() if name not in _NOT_PRINTED})
         for name, values in self.times.items():
             values.append(row[name])
+
+    def _print(self, values: dict[str, Any]) -> None:
+        """Print a step's line: as it is now, where a value could change before a thread has formatted it."""
+        if not isinstance(self._log, LaterLines):
+            self._log(line(values))
+            return
+        text = "" if _FIXED.issuperset(map(type, values.values())) else line(values)
+        self._log.put(lambda: text or line(values))
 
     def _warn_of_loss(self, step: int, row: Mapping[str, Any]) -> None:
         if not self._warned and not math.isfinite(row.get("loss", 0.0)):
