@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -32,7 +33,7 @@ from ezpz.visible import show, visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ezpz.track.records import Row
     from ezpz.track.run import Run
@@ -112,7 +113,7 @@ def find_runs(root: Path, depth: int = 0) -> Iterator[Path]:
 # One run: its ``run.json``, the head and the tail of its journal, and what its launcher has recorded of its end.
 
 _HEAD = 1 << 14  # bytes
-_TAIL = 1 << 15
+_TAIL = 1 << 14
 _LONGEST_TAIL = 1 << 22  # where a window over many ranks, or long arrays, fill the end
 _ENOUGH = 20  # rows from which a rate is worked out
 
@@ -165,10 +166,9 @@ def _below(folder: Path, root: Path) -> str:
 def _head(path: Path) -> Row | None:
     try:
         with path.open("rb") as file:
-            lines = file.read(_HEAD).split(b"\n")[:-1]
+            return next(_rows(iter(lambda: file.readline(max(0, _HEAD - file.tell())), b"")), None)
     except OSError:
         return None
-    return next(iter(_rows(lines)), None)
 
 
 def _tail(path: Path) -> list[Row]:
@@ -182,14 +182,25 @@ def _tail(path: Path) -> list[Row]:
                 lines = file.read(size).split(b"\n")[:-1]  # what follows the last newline is a row in the making
         except OSError:
             return []
-        rows = _rows(lines if length <= size else lines[1:])
+        rows = _last_rows(lines if length <= size else lines[1:])
         if len(rows) >= _ENOUGH or size >= min(length, _LONGEST_TAIL):
             return rows
         size *= 8
 
 
-def _rows(lines: list[bytes]) -> list[Row]:
-    rows = []
+def _last_rows(lines: list[bytes]) -> list[Row]:
+    """Return the last rows of these lines, and of those before them one for each number of metrics not seen so far.
+
+    A rate needs a few rows, and a loss may be recorded now and then.
+    """
+    latest = list(islice(_rows(reversed(lines)), _ENOUGH))
+    seen = {line.count(b'":') for line in lines[-_ENOUGH:]}
+    rare = {line.count(b'":'): line for line in lines[:-_ENOUGH]}
+    others = _rows(line for count, line in rare.items() if count not in seen)
+    return [*others, *reversed(latest)] if len(latest) == _ENOUGH else latest[::-1]
+
+
+def _rows(lines: Iterable[bytes]) -> Iterator[Row]:
     for line in lines:
         # Torn lines, those of a later version, and windows over ranks are not what is looked for here.
         if b'"k":"ranks"' in line[:120]:
@@ -197,8 +208,7 @@ def _rows(lines: list[bytes]) -> list[Row]:
         with suppress(ValueError, TrackError):
             row = parse(line, "") if line else None
             if row is not None and row["k"] == "":
-                rows.append(row)
-    return rows
+                yield row
 
 
 def _loss(rows: list[Row]) -> tuple[str | None, float | None]:

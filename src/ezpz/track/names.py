@@ -17,6 +17,7 @@ Names are compared by their words: ``train/loss``, ``train_loss``, ``trainLoss``
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,7 +74,12 @@ _BYTES = ("GiB", "GB", "MiB", "MB", "KiB", "KB")
 
 def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case: ``["val", "loss"]`` of ``val_loss`` and ``valLoss``."""
-    return [word for word in _BETWEEN.split(_JOINTS.sub(" ", name).lower()) if word]
+    return list(_words_of(name))
+
+
+@lru_cache(maxsize=4096)  # a list of 500 runs asks for the same few names again and again
+def _words_of(name: str) -> tuple[str, ...]:
+    return tuple(word for word in _BETWEEN.split(_JOINTS.sub(" ", name).lower()) if word)
 
 
 def is_counter(name: str) -> bool:

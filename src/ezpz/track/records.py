@@ -128,7 +128,14 @@ def parse(raw: bytes, place: str) -> Row | None:
         ValueError: It is no JSON, as only a cut-off write leaves behind.
         TrackError: Its version is not known here.
     """
-    return _checked_row(_loads(raw), raw, place)
+    try:
+        row = _loads_text(raw.decode("ascii").rstrip(" \t\r\n"))
+    except UnicodeDecodeError:
+        row = _loads(raw)
+    if _is_plain(row):
+        row.update(a=1, k="")
+        return row  # type: ignore[no-any-return]  # as was just seen
+    return _checked_row(row, raw, place)
 
 
 def _loads(raw: bytes) -> Any:

@@ -146,7 +146,7 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
             f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
         )
     state, cause = _state(path, facts)
-    cause = redact_text(cause)  # an older ezpz may have written it
+    cause = redact_text(cause) if cause else ""  # an older ezpz may have written it
     return Run(path, facts, str(facts.get("name") or path.name), state, cause)
 
 
