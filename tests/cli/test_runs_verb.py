@@ -196,10 +196,10 @@ def test_ages_have_one_unit(seconds, text):
 def test_a_loss_that_is_recorded_now_and_then_is_found_behind_the_last_rows(tmp_path, capsys):
     folder = tmp_path / "r"
     folder.mkdir()
-    rows = [{"v": 1, "t": 1e9 + n, "step": n, "m": {"lr": n / 7, "tps": 100.0 + n % 2}} for n in range(90)]
+    rows = [{"v": 1, "t": 1e9 + n, "step": n, "m": {"lr": n / 7, "tps": 100.0}} for n in range(90)]
     rows[40]["m"] |= {"loss": 0.125}
     rows[60]["m"] |= {"loss": 0.25}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = glance(folder, tmp_path)
     assert (found["metric"], found["loss"], found["last_step"], found["first_step"]) == ("loss", 0.25, 89, 0)
-    assert found["rate"] == 100.5
+    assert found["rate"] == 100.0
