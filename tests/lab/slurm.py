@@ -53,7 +53,7 @@ FirstJobId={first_job}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF
-PartitionName=requeued Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=requeued Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=cancelled Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=CANCEL GraceTime=5
 """
 GROUPS = """\
@@ -177,8 +177,9 @@ class Slurm:
             # Slurm hands out only what looks like a device: each is another /dev/null.
             os.mknod(self.folder / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         names = ",".join(self.workers)
+        cores = 8 if self.by_groups else 4
         nodes = [
-            f"NodeName={name} NodeHostname={name} NodeAddr={self.hosts[name].address} CPUs=4 RealMemory=1000 "
+            f"NodeName={name} NodeHostname={name} NodeAddr={self.hosts[name].address} CPUs={cores} RealMemory=1000 "
             f"Gres=gpu:{DEVICES} State=UNKNOWN"
             for name in self.workers
         ]

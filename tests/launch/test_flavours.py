@@ -167,6 +167,17 @@ def test_the_daemons_of_an_mpi_are_started_in_the_component_of_its_ranks(name):
     assert flavour(name).environment(order)["EZPZ_REMOTE_SHELL"].value.startswith("srun --het-group=1 -N1 -n1 ")
 
 
+@pytest.mark.parametrize("name", ["openmpi5", "openmpi4"])
+def test_slurms_signals_are_kept_from_the_daemons_of_open_mpi_unless_the_user_has_chosen(name):
+    variable, program = flavour(name).daemon
+    told = {}
+    for around, mine in (("slurm", {}), ("pbs", {}), ("slurm", {variable: "mine"})):
+        order = Order("mpiexec", MANY, Binding(), hostfile="/f", scheduler=scheduler(around), environ=mine)
+        told[around, *mine] = flavour(name).environment(order).get(variable)
+    assert told["slurm",].value.endswith(f"bin/shielded {program}")
+    assert told["pbs",] is told["slurm", variable] is None
+
+
 RSH = str(Path(base.__file__).parents[2] / "bin" / "remote_shell")
 REMOTE = {
     "mpich": f"-launcher ssh -launcher-exec {RSH}",

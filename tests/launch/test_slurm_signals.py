@@ -105,3 +105,39 @@ def test_ranks_have_the_time_to_save_that_slurm_gives_them(slurm_by_groups, clea
         "utils.sh": False,
         "plain": True,
     }
+
+
+TWO_SPEEDS = """
+import os, signal, sys, time
+rank, came = os.environ["RANK"], []
+def end(number, _):
+    came.append(number)
+    if rank == "1":
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+signal.signal(signal.SIGTERM, end)
+open("up." + rank, "w").close()
+while not came:
+    time.sleep(0.02)
+time.sleep(6)  # longer than a rank has when another one has failed
+open("saved." + str(len(came)), "w").close()
+"""
+
+
+def test_a_rank_that_ends_sooner_of_slurms_signal_is_no_failure_that_hurries_the_others(
+    slurm_by_groups, clean_env, tmp_path
+):
+    slurm = slurm_by_groups
+    (tmp_path / "rank.py").write_text(TWO_SPEEDS)
+    line = f"exec {sys.executable} -m ezpz.launch --flavour srun -n 2 {sys.executable} rank.py"
+    placed = ["-N2", "--ntasks-per-node=1", f"--chdir={tmp_path}", f"--output={tmp_path}/out"]
+    job = slurm.run(["sbatch", "--parsable", *placed], clean_env, stdin=f"#!/bin/bash\n{line}\n").stdout.strip()
+    try:
+        process.wait_until(lambda: len(list(tmp_path.glob("up.*"))) == 2, 30, "two ranks")
+        time.sleep(0.5)
+        slurm.run(["scancel", "--signal=TERM", job])
+        process.wait_until(lambda: not slurm.run(["squeue", "--noheader"]).stdout, 40, "the end of the job")
+    finally:
+        slurm.run(["scancel", job])
+        slurm.wait_idle(60)
+    assert [path.name for path in tmp_path.glob("saved.*")] == ["saved.1"], (tmp_path / "out").read_text()

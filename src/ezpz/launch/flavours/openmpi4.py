@@ -31,6 +31,7 @@ class OpenMpi4(OpenMpi5):
     sorts_hosts = True
     remote_choices = ("OMPI_MCA_plm", "--mca", "-mca")
     shell_options = "--mca ras ^slurm,tm --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent"
+    daemon = ("OMPI_MCA_orte_launch_agent", "orted")
     root_switches = OpenMpi5.root_switches[:2]
 
     def recognises(self, text: str) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.")
 _TAKEN = re.compile(r"[A-Za-z_]\w*\Z")  # an exported bash function is no name that -x takes
+_SHIELDED = os.path.abspath(f"{__file__}/../../../bin/shielded")
 # What Open MPI carries itself, and what is true of one host only.
 _OWN = re.compile(r"(OMPI_|PMIX_|PRTE_|ORTE_|SLURM|(HOSTNAME|PWD|OLDPWD|SHLVL|_)\Z)")
 
@@ -39,6 +40,8 @@ class OpenMpi5(MpiFlavour):
     remote_choices = ("PRTE_MCA_plm", "--prtemca", "--mca")
     # It would take component 0 of a heterogeneous job of Slurm for all that there is.
     shell_options = "--prtemca ras ^slurm --prtemca plm ssh --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent"
+    # Its daemon on each host, a task of srun, ends of Slurm's SIGTERM and kills its ranks within a moment.
+    daemon = ("PRTE_MCA_prte_launch_agent", "prted")
     root_switches: tuple[str, ...] = (  # without them root is refused
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -72,6 +75,10 @@ class OpenMpi5(MpiFlavour):
         why = f"the user's, which {self.title} changes"
         settings = {name: Setting(value, why) for name, value in kept_paths(order.environ).items()}
         settings |= super().environment(order)
+        variable, program = self.daemon
+        signals = order.hostfile and order.scheduler.signalling_daemon and variable not in order.environ
+        if signals and not re.search(r"\s", _SHIELDED):  # it is split into words
+            settings[variable] = Setting(f"{_SHIELDED} {program}", f"{order.scheduler.title} signals its daemons")
         if os.geteuid() == 0:
             settings |= dict.fromkeys(self.root_switches, Setting("1", "this user is root"))
         if not os.isatty(1) and "FORCE_COLOR" not in order.environ:

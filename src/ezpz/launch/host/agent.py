@@ -36,6 +36,7 @@ __all__ = ["Agent"]
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TWICE = 2.0  # seconds in which a signal to all processes of the job, and the launcher's order to pass it on, are one
+_ASKED = 60.0  # seconds in which a rank that a scheduler has asked to end is not asked again
 _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
 _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
@@ -327,7 +328,7 @@ class Agent:
             rank.pid = message.pid
             self._give_input(rank)
         elif isinstance(message, messages.SignalPassed):
-            rank.passed.add(message.number)
+            rank.passed[message.number] = time.monotonic()
         elif isinstance(message, messages.RankEnded):
             passed = -message.code in rank.passed
             rank.end(message.code, "its launcher sent it that signal" if passed else "")
@@ -430,7 +431,9 @@ class Agent:
             elif isinstance(order, messages.Signal):
                 reached = self._heard.pop(order.number, -_TWICE) > time.monotonic() - _TWICE
                 for rank in self._alive():
-                    rank.signal(order.number, group=self.own_session, reached=reached)
+                    asked = rank.passed.get(order.number, -_ASKED) > time.monotonic() - _ASKED
+                    if order.number not in _ENDING or not asked:  # twice would mean now
+                        rank.signal(order.number, group=self.own_session, reached=reached)
                 self._give_early_signals()
                 self._progress.signalled(order.number)
             elif isinstance(order, messages.TakeStacks):

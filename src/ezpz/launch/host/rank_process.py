@@ -50,7 +50,7 @@ class RankProcess:
         asked_by: Signals by which it was asked for its stacks.
         ended_of_asking: Whether it ended of one of those: it had a handler a moment before, so it was about to end.
         reported: Whether the launcher knows of its end.
-        passed: Signals that it got from elsewhere.
+        passed: Signals that it got from elsewhere, and when (monotonic).
         is_held: Whether its pipes are left unread for now, because the launcher takes no more.
         early_signals: Signals that it gets when it has a handler for them.
         log_ended: Whether the launcher knows that its log could not be written.
@@ -83,7 +83,7 @@ class RankProcess:
         self.ended_of_asking = False
         self.reported = self.by_us = self.log_ended = False
         self.world, self.family = 0, ""
-        self.passed: set[int] = set()
+        self.passed: dict[int, float] = {}
         self.early_signals: set[int] = set()
         self._drain_by = 0.0
         self._read_since_end = 0

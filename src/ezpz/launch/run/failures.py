@@ -90,6 +90,11 @@ class Failure(NamedTuple):
         return self.why.startswith((SHIM_KILLED, PASSED_ON))
 
     @property
+    def asked_to_end(self) -> bool:
+        """Whether the rank ended of a SIGTERM that it got from elsewhere, such as from a scheduler."""
+        return self.why.startswith(PASSED_ON) and self.code == 128 + signal.SIGTERM
+
+    @property
     def lost_peer(self) -> bool:
         """Whether the rank says no more than that it has lost another one."""
         words = _RANK_TAG.sub("", self.words)

@@ -358,7 +358,10 @@ class Supervisor:
         path = log_of(cause, self.control.settings.log_dir, self.folder)
         self.say(f"{cause.text}{f'; {others}' * several}{f' [log: {path}]' * bool(path)}")
         self._since_failure = 0
-        self._stop(FAILURE_GRACE)
+        asked = cause.asked_to_end and bool(self.plan.around.signalling_daemon)
+        self._stop(SIGNAL_GRACE if asked else FAILURE_GRACE)  # all were asked, and save
+        if asked:
+            self._ask_kill_wait(time.monotonic())
 
     def _stop(self, grace: float) -> None:
         """Ask all ranks to end, and kill them after so many seconds; where none has begun, nobody needs those."""
