@@ -173,7 +173,7 @@ def test_slurms_signals_are_kept_from_the_daemons_of_open_mpi_unless_the_user_ha
     told = {}
     for around, mine in (("slurm", {}), ("pbs", {}), ("slurm", {variable: "mine"})):
         order = Order("mpiexec", MANY, Binding(), hostfile="/f", scheduler=scheduler(around), environ=mine)
-        told[around, *mine] = flavour(name).environment(order).get(variable)
+        told[(around, *mine)] = flavour(name).environment(order).get(variable)
     assert told[("slurm",)].value.endswith(f"bin/shielded {program}")
     assert told[("pbs",)] is told["slurm", variable] is None
 
