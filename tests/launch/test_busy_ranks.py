@@ -25,12 +25,16 @@ history = ezpz.History(outdir="run")
 for step in range(3):
     history.update({{"loss": 1.0}})
     time.sleep(0.4)
-done = pathlib.Path("done")
+recorded, done = pathlib.Path("recorded"), pathlib.Path("done")
 if os.environ["RANK"] == "0":
+    recorded.touch()
     history.finalize(show=False)
     {then}
     done.touch()
 else:
+    while not recorded.exists():  # rank 0 may have started later
+        ezpz.heartbeat()
+        time.sleep(0.05)
     while not done.exists(): time.sleep(0.05)
 print("rank", os.environ["RANK"], "is through", flush=True)
 """
