@@ -2,6 +2,9 @@
 
 import os
 import shlex
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
 from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.settings import communication
+from lab.process import wait_until
 
 ONE = Placement(("here",), (2,), "-n")
 MANY = Placement(("n01", "n02", "n03"), (4, 4, 4), "one per device")
@@ -176,6 +180,23 @@ def test_slurms_signals_are_kept_from_the_daemons_of_open_mpi_unless_the_user_ha
         told[(around, *mine)] = flavour(name).environment(order).get(variable)
     assert told[("slurm",)].value.endswith(f"bin/shielded {program}")
     assert told[("pbs",)] is told["slurm", variable] is None
+
+
+def test_what_is_shielded_lives_on_when_it_is_signalled_and_its_exit_code_counts(tmp_path):
+    shielded = Path(base.__file__).parents[2] / "bin" / "shielded"
+    process = subprocess.Popen(
+        [shielded, "sh", "-c", "touch up; while [ ! -e over ]; do sleep 0.02; done; exit 7"], cwd=tmp_path
+    )
+    try:
+        wait_until((tmp_path / "up").exists, 10, "its program")
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            process.send_signal(number)
+            time.sleep(0.05)
+        assert process.poll() is None
+        (tmp_path / "over").touch()
+        assert process.wait(10) == 7
+    finally:
+        process.kill()
 
 
 RSH = str(Path(base.__file__).parents[2] / "bin" / "remote_shell")

@@ -37,6 +37,7 @@ __all__ = ["Agent"]
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TWICE = 2.0  # seconds in which a signal to all processes of the job, and the launcher's order to pass it on, are one
 _ASKED = 60.0  # seconds in which a rank that a scheduler has asked to end is not asked again
+_LOST_GRACE = 2.0  # seconds for a scheduler's own SIGTERM to reach the ranks of a launcher that was killed
 _FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL, where no launcher decides
 _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ranks have come
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
@@ -462,7 +463,7 @@ class Agent:
         self._lost = True
         for rank in self._alive():
             rank.signal(signal.SIGTERM, group=self.own_session)  # a shim passes it on once, whoever else sends it
-        self._loop.after("lost", _FAILURE_GRACE, lambda: self._still_there(patience - _FAILURE_GRACE))
+        self._loop.after("lost", _LOST_GRACE, lambda: self._still_there(patience - _LOST_GRACE))
 
     def _still_there(self, left: float) -> None:
         """Let ranks go on for so many seconds if their scheduler has sent them SIGTERM itself."""
