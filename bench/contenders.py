@@ -97,6 +97,29 @@ def flavours(home):
     return rows
 
 
+def output(home):
+    """200 MB of lines from two ranks into `wc`, which must count them all."""
+    lines = Path(home) / "lines"
+    line = b"[2026-11-23 03:30:06.123][I][train:231] iter=1200 loss=3.22319 dt=0.0312 how now with Words between us\n"
+    lines.write_bytes(line * (100_000_000 // len(line)))
+    total = 2 * lines.stat().st_size
+    rows = []
+    for name, stream in (("stdout", 1), ("stderr", 2)):
+        group, peer = f"200 MB of lines, {name}", "mpiexec (MPICH)"
+        # What a launcher says of its own is in it too.
+        redirected = "2>&1 >/dev/null" if stream == 2 else ""
+        script = f'{{ "$@" {redirected}; }} | wc -c | {{ read -r size && [ "$size" -ge {total} ]; }}'
+        rank = ["sh", "-c", f'exec cat "{lines}" >&{stream}']
+        for who, words, variables, budget in (
+            (peer, MPIEXEC, env(home, MPICH, VENV), ""),
+            ("ezpz launch, MPICH", LAUNCH, env(home, MPICH, VENV), "x1.5"),
+            ("ezpz launch, local", LAUNCH, env(home, VENV), "x1.5"),
+        ):
+            argv = ["bash", "-c", script, "bash", *words, *rank]
+            rows.append(Contender(group, who, argv, variables, "" if who == peer else peer, repeat=2, budget=budget))
+    return rows
+
+
 def many_hosts(home):
     """A plan for 10,000 hosts of 12 devices, as PBS grants them; nothing is started."""
     group, bare = "10,000 hosts x 12", "python3 -c pass"
@@ -241,6 +264,7 @@ GROUPS = {
     "launch": launches,
     "supervision": supervision,
     "flavours": flavours,
+    "output": output,
     "many": many_hosts,
     "ddp": ddp,
     "setup": setup,
