@@ -259,6 +259,23 @@ def end_of_run(home):
     return rows
 
 
+def long_run(home):
+    """What readers pay for a run of 10^6 rows of 8 metrics, and `ezpz runs` for 500 runs: CPU, then memory."""
+    group, variables = "10^6 rows of 8 metrics", env(home, VENV, COLUMNS="100")
+    line = ["python3", str(HERE / "long_run.py")]
+    verbs = {"plot": "ezpz plot", "list": "ezpz plot --list", "report": "ezpz report", "export": "ezpz export"}
+    verbs |= {"watch": "ezpz watch --once", "compare": "ezpz compare", "csv": "ezpz export --csv"}
+    budgets = {"csv": "10 s"}
+    rows = [("first", "first reader, no columns", "ms", "6 s"), ("finalize", "History.finalize", "ms", "3 s")]
+    rows += [(verb, name, "ms", budgets.get(verb, "1.5 s")) for verb, name in verbs.items()]
+    rows += [(f"{verb}-memory", name, "MB", "250 MB") for verb, name in verbs.items()]
+    rows += [("runs", "ezpz runs, 500 runs", "ms", "300 ms")]
+    return [
+        Contender(group, name, [*line, what, f"{home}/long"], variables, unit=unit, budget=budget)
+        for what, name, unit, budget in rows
+    ]
+
+
 GROUPS = {
     "imports": imports,
     "launch": launches,
@@ -271,5 +288,6 @@ GROUPS = {
     "shell": shells,
     "metrics": history,
     "end": end_of_run,
+    "long": long_run,
     "trackers": trackers,
 }

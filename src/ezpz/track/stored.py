@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import finalize
 
@@ -74,7 +75,8 @@ def read_stored(folder: str, may_write: Callable[[], bool], *, tell: bool = True
     except OSError as error:
         raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
     was = [about.st_size, about.st_mtime_ns]
-    blocks, sealed, _ = known_blocks(f"{folder}/{COLUMNS}", journal.read, was)
+    path = f"{folder}/{COLUMNS}"
+    blocks, sealed, length = known_blocks(path, journal.read, was)
     known = len(blocks)
     start = blocks[-1].end if blocks else 0
     lines = sum(block.lines for block in blocks)
@@ -84,7 +86,11 @@ def read_stored(folder: str, may_write: Callable[[], bool], *, tell: bool = True
     if tell:
         _tell(name, blocks)
     if start >= STRETCH and (len(blocks) > known or not sealed) and may_write():
-        _write(f"{folder}/{COLUMNS}", blocks, was)
+        with suppress(OSError):  # no room, or not allowed: the next reader has the same work
+            if len(blocks) > known:
+                _write(path, blocks)
+            else:
+                _seal(path, length, was)
     return Stored(blocks, start, journal.read, (about.st_dev, about.st_ino))
 
 
@@ -171,12 +177,19 @@ def _tell(name: str, blocks: list[Block]) -> None:
     tell_passed_over(name, torn, foreign, first)
 
 
-def _write(path: str, blocks: list[Block], was: list[int]) -> None:
-    """Write columns in one move; without room or permission, the next reader has to read the journal again."""
+def _write(path: str, blocks: list[Block]) -> None:
+    """Write columns in one move, without waiting for the disk; whoever reads them next compares the sums."""
+    with Replacement(path, closed=True) as file:
+        for block in blocks:
+            file.write(block.whole())
+
+
+def _seal(path: str, length: int, was: list[int]) -> None:
+    """Seal a file all of whose sums agree, as soon as it is on the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        with Replacement(path, closed=True, sync=True) as file:
-            for block in blocks:
-                file.write(block.whole())
-            file.write(seal(*was))
-    except OSError:
-        return
+        os.fsync(descriptor)
+        if os.fstat(descriptor).st_size == length:
+            os.write(descriptor, seal(*was))
+    finally:
+        os.close(descriptor)
