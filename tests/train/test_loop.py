@@ -177,6 +177,27 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
     assert [text.split()[0] for text in shown] == [f"iter={step}" for step in range(0, 200, 10)]
 
 
+def test_the_row_of_a_step_that_saved_is_recorded_at_once(device):
+    """A run that is killed and resumed from that checkpoint does not do the step again."""
+    from ezpz.train.clock import make_clock
+    from ezpz.train.loop import Measured, Scale, Steps
+
+    recorded = []
+
+    class Recorder:
+        def update(self, row, *, step, summarize):
+            recorded.append(step)
+
+    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=9, log_every=0, log=lambda _: None)
+    clock = make_clock()
+    clock.skip()
+    for step, between in enumerate(({}, {}, {"dt_save": 0.1})):
+        assert recorded == []
+        clock.mark("dtf")
+        rows.add(Measured(step, ("loss",), [0.0], clock.stop(), 0.1), between)
+    assert recorded == [0, 1, 2]
+
+
 @pytest.mark.slow
 def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_path):
     script = """

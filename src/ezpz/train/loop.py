@@ -439,7 +439,9 @@ class Steps:
     def add(self, measured: Measured, between: dict[str, float]) -> None:
         """Take a step, and what to record of the pause behind it; now and then, record what has come."""
         self._waiting.append((measured, between))
-        if perf_counter() >= self._due or len(self._waiting) > _MOST_WAITING:
+        if "dt_save" in between:  # the checkpoint counts from here on: a resumed run would not do this step again
+            self.record(wait=True)
+        elif perf_counter() >= self._due or len(self._waiting) > _MOST_WAITING:
             self.record()
             self._due = perf_counter() + _RECORD_EVERY
 
