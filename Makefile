@@ -4,6 +4,8 @@
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
 # ranks under every launcher; what a run leaves when its job's time is over
+# make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
+# machine's, and those that debootstrap can fetch, into the same page; root, a quarter of an hour the first time
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
@@ -20,14 +22,14 @@ SECONDS ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
-SHELL_FILES := .ci/run tests/lab/setup $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
+SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix soak names sites clean
+.PHONY: help test learn check bench fuzz matrix distros soak names sites clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
-	@tests/lab/setup venv mpi trackers hugging_face
+	@tests/lab/setup venv mpi trackers hugging_face distribution
 	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	[ $$code = 1 ] || exit $$code; echo 'make test: what failed beside other tests runs once more, alone'; \
 	$(BIN)/python -m pytest tests --lf --lfnf=none $(if $(K),-k "$(K)") $(ARGS)
@@ -58,7 +60,15 @@ matrix:
 	@EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/reliability/test_core_cases.py \
 	  tests/dist/test_endings.py tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py \
 	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
-	  $(BIN)/python tests/reliability/tables.py .test/matrix.json docs/reliability.md && exit $$code
+	  $(BIN)/python tests/reliability/tables.py matrix .test/matrix.json docs/reliability.md && exit $$code
+
+distros:
+	@tests/lab/setup venv distribution
+	@tests/reliability/roots .test/distros debian-12 debian-13 ubuntu-22.04 ubuntu-24.04
+	@$(if $(K),,rm -f .test/distros.json) # with K, the other cells stay as they were found
+	@EZPZ_MATRIX=$(CURDIR)/.test/distros.json $(BIN)/python -m pytest tests/reliability/test_distributions.py \
+	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	  $(BIN)/python tests/reliability/tables.py distributions .test/distros.json docs/reliability.md && exit $$code
 
 soak:
 	@tests/lab/setup venv mpi

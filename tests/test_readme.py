@@ -1,8 +1,6 @@
 """The first hour: the README's line, typed literally in a fresh folder with an empty home."""
 
-import re
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,28 +9,14 @@ import xarray
 
 from ezpz.track import read_journal
 from lab import process
+from lab.checkout import ROOT, copy_checkout, readme_line
 from lab.require import require
-
-ROOT = Path(__file__).parents[1]
-
-
-def readme_line():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.search(r"^source src/ezpz/bin/utils\.sh && .*$", text, re.MULTILINE).group()
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of what git would give, without the tests' own state."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split("\0")[:-1]  # fmt: skip
-    for name in tracked:
-        if not name.startswith(("tests/", "bench/")) and (ROOT / name).exists():
-            (tmp_path / "ezpz" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / "ezpz" / name)
-    return tmp_path / "ezpz"
+    return copy_checkout(tmp_path / "ezpz")
 
 
 @pytest.mark.slow

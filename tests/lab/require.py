@@ -19,6 +19,8 @@ PARTS = (
     "compiler",
     "trackers",
     "hugging_face",
+    "distribution",
+    "distributions",
 )
 
 

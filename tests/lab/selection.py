@@ -26,6 +26,7 @@ from hypothesis import settings
 
 LAB_FIXTURES = {
     "browser",
+    "distribution",
     "flavour",
     "grounds",
     "hosts",

@@ -93,7 +93,10 @@ def played(request, grounds):
 
 
 def pytest_runtest_logreport(report):
-    """With ``EZPZ_MATRIX=FILE`` note what came of each case on each flavour, beside what earlier runs have found."""
+    """With ``EZPZ_MATRIX=FILE`` note what came of each cell of a table, when and, if it was skipped, why.
+
+    What earlier runs have found stays beside it.
+    """
     told = dict(report.user_properties).get("cell")
     if not (MATRIX and told) or (report.when != "call" and report.passed):
         return
@@ -101,5 +104,5 @@ def pytest_runtest_logreport(report):
     found = json.loads(path.read_text()) if path.exists() else {}
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     outcome = "skipped" if report.skipped else "ok" if report.passed else "**failed**"
-    found[told] = [outcome, today]
+    found[told] = [outcome, today, report.longrepr[2].removeprefix("Skipped: ") if report.skipped else ""]
     path.write_text(json.dumps(found, indent=1))

@@ -1,6 +1,6 @@
-"""The tables of docs/reliability.md: what `make matrix` found, between two marker lines.
+"""The tables of docs/reliability.md: what `make matrix` and `make distros` found, between two marker lines.
 
-python tests/reliability/tables.py RESULTS.json docs/reliability.md
+python tests/reliability/tables.py matrix|distributions RESULTS.json docs/reliability.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def replace_block(path, name, text):
 
 
 def matrix(results):
-    """The results of `make matrix`, ``{"FLAVOUR CASE": [outcome, date]}``, as Markdown."""
+    """The results of `make matrix`, ``{"FLAVOUR CASE": [outcome, date, why skipped]}``, as Markdown."""
     from cases import CASES, stageable
     from stages import FLAVOURS
 
@@ -50,10 +50,8 @@ def matrix(results):
             for name in FLAVOURS
         ]
         wide.append(f"{head} {' | '.join(row)} |")
-    dates = sorted({date for _, date in results.values()})
-    total = sum(outcome == "ok" for outcome, _ in results.values())
     lines = [
-        f"{' to '.join(dict.fromkeys([dates[0], dates[-1]])) if dates else 'never run'}: {total} of {len(cells)} ok.",
+        f"{_when(results)}: {_ok(results)} of {len(cells)} ok.",
         "",
         f"| case | what happens | exit code | {' | '.join(FLAVOURS)} |",
         "|---|---|---|" + "---|" * len(FLAVOURS),
@@ -72,6 +70,52 @@ def matrix(results):
     return "\n".join(lines)
 
 
+def distributions(results):
+    """The results of `make distros`, ``{"DISTRIBUTION ROW": [outcome, date, why skipped]}``, as Markdown."""
+    from distributions import OTHERS, Distribution, own_name
+
+    names = dict.fromkeys((own_name(), *OTHERS))
+    results = {cell: result for cell, result in results.items() if cell.partition(" ")[0] in names}
+    rows = dict.fromkeys(cell.partition(" ")[2] for cell in results)  # in the order of the tests
+    reasons = {}
+
+    def shown(name, row):
+        outcome, _, why = results.get(f"{name} {row}", ["not run", "", ""])
+        return f"({reasons.setdefault(why, len(reasons) + 1)})" if outcome == "skipped" else outcome
+
+    versions = {}
+    for name in names:
+        there = Distribution(name)
+        if not there.problem():
+            versions[name] = there.versions()
+    lines = [f"| {row} | {' | '.join(shown(name, row) for name in names)} |" for row in rows]
+    skipped = sum(outcome == "skipped" for outcome, *_ in results.values())
+    return "\n".join([
+        f"{_when(results)}: {_ok(results)} of {len(results) - skipped} ok.",
+        "",
+        f"| | {' | '.join(name.replace('-', ' ').capitalize() for name in names)} |",
+        "|---|" + "---|" * len(names),
+        *(
+            f"| {part} | {' | '.join(versions.get(name, {}).get(part, '') for name in names)} |"
+            for part in ("Python", "MPICH", "Open MPI")
+        ),
+        *lines,
+        "",
+        "Not run, because:",
+        "",
+        *(f"{number}. {reason}" for reason, number in reasons.items()),
+    ])  # fmt: skip
+
+
+def _when(results):
+    dates = sorted({date for _, date, *_ in results.values()})
+    return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "never run"
+
+
+def _ok(results):
+    return sum(outcome == "ok" for outcome, *_ in results.values())
+
+
 def _order(case):
     """By number; those with a letter last. The order of a number's cases is that of the table."""
     first = case.number.split(",")[0]
@@ -83,8 +127,9 @@ def _cell(text):
 
 
 def _outcome(results, name, case):
-    return results.get(f"{name} {case.id}", ["not run", ""])[0]
+    return results.get(f"{name} {case.id}", ["not run"])[0]
 
 
 if __name__ == "__main__":
-    replace_block(Path(sys.argv[2]), "matrix", matrix(json.loads(Path(sys.argv[1]).read_text())))
+    table = {"matrix": matrix, "distributions": distributions}[sys.argv[1]]
+    replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))
