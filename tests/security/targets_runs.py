@@ -6,14 +6,18 @@ import contextlib
 import io
 import json
 import tempfile
+import zlib
 from pathlib import Path
 
 from fuzz import target
 
 from ezpz.cli import compare, export, plot, report, runs, watch
 from ezpz.errors import EzpzError
+from ezpz.track.blocks import Stretch, pack
 from ezpz.track.folder import RunFile
 from ezpz.track.journal import Journal
+from ezpz.track.records import read_stretch
+from ezpz.track.stored import COLUMNS
 
 _ENTRY = {name: [1.5, "NaN", None] for name in ("mean", "min", "max", "std")} | {"argmin": [0, 0, None]}
 ROWS = (
@@ -78,13 +82,15 @@ def _run(folder, journal, facts):
     return folder
 
 
-def _ends(journal, facts):
+def _ends(journal, facts, columns=None):
     """Let every verb read one run; return how each has ended. Anything but an exit code passes on."""
     with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(io.StringIO()):
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             good = _run(Path(place) / "good", JOURNAL, json.dumps(FACTS).encode())
             odd = _run(Path(place) / "odd", journal, facts)
+            if columns is not None:
+                (odd / COLUMNS).write_bytes(columns)
             codes = [verb.main([str(odd), *options]) for verb, *options in _VERBS]
             codes += [compare.main([str(good), str(odd)]), _continued(odd)]
         assert "Traceback" not in said.getvalue(), said.getvalue()
@@ -116,3 +122,18 @@ def row_of_a_journal(data):
 @target(seconds=4, seeds=[json.dumps(FACTS).encode()], words=[b'"ranks"', b'"earlier"'])
 def facts_of_a_run(data):
     return _ends(JOURNAL, data)
+
+
+def _columns():
+    """The line of a block without its sum, a newline, and the data."""
+    part = Stretch(0, 0)
+    read_stretch(JOURNAL, part, ("", 0))
+    block = pack(part, zlib.crc32(JOURNAL))
+    return block.head + b"\n" + block.read(0, block.size)
+
+
+@target(seconds=4, seeds=[_columns()], words=[b'"float"', b'"str"', b'"late":', b'"attempt":null', b'"bytes":'])
+def columns_of_a_run(data):
+    head, _, rest = data.partition(b"\n")
+    total = zlib.crc32(rest, zlib.crc32(head))  # whoever wants to do harm writes a sum that is right
+    return _ends(JOURNAL, json.dumps(FACTS).encode(), b'%b,"sum":%d}\n%b' % (head, total, rest))

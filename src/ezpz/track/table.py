@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import TrackError
 from ezpz.track.blocks import Stretch, pack
-from ezpz.track.values import Histogram, decode
+from ezpz.track.values import Histogram, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -221,7 +221,7 @@ def _values_in(part: _Part) -> list[Value]:
         return list((numbers.astype(bool) if column.kind == "bool" else numbers).tolist())
     lines = _bytes_of(part.block, column.start, column.size).splitlines()
     try:
-        values = [decode(value) for value in json.loads(b"[" + b",".join(lines) + b"]")]
+        values = [checked(value) for value in json.loads(b"[" + b",".join(lines) + b"]")]
     except (ValueError, RecursionError, TypeError):
         values = []
     if len(values) != column.held or any(type(value) is not _TYPES[column.kind] for value in values):
