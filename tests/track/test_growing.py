@@ -116,6 +116,18 @@ def test_a_short_run_has_no_columns(journal, tmp_path):
     assert not (tmp_path / COLUMNS).exists()
 
 
+def test_a_short_run_that_is_started_again_has_none_either(journal, tmp_path):
+    journal.write(0, {"loss": 0.5})
+    journal.close()
+    second = again(tmp_path)
+    second.write(1, {"loss": 0.25})
+    work(second)
+    assert not second._columns.is_behind
+    second.write(2, {"loss": 0.125})
+    second.close()
+    assert not (tmp_path / COLUMNS).exists()
+
+
 def test_a_row_of_a_late_value_counts_as_it_did(journal, tmp_path):
     for step in range(30):
         journal.write(step, {"dt": 0.5})
@@ -143,6 +155,15 @@ def test_a_run_that_is_started_again_adds_to_its_columns(journal, tmp_path, monk
     second.close()
     assert agree(tmp_path) == (Path(second.path).stat().st_size, True)
     assert {1, 2} == set(table_of(read_stored(str(tmp_path), lambda: False).blocks).attempts)
+
+
+def test_a_restart_that_ends_at_once_leaves_whole_columns(journal, tmp_path):
+    write(journal, 0, 100)
+    journal.close()
+    second = again(tmp_path)
+    second.write(100, {"loss": 0.5})
+    second.close()
+    assert agree(tmp_path) == (Path(second.path).stat().st_size, True)
 
 
 def test_a_folder_of_an_older_version_gets_columns_while_it_goes_on(tmp_path, monkeypatch):

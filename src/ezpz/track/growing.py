@@ -57,6 +57,7 @@ class Growing:
         self.is_busy = False
         self._part = Stretch(0, 0)  # the end of the journal, as long as the columns are not behind
         self._full: deque[Stretch] = deque()
+        self._is_known = False
         self._file = -1
         self._length = 0  # of the file of columns
         self._lines = 0  # of the journal, in all blocks
@@ -109,7 +110,7 @@ class Growing:
             return
         try:
             while self._full:
-                self._open()
+                self._look()
                 part = self._full.popleft()
                 if part.start == self._done:
                     self._write(part, zlib.crc32(self._read(part.start, part.end - part.start)))
@@ -124,7 +125,7 @@ class Growing:
 
     def _catch_up(self) -> None:
         """Read what the columns lack in the journal, as far as there is time, and go on from there if that is all."""
-        self._open()
+        self._look()
         start, size = monotonic(), os.fstat(self._descriptor).st_size
         rest: Stretch | None = None
         for part, crc in stretches(self._read, self._done, size, self._journal, self._lines):
@@ -146,22 +147,28 @@ class Growing:
             part.lines -= len(part.records) + len(part.windows)  # these are counted at the end
             self._part, self.is_behind = part, False
 
+    def _look(self) -> None:
+        """See, once, how much of the journal the file that is there stands for."""
+        if self._is_known:
+            return
+        about = os.fstat(self._descriptor)
+        blocks, _, length = known_blocks(self._path, self._read, [about.st_size, about.st_mtime_ns])
+        self._done, self._length = (blocks[-1].end, length) if blocks else (0, 0)
+        self._lines = sum(block.lines for block in blocks)
+        self._is_known = True
+
     def _open(self) -> None:
         """Open the file, made when absent, at the end of what stands for the journal."""
         if self._file >= 0:
             return
-        about = os.fstat(self._descriptor)
-        blocks, _, length = known_blocks(self._path, self._read, [about.st_size, about.st_mtime_ns])
-        if not blocks:
+        if not self._length:
             with suppress(FileNotFoundError):  # one of another journal; who reads it keeps it
                 os.unlink(self._path)  # noqa: PTH108  # a string is all there is
-        self._done = blocks[-1].end if blocks else 0
-        self._lines = sum(block.lines for block in blocks)
         self._file = open_closed(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
-        self._length = length if blocks else 0
         os.ftruncate(self._file, self._length)  # a block that was cut off
 
     def _write(self, part: Stretch, crc: int) -> None:
+        self._open()
         data = pack(part, crc).whole()
         self._append(data)
         self._length += len(data)
@@ -178,6 +185,7 @@ class Growing:
             self.skip()
         self._full.clear()
         self.close()
+        self._is_known = False
         self._not_before = monotonic() + _PAUSE
         if not self._has_warned:
             self._has_warned = True
@@ -189,6 +197,8 @@ class Growing:
 
     def finish(self) -> None:
         """Write what is kept, and have it on the disk: the journal is complete."""
+        if self.is_behind:
+            self.work()
         with self._lock:
             if not self.is_behind and self._part.end > self._part.start and (self._done or self._part.end >= STRETCH):
                 self._cut()
