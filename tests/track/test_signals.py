@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from ezpz.track import dataset
 from ezpz.track.lazy_dataset import open_dataset
 from ezpz.track.run import open_run
 
@@ -212,3 +214,26 @@ history.finalize(plots=False)
     assert result.returncode == -signal.SIGTERM, result.stderr.decode()
     assert open_run(tmp_path / "out").state == "stopped"
     assert len(open_dataset(tmp_path / "out" / "r.h5")["x"]) == 1
+
+
+def test_an_export_that_began_in_the_thread_replaces_none_with_more_rows(make_history, monkeypatch):
+    """The thread completes the records after a second, while the loop may still save; then the handler does."""
+    real, begun = dataset.write_dataset, threading.Event()
+
+    def slow(*arguments):
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            time.sleep(0.5)
+        real(*arguments)
+
+    monkeypatch.setattr(dataset, "write_dataset", slow)
+    history = make_history("r")
+    history.update({"a": 1.0})
+    at_signal = history._writer._at_signal
+    thread = threading.Thread(target=at_signal, args=("SIGTERM",))
+    thread.start()
+    assert begun.wait(10)
+    history.update({"a": 2.0})
+    at_signal("SIGTERM")
+    thread.join()
+    assert open_dataset(history.paths["dataset"]).sizes["draw"] == 2

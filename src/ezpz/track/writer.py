@@ -89,6 +89,8 @@ class Writer:
         self.failure: TrackError | None = None
         self._pid = os.getpid()
         self._come_first()
+        # The thread of `signals` may be at it while the loop still saves: what the loop then adds is written behind it.
+        self._completing = threading.RLock()
         signals.attach(self._at_signal)
 
     def _come_first(self) -> None:
@@ -248,8 +250,11 @@ class Writer:
 
     def _at_signal(self, name: str) -> None:
         """Leave a complete folder before a signal ends the process; it may also be handled, and training continue."""
-        if os.getpid() != self._pid:
-            return
+        if os.getpid() == self._pid:
+            with self._completing:
+                self._complete_at_signal(name)
+
+    def _complete_at_signal(self, name: str) -> None:
         problems = []
         try:
             if not self.ended:

@@ -361,11 +361,11 @@ class _Shim:
             return
         other = "agent" if way == "itself" else "itself"
         now = time.monotonic()
+        if way == "itself":  # also where the agent's order came first: an agent without its launcher goes by that
+            self.tell(messages.SignalPassed(number=number))
         if not reached and now - self._heard.pop((number, other), -_TWICE) < _TWICE:
             return
         self._heard[number, way] = now
-        if way == "itself":
-            self.tell(messages.SignalPassed(number=number))
         if number in FOR_RANK_ALONE:
             self._give(number, reached=reached)
         elif not reached:
