@@ -9,6 +9,7 @@ import pytest
 PARTS = (
     "hosts",
     "slurm",
+    "openpbs",
     "slurm_by_groups",
     "mpich",
     "openmpi",

@@ -34,6 +34,7 @@ LAB_FIXTURES = {
     "played",
     "slurm",
     "slurm_by_groups",
+    "open_pbs",
     "each_slurm",
 }
 HAS_TORCH = find_spec("torch") is not None

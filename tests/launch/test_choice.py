@@ -12,6 +12,7 @@ from ezpz.launch.choice import choose, identify
 SAID = {
     "mpich": "HYDRA build details:\n    Version:                                 5.0.2\n",
     "openmpi": "mpiexec (Open MPI) 5.0.11\n",
+    "pbs": "pbs_version = 23.06.06\n",
     "odd": "a wrapper of our site",
     "pals": " --cpu-bind --depth --no-vni",
 }
@@ -94,6 +95,28 @@ def test_a_host_list_without_any_mpi_is_reached_by_ssh(machine):
         chosen(machine("b/nothing=x"), hosts, here=False)
     with pytest.raises(LaunchError, match="no srun"):
         chosen(machine("a/ssh=x"), SLURM, here=False)
+
+
+def test_the_mpi_behind_the_mpiexec_of_pbs_is_used_without_it(machine, tmp_path):
+    both = machine("pbs/mpiexec=pbs", "mpich/mpiexec=mpich")
+    name, folder, reason = chosen(both, PBS, here=False)
+    assert (name, folder) == ("mpich", "mpich")
+    assert reason.endswith(f"/mpich/mpiexec, to which {tmp_path}/pbs/mpiexec only passes on")
+    assert chosen(both, PBS, here=False, requested="mpich")[:2] == ("mpich", "mpich")
+    assert chosen(both, NONE, here=True)[:2] == ("mpich", "mpich")
+    alone = {"PATH": f"{tmp_path}/pbs", "PBS_O_PATH": f"{tmp_path}/pbs:{tmp_path}/mpich"}
+    assert chosen(both, PBS, here=False, environ=alone)[:2] == ("mpich", "mpich")
+    assert chosen(both, PBS, here=False, environ=alone, requested="mpich")[:2] == ("mpich", "mpich")
+
+
+def test_the_mpiexec_of_pbs_without_an_mpi_behind_it_starts_nothing(machine, tmp_path):
+    (tmp_path / "home").mkdir()
+    environ, run = pbs = machine("pbs/mpiexec=pbs", "a/ssh=x")
+    why = f"{tmp_path}/pbs/mpiexec has no MPI behind it"
+    assert chosen(pbs, PBS, here=True) == ("local", "", why)
+    assert chosen(pbs, PBS, here=False) == ("ssh", "a", why)
+    assert run.asked == 1  # it is asked for its version alone, once
+    assert identify(f"{tmp_path}/pbs/mpiexec", environ, run).name == "passes on"
 
 
 @pytest.mark.parametrize("here", [True, False])

@@ -17,7 +17,7 @@ from ezpz.launch import Placement
 from ezpz.launch.binding import Binding, choose_binding, share
 from ezpz.launch.choice import Choice
 from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
-from ezpz.launch.flavours.request import Order, words
+from ezpz.launch.flavours.request import Order, Setting, words
 from ezpz.launch.plan import LaunchPlan
 from ezpz.launch.settings import communication
 from lab.process import wait_until
@@ -203,7 +203,8 @@ RSH = str(Path(base.__file__).parents[2] / "bin" / "remote_shell")
 REMOTE = {
     "mpich": f"-launcher ssh -launcher-exec {RSH}",
     "impi": f"-bootstrap ssh -bootstrap-exec {RSH}",
-    "openmpi4": f"--mca ras '^slurm,tm' --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent {RSH}",
+    "openmpi4": "--mca ras '^slurm,tm' --mca plm rsh --mca orte_leave_session_attached 1 "
+    f"--mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent {RSH}",
 }
 
 
@@ -231,6 +232,49 @@ def test_the_users_own_way_to_other_hosts_counts(name, chosen):
     for placement in (MANY, REORDERED):
         assert "slurm" not in line(name, placement, **around, **chosen)
         assert RSH not in line(name, placement, **around, **chosen)
+
+
+TASK = dict.fromkeys(("PBS_JOBCOOKIE", "PBS_NODENUM", "PBS_TASKNUM", "PBS_MOMPORT", "PBS_ENVIRONMENT"), "1")
+BY_PBS = {
+    **{name: REMOTE[name] for name in ("mpich", "impi")},
+    "openmpi4": f"--mca orte_leave_session_attached 1 --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent {RSH}",
+    "openmpi5": "--prtemca prte_leave_session_attached 1 "
+    f"--prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent {RSH}",
+}
+
+
+@pytest.mark.parametrize("name", BY_PBS)
+def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(name, tmp_path):
+    (tmp_path / "pbs_tmrsh").write_text("#!/bin/sh\n")
+    (tmp_path / "pbs_tmrsh").chmod(0o755)
+    (tmp_path / "nodes").write_text("n01\nn02\nn03\n")
+    job = {"PATH": str(tmp_path), "PBS_JOBID": "1.head", "PBS_NODEFILE": f"{tmp_path}/nodes", **TASK}
+
+    def planned(environ, site=None):
+        more = {"EZPZ_SCHEDULER": Setting("pbs", "here")}
+        return LaunchPlan(
+            MANY, Choice(flavour(name), "mpiexec", "t"), hostfile="/f", environ=environ, more=more, site=site
+        )
+
+    plan = planned(job)
+    assert BY_PBS[name] in shlex.join(plan.prefix())
+    assert "plm rsh" not in shlex.join(plan.prefix())  # one that has the task manager built in uses that
+    assert plan.launcher_environment()["EZPZ_REMOTE_SHELL"] == "pbs_tmrsh"
+    aurora = recognise({"EZPZ_SITE": "aurora"}, lambda _: None).site
+    for other in (
+        planned({**job, "PATH": "/nowhere"}),
+        planned({key: value for key, value in job.items() if key != "PBS_JOBCOOKIE"}),  # as in a second shell
+        planned({**job, "PBS_NODEFILE": "/f"}),  # as on a sister host
+        planned(job, aurora),  # which names its launcher
+    ):
+        assert RSH not in other.prefix()
+        assert "EZPZ_REMOTE_SHELL" not in other.launcher_environment()
+
+
+def test_the_remote_shell_finds_the_whole_name_of_a_host(run_cli, clean_env):
+    shell = {**clean_env, "EZPZ_REMOTE_SHELL": "echo", "EZPZ_HOSTS": "n01.a.b,n011,n02.a.b"}
+    told = [run_cli([RSH, host, "x"], shell).stdout for host in ("n01", "n011", "n02", "n02.a.b", "n03")]
+    assert told == [f"{host} sh -c x\n" for host in ("n01.a.b", "n011", "n02.a.b", "n02.a.b", "n03")]
 
 
 def test_the_remote_shell_takes_sshs_arguments(run_cli, clean_env):

@@ -18,6 +18,7 @@ Recorded from OpenPBS 23.06.06 (tests/data/environments/pbs-*.json).
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,19 @@ class Pbs(Scheduler):
     ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
     kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
     listing = ("qstat",)
+    # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
+    remote_shell = ("pbs_tmrsh",)
+    remote_needs = (
+        "PBS_ENVIRONMENT",
+        "PBS_JOBID",
+        "PBS_NODEFILE",
+        "PBS_JOBCOOKIE",
+        "PBS_NODENUM",
+        "PBS_TASKNUM",
+        "PBS_MOMPORT",
+    )
+    mpiexec_mark = "pbs_version ="
+    submit_path = "PBS_O_PATH"
     slots_option = "mpiprocs"
     threads_variable = "NCPUS"
 
@@ -81,6 +95,10 @@ class Pbs(Scheduler):
             "answer; expected one host per line. Run on the first host of the job, or name the hosts with `launch "
             "--hostfile FILE`."
         )
+
+    def can_reach(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether ``pbs_tmrsh`` works here: it reads the node file, which the job's first host alone has."""
+        return super().can_reach(environ) and os.access(environ["PBS_NODEFILE"], os.R_OK)
 
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell that has no variables of it.

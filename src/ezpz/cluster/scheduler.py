@@ -33,6 +33,9 @@ class Scheduler:
         hides_others: Whether its jobs always lie inside those of other schedulers, never around them.
         bootstrap: How Hydra calls the scheduler as what starts its proxies on other hosts; empty where it knows none.
         remote_shell: Words that run a command on one host of the job when the host and the command follow them.
+        remote_needs: Variables without one of which `remote_shell` cannot work.
+        mpiexec_mark: What its own ``mpiexec`` prints to ``--version``: a script that passes on to an MPI behind it.
+        submit_path: Holds the PATH of the shell that submitted the job, which that script searches.
         own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
         kept_variables: More variables that a second shell of the job gets; no secrets.
         listing: A command that answers whenever the server is within reach: a job that it did not find here is over.
@@ -58,6 +61,9 @@ class Scheduler:
     hides_others = False
     bootstrap = ""
     remote_shell: tuple[str, ...] = ()
+    remote_needs: tuple[str, ...] = ()
+    mpiexec_mark = ""
+    submit_path = ""
     own_launcher = ""
     kept_variables: tuple[str, ...] = ()
     listing: tuple[str, ...] = ()
@@ -144,6 +150,14 @@ class Scheduler:
         """
         del text
         return 0.0
+
+    def can_reach(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether `remote_shell` works from a shell with these variables; one without needs does."""
+        if not self.remote_needs:
+            return bool(self.remote_shell)
+        from shutil import which
+
+        return all(map(environ.get, self.remote_needs)) and bool(which(self.remote_shell[0], path=environ.get("PATH")))
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as the scheduler's own mask names them; empty where nothing tells them."""

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.cache import keep, kept, state_of
-from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.launch import flavours
 from ezpz.launch.flavours import FLAVOURS, LAST_RESORT, LOCAL, MPI_FLAVOURS, flavour
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours.base import Flavour
 
 _MOST_KEPT = 64
+PASSES_ON = "passes on"  # in place of a flavour: a scheduler's own mpiexec, which starts nothing itself
 _SHOWN = 200  # characters of the output of an unknown mpiexec
 
 
@@ -36,7 +37,9 @@ class Choice(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """A flavour by name, empty when unknown; its version; and the output of the program when it is unknown."""
+    """A flavour by name, empty when unknown, or `PASSES_ON`; its version; and the output of the program when it is
+    unknown.
+    """
 
     name: str
     version: tuple[int, ...] = ()
@@ -83,15 +86,17 @@ def choose(
     exe = own.program(environ) if own else ""
     if own and exe:
         return _of_known(around, own, exe, f"{own.name} of {job.title} job {allocation.job_id}")
-    choice = _mpiexec(around)
+    passed: list[str] = []
+    choice = _mpiexec(around, passed)
     if choice:
         return choice
+    why = f"{passed[0]} has no MPI behind it" if passed else "no mpiexec on PATH"
     if is_here:
-        return Choice(None, "", "no mpiexec on PATH")
+        return Choice(None, "", why)
     other = flavour(LAST_RESORT)
     exe = "" if own else other.program(environ)
     if exe:
-        return Choice(other, exe, "no mpiexec on PATH")
+        return Choice(other, exe, why)
     missing = own.name if own else f"mpiexec, and no {other.name}"
     raise LaunchError(
         f"cannot start ranks on {', '.join(allocation.hosts[:3])}: no {missing} on PATH (PATH={environ.get('PATH')}); "
@@ -124,7 +129,7 @@ def _requested(around: _Surroundings, name: str) -> Choice:
 
 
 def _requested_mpiexec(around: _Surroundings, asked: Flavour) -> Choice:
-    programs = list(_programs(around.environ))
+    programs = list(_programs(around.environ, _path_of_submission(around)))
     unknown = ""  # one that does not say what it is may still be what the user says it is
     for path in programs:
         identity = identify(path, around.environ, around.run)
@@ -145,24 +150,35 @@ def _of_known(around: _Surroundings, chosen: Flavour, exe: str, reason: str) -> 
     return Choice(chosen, exe, reason, version)
 
 
-def _mpiexec(around: _Surroundings) -> Choice | None:
-    """Return the ``mpiexec`` to use: in a job the site's before one that an environment of Python put first on PATH."""
-    programs = list(_programs(around.environ))
+def _mpiexec(around: _Surroundings, passed_on: list[str]) -> Choice | None:
+    """Return the ``mpiexec`` to use: in a job the site's before one that an environment of Python put first on PATH.
+
+    Args:
+        around: What is there.
+        passed_on: Gets the programs of schedulers that only pass on: the MPI behind them is used without them.
+    """
+    submitted = _path_of_submission(around) if passed_on else ""
+    programs = [path for path in _programs(around.environ, submitted) if path not in passed_on]
     if not programs:
         return None
     first, site = programs[0], around.site
     for path in programs if site and site.launcher and around.allocation.job_id else ():
         identity = identify(path, around.environ, around.run)
-        if site and identity.name and flavour(identity.name).is_meant_by(site.launcher):
+        if site and identity.name in FLAVOURS and flavour(identity.name).is_meant_by(site.launcher):
             passed = f", not {first}, which comes first on PATH" if path != first else ""
             return Choice(flavour(identity.name), path, f"{path} of site {site.name}{passed}", identity.version)
     path = first
     if around.allocation.job_id and _in_python(first, around.environ):
         path = next((other for other in programs if not _in_python(other, around.environ)), first)
     identity = identify(path, around.environ, around.run)
+    if identity.name == PASSES_ON:
+        passed_on.append(path)
+        return _mpiexec(around, passed_on)
     if not identity.name:
         raise _unknown(path, identity)
     passed = f", not {first} of a Python environment" if path != first else " on PATH"
+    if passed_on:
+        passed = f", to which {passed_on[0]} only passes on"
     return Choice(flavour(identity.name), path, f"{path}{passed}", identity.version)
 
 
@@ -175,10 +191,18 @@ def _unknown(path: str, identity: Identity) -> LaunchError:
     )
 
 
-def _programs(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield each ``mpiexec`` (else ``mpirun``) of PATH, a program that links lead to twice only once."""
+def _path_of_submission(around: _Surroundings) -> str:
+    """Return the PATH of the shell that submitted this job; empty where nothing tells it."""
+    name = scheduler(around.allocation.scheduler).submit_path
+    return around.environ.get(name, "") if name else ""
+
+
+def _programs(environ: Mapping[str, str], more: str = "") -> Iterator[str]:
+    """Yield each ``mpiexec`` (else ``mpirun``) of PATH and of more folders, a program that links lead to twice only
+    once.
+    """
     seen = set()
-    for folder in environ.get("PATH", "").split(os.pathsep):
+    for folder in (*environ.get("PATH", "").split(os.pathsep), *more.split(os.pathsep)):
         for name in ("mpiexec", "mpirun"):
             path = os.path.join(folder, name)
             if folder and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -216,7 +240,7 @@ def identify(path: str, environ: Mapping[str, str], run: Run, name: str = "") ->
     key = state_of(path)
     known = kept(environ, "launchers")
     entry = known.get(key)
-    if isinstance(entry, list) and len(entry) == 2 and entry[0] in FLAVOURS:
+    if isinstance(entry, list) and len(entry) == 2 and entry[0] in (*FLAVOURS, PASSES_ON):
         return Identity(entry[0], _numbers(str(entry[1])))
     identity = _ask(path, run, name)
     if identity.name:
@@ -228,6 +252,8 @@ def identify(path: str, environ: Mapping[str, str], run: Run, name: str = "") ->
 def _ask(path: str, run: Run, name: str) -> Identity:
     output = run([path, "--version"]) or ""
     name = name or flavours.identify(output)
+    if not name and any(one.mpiexec_mark and one.mpiexec_mark in output for one in schedulers()):
+        return Identity(PASSES_ON)  # its --help would be that of the MPI behind it
     if not name:
         # PALS prints no version that names it: its folder or its options do.
         output = f"{output}\n{run([path, '--help']) or ''}"

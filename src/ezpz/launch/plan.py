@@ -239,6 +239,16 @@ class LaunchPlan:
         return scheduler(setting.value if setting else "")
 
     @property
+    def _by_scheduler(self) -> bool:
+        """Whether an MPI's daemons may be started by the scheduler's remote shell.
+
+        A site that names its launcher, where the scheduler brings none, knows the way to its hosts itself.
+        """
+        around, site = self.around, self.site
+        has_own_way = bool(site and site.launcher and not around.own_launcher)
+        return around.can_reach(self.environ) and not has_own_way
+
+    @property
     def is_here(self) -> bool:
         """Whether all ranks run on this host."""
         return len(self.placement.hosts) == 1 and is_here(self.placement.hosts[0])
@@ -276,6 +286,7 @@ class LaunchPlan:
             site=site.name if site else "",
             devices=self.context.device_counts,
             scheduler=self.around,
+            by_scheduler=self._by_scheduler,
             program=tuple(program or self.command),
         )
 

@@ -103,6 +103,7 @@ class MpiFlavour(Flavour):
         sorts_hosts: Whether it numbers ranks in the scheduler's order of hosts where the scheduler starts its daemons.
         bootstrap_option: Names to a relative of Hydra the scheduler that starts its daemons; empty for other MPIs.
         shell_options: Words in front of a program that starts its daemons and is called as ssh is.
+        shell_forced: Words in front of these that keep it from a way of its own through the scheduler.
         remote_choices: How variables and options begin by which users say themselves how its daemons are started.
     """
 
@@ -110,6 +111,7 @@ class MpiFlavour(Flavour):
     sorts_hosts = True
     bootstrap_option = ""
     shell_options = ""
+    shell_forced = ""
     remote_choices: tuple[str, ...] = ()
 
     def remote_flags(self, order: Order) -> list[Flag]:
@@ -126,7 +128,8 @@ class MpiFlavour(Flavour):
             )
         why = f"{order.scheduler.title} reaches the hosts"
         if self._needs_shell(order):
-            return [Flag((*self.shell_options.split(), _REMOTE_SHELL), why)]
+            forced = self.shell_forced if self._is_misled(order) else ""
+            return [Flag((*forced.split(), *self.shell_options.split(), _REMOTE_SHELL), why)]
         known = order.scheduler.bootstrap if order.hostfile and not self._is_chosen(order) else ""
         return [Flag((self.bootstrap_option, known), why)] if known and self.bootstrap_option else []
 
@@ -142,11 +145,15 @@ class MpiFlavour(Flavour):
 
     def _needs_shell(self, order: Order) -> bool:
         around = order.scheduler
-        if not order.hostfile or not around.remote_shell or self._is_chosen(order):
+        if not order.hostfile or not around.remote_shell or not order.by_scheduler or self._is_chosen(order):
             return False
+        return not around.bootstrap or self._is_misled(order)
+
+    def _is_misled(self, order: Order) -> bool:
+        """Tell whether it would go wrong where the scheduler starts its daemons in a way that it knows itself."""
         # No MPI knows of components of a job: those that it has the scheduler start are looked for in component 0.
         is_sorted = self.sorts_hosts and not order.placement.is_ordered
-        return not around.bootstrap or is_sorted or bool(order.placement.component)
+        return is_sorted or bool(order.placement.component)
 
     def _is_chosen(self, order: Order) -> bool:
         words = (*order.environ, *order.site_args, *order.user_args)

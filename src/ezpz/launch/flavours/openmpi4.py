@@ -30,7 +30,9 @@ class OpenMpi4(OpenMpi5):
     title = "Open MPI 4"
     sorts_hosts = True
     remote_choices = ("OMPI_MCA_plm", "--mca", "-mca")
-    shell_options = "--mca ras ^slurm,tm --mca plm rsh --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent"
+    shell_forced = "--mca ras ^slurm,tm --mca plm rsh"
+    # A daemon that leaves its session leaves the scheduler's task: PBS then ends what it has started.
+    shell_options = "--mca orte_leave_session_attached 1 --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_agent"
     daemon = ("OMPI_MCA_orte_launch_agent", "orted")
     root_switches = OpenMpi5.root_switches[:2]
 

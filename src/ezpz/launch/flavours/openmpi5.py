@@ -39,7 +39,9 @@ class OpenMpi5(MpiFlavour):
     sorts_hosts = False
     remote_choices = ("PRTE_MCA_plm", "--prtemca", "--mca")
     # It would take component 0 of a heterogeneous job of Slurm for all that there is.
-    shell_options = "--prtemca ras ^slurm --prtemca plm ssh --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent"
+    shell_forced = "--prtemca ras ^slurm --prtemca plm ssh"
+    # The daemons stay in the scheduler's task, as its accounting and its signals need it.
+    shell_options = "--prtemca prte_leave_session_attached 1 --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_agent"
     # Its daemon on each host, a task of srun, ends of Slurm's SIGTERM and kills its ranks within a moment.
     daemon = ("PRTE_MCA_prte_launch_agent", "prted")
     root_switches: tuple[str, ...] = (  # without them root is refused

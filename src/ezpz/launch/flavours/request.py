@@ -47,6 +47,7 @@ class Order:
         site: Name of the site, or empty.
         devices: Devices of each host of the placement; empty when unknown.
         scheduler: Whose job the hosts are.
+        by_scheduler: Whether the scheduler's own remote shell can be used.
         program: The words that follow the launcher's, for a line that repeats them.
     """
 
@@ -64,6 +65,7 @@ class Order:
     site: str = ""
     devices: tuple[int, ...] = ()
     scheduler: Scheduler = field(default_factory=Scheduler)
+    by_scheduler: bool = True
     program: tuple[str, ...] = ()
 
     def tail(self) -> list[Flag]:
