@@ -5,7 +5,7 @@
 # make matrix [K=expression]: every fault case on every flavour, into the table of docs/reliability.md; set-up and ends of
 # ranks under every launcher; what a run leaves when its job's time is over
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
-# machine's, and those that debootstrap can fetch, into the same page; root, a quarter of an hour the first time
+# machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
