@@ -59,7 +59,7 @@ class OpenPbs:
     def start(self):
         self._write_files()
         habitat = PREFIX / "libexec" / "pbs_habitat"
-        self.run([habitat], timeout=180).check_returncode()
+        self.run([habitat], timeout=300).check_returncode()
         # What init.d starts, without its asking systemd.
         self.run([PREFIX / "sbin" / "pbs_comm"]).check_returncode()
         self.run([PREFIX / "sbin" / "pbs_sched"]).check_returncode()
@@ -71,7 +71,7 @@ class OpenPbs:
             config = self.folder / name / "spool" / "mom_priv" / "config"
             config.write_text("$clienthost head\n$usecp *:/ /\n")
             self.run([PREFIX / "sbin" / "pbs_mom"], host=name).check_returncode()
-        process.wait_until(lambda: self.states() == dict.fromkeys(self.workers, "free"), 60, "free PBS hosts")
+        process.wait_until(lambda: self.states() == dict.fromkeys(self.workers, "free"), 150, "free PBS hosts")
         return self
 
     def stop(self):

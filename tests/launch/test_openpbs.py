@@ -34,7 +34,7 @@ def test_the_task_manager_reaches_hosts_without_ssh_behind_the_mpiexec_of_pbs(op
     require(name, mpi.problem())
     path = f"{openpbs.PREFIX}/bin:{mpi.bin}:/usr/bin:/bin"
     options = ["-l", "select=3:ncpus=2:mpiprocs=2", "-l", "place=scatter"]
-    done = open_pbs.job(JOB.format(path=path, source=ROOT / "src"), *options)
+    done = open_pbs.job(JOB.format(path=path, source=ROOT / "src"), *options, timeout=200)
     lines = done.stdout.splitlines()
     ranks = sorted(line for line in lines if line.startswith("rank "))
     assert ranks == [f"rank {rank} on n0{rank // 2 + 1}" for rank in range(6)], done.stdout
