@@ -14,6 +14,7 @@ import pytest
 
 import ezpz
 from ezpz.errors import UsageError
+from ezpz.train.stopping import StopRequests
 
 SOURCES = str(Path(ezpz.__file__).parents[1])
 IN_RANKS = Path(__file__).with_name("in_ranks_loop.py")
@@ -312,3 +313,8 @@ def test_a_value_that_changes_in_place_before_the_end_of_its_step_is_recorded_as
     loop.run(Recorder())
     assert recorded == was
     assert len(set(was)) == 3
+
+
+def test_ranks_of_a_resumed_run_ask_each_other_again_after_one_step():
+    """The steps before the resume took this run no time: a signal would have been noticed a thousand steps later."""
+    assert StopRequests()._interval(100_000) == 1

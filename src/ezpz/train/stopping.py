@@ -51,7 +51,7 @@ class StopRequests:
         self._before: dict[int, Any] = {}
         self._question: tuple[Any, Any] | None = None  # what travels: torch's handle, and the numbers
         self._due = 0
-        self._asked_at = (0, perf_counter())
+        self._asked_at: tuple[int, float] | None = None  # the last question: its step, and when
 
     def __enter__(self) -> StopRequests:  # noqa: PYI034  # `Self` needs Python 3.11
         if threading.current_thread() is threading.main_thread():  # no other can answer signals
@@ -140,12 +140,16 @@ class StopRequests:
         import torch
         import torch.distributed as dist
 
-        before, then = self._asked_at
-        self._asked_at = step, perf_counter()
-        seconds = (self._asked_at[1] - then) / max(1, step - before)  # per step
-        interval = max(1, min(_MOST, round(_EVERY / max(seconds, 1e-6))))
-        numbers = torch.tensor([self._take(), interval], device=_device())
+        numbers = torch.tensor([self._take(), self._interval(step)], device=_device())
         self._question = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True), numbers
+
+    def _interval(self, step: int) -> int:
+        """Return after how many steps to ask again: one after the first question, which may be of a resumed run."""
+        last, self._asked_at = self._asked_at, (step, perf_counter())
+        if last is None:
+            return 1
+        seconds = (self._asked_at[1] - last[1]) / max(1, step - last[0])  # per step
+        return max(1, min(_MOST, round(_EVERY / max(seconds, 1e-6))))
 
     def _answer(self) -> tuple[int, int]:
         """Return what any rank requests, and how many steps to let pass until they are asked again."""
