@@ -28,6 +28,7 @@ LEAVES = {
     "progress",
     "rank_log",
     "ranks",
+    "records",
     "redact",
     "visible",
 }
@@ -46,6 +47,7 @@ MAY_IMPORT = {
     "rank_log": set(),
     "ranks": {"errors"},
     "progress": {"errors", "proc", "ranks"},
+    "records": set(),
     "redact": set(),
     "visible": set(),
     "cluster": LEAVES,
@@ -72,6 +74,7 @@ STANDARD_ONLY = {
     "proc",
     "log",
     "rank_log",
+    "records",
     "redact",
     "progress",
     "ranks",

@@ -1,6 +1,5 @@
 import re
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from ezpz.cluster import Allocation, Devices
 from ezpz.errors import UsageError
 from ezpz.launch import Placement
 from ezpz.launch.placement import place
+from ezpz.records import replace
 
 CPU = Devices(0, "cpu", "no driver found")
 GPU4 = Devices(4, "cuda", "nvidia-smi -L")

@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from ezpz.launch.flavours.request import Order, words
 from ezpz.launch.flavours.ssh import AGENT, FLAVOUR
 from ezpz.launch.host.payload import pack, to_bytes, unpack
 from ezpz.ranks import CONTRACT
+from ezpz.records import replace
 from lab import traps
 from lab.shown import SHOW, shown
 from lab.ssh import LAUNCH, READY, Site

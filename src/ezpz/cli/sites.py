@@ -50,7 +50,7 @@ def _print_sites(options: Namespace) -> int:
         print(_shell(sites))
     elif options.name:
         site = _named(options.name, sites)
-        show(_json(_as_dict(site)) if options.json else "\n".join(_facts(site)))
+        show(_json(site) if options.json else "\n".join(_facts(site)))
     else:
         return _list(sites, as_json=options.json)
     return 0
@@ -66,7 +66,7 @@ def _list(sites: Mapping[str, Site], *, as_json: bool) -> int:
     except EzpzError as error:
         problem = error
     if as_json:
-        answer = {"here": here or None, "origin": origin, "sites": [_as_dict(site) for site in sites.values()]}
+        answer = {"here": here or None, "origin": origin, "sites": list(sites.values())}
         print(_json(answer))
     else:
         show("\n".join(_table(sites, here)))
@@ -168,16 +168,12 @@ def _wrapped(text: str, first: str, other: str = "    ") -> list[str]:
     return wrapper.wrap(text)
 
 
-def _as_dict(site: Site) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(site)
-
-
 def _json(value: object) -> str:
     import json
 
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    from ezpz.records import as_dict
+
+    return json.dumps(value, indent=2, ensure_ascii=False, default=as_dict)
 
 
 def _shell(sites: Mapping[str, Site]) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
 
 from ezpz.files import read_object, write_whole
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 
 def kept(environ: Mapping[str, str], name: str) -> dict[str, Any]:

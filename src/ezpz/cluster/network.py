@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import NamedTuple
+
+from ezpz.records import NamedTuple
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route

@@ -19,8 +19,6 @@ Recorded from OpenPBS 23.06.06 (tests/data/environments/pbs-*.json).
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ezpz.cluster.allocation import Allocation, checked_job
 from ezpz.cluster.earlier import earlier_hosts
@@ -28,7 +26,9 @@ from ezpz.cluster.probe import ask, is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
+from ezpz.records import replace
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

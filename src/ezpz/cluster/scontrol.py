@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
 
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.hostlist import expand
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

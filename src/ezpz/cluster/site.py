@@ -14,13 +14,13 @@ writes them for the shell, which asks the same questions.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.cluster import SCHEDULERS
 from ezpz.cluster.probe import host_name
 from ezpz.errors import MachineError, UsageError, nearest
+from ezpz.records import EMPTY, NamedTuple, Record, replace
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Patterns = Mapping[str, tuple[str, ...]]
     from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
 
 
 # Which site is this? Variables that only it sets, the domain of this host's name, names that no other machine shares.
@@ -125,8 +126,7 @@ PACKAGED = "ezpz/cluster/sites.toml"  # how the file that ships with ezpz is cal
 _packaged: dict[str, Any] = {}  # its tables, read once per process
 
 
-@dataclass(frozen=True)
-class Recognise:
+class Recognise(Record):
     """How a machine is known; patterns as in `case` of a shell.
 
     Attributes:
@@ -135,13 +135,12 @@ class Recognise:
         hosts: Patterns of first labels of host names that no other machine has.
     """
 
-    variables: Patterns = field(default_factory=dict)
+    variables: Patterns = EMPTY
     domains: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Record):
     """Keys that hold instead where all variables of ``when`` match, and the file that says so."""
 
     name: str
@@ -150,8 +149,7 @@ class Variant:
     file: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # comparing and showing 40 fields would cost each start 3 ms
-class Site:
+class Site(Record):
     """What is known about one machine; docs/sites.md explains each field, which is a key of its table.
 
     Attributes:
@@ -167,7 +165,7 @@ class Site:
     date: str = ""
     confidence: str = "own"
     derived: tuple[str, ...] = ()
-    recognise: Recognise = field(default_factory=Recognise)
+    recognise: Recognise = Recognise()
     device: str = ""
     vendor: str = ""
     devices_per_host: int | None = None
@@ -176,18 +174,18 @@ class Site:
     cores: int | None = None
     threads: int | None = None
     reserved_cpus: tuple[int, ...] = ()
-    cpu_bind: Mapping[str, str] = field(default_factory=dict)
+    cpu_bind: Mapping[str, str] = EMPTY
     launcher: str = ""
     launcher_args: tuple[str, ...] = ()
     launcher_forbids: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    environment_optional: Mapping[str, str] = field(default_factory=dict)
-    environment_on_hang: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = EMPTY
+    environment_optional: Mapping[str, str] = EMPTY
+    environment_on_hang: Mapping[str, str] = EMPTY
     environment_unset: tuple[str, ...] = ()
     module_use: tuple[str, ...] = ()
     modules: tuple[tuple[str, ...], ...] = ()
     conda: str = ""
-    prepend_from: Mapping[str, str] = field(default_factory=dict)
+    prepend_from: Mapping[str, str] = EMPTY
     python: str = ""
     torch_index: str = ""
     node_local: str = ""
@@ -199,7 +197,7 @@ class Site:
     proxy_skip: str = ""
     notes: tuple[str, ...] = ()
     variants: tuple[Variant, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = EMPTY
 
     @property
     def is_users(self) -> bool:

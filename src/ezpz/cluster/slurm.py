@@ -28,8 +28,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ezpz import proc
 from ezpz.cluster.allocation import Allocation, Grant, checked_job
@@ -41,7 +39,9 @@ from ezpz.cluster.scheduler import Scheduler
 from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
 from ezpz.ranks import expand_counts
+from ezpz.records import replace
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

@@ -10,11 +10,11 @@ import contextlib
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING
 
 from ezpz.files import write_whole
 from ezpz.launch import record
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
 

@@ -9,9 +9,9 @@ n01 slots=4 max_slots=8 Open MPI, DeepSpeed
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ezpz.errors import UsageError
+from ezpz.records import NamedTuple
 
 # A host's name: it becomes a word of launch lines, host files and shell exports.
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

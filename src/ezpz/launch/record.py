@@ -15,15 +15,16 @@ import shutil
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
 from ezpz.files import private_folder, read_object, write_whole
 from ezpz.redact import redact_argv, redact_config
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from ezpz.launch.plan import LaunchPlan
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.devices import amd, apple, grants, intel, masks, nvidia
 from ezpz.cluster.devices.answer import UNKNOWN, Devices, refusal
 from ezpz.cluster.probe import host_name
 from ezpz.cluster.scheduler import scheduler
 from ezpz.errors import UsageError
+from ezpz.records import NamedTuple
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import ModuleType

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from ezpz.cluster.devices.answer import Devices
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 

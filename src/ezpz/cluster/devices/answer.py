@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ezpz.errors import UsageError
+from ezpz.records import NamedTuple
 
 UNKNOWN = "no source tells the devices of the job's hosts"
 

@@ -13,10 +13,9 @@ counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ezpz.cluster.devices.answer import Devices, refusal
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

@@ -14,10 +14,10 @@ compute instance of each GPU instance, and the GPUs without MIG.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ezpz.cluster.devices.answer import Devices
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

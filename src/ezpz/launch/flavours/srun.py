@@ -16,15 +16,14 @@ over several is one world; its ranks are numbered by component, whatever the ord
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from ezpz.errors import UsageError
 from ezpz.launch.contract import threads_per_core
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag, Setting
 from ezpz.ranks import expand_counts
+from ezpz.records import replace
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

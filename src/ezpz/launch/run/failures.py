@@ -6,14 +6,15 @@ import os
 import re
 import signal
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import did_you_mean, shell_code
+from ezpz.records import NamedTuple, Record
 from ezpz.visible import visible
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from ezpz.launch.messages import Finished, RankFailed
 
@@ -239,8 +240,7 @@ def log_of(failure: Failure, log_dir: str, folder: str) -> str:
 # What a run is allowed, and how it ended.
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Record):
     """Times that the user set, in seconds; None for no limit.
 
     Attributes:
@@ -256,13 +256,13 @@ class Limits:
     leave: float | None = None
 
 
-@dataclass
 class Outcome:
     """How a run ended, for the exit code and run.json."""
 
-    code: int = 0
-    cause: Failure | None = None
-    failures: list[Failure] = field(default_factory=list)
-    hang: dict[str, Any] | None = None
-    notes: list[str] = field(default_factory=list)
-    stopped: bool = False
+    def __init__(self, code: int = 0, cause: Failure | None = None, failures: list[Failure] | None = None) -> None:
+        self.code = code
+        self.cause = cause
+        self.failures = failures or []
+        self.hang: dict[str, Any] | None = None
+        self.notes: list[str] = []
+        self.stopped = False

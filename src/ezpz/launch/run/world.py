@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
 
 from ezpz.cluster.scheduler import scheduler
 from ezpz.ranks import FAMILIES
+from ezpz.records import NamedTuple
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.launch.messages import Mismatch, Up
     from ezpz.launch.messages import Stages as StagesReport
