@@ -141,8 +141,10 @@ def test_hanging_schedulers_are_survived_and_leave_nothing_behind(run_cli, progr
     with ThreadPoolExecutor(len(HANGS)) as together:
         runs = [together.submit(run_cli, [*EZPZ, "where"], {**env, **environ}) for environ, _ in HANGS]
     for (environ, code), done in zip(HANGS, (run.result() for run in runs), strict=True):
-        assert (done.returncode, len(done.stderr.splitlines())) == (code, code != 0), (environ, done.stderr)
-    assert time.monotonic() - begin < 50  # two tries of five seconds for each question; the longest asks two schedulers
+        waiting, *errors = done.stderr.splitlines()
+        assert waiting.startswith("ezpz: waiting for an answer of ")
+        assert (done.returncode, len(errors)) == (code, code != 0), (environ, done.stderr)
+    assert time.monotonic() - begin < 20  # two seconds for all questions together, and five Pythons on a busy machine
 
 
 @pytest.mark.slow

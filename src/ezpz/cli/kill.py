@@ -158,7 +158,10 @@ def _hosts(options: Namespace) -> list[str]:
     from ezpz.cluster import detect
     from ezpz.cluster.scheduler import schedulers
 
-    if not detect(os.environ).job_id:
+    found = detect(os.environ)
+    if not found.job_id:
+        for note in found.notes:
+            show(f"ezpz: note: {note}", sys.stderr)
         known = ", ".join(one.title for one in schedulers())
         raise UsageError(f"no job around this shell (for --job); expected one of {known}. Use --hosts LIST.")
     return []

@@ -279,6 +279,8 @@ def _devices(environ: Mapping[str, str]) -> tuple[int, str]:
 
     known = {name: value for name, value in environ.items() if name != "TORCH_DEVICE"}  # the script's, not the world's
     allocation = detect(known)
+    for note in allocation.notes:
+        _print(f"note: {note}")
     site = recognise(known, probe.read, allocation.job_id).site
     here = count_devices(known, probe.read, probe.run, allocation, site)
     if allocation.job_id and here.count:

@@ -46,7 +46,8 @@ def detect(
     Args:
         environ: The environment to read; this process's by default.
         read: Returns the text of a file or None; the real one by default.
-        run: Returns what a command printed or None; the real one by default, with a limit of five seconds.
+        run: Returns what a command printed or None; by default the real one, which asks several schedulers side by
+            side, gives each command two seconds, and notes which of them have passed without an answer.
         more: Ask the scheduler also for what only people want to know: the end of the job.
 
     Raises:
@@ -56,8 +57,7 @@ def detect(
     import os
 
     from ezpz.cluster import probe
-    from ezpz.cluster.detection import by_host, by_variables, this_host
+    from ezpz.cluster.detection import find
+    from ezpz.cluster.questions import Questions
 
-    environ = os.environ if environ is None else environ
-    read, run = read or probe.read, run or probe.run
-    return by_variables(environ, read, run, more=more) or by_host(environ, read, run) or this_host(environ, read)
+    return find(os.environ if environ is None else environ, read or probe.read, run or Questions(), more=more)

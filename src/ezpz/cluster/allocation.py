@@ -81,15 +81,26 @@ class Grant(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+def is_job(job: str) -> bool:
+    """Tell whether a text can be the id of a job: one that can be shown and passed on."""
+    return bool(_JOB.match(job))
+
+
 def checked_job(job: str, source: str) -> str:
     """Return a job id that can be shown and passed on.
+
+    Args:
+        job: The id.
+        source: The variable or the command that gave it.
 
     Raises:
         MachineError: It holds what no scheduler writes.
     """
-    if not _JOB.match(job):
+    if not is_job(job):
+        advice = (
+            f"Run `unset {source}`" if source.isupper() else "Name the hosts yourself with `launch --hostfile FILE`"
+        )
         raise MachineError(
-            f"not a job id: {job!r} (from {source}); expected one such as 1234, 4[2].head or f2Xk. Run `unset "
-            f"{source}`."
+            f"not a job id: {job!r} (from {source}); expected one such as 1234, 4[2].head or f2Xk. {advice}."
         )
     return job

@@ -1,10 +1,14 @@
-"""Find the scheduler whose job this process is in: by variables, the inner of two jobs, or by the name of the host."""
+"""Find the scheduler whose job this process is in: by variables, the inner of two jobs, or by the name of the host.
+
+What a scheduler did not answer in time is told in a note: it may have been a job, or a part of one.
+"""
 
 from __future__ import annotations
 
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.earlier import is_known_jobless
 from ezpz.cluster.probe import host_name, is_same_host, run_nothing
+from ezpz.cluster.questions import ask_ahead, failed, finish, listed, unanswered
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError
 from ezpz.proc import parse_stat
@@ -20,7 +24,17 @@ if TYPE_CHECKING:
 _DEEPEST = 64  # ancestors that are looked at: far more than shells are ever nested
 
 
-def by_variables(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> Allocation | None:
+def find(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> Allocation:
+    """Return the hosts that this process may use, with notes on what schedulers have left unsaid."""
+    try:
+        found = _by_variables(environ, read, run, more=more) or _by_host(environ, read, run) or _this_host(read, run)
+    finally:
+        finish(run)
+    notes = (*found.notes, *_unsaid(found, environ, run, more=more))
+    return replace(found, notes=notes) if notes != found.notes else found
+
+
+def _by_variables(environ: Mapping[str, str], read: Read, run: Run, *, more: bool) -> Allocation | None:
     """Return the job that variables describe; the inner one, with a note, where two schedulers have set theirs."""
     marked = [one for one in schedulers() if one.is_marked(environ)]
     for one in [one for one in marked if one.hides_others]:
@@ -36,13 +50,15 @@ def by_variables(environ: Mapping[str, str], read: Read, run: Run, *, more: bool
     return _with_note(allocation, environ, marked, why) if allocation else None
 
 
-def by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
+def _by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | None:
     """Return the user's running job on this host, for a shell that was opened by ssh and has no variables of it."""
     host = host_name(read)
     if is_known_jobless(environ, host):
         return None
     user = environ.get("USER") or environ.get("LOGNAME") or _user()
-    for one in schedulers():
+    every = schedulers()
+    ask_ahead(run, [line for one in every for line in one.about_host(host, user)])
+    for one in every:
         allocation = one.find(host, user, run)
         if allocation:
             note = f"this shell has no variables of the job: it was found by the name of this host, {host}"
@@ -50,13 +66,41 @@ def by_host(environ: Mapping[str, str], read: Read, run: Run) -> Allocation | No
     return None
 
 
-def this_host(environ: Mapping[str, str], read: Read) -> Allocation:
+def _this_host(read: Read, run: Run) -> Allocation:
     """Return this host alone: the ordinary answer on a laptop, a workstation and a login host."""
-    del environ
     marks = ", ".join(f"no {mark}" for one in schedulers() for mark in one.marks[:1])
-    looked = f"{marks}; no running job of yours on this host"
+    programs = [program for one in schedulers() for program in one.programs]  # in one order, whichever was done first
+    silent, broken = ([name for name in programs if name in names] for names in (unanswered(run), failed(run)))
+    doubts = [f"no answer of {listed(silent)}"] * bool(silent) + [f"{listed(broken)} failed"] * bool(broken)
+    looked = f"{marks}; {', '.join(doubts) or 'no running job of yours on this host'}"
     origin = {"scheduler": looked, "job_id": looked, "hosts": "the host name"}
     return Allocation("none", "", (host_name(read),), origin=origin)
+
+
+def _unsaid(found: Allocation, environ: Mapping[str, str], run: Run, *, more: bool) -> Iterator[str]:
+    """Yield what may be missing because a scheduler did not answer."""
+    silent = unanswered(run)
+    for one in schedulers():
+        who = [program for program in one.programs if program in silent]
+        if not who:
+            doubt = one.doubt(environ, run) if one.name != found.scheduler else ""
+            if doubt:
+                yield f"{doubt}; {_instead(found)}"
+            continue
+        late = f"{listed(who)} gave no answer in time"
+        if one.name != found.scheduler:
+            hint = "" if found.job_id else f"; in a job of {one.title}, run `export {one.job_variables[0]}=ID`"
+            yield f"{late}: whether this shell is in a job of {one.title} is not known, {_instead(found)}{hint}"
+            continue
+        unknown = ["the devices that were granted on each host"] if found.devices is None else []
+        unknown += ["when the job ends"] if more and found.end_time is None else []
+        yield f"{late}: job {found.job_id or 'without id'} is used as far as it is known without it" + (
+            f"; not known: {' and '.join(unknown)}" if unknown else ""
+        )
+
+
+def _instead(found: Allocation) -> str:
+    return f"{found.scheduler} job {found.job_id} is used" if found.scheduler != "none" else "this host alone is used"
 
 
 def _innermost(marked: list[Scheduler], environ: Mapping[str, str], read: Read) -> tuple[Scheduler, str]:

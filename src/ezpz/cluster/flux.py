@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from ezpz.cluster.allocation import Allocation, checked_job
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
-from ezpz.cluster.probe import ask
+from ezpz.cluster.questions import ask, ask_ahead
 from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Read, Run
+
+
+_JOB = ["flux", "getattr", "jobid"]
+_OWNER = ["flux", "getattr", "security.owner"]
+_RESOURCES = ["flux", "resource", "list", "--states=all", "--no-header", "--format={nnodes} {ncores} {ngpus}"]
 
 
 class Flux(Scheduler):
@@ -47,6 +52,7 @@ class Flux(Scheduler):
     ancestor_prefixes = ("flux-shell", "flux-broker")
     hides_others = True
     own_launcher = "flux"
+    programs = ("flux",)
 
     def detect(self, environ: Mapping[str, str], read: Read, run: Run, *, more: bool = False) -> Allocation | None:
         """Return the instance or job of ``environ``; None outside Flux and on a login host of a Flux machine.
@@ -59,13 +65,15 @@ class Flux(Scheduler):
         if not self.is_marked(environ):
             return None
         job, job_origin = environ.get("FLUX_JOB_ID", ""), "FLUX_JOB_ID"
+        command = ["flux", "hostlist", checked_job(job, job_origin)] if job else ["flux", "getattr", "hostlist"]
         if not job:
-            job, job_origin = (ask(run, ["flux", "getattr", "jobid"]) or "").strip(), "flux getattr jobid"
-        if job:
-            checked_job(job, job_origin)
-        elif (run(["flux", "getattr", "security.owner"]) or "").strip() != str(getuid()):
-            return None  # the system's own instance, as on a login host: jobs are submitted to it, nothing runs in it
-        command = ["flux", "hostlist", job] if environ.get("FLUX_JOB_ID") else ["flux", "getattr", "hostlist"]
+            ask_ahead(run, [_JOB, command])
+            ask_ahead(run, [_OWNER, _RESOURCES])
+            job, job_origin = (ask(run, _JOB) or "").strip(), "flux getattr jobid"
+            if job:
+                checked_job(job, job_origin)
+            elif (run(_OWNER) or "").strip() != str(getuid()):
+                return None  # the system's own, as on a login host: jobs are submitted to it, nothing runs in it
         text = (ask(run, command) or "").strip()
         if not text:
             earlier = earlier_hosts(environ, "flux", job)
@@ -98,11 +106,15 @@ class Flux(Scheduler):
             },
         )
 
+    def doubt(self, environ: Mapping[str, str], run: Run) -> str:
+        """Return that there is an instance of which nobody tells whose it is."""
+        uri = environ.get("FLUX_URI", "")
+        return f"flux does not tell whose instance FLUX_URI={uri} is" if uri and run(_OWNER) is None else ""
+
 
 def _resources(run: Run, brokers: int) -> tuple[int | None, int | None]:
     """Return GPUs and cores per host, where all hosts have the same."""
-    line = ["flux", "resource", "list", "--states=all", "--no-header", "--format={nnodes} {ncores} {ngpus}"]
-    words = (run(line) or "").split()
+    words = (run(_RESOURCES) or "").split()
     if len(words) != 3 or not all(word.isdigit() for word in words):
         return None, None
     nodes, cores, gpus = map(int, words)

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import os
 
-from ezpz.cluster.allocation import Allocation, checked_job
+from ezpz.cluster.allocation import Allocation, checked_job, is_job
 from ezpz.cluster.earlier import earlier_hosts
-from ezpz.cluster.probe import ask, is_same_host
+from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
+from ezpz.cluster.questions import ask
 from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
 from ezpz.records import replace
@@ -46,6 +47,7 @@ class Pbs(Scheduler):
     array_variables = ("PBS_ARRAY_INDEX", "PBS_ARRAYID")  # the second one is TORQUE's
     ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
     kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
+    programs = ("qstat",)
     listing = ("qstat",)
     # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
     remote_shell = ("pbs_tmrsh",)
@@ -100,18 +102,22 @@ class Pbs(Scheduler):
         """Tell whether ``pbs_tmrsh`` works here: it reads the node file, which the job's first host alone has."""
         return super().can_reach(environ) and os.access(environ["PBS_NODEFILE"], os.R_OK)
 
+    def about_host(self, host: str, user: str) -> list[list[str]]:
+        """Return the questions for the user's jobs: those of an array are only listed where they are asked for."""
+        del host
+        return [["qstat", *tasks, "-u", user, "-n1rw"] for tasks in ([], ["-t"])]
+
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell that has no variables of it.
 
         Raises:
             MachineError: Several of the user's jobs run there.
         """
-        text = ask(run, ["qstat", "-u", user, "-n1rw"])
+        plain, with_tasks = self.about_host(host, user)
+        text = ask(run, plain)
         if text is None:
             return None
-        jobs = _jobs_on(host, text)
-        if not jobs:  # the jobs of an array are only listed where they are asked for
-            jobs = _jobs_on(host, run(["qstat", "-t", "-u", user, "-n1rw"]))
+        jobs = _jobs_on(host, text) or _jobs_on(host, run(with_tasks))
         if not jobs:
             return None
         if len(jobs) > 1:
@@ -120,7 +126,7 @@ class Pbs(Scheduler):
                 f"expected one. Choose it: `export PBS_JOBID={next(iter(jobs))}`."
             )
         [(job, words)] = jobs.items()
-        known = show_job(checked_job(job, "qstat"), run)
+        known = show_job(job, run)
         hosts = tuple(dict.fromkeys(exec_hosts(words)))
         origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
         return known or Allocation("pbs", job, hosts, origin=origin)
@@ -167,7 +173,7 @@ def _jobs_on(host: str, text: str | None) -> dict[str, str]:
     for line in (text or "").splitlines():
         words = line.split()
         # id user queue name session hosts tasks memory time state elapsed exec_host
-        running = len(words) >= 11 and words[-3] == "R" and "/" in words[-1]
+        running = len(words) >= 11 and words[-3] == "R" and "/" in words[-1] and is_job(words[0])
         if running and any(is_same_host(host, name) for name in exec_hosts(words[-1])):
             jobs[words[0]] = words[-1]
     return jobs

@@ -8,7 +8,7 @@ from ezpz.files import read_text as read
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
-    from ezpz.cluster.allocation import Read, Run
+    from ezpz.cluster.allocation import Read
 
 
 # Whether a name means this host.
@@ -19,44 +19,22 @@ def is_here(host: str) -> bool:
     return host.split(".", maxsplit=1)[0] in {os.uname().nodename.split(".")[0], "localhost", "127"}
 
 
-__all__ = ["ask", "host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
+__all__ = ["host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
 
-_TIME_LIMIT = 5.0  # seconds: a scheduler or driver tool that takes longer must not hold up a launch
+_TOOL_LIMIT = 5.0  # seconds: a driver's tool may have to wake the devices, but must not hold up a launch
 
 
 def run(argv: list[str]) -> str | None:
     """Return what a command printed, or None when it is absent, fails or exceeds five seconds."""
-    import os
-    import signal
-    import subprocess
+    from ezpz.cluster.questions import Questions  # which most launches need not
 
-    nowhere = subprocess.DEVNULL
-    try:
-        # A session of its own, so that what the command itself has started can be ended with it.
-        process = subprocess.Popen(argv, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, start_new_session=True)
-    except (OSError, ValueError):
-        return None
-    with process:
-        try:
-            output = process.communicate(timeout=_TIME_LIMIT)[0]
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return output.decode(errors="replace") if process.returncode == 0 else None
+    return Questions(_TOOL_LIMIT)(argv)
 
 
 def run_nothing(argv: list[str]) -> str | None:
     """Run no command: for ranks, of which ten thousand must not ask one scheduler at the same moment."""
     del argv
     return None
-
-
-def ask(run: Run, argv: list[str]) -> str | None:
-    """Return what a scheduler's command printed; asked twice, because a busy scheduler drops questions."""
-    answer = run(argv)
-    return run(argv) if answer is None else answer
 
 
 def host_name(read: Read) -> str:

@@ -37,6 +37,7 @@ class Scheduler:
         mpiexec_mark: What its own ``mpiexec`` prints to ``--version``: a script that passes on to an MPI behind it.
         submit_path: Holds the PATH of the shell that submitted the job, which that script searches.
         own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
+        programs: Its commands that are asked about jobs, the one that lists them first.
         kept_variables: More variables that a second shell of the job gets; no secrets.
         listing: A command that answers whenever the server is within reach: a job that it did not find here is over.
         end_variable: Holds the end of the job in seconds since 1970-01-01 UTC.
@@ -65,6 +66,7 @@ class Scheduler:
     mpiexec_mark = ""
     submit_path = ""
     own_launcher = ""
+    programs: tuple[str, ...] = ()
     kept_variables: tuple[str, ...] = ()
     listing: tuple[str, ...] = ()
     end_variable = ""
@@ -111,6 +113,11 @@ class Scheduler:
         del environ, read, run, more
         return None
 
+    def about_host(self, host: str, user: str) -> list[list[str]]:
+        """Return the commands that `find` begins with, so that several schedulers can be asked at the same time."""
+        del host, user
+        return []
+
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell without variables of it; None where there is none.
 
@@ -119,6 +126,11 @@ class Scheduler:
         """
         del host, user, run
         return None
+
+    def doubt(self, environ: Mapping[str, str], run: Run) -> str:
+        """Return why it is not certain that a shell in which no job was found is in none; empty where it is."""
+        del environ, run
+        return ""
 
     def granted(self, environ: Mapping[str, str], *, here: bool) -> Grant | None:
         """Return the devices of each host that the job's variables grant; None where they name none.

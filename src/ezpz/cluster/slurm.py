@@ -34,7 +34,7 @@ from ezpz.cluster.allocation import Allocation, Grant, checked_job
 from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
-from ezpz.cluster.probe import ask
+from ezpz.cluster.questions import ask
 from ezpz.cluster.scheduler import Scheduler
 from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
@@ -55,6 +55,7 @@ _TWIN = "GPU_DEVICE_ORDINAL"  # set beside CUDA_VISIBLE_DEVICES and alike, and n
 _GPUS_TOTAL = "SLURM_GPUS"
 _GPUS_ASKED = "SLURM_GPUS_PER_NODE"
 _GPUS_PER_TASK, _TASKS = "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"
+_ROW = r"\d+\|\d+([_+]\S+)?\|[^\s|]+"  # number, the name that users see, hosts; what else squeue prints is no job
 _UNSET = {"", "(null)"}
 _GROUP = "_HET_GROUP_"  # behind the name of a variable and before the number of a component
 _KEPT_GROUPS = 8  # components that a second shell learns of
@@ -82,6 +83,7 @@ class Slurm(Scheduler):
     array_variables = ("SLURM_ARRAY_TASK_ID",)
     ancestor_prefixes = ("slurmstepd", "salloc", "srun")
     own_launcher = "srun"
+    programs = ("squeue", "scontrol")
     bootstrap = "slurm"
     remote_shell = ("srun", "-N1", "-n1", "--overlap", "--cpu-bind=none", "--input=none", "--nodelist")
     kept_variables = (
@@ -137,7 +139,13 @@ class Slurm(Scheduler):
                 tuple(_described(environ, job, _plain(f"{_GROUP}{number}"), known.get(number)) for number in groups)
             )
         described = _described(environ, job, names, shown)
-        return replace(described, components=_groups_of(environ, described.hosts))
+        notes = () if shown or not _may_differ(environ) else (_uneven(environ),)
+        return replace(described, components=_groups_of(environ, described.hosts), notes=notes)
+
+    def about_host(self, host: str, user: str) -> list[list[str]]:
+        """Return the question for the user's running jobs on a host."""
+        line = ["squeue", "--noheader", "--states=RUNNING", f"--user={user}"]
+        return [[*line, f"--nodelist={host.split('.', 1)[0]}", "--format=%A|%i|%N"]]
 
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell that has no variables of it.
@@ -145,10 +153,9 @@ class Slurm(Scheduler):
         Raises:
             MachineError: Several of the user's jobs run there.
         """
-        node = host.split(".", 1)[0]
-        line = ["squeue", "--noheader", "--states=RUNNING", f"--user={user}", f"--nodelist={node}"]
-        text = ask(run, [*line, "--format=%A|%i|%N"])
-        rows = [row.split("|") for row in (text or "").splitlines() if row.count("|") == 2]
+        [question] = self.about_host(host, user)
+        text = ask(run, question)
+        rows = [row.split("|") for row in (text or "").splitlines() if re.fullmatch(_ROW, row, re.ASCII)]
         # A component's own number means nothing to srun: the leader's does.
         jobs = dict.fromkeys(name.split("+")[0] if "+" in name else number for number, name, _ in rows)
         if not jobs:
@@ -158,11 +165,11 @@ class Slurm(Scheduler):
                 f"cannot tell which job this shell belongs to: {', '.join(jobs)} all run on {host} (from squeue); "
                 f"expected one. Choose it: `export SLURM_JOB_ID={next(iter(jobs))}`."
             )
-        job = checked_job(next(iter(jobs)), "squeue")
+        [job] = jobs
         known = show_job(job, run)
         if known:
             return known
-        where = f"squeue --nodelist={node}"
+        where = f"squeue --nodelist={host.split('.', 1)[0]}"
         hosts = tuple(dict.fromkeys(name for row in rows for name in expand(row[2])))
         return Allocation("slurm", job, hosts, origin=dict.fromkeys(("scheduler", "job_id", "hosts"), where))
 
@@ -312,6 +319,13 @@ def _may_differ(environ: Mapping[str, str]) -> bool:
     if not number or not hosts.isdigit() or hosts == "1":
         return False
     return not here.isdigit() or int(number[1]) != int(here) * int(hosts)
+
+
+def _uneven(environ: Mapping[str, str]) -> str:
+    return (
+        f"{_GPUS_TOTAL}={environ[_GPUS_TOTAL]} may be spread unevenly over the hosts, and scontrol did not tell: each "
+        "is taken to have as many devices as this one; run `export EZPZ_NGPU_PER_HOST=N` if wrong"
+    )
 
 
 def _left_over(environ: Mapping[str, str], job: str) -> Allocation:

@@ -17,6 +17,7 @@ from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.cluster import detect, probe
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.probe import is_same_host
+from ezpz.cluster.questions import Questions
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.files import private_folder, write_lines, write_whole
@@ -69,14 +70,17 @@ def exports(*, second: bool = False) -> tuple[list[str], LaunchError | None]:
     """
     # What an earlier shell found is asked for anew: a job may have begun on this host since.
     environ = {name: value for name, value in os.environ.items() if name != "EZPZ_SCHEDULER"}
-    taken = _taken(environ) if second else {}
+    asked = Questions()  # whose answers serve the second shell's question and the survey
+    taken = _taken(environ, asked) if second else {}
     taken = {name: value for name, value in taken.items() if name not in CHOICES or not environ.get(name)}
     environ |= taken
     os.environ.update(taken)  # the launcher that is looked for below reads it
-    surveyed = survey(parse([], environ), environ)
+    surveyed = survey(parse([], environ), environ, asked)
     for note in surveyed.notes:
         _say(f"note: {note}")
     values, problem = _values(surveyed, environ)
+    if asked.unanswered and not surveyed.allocation.job_id:
+        values["EZPZ_SCHEDULER"] = ""  # nobody knows: "none" would keep `launch` from asking again
     _save(environ, surveyed, values)
     names = {*_kept_names(), *CHOICES}
     given = {name: value for name, value in taken.items() if name in names}
@@ -119,16 +123,18 @@ def _prefix(surveyed: Survey, folder: str, environ: Mapping[str, str]) -> tuple[
         return "", error
 
 
-def _taken(environ: Mapping[str, str]) -> dict[str, str]:
+def _taken(environ: Mapping[str, str], asked: Questions) -> dict[str, str]:
     """Return the scheduler's variables that an earlier shell of this host's job saved, unless this shell has its
     own.
     """
     if any(environ.get(name) for name in _kept_names()):
         return {}
-    here = detect(environ)
+    here = detect(environ, run=asked)
     if here.job_id:
         return {**read(state_file(environ, here.scheduler, here.job_id)), **missing_job_variable(here)}
-    answering = [one.name for one in schedulers() if one.listing and probe.run(list(one.listing)) is not None]
+    able = [one for one in schedulers() if one.listing]
+    asked.begin([list(one.listing) for one in able], tries=1)
+    answering = [one.name for one in able if asked(list(one.listing)) is not None]
     variables, path = load(environ, probe.host_name(probe.read), answering)
     if path:
         _say(f"note: job {variables.get('EZPZ_JOBID')} is taken from {path}; no scheduler was asked")

@@ -67,19 +67,22 @@ class Survey(NamedTuple):
         return (*self.allocation.notes, *self.devices.notes)
 
 
-def survey(options: LaunchOptions, environ: Mapping[str, str] | None = None, *, more: bool = False) -> Survey:
+def survey(
+    options: LaunchOptions, environ: Mapping[str, str] | None = None, run: Run | None = None, *, more: bool = False
+) -> Survey:
     """Return hosts, devices, site and placement; nothing is started or written.
 
     Args:
         options: What the user asked for.
         environ: The environment to read; this process's by default.
+        run: Asks schedulers; by default as `detect` does.
         more: Ask the scheduler also for what only people want to know.
 
     Raises:
         EzpzError: The job's hosts cannot be found, or the options do not fit on them.
     """
     environ = os.environ if environ is None else environ
-    allocation, wanted, wanted_origin = _allocation(options, environ, more=more)
+    allocation, wanted, wanted_origin = _allocation(options, environ, run, more=more)
     site = recognise(environ, probe.read, allocation.job_id)
     number = options.devices_per_host
     devices = wanted_devices(number, environ, allocation, site.site, read=probe.read, run=probe.run)
@@ -323,11 +326,11 @@ def missing_job_variable(allocation: Allocation) -> dict[str, str]:
     return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
 
 
-def _allocation(options: LaunchOptions, environ: Mapping[str, str], *, more: bool) -> Selection:
+def _allocation(options: LaunchOptions, environ: Mapping[str, str], run: Run | None, *, more: bool) -> Selection:
     named = read_hostfile(options.hostfile) if options.hostfile else None
     hosts = options.hosts or (named.hosts if named else ())
     try:
-        around = detect(environ, more=more)
+        around = detect(environ, run=run, more=more)
     except MachineError:
         if not hosts:
             raise

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _BEFORE = (600.0, 60.0)  # seconds before the end at which the user is warned
 _SOON = 1.25  # a warning that comes so shortly after another is left out
+_PATIENCE = 20.0  # seconds for a scheduler's command: nobody waits for it
 _LOOK = 1.0  # seconds between looks at what was asked
 _FARTHEST = 3600.0  # seconds: what selectors can wait for is limited
 
@@ -70,7 +71,11 @@ class Wall:
             )
         else:
             self._end, self._origin = _from_variables(environ)
-        if self._end is None:
+        from ezpz.cluster.questions import on_path
+        from ezpz.cluster.scheduler import scheduler
+
+        path = environ.get("PATH")
+        if self._end is None and any(on_path(name, path) for name in scheduler(allocation.scheduler).programs):
             self._ask(allocation, environ)
 
     def due(self) -> float | None:
@@ -159,6 +164,7 @@ def _span(seconds: float) -> str:
 def _main(name: str, job: str) -> int:
     """Ask the scheduler and print when the job ends, and the command that answered; print nothing when none does."""
     from ezpz.cluster import SCHEDULERS, probe
+    from ezpz.cluster.questions import Questions
     from ezpz.cluster.scheduler import scheduler
     from ezpz.errors import EzpzError
     from ezpz.launch.host.process_tree import die_with_parent
@@ -172,7 +178,7 @@ def _main(name: str, job: str) -> int:
     if not around.is_marked(environ):  # the job was found by this host's name
         environ[around.job_variables[0]] = job
     try:
-        allocation = around.detect(environ, probe.read, probe.run, more=True)
+        allocation = around.detect(environ, probe.read, Questions(_PATIENCE), more=True)
     except EzpzError:
         return 1
     if allocation and allocation.end_time:
