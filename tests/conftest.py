@@ -168,7 +168,7 @@ def _slurm_by_groups(_can_make_hosts):
     if _can_make_hosts or lab_slurm.groups_problem():
         yield None
         return
-    with lab_hosts.Hosts("head", "n01", "n02") as lab:
+    with lab_hosts.Hosts("head", "n01", "n02", "n03", "n04") as lab:
         cluster = lab_slurm.Slurm(lab, by_groups=True)
         yield cluster.start()
         cluster.stop()

@@ -44,7 +44,7 @@ SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmdLogFile={folder}/slurmd.%n.log
 GresTypes=gpu
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=NO
+PartitionName=main Nodes={main} Default=YES MaxTime=60 State=UP OverSubscribe=NO
 """
 # How most clusters follow processes: by control groups. Their names hold host and job, so jobs of two test runs need
 # numbers of their own.
@@ -52,9 +52,9 @@ BY_GROUPS = """\
 FirstJobId={first_job}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF
-PartitionName=requeued Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE
-PartitionName=cancelled Nodes=ALL MaxTime=60 PriorityTier=1 PreemptMode=CANCEL GraceTime=5
+PartitionName=urgent Nodes={preempting} MaxTime=60 PriorityTier=10 PreemptMode=OFF
+PartitionName=requeued Nodes={preempting} MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=cancelled Nodes={preempting} MaxTime=60 PriorityTier=1 PreemptMode=CANCEL GraceTime=5
 """
 GROUPS = """\
 CgroupPlugin=cgroup/v1
@@ -80,7 +80,8 @@ class Slurm:
     machine has, so two ranks a host are no oversubscription for Slurm.
 
     With `by_groups` it is as most clusters are: processes are followed by control groups, so that SIGTERM reaches only
-    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s, and partitions preempt others.
+    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s, and on all hosts but the first
+    two the partition `urgent` preempts jobs of `requeued` and `cancelled`.
     """
 
     def __init__(self, hosts, *, by_groups=False):
@@ -185,9 +186,11 @@ class Slurm:
         ]
         tracking, kill_wait = ("cgroup", 30) if self.by_groups else ("linuxproc", 2)
         places = {"head": self.head.address, "folder": self.folder, "nodes": "\n".join(nodes)}
-        conf = CONF.format(**places, tracking=tracking, kill_wait=kill_wait)
+        main = ",".join(self.workers[:2]) if self.by_groups else "ALL"
+        conf = CONF.format(**places, main=main, tracking=tracking, kill_wait=kill_wait)
         if self.by_groups:
-            conf += BY_GROUPS.format(first_job=os.getpid() % 60000 * 1000 + 1)
+            first_job, preempting = os.getpid() % 60000 * 1000 + 1, ",".join(self.workers[2:])
+            conf += BY_GROUPS.format(first_job=first_job, preempting=preempting)
             (self.folder / "cgroup.conf").write_text(GROUPS)
         (self.folder / "slurm.conf").write_text(conf)
         gres = f"NodeName={names} Name=gpu Count={DEVICES} File={self.folder}/gpu[0-{DEVICES - 1}]\n"

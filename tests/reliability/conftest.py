@@ -6,12 +6,15 @@ import datetime as dt
 import json
 import os
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
 from playing import foreign_trouble, play
 from stages import Grounds, Stage
 
+from lab import process
+from lab.checkout import ROOT
 from lab.require import PARTS, require
 
 MATRIX = os.environ.get("EZPZ_MATRIX", "")
@@ -93,16 +96,24 @@ def played(request, grounds):
 
 
 def pytest_runtest_logreport(report):
-    """With ``EZPZ_MATRIX=FILE`` note what came of each cell of a table, when and, if it was skipped, why.
+    """With ``EZPZ_MATRIX=FILE`` note what came of each cell, when, why it was skipped or the test's note, the commit.
 
     What earlier runs have found stays beside it.
     """
-    told = dict(report.user_properties).get("cell")
+    properties = dict(report.user_properties)
+    told = properties.get("cell")
     if not (MATRIX and told) or (report.when != "call" and report.passed):
         return
     path = Path(MATRIX)
     found = json.loads(path.read_text()) if path.exists() else {}
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     outcome = "skipped" if report.skipped else "ok" if report.passed else "**failed**"
-    found[told] = [outcome, today, report.longrepr[2].removeprefix("Skipped: ") if report.skipped else ""]
+    why = report.longrepr[2].removeprefix("Skipped: ") if report.skipped else properties.get("note", "")
+    found[told] = [outcome, today, why, _commit()]
     path.write_text(json.dumps(found, indent=1))
+
+
+@cache
+def _commit():
+    """The short hash of what is tested, with ``-dirty`` where files differ from it; "" without git."""
+    return process.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*"]).stdout.strip()

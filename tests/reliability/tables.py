@@ -1,6 +1,8 @@
 """The tables of docs/reliability.md: what `make matrix` and `make distros` found, between two marker lines.
 
-python tests/reliability/tables.py matrix|distributions RESULTS.json docs/reliability.md
+python tests/reliability/tables.py matrix|distributions|endings RESULTS.json docs/reliability.md
+
+Results are ``{CELL: [outcome, date, why it was skipped or a note, commit]}``; those of older versions have no commit.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def replace_block(path, name, text):
 
 
 def matrix(results):
-    """The results of `make matrix`, ``{"FLAVOUR CASE": [outcome, date, why skipped]}``, as Markdown."""
+    """The results of `make matrix`, ``{"FLAVOUR CASE": result}``, as Markdown."""
     from cases import CASES, stageable
     from stages import FLAVOURS
 
@@ -71,7 +73,7 @@ def matrix(results):
 
 
 def distributions(results):
-    """The results of `make distros`, ``{"DISTRIBUTION ROW": [outcome, date, why skipped]}``, as Markdown."""
+    """The results of `make distros`, ``{"DISTRIBUTION ROW": result}``, as Markdown."""
     from distributions import OTHERS, Distribution, own_name
 
     names = dict.fromkeys((own_name(), *OTHERS))
@@ -80,7 +82,7 @@ def distributions(results):
     reasons = {}
 
     def shown(name, row):
-        outcome, _, why = results.get(f"{name} {row}", ["not run", "", ""])
+        outcome, _, why, *_ = results.get(f"{name} {row}", ["not run", "", ""])
         return f"({reasons.setdefault(why, len(reasons) + 1)})" if outcome == "skipped" else outcome
 
     versions = {}
@@ -104,6 +106,31 @@ def distributions(results):
         "Not run, because:",
         "",
         *(f"{number}. {reason}" for reason, number in reasons.items()),
+    ])  # fmt: skip
+
+
+def endings(results):
+    """The jobs of `make matrix` that end before their training, ``{"ROW / PROGRAM / NUMBER": result}``, as Markdown."""
+    from endings import ENDINGS, PROGRAMS
+
+    planned = {(ending, name): ending.cells(name) for ending in ENDINGS for name in PROGRAMS}
+    known = {cell for cells in planned.values() for cell in cells}
+    results = {cell: result for cell, result in results.items() if cell in known and result[0] != "skipped"}
+
+    def shown(ending, name):
+        found = {cell: results[cell] for cell in planned[ending, name] if cell in results}
+        return f"{_ok(found)} of {len(found)}" if found else "not run"
+
+    commits = " and ".join(dict.fromkeys(commit for *_, commit in results.values()))
+    again = sum(bool(note) for _, _, note, _ in results.values())
+    head = f"{_when(results)}, commit {commits or 'unknown'}: {_ok(results)} of {len(results)} jobs ok"
+    head += f", {again} of them staged more than once" if again else ""
+    return "\n".join([
+        f"{head}; a whole series has {len(known)}.",
+        "",
+        "| what happens | " + " | ".join(f"`{name}`" if name == "fsdp_tp" else name for name in PROGRAMS) + " |",
+        "|---|" + "---|" * len(PROGRAMS),
+        *(f"| {ending.name} | {' | '.join(shown(ending, name) for name in PROGRAMS)} |" for ending in ENDINGS),
     ])  # fmt: skip
 
 
@@ -131,5 +158,5 @@ def _outcome(results, name, case):
 
 
 if __name__ == "__main__":
-    table = {"matrix": matrix, "distributions": distributions}[sys.argv[1]]
+    table = {"matrix": matrix, "distributions": distributions, "endings": endings}[sys.argv[1]]
     replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))
