@@ -7,14 +7,15 @@ import math
 import sys
 import textwrap
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from ezpz.broken_pipe import ENDED, give_up
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with, nearest
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, NoReturn
 
     Option = tuple[tuple[str, ...], dict[str, Any]]  # names, and argparse's keywords; `group` is the title above it
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 
 from ezpz.errors import MachineError
 
@@ -144,9 +145,7 @@ def private_folder(name: str = "") -> str:
     Raises:
         MachineError: It cannot be made, or belongs to another user.
     """
-    import tempfile
-
-    folder = path = os.path.join(tempfile.gettempdir(), f"ezpz-{os.getuid()}")
+    folder = path = os.path.join(_temporary_folder(), f"ezpz-{os.getuid()}")
     try:
         for path in (folder, os.path.join(folder, name)) if name else (folder,):
             os.makedirs(path, mode=0o700, exist_ok=True)
@@ -158,3 +157,31 @@ def private_folder(name: str = "") -> str:
             "user. Set TMPDIR to a folder of your own that you may write."
         ) from None
     return path
+
+
+def _temporary_folder() -> str:
+    """Return what `tempfile.gettempdir` returns, without its import (4 ms) where the first choice can be used."""
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # where a folder of our own is made, closed to others
+    was_told = "tempfile" in sys.modules  # perhaps another folder
+    if not was_told and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+        return os.path.abspath(folder)
+    import tempfile
+
+    return tempfile.gettempdir()
+
+
+def find_program(name: str, path: str | None = None, mode: int = os.F_OK | os.X_OK) -> str:
+    """Return the path of a program as `shutil.which` does, without its import (8 ms); empty where there is none.
+
+    Args:
+        name: Its name, or a path, which is then not looked for.
+        path: The folders to look in, as in PATH; by default those of PATH itself.
+        mode: What `os.access` is asked.
+    """
+    if path is None:
+        path = os.environ.get("PATH", os.defpath)
+    places = [name] if os.path.dirname(name) else [os.path.join(folder, name) for folder in path.split(os.pathsep)]
+    for place in places if name and path else ():
+        if os.access(place, mode) and not os.path.isdir(place):
+            return place
+    return ""

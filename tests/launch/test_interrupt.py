@@ -15,7 +15,7 @@ from lab import process as lab
 PROGRAMS = {
     "python3 -m ezpz.launch": [sys.executable, "-m", "ezpz.launch"],
     "python3 -m ezpz launch": [sys.executable, "-m", "ezpz", "launch"],
-    "ezpz launch": [sys.executable, "-c", "import sys; from ezpz.__main__ import main; sys.exit(main())", "launch"],
+    "ezpz launch": [sys.executable, "-c", "from ezpz.__main__ import run; run()", "launch"],
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ezpz.checkpoint.digests import objections
 from ezpz.checkpoint.finding import SET_ASIDE, base_of, is_folder, is_there
@@ -14,6 +13,7 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.track.terminal.screen import say
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence

@@ -6,12 +6,12 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.track.terminal.screen import say
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
 from ezpz.errors import MachineError, UsageError
 from ezpz.visible import show, show_path
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
 
 from ezpz.cli.columns import aligned
 from ezpz.errors import UsageError
 from ezpz.visible import visible
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 _SHORTEST = 4  # characters of an id that may stand for it
 _HEAD = ("ID", "AGE", "RANKS", "HOSTS", "COMMAND")

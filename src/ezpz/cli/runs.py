@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
@@ -31,9 +30,11 @@ from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 from ezpz.visible import show, visible
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
 
     from ezpz.track.records import Row
     from ezpz.track.run import Run

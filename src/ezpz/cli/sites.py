@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
@@ -14,9 +13,11 @@ from ezpz.cluster.site import Site, load, recognise, user_file
 from ezpz.errors import EzpzError, UsageError, end_with, nearest
 from ezpz.visible import show
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from ezpz.cluster.site import Variant
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.visible import visible
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence

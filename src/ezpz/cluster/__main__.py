@@ -8,8 +8,9 @@ address.
 import sys
 from importlib import import_module
 
-from ezpz.interpreter import leave_working_folder
+from ezpz.interpreter import collect_rarely, leave, leave_working_folder
 
 leave_working_folder()
+collect_rarely()
 
-sys.exit(import_module("ezpz.launch.exports").main(sys.argv[1:]))
+leave(import_module("ezpz.launch.exports").main(sys.argv[1:]))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from os import getuid
-from typing import TYPE_CHECKING
 
 from ezpz.cluster.allocation import Allocation, checked_job
 from ezpz.cluster.earlier import earlier_hosts
@@ -27,6 +26,7 @@ from ezpz.cluster.questions import ask, ask_ahead
 from ezpz.cluster.scheduler import Scheduler
 from ezpz.errors import MachineError
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

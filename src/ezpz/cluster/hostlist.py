@@ -18,8 +18,8 @@ from itertools import product
 from ezpz.errors import UsageError
 
 _MOST_HOSTS = 1_000_000  # far above any machine: a mistyped range must not fill the memory
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
-_WORD = re.compile(r"[^\[\],]+|\[|\]|,")
+_RANGE = r"(\d+)(?:-(\d+))?\Z"
+_WORD = r"[^\[\],]+|\[|\]|,"
 
 
 def expand(text: str) -> list[str]:
@@ -40,7 +40,7 @@ def expand(text: str) -> list[str]:
     if not text.strip():
         return hosts
     while position < len(text):
-        match = _WORD.match(text, position)
+        match = re.compile(_WORD).match(text, position)
         word = match.group() if match else ""
         if word == "[":
             end = text.find("]", position)
@@ -78,7 +78,7 @@ def _group(text: str, start: int, end: int) -> list[str]:
     numbers: list[str] = []
     position = start
     for item in text[start:end].split(","):
-        match = _RANGE.match(item.strip())
+        match = re.match(_RANGE, item.strip())
         if not match:
             raise _error(text, position, "expected a number or a range such as 01-10")
         low, high = match.group(1), match.group(2) or match.group(1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.allocation import Run
 
-_GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?[:=](\d+)")  # gpu:3, gpu:a100:4, gres/gpu=4
+_GPUS = r"gpu(?::[A-Za-z][\w.-]*)?[:=](\d+)"  # gpu:3, gpu:a100:4, gres/gpu=4
 
 
 def show_job(job: str, run: Run) -> Allocation | None:
@@ -85,7 +85,7 @@ def _details(block: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _gpus(text: str) -> int:
-    return sum(int(count) for count in _GPUS.findall(text))
+    return sum(int(count) for count in re.findall(_GPUS, text))
 
 
 def _slots(fields: dict[str, str], lines: dict[str, tuple[int, int]], hosts: tuple[str, ...]) -> tuple[int, ...] | None:

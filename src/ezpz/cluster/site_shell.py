@@ -16,14 +16,15 @@ import os
 import re
 import sys
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster.site import load
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.files import Replacement
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from ezpz.cluster.site import Site, Variant
 

@@ -5,13 +5,12 @@ from ezpz.interrupt import FOR_RANKS, Deferring, end_silently
 end_silently()  # before any other import: Ctrl-C shall not meet one
 Deferring(FOR_RANKS).__enter__()  # nor shall a warning: it waits until there is somebody who passes it on
 
-import sys  # noqa: E402
-
-from ezpz.interpreter import leave_working_folder  # noqa: E402
+from ezpz.interpreter import collect_rarely, leave, leave_working_folder  # noqa: E402
 
 leave_working_folder()
+collect_rarely()
 
 from ezpz.launch.entry import main  # noqa: E402  # and nothing before that
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

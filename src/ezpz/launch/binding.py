@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.site import Site
 
 _WORDS = ("none", "auto", "cores", "threads", "sockets", "depth", "numa")
-_CPUS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*\Z")
+_CPUS = r"\d+(-\d+)?(,\d+(-\d+)?)*\Z"
 
 
 class Binding(NamedTuple):
@@ -86,7 +86,7 @@ def _parse(text: str, origin: str) -> Binding:
         return Binding(text, (), origin)
     groups = rest.split(":" if kind == "list" else ",")
     try:
-        if kind == "list" and all(_CPUS.match(group) for group in groups):
+        if kind == "list" and all(re.match(_CPUS, group) for group in groups):
             for group in groups:
                 parse_cpus(group)
             return Binding(text, tuple(groups), origin)

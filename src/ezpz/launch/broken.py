@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 
 from ezpz.files import write_whole
 from ezpz.launch import record
@@ -47,6 +46,8 @@ def completed(error: Exception, folder: str, began: float, plan: LaunchPlan) -> 
     with contextlib.suppress(Exception):  # what broke may be what would write this; line and exit code still tell
         if folder:
             path = os.path.join(folder, _TRACEBACK)
+            import traceback
+
             write_whole(path, "".join(traceback.format_exception(error)), private=True)
             kept = path
         record.complete(folder, plan, began, f"launch itself broke: {_in_a_line(error)}", code=EXIT_CODE)
@@ -61,7 +62,7 @@ def tell(error: Exception) -> int:
         what, kept = f"{_in_a_line(error)}; no rank was started", ""
     if os.environ.get("EZPZ_DEBUG") == "1":
         where = ""
-        traceback.print_exception(error)
+        sys.__excepthook__(type(error), error, error.__traceback__)
     else:
         where = f" [traceback: {kept}]" if kept else ". `export EZPZ_DEBUG=1` shows where"
     try:
@@ -73,10 +74,11 @@ def tell(error: Exception) -> int:
 
 def _in_a_line(error: Exception) -> str:
     """Return type, text and place of an error: ``KeyError: 'x' (launch/run/world.py:12)``."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = ""
-    if frames:
-        file = "/".join(frames[-1].filename.split(os.sep)[-3:]).rpartition("ezpz/")[2]
-        place = f" ({file}:{frames[-1].lineno})"
+    last, place = error.__traceback__, ""
+    while last and last.tb_next:
+        last = last.tb_next
+    if last:
+        file = "/".join(last.tb_frame.f_code.co_filename.split(os.sep)[-3:]).rpartition("ezpz/")[2]
+        place = f" ({file}:{last.tb_lineno})"
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}{': ' * bool(text)}{text}{place}"

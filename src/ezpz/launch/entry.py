@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 import time
 
 from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
-from ezpz.files import private_folder
+from ezpz.files import find_program, private_folder
 from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
 from ezpz.launch import broken, record
@@ -106,9 +104,9 @@ def _folder_of_shown() -> str:
 
 def _missing(builder: PlanBuilder, program: str) -> int:
     """Return 127 or 126 when the program cannot run here, where it can be known before anything starts."""
-    if not builder.is_here or shutil.which(program):
+    if not builder.is_here or find_program(program):
         return 0
-    if os.path.exists(program) or shutil.which(program, mode=os.F_OK):
+    if os.path.exists(program) or find_program(program, mode=os.F_OK):
         return _refuse(program, "it is not executable", 126)
     return _refuse(program, "it is not found on PATH", 127)
 
@@ -167,6 +165,9 @@ def _run_recorded(
     limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
+            import shutil
+            import tempfile
+
             with Deferring():
                 hostfiles = tempfile.mkdtemp(prefix="ezpz-launch-")
                 at_end.callback(shutil.rmtree, hostfiles, ignore_errors=True)

@@ -6,13 +6,15 @@ import json
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
 
 from ezpz.cluster.devices import describe
 from ezpz.launch.contract import threads
 from ezpz.visible import shell_line
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    from typing import Any
+
     from ezpz.launch.plan import LaunchPlan
 
 _NARROWEST = 60

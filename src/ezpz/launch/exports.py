@@ -11,7 +11,6 @@ import shlex
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from ezpz.broken_pipe import ending_with_the_reader
 from ezpz.cluster import detect, probe
@@ -26,6 +25,7 @@ from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
 from ezpz.visible import show
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 

@@ -15,10 +15,8 @@ from ezpz.records import NamedTuple
 
 # A host's name: it becomes a word of launch lines, host files and shell exports.
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LINE = re.compile(
-    r"(?P<user>[^\s@]+@)?(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>:\S+|(?:\s+[\w-]+\s*=\s*\S+)*)\s*\Z"
-)
-_COUNT = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
+_LINE = r"(?P<user>[^\s@]+@)?(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>:\S+|(?:\s+[\w-]+\s*=\s*\S+)*)\s*\Z"
+_COUNT = r"(?a)0*[1-9][0-9]{0,5}"
 _KNOWN = ("slots", "max_slots", "max-slots")  # the upper ones are Open MPI's: read, and of no further meaning here
 
 
@@ -73,7 +71,7 @@ def read_hostfile(path: str) -> HostFile:
 
 def _parse(text: str, path: str, number: int) -> tuple[str, int | None]:
     """Return the host of a line and its slots, or None where it names none."""
-    match = _LINE.match(text)
+    match = re.match(_LINE, text)
     if not match:
         raise _error(text, path, number, "")
     if match["user"]:
@@ -83,7 +81,7 @@ def _parse(text: str, path: str, number: int) -> tuple[str, int | None]:
     odd = next((name for name in words if name not in _KNOWN), "")
     if odd:
         raise _error(text, path, number, f", and no {odd}=")
-    if not all(_COUNT.fullmatch(value) for value in words.values()):
+    if not all(re.fullmatch(_COUNT, value) for value in words.values()):
         raise _error(text, path, number, " with numbers from 1 to 999999")
     return match["host"], int(words["slots"]) if "slots" in words else None
 

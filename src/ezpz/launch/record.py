@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -118,6 +117,8 @@ def forget_old(folder: str) -> None:
     for name in names[: max(0, len(names) - _KEPT + 1)]:  # their names begin with the time
         old = os.path.join(base, name)
         if not _may_run(old):
+            import shutil
+
             shutil.rmtree(old, ignore_errors=True)
 
 

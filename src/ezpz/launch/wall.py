@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -18,6 +17,7 @@ if __name__ == "__main__":
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Allocation
@@ -125,6 +125,8 @@ class Wall:
         return self._end - time.time() + late
 
     def _ask(self, allocation: Allocation, environ: Mapping[str, str]) -> None:
+        import subprocess
+
         line = [sys.executable, "-I", "-S", os.path.abspath(__file__), allocation.scheduler, allocation.job_id]
         nowhere = subprocess.DEVNULL
         try:

@@ -28,7 +28,7 @@ LOOKED = "/proc/driver/nvidia"
 SEVERAL_MIG = 570  # the first driver release with which one process sees more than one MIG device
 _VERSION = "/proc/driver/nvidia/version"
 _PCI = "/proc/bus/pci/devices"
-_MIG = re.compile(r"\s*MIG (?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.\S+\s+Device\s+\d+:")
+_MIG = r"\s*MIG (?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.\S+\s+Device\s+\d+:"
 
 
 def exists(environ: Mapping[str, str], read: Read) -> int | None:
@@ -53,7 +53,7 @@ def probe(environ: Mapping[str, str], read: Read, run: Run) -> Devices:
     for line in text.splitlines():
         if line.startswith("GPU "):
             gpus.append([])
-        elif gpus and (match := _MIG.match(line)):
+        elif gpus and (match := re.match(_MIG, line)):
             gpus[-1].append((int(match["compute"] or 0), int(match["slices"])))
     if gpus:
         count, notes = _seen_at_once(gpus, release(read))

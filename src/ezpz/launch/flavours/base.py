@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from ezpz.errors import UsageError
+from ezpz.files import find_program
 from ezpz.launch.flavours.request import Flag, Setting
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -46,7 +46,7 @@ class Flavour:
 
     def program(self, environ: Mapping[str, str]) -> str:
         """Return the path of its program; empty where there is none."""
-        return shutil.which(self.name, path=environ.get("PATH")) or ""
+        return find_program(self.name, environ.get("PATH"))
 
     def recognises(self, text: str) -> bool:
         """Tell whether an ``mpiexec`` that prints this to ``--version`` or ``--help`` is of this kind."""

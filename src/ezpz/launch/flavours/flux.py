@@ -10,12 +10,11 @@ FLUX_TASK_LOCAL_ID. ``--requires=host:…`` chooses hosts. Of a job that asks fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ezpz.errors import LaunchError
 from ezpz.launch.flavours.base import Flavour
 from ezpz.launch.flavours.request import Flag
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 

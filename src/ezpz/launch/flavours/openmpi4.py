@@ -12,11 +12,11 @@ ranks their PATH back.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from ezpz.launch.flavours.openmpi5 import OpenMpi5
 from ezpz.launch.flavours.request import Flag
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Order
 

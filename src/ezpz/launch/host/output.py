@@ -25,26 +25,26 @@ _MOST_HELD = 256 << 10  # bytes
 _TAIL, _TAIL_LINES = 8 << 10, 20  # the last words of a rank without a traceback
 _LARGEST_DUMP = 1 << 20  # bytes; faulthandler ends at 100 threads of 100 frames, a program that imitates it may not
 
-_COLOUR = re.compile(rb"\x1b\[[0-9;:]*m")
+_COLOUR = rb"\x1b\[[0-9;:]*m"
 # Python's own words, maybe behind torchrun's `[rank0]: ` or a progress bar, or in the box that rich draws
 _LAST = b"most recent call last"
 _FATAL = b"Fatal Python error: "
-_TRACEBACK = re.compile(rb"Traceback \(most recent call last\)")
+_TRACEBACK = b"Traceback (most recent call last)"
 # /usr/bin/python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory   Modules/main.c
 # /usr/bin/python3: No module named trian                                                       runpy.py
-_REFUSAL = re.compile(
+_REFUSAL = (
     rb"(?m:^)[^\n:]*python[\d.]*: "
     rb"(?:can't (?:open file|find '__main__' module)|No module named |Error while finding module)"
 )
 _REFUSED_WITHIN = 8 << 10  # bytes: what comes behind the last words of a Python is little
 _REFUSALS = (b": can't ", b": No module named ", b": Error while finding module")
 # Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
-_STACK_BEGINS = re.compile(
+_STACK_BEGINS = (
     rb"Fatal Python error: |(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):"
     rb"|Stack \(most recent call first\):|Current thread's C stack trace \(most recent call first\):"
 )
 # A frame of a dump has no comma before `in`, unlike one of a traceback.
-_STACK_CONTINUES = re.compile(
+_STACK_CONTINUES = (
     rb'  File ".*", line (?:\d+|\?\?\?) in |  Binary file "|  <[^>]*>\s*$|  Garbage-collecting\s*$'
     rb"|(?:  )?\.\.\.\s*$|Extension modules: |Python runtime state: "
 )
@@ -178,8 +178,8 @@ class RankOutput:
             if self._in_dump and not line.strip():
                 self._blank += line
                 continue
-            match = _STACK_CONTINUES.match(line) or _STACK_BEGINS.search(
-                line
+            match = re.match(_STACK_CONTINUES, line) or re.search(
+                _STACK_BEGINS, line
             )  # a progress bar may come before the first
             start = match.start() if match and len(dump) < _LARGEST_DUMP else len(line)
             self._in_dump = start < len(line)
@@ -246,14 +246,15 @@ def _traceback_begins(data: bytes) -> int:
     """
     near_end = max(0, len(data) - _REFUSED_WITHIN)
     is_refused = any(data.find(words, near_end) >= 0 for words in _REFUSALS)
-    refusal = _REFUSAL.search(data, near_end) if is_refused else None
+    refusal = re.compile(_REFUSAL).search(data, near_end) if is_refused else None
     # One letter is found ten times as fast as words, and tells of most blocks that they are not there.
     fatal = data.find(_FATAL) if b"F" in data else -1
     end = min(refusal.start() if refusal else len(data), len(data) if fatal < 0 else fatal)
     at = data.find(_LAST, 0, end) if b"(" in data else -1
     while at >= 0:
         start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
-        if _TRACEBACK.search(_COLOUR.sub(b"", data[start : at + len(_LAST) + 16])):  # rich colours the bracket alone
+        line = re.sub(_COLOUR, b"", data[start : at + len(_LAST) + 16])  # rich colours the bracket alone
+        if _TRACEBACK in line:
             return start
         at = data.find(_LAST, at + 1, end)
     return end

@@ -174,8 +174,10 @@ def start(
     cpus: Sequence[int] | None = None,
     own_session: bool = True,
     ignores: Sequence[int] = (),
+    is_rank: bool = True,
 ) -> tuple[int, int]:
-    """Start a rank and return its pid, and the number of the error when its program cannot be run (else 0).
+    """Start a rank, or a program that starts ranks, and return its pid, and the number of the error when it cannot be
+    run (else 0).
 
     Args:
         command: The program, looked for on the rank's own PATH, and its arguments.
@@ -185,10 +187,11 @@ def start(
         cpus: CPUs that it is bound to.
         own_session: Whether it leaves this process's session, so that it can be signalled with all that it starts.
         ignores: Signals that it ignores; see `ignored`.
+        is_rank: Whether it, and all that it starts, is marked as the launch's rank.
     """
     parent = os.getpid()
-    launch = environ.get("EZPZ_LAUNCH_ID") or environ.get(b"EZPZ_LAUNCH_ID")  # type: ignore[call-overload]  # of one kind
-    if "EZPZ_IGNORED_AT_START" in environ or b"EZPZ_IGNORED_AT_START" in environ:
+    launch = environ.get("EZPZ_LAUNCH_ID") or environ.get(b"EZPZ_LAUNCH_ID")  # type: ignore[call-overload]
+    if is_rank and ("EZPZ_IGNORED_AT_START" in environ or b"EZPZ_IGNORED_AT_START" in environ):
         from ezpz.launch.host.early_signals import starts_ignoring
 
         environ = dict(environ)
@@ -215,7 +218,7 @@ def start(
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         if cpus:
             os.sched_setaffinity(0, cpus)
-        if launch:
+        if launch and is_rank:
             mark_rank(os.fsdecode(launch))
         die_with_parent()
         if os.getppid() != parent:  # it died before its death signal was armed

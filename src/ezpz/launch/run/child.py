@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 
-from ezpz.launch.host import process_tree
+from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.start_agent import UNSUPERVISED
 from ezpz.launch.run.failures import Failure, how
 
@@ -43,7 +42,6 @@ class Child:
         self.code: int | None = None
         self.by_us = False
         self.pipes: dict[int, int] = {}
-        self._process: subprocess.Popen[bytes] | None = None  # kept: it closes its pipes when it is forgotten
 
     @classmethod
     def start(cls, argv: Sequence[str], environ: Mapping[str, str], stdin: int | None, host: int = -1) -> Child:
@@ -52,21 +50,19 @@ class Child:
         Raises:
             OSError: It cannot be started.
         """
-        process = subprocess.Popen(
-            list(argv),
-            env=dict(environ),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=process_tree.die_with_parent,  # noqa: PLW1509  # no thread runs in the launcher
+        read, write = rank_start.pipes()
+        pid, problem = rank_start.start(
+            argv, environ, stdin=stdin, output=write, ignores=rank_start.ignored(), is_rank=False
         )
-        child = cls(process.pid, os.path.basename(argv[0]), host)
-        child._process = process
-        for stream, pipe in ((1, process.stdout), (2, process.stderr)):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-            child.pipes[pipe.fileno()] = stream
+        child = cls(pid, os.path.basename(argv[0]), host)
+        for stream, pipe in enumerate(read, start=1):
+            os.set_blocking(pipe, False)
+            child.pipes[pipe] = stream
+        if problem:
+            os.waitpid(pid, 0)
+            for pipe in read:
+                os.close(pipe)
+            raise OSError(problem, os.strerror(problem), argv[0])
         return child
 
     @property
@@ -87,8 +83,6 @@ class Child:
     def ended(self, status: int) -> None:
         """Note how it ended."""
         self.code = os.waitstatus_to_exitcode(status)
-        if self._process:
-            self._process.returncode = self.code  # it was reaped by others
 
     def kill(self, number: int, *, group: bool = False) -> None:
         """Send it a signal, with ``group`` also to what it started in its session."""
@@ -227,6 +221,7 @@ class Children:
         data = child.read(fd)
         if data == b"":
             self._loop.forget(fd)
+            os.close(fd)
         if data:
             self.unsupervised |= UNSUPERVISED.encode() in data
             if not self.unsupervised:  # else it is the ranks' output

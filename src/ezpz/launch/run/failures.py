@@ -40,18 +40,17 @@ SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
-_NO_SCRIPT = re.compile(r"can't open file '(.+)': \[Errno 2\]")  # Modules/main.c
+_NO_SCRIPT = r"can't open file '(.+)': \[Errno 2\]"  # Modules/main.c
 # What a rank says that has lost another one, and what else stands there that tells torch's communication from others:
 #     RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:543] Connection closed by peer [10.0.0.2]:4711
 #     torch.distributed.DistBackendError: NCCL error in: … remote process exited or there was a network error, …
 #     torch.distributed.DistNetworkError: failed to recv, got 0 bytes
-_LOST_PEER = re.compile(
-    r"closed by (?:remote )?peer|reset by (?:remote )?peer|broken pipe|remote process exit(?:ed|ing)"
-    r"|failed to (?:recv|send), got 0 bytes|connection was likely closed",
-    re.IGNORECASE,
+_LOST_PEER = (
+    r"(?i)closed by (?:remote )?peer|reset by (?:remote )?peer|broken pipe|remote process exit(?:ed|ing)"
+    r"|failed to (?:recv|send), got 0 bytes|connection was likely closed"
 )
-_OF_TORCH = re.compile(r"gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error", re.IGNORECASE)
-_RANK_TAG = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch's, in front of each line of a traceback
+_OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
+_RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
 _EXCEPTION_LINES = 8  # NCCL's has that many at most
 _SHOWN = 3  # failures besides the cause that are named one by one
 
@@ -98,13 +97,13 @@ class Failure(NamedTuple):
     @property
     def lost_peer(self) -> bool:
         """Whether the rank says no more than that it has lost another one."""
-        words = _RANK_TAG.sub("", self.words)
+        words = re.sub(_RANK_TAG, "", self.words)
         _, traceback, after = words.rpartition("Traceback (most recent call last)")
         if traceback:
             lines = after.split("\n")[1:]
             first = next((at for at, line in enumerate(lines) if line[:1].strip()), len(lines))
             words = "\n".join(line for line in lines[first : first + _EXCEPTION_LINES] if not line.startswith("[W"))
-        return bool(_LOST_PEER.search(words) and _OF_TORCH.search(words))
+        return bool(re.search(_LOST_PEER, words) and re.search(_OF_TORCH, words))
 
     @property
     def text(self) -> str:
@@ -209,7 +208,7 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
 
 def _what_to_type(cause: Failure) -> str:
     """Return what to type where Python did not find its script; empty for other causes."""
-    match = _NO_SCRIPT.search(cause.words)
+    match = re.search(_NO_SCRIPT, cause.words)
     if not match:
         return ""
     folder, name = os.path.split(match[1])

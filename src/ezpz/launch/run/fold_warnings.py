@@ -18,16 +18,16 @@ _LONGEST = 4096  # bytes of a warning; longer ones are shown each time
 _MOST = 256  # warnings that are remembered at a time
 _QUOTED = 60  # characters
 
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_COLOUR = r"\x1b\[[0-9;:]*m"
 # a.py:3: UserWarning: text\n  warnings.warn("text")\n   Python's warnings, with the source line, whatever it says
 # [rank0]:[W1121 19:12:49.123456789 socket.cpp:464] text\n   glog, as torch's C++ writes it, with or without the rank
 # W1121 19:12:49.123000 4711 torch/_inductor/utils.py:1137] text\n   torch/_logging/_internal.py, as above
-_WARNING = re.compile(
+_WARNING = (
     rb"(?:(?m:^)|(?<=\r))(?:[^\r\n]{0,4096}(?i:warn)|(?:\[rank\d+\]:)?(?:\[W|W\d{4} \d\d:))[^\r\n]{0,4096}\r?\n"
     rb"(?:  [^\r\n]{0,4096}\r?\n)?"
 )
 # What differs from rank to rank although the same is meant: rank, time and process.
-_GLOG = re.compile(rb"^(?:\[rank\d+\]:)?\[?W\d{4} [\d:.]+(?: +\d+)? ")
+_GLOG = rb"^(?:\[rank\d+\]:)?\[?W\d{4} [\d:.]+(?: +\d+)? "
 # What any of the above holds. Two searches for one letter each take a third of the time of one for both.
 _MAY_WARN = {b"w": re.compile(rb"w(?i:arn)"), b"W": re.compile(rb"W(?:(?i:arn)|\d{4} |(?<=\[W))")}
 
@@ -79,7 +79,7 @@ class Folds:
         continues = rank in self._midline
         (self._midline.discard if data[-1:] in b"\r\n" else self._midline.add)(rank)
         done = 0
-        for match in _WARNING.finditer(data) if _may_warn(data) else ():
+        for match in re.finditer(_WARNING, data) if _may_warn(data) else ():
             if (continues and not match.start()) or len(match[0]) > _LONGEST:
                 continue  # the end of a line that has been shown, or too much to remember
             self._plain(rank, data[done : match.start()], ready)
@@ -125,7 +125,7 @@ class Folds:
             ready.append(((rank,), data))
 
     def _warning(self, rank: int, text: bytes, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
-        key = _GLOG.sub(b"", text)
+        key = re.sub(_GLOG, b"", text)
         warned = self._warned.get(key)
         if warned is None:
             if len(self._warned) >= _MOST:
@@ -186,7 +186,7 @@ class Folds:
         del self._warned[warned.key]
         if not warned.more:
             return
-        text = _COLOUR.sub("", warned.text.decode(errors="replace")).splitlines()[0].strip()
+        text = re.sub(_COLOUR, "", warned.text.decode(errors="replace")).splitlines()[0].strip()
         quote = text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"
         ranks = "1 more rank" if len(warned.more) == 1 else f"{len(warned.more)} more ranks"
         ready.append(((), f"ezpz: {ranks} wrote the same: {quote}\n".encode()))

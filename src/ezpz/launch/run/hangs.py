@@ -31,17 +31,15 @@ __all__ = ["Askers", "Inquiry", "Place", "locate", "summarise"]
 
 # ezpz's own files, wherever the rank's Python has them: it need not be the launcher's. A user's folder may be called
 # ezpz too.
-_OWN = re.compile(
+_OWN = (
     r"/ezpz/(?:(?:cli|cluster|dist|launch|models|track|train)/"
     r"|(?:__init__|__main__|errors|log|progress|ranks|test_dist)\.py$)"
 )
-_LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|/python3\d+\.zip/|^<frozen "
-)
-_IMPORT = re.compile(r"^<frozen importlib|^<frozen zipimport|/importlib/__init__\.py$")
+_LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|/python3\d+\.zip/|^<frozen "
+_IMPORT = r"^<frozen importlib|^<frozen zipimport|/importlib/__init__\.py$"
 # The first folder or file below the place where packages are kept: torch in
 # /usr/lib/python3.11/site-packages/torch/__init__.py
-_PACKAGE = re.compile(r".*/(?:(?:site|dist)-packages|(?:python|pypy)3[.\d]*t?)/([^/.]+)")
+_PACKAGE = r".*/(?:(?:site|dist)-packages|(?:python|pypy)3[.\d]*t?)/([^/.]+)"
 _DATA_LOADER = "/torch/utils/data/dataloader.py"
 # Functions around the one that the user called; names with an underscore in front are passed over as well.
 _AROUND = {"compile_wrapper", "decorate_context", "decorator", "inner", "profile_hook_step", "wrapped", "wrapper"}
@@ -122,10 +120,10 @@ def _named(ranks: list[tuple[int, str]]) -> str:
 def _users(frames: list[Frame]) -> int:
     """Return the index of the user's frame; ezpz's own trainers are the user's code where there is no other."""
     for index, frame in enumerate(frames):
-        if not _LIBRARY.search(frame.file) and not _OWN.search(frame.file):
+        if not re.search(_LIBRARY, frame.file) and not re.search(_OWN, frame.file):
             return index
     for index, frame in enumerate(frames):
-        if _OWN.search(frame.file):
+        if re.search(_OWN, frame.file):
             return index
     return len(frames) - 1
 
@@ -136,8 +134,8 @@ def _called(inside: list[Frame]) -> str:
     """
     if any(frame.file.endswith(_DATA_LOADER) for frame in inside):
         return "DataLoader"
-    theirs = next((index for index, frame in enumerate(inside) if not _OWN.search(frame.file)), len(inside))
-    if theirs < len(inside) and _IMPORT.search(inside[theirs].file):
+    theirs = next((index for index, frame in enumerate(inside) if not re.search(_OWN, frame.file)), len(inside))
+    if theirs < len(inside) and re.search(_IMPORT, inside[theirs].file):
         return _imported(inside[theirs:])
     public = (frame.function for frame in inside if frame.function not in _AROUND and frame.function[:1] not in "_<")
     return next(public, inside[0].function if inside else "")
@@ -145,7 +143,7 @@ def _called(inside: list[Frame]) -> str:
 
 def _imported(inside: list[Frame]) -> str:
     """Return ``import torch``; ``import`` alone where Python still searches for it."""
-    package = next((_PACKAGE.match(frame.file) for frame in inside if not _IMPORT.search(frame.file)), None)
+    package = next((re.match(_PACKAGE, frame.file) for frame in inside if not re.search(_IMPORT, frame.file)), None)
     return f"import {package[1]}" if package else "import"
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 
 from ezpz.errors import LaunchError
@@ -188,7 +185,7 @@ class _LauncherRun(_Run):
 
     def start_programs(self) -> None:
         """Start the launcher's program."""
-        self.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), subprocess.DEVNULL))
+        self.children.add(Child.start(self.plan.argv(), self.plan.launcher_environment(), None))
         self.control.get_ready()
 
 
@@ -203,6 +200,9 @@ class _SshRun(_Run):
         Raises:
             EzpzError: A program that is needed cannot be run.
         """
+        import shutil
+        import tempfile
+
         self._line = self.plan.agent_line()
         self._logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
         try:
@@ -232,8 +232,6 @@ class _SshRun(_Run):
                 f"cannot run {line[0]} (from {source}): {error.strerror}; "
                 "expected ssh, or a program that is called like it."
             ) from None
-        finally:
-            os.close(stdin)
 
     def child_ended(self, child: Child) -> None:
         """Judge the end of a host's ssh: after its agent is done it means nothing new."""
@@ -292,6 +290,8 @@ class _Payloads:
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
+        import tempfile
+
         descriptor, self._path = tempfile.mkstemp(prefix="ezpz-")
         with open(descriptor, "wb") as file:
             file.write(pack(list(plan.command), plan.agent_environment()))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
 import time
 
 from ezpz.errors import shell_code
@@ -26,6 +25,8 @@ from ezpz.visible import LINES, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
+    import subprocess
+
     from ezpz.launch.messages import Message
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.child import Child
@@ -292,6 +293,8 @@ class Supervisor:
 
     def _ask_kill_wait(self, began: float) -> None:
         """Ask how long the scheduler lets processes end, and let them have all of that."""
+        import subprocess
+
         around, nowhere, answer = self.plan.around, subprocess.DEVNULL, bytearray()
         try:
             child = subprocess.Popen(around.configuration, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)

@@ -83,10 +83,10 @@ def _median(ordered: list[tuple[float, int]], ranks: int) -> float:
 __all__ = ["Stages", "World"]
 
 _NAMED = 3  # hosts that are named one by one
-_WORD = re.compile(r"\w[\w.-]*\w|\w")
+_WORD = r"\w[\w.-]*\w|\w"
 # What stands in front of a line names the host that speaks: "[mpiexec@n01] …", "[n01:4711] …". Open MPI 4 goes on to
 # name hosts that it has reached: "my node: n01", "target node: n01".
-_SPEAKER = re.compile(r"^\s*(?:\[[^\]]*\]\s*|(?:my|target) node:.*)")
+_SPEAKER = r"^\s*(?:\[[^\]]*\]\s*|(?:my|target) node:.*)"
 
 
 class World:
@@ -188,7 +188,7 @@ class World:
         late = {host.lower(): host for index, host in enumerate(self._hosts) if index not in self._names}
         known = {**{host.partition(".")[0]: name for host, name in late.items() if not host[:1].isdigit()}, **late}
         for line in words.splitlines():
-            found = {known.get(word, "") for word in _WORD.findall(_SPEAKER.sub("", line).lower())} - {""}
+            found = {known.get(word, "") for word in re.findall(_WORD, re.sub(_SPEAKER, "", line).lower())} - {""}
             if len(found) == 1:
                 return found.pop(), line.strip()
         return "", ""
