@@ -16,6 +16,7 @@ pytestmark = pytest.mark.parametrize("shell", ["bash"], indirect=True)
 # In place of launch: answers that ezpz is importable, notes what it gets, and ends with 5 unless a signal ends it.
 PYTHON = """#!/bin/bash
 case "$*" in *find_spec*) exit 0 ;; esac
+if [ -e slow ]; then echo starts >>got; sleep 1; fi
 for name in TERM USR1 USR2 HUP; do trap "echo $name >>got" "$name"; done
 cat >input
 echo up >>got
@@ -39,7 +40,7 @@ def script(shell):
         env = {**shell.env, "SLURM_JOB_ID": "1"}
         process = subprocess.Popen([shell.bin / "slurmstepd", "-c", line], cwd=shell.cwd, env=env)
         started.append(process)
-        wait_until(lambda: "up" in got(shell), 20, "launch in the script")
+        wait_until(lambda: got(shell), 20, "launch in the script")
         return process
 
     yield start
@@ -81,6 +82,28 @@ def test_sigusr_is_passed_on_and_ends_nothing(shell, script):
     assert code(shell, process) == 5
     assert got(shell) == ["up", "USR2", "USR1"]
     assert "ezpz" not in (shell.cwd / "traps").read_text()
+
+
+def test_sigusr_waits_for_a_launch_that_only_starts(shell, script):
+    """Until its first lines have run, a Python ends of it."""
+    (shell.cwd / "slow").touch()
+    process = script("launch python3 train.py")
+    assert got(shell) == ["starts"]
+    signal_script(shell, signal.SIGUSR2)
+    wait_until(lambda: "USR2" in got(shell) or process.poll() is not None, 10, "SIGUSR2")
+    (shell.cwd / "over").touch()
+    assert code(shell, process) == 5
+    assert sorted(got(shell)) == ["USR2", "starts", "up"]
+
+
+def test_sigterm_ends_a_script_in_which_a_warning_waits(shell, script):
+    (shell.cwd / "slow").touch()
+    process = script("launch python3 train.py")
+    signal_script(shell, signal.SIGUSR2)
+    signal_script(shell, signal.SIGTERM)
+    assert code(shell, process) == 143
+    # Which trap bash runs first is open.
+    assert sorted(got(shell)) in (["starts"], ["TERM", "USR2", "saved", "starts", "up"])
 
 
 def test_a_signal_that_the_script_traps_is_its_own(shell, script):

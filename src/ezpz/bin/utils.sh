@@ -1484,11 +1484,29 @@ function ezpz__launch_in_script {
   return "$code"
 }
 
-# Passes a signal on to the launch above. It ignores SIGINT, as all that a script starts in its background does.
+# Passes a signal on to the launch above. It ignores SIGINT, as all that a script starts in its background does. A
+# warning waits until launch can take it: a Python that only starts would end of it.
 function ezpz__pass_on {
   came="$1"
   if [ "$1" = INT ]; then set -- TERM; fi
-  if [ -n "$pid" ]; then command kill "-$1" "$pid" 2>/dev/null || :; fi
+  if [ -z "$pid" ]; then return 0; fi
+  if [ "$1" = USR1 ] || [ "$1" = USR2 ]; then
+    while command kill -0 "$pid" 2>/dev/null && ! ezpz__takes "$pid" "$1"; do command sleep 0.05; done
+  fi
+  command kill "-$1" "$pid" 2>/dev/null || :
+}
+
+# ezpz__takes PID SIGNAL: true when a program that this shell has started has a handler for USR1 or USR2, or keeps it
+# for later. Until it has become that program it is a copy of this shell, with this shell's handlers.
+function ezpz__takes {
+  local own='' name='' value bit=512 # 1 << (SIGUSR1 - 1)
+  if [ "$2" = USR2 ]; then bit=2048; fi
+  { read -r own <"/proc/$$/comm" && read -r name <"/proc/$1/comm"; } 2>/dev/null || return 1
+  if [ "$name" = "$own" ]; then return 1; fi
+  while read -r name value; do
+    case "$name" in SigBlk: | SigCgt:) if [ $((0x$value & bit)) -ne 0 ]; then return 0; fi ;; esac
+  done 2>/dev/null <"/proc/$1/status"
+  return 1
 }
 
 # launch [OPTION…] [--] COMMAND…: starts COMMAND on every rank; alone, it prints the line that it would run.
