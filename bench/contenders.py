@@ -30,7 +30,7 @@ def env(home, *bins, **more):
 def imports(home):
     group, bare = "imports", "python3 -c pass"
     rows = [(bare, "pass", ""), ("import ezpz", "import ezpz", "+10 ms")]
-    rows.append(("import ezpz.launch", "import ezpz.launch", "+20 ms"))
+    rows.append(("import ezpz.launch.entry", "import ezpz.launch.entry", "+60 ms"))
     return [
         Contender(group, name, ["python3", "-c", code], env(home, VENV), peer=bare, repeat=5, budget=budget)
         for name, code, budget in rows
@@ -47,6 +47,10 @@ def launches(home):
         Contender(group, "ezpz launch, local", [*LAUNCH, "true"], without, peer, repeat=2, budget="+150 ms"),
         Contender(group, "torchrun", [*TORCHRUN, "--no-python", "true"], without, peer),
         *accelerate(group, home, peer, ["--no_python", "true"]),
+        Contender(group, "mpiexec (MPICH), CPU", [*MPIEXEC, "true"], with_mpi, repeat=2, cpu=True),
+        Contender(group, "ezpz launch, MPICH, CPU", [*LAUNCH, "true"], with_mpi, repeat=2, budget="200 ms", cpu=True),
+        Contender(group, "ezpz launch, local, CPU", [*LAUNCH, "true"], without, repeat=2, budget="110 ms", cpu=True),
+        Contender(group, "torchrun, CPU", [*TORCHRUN, "--no-python", "true"], without, cpu=True),
     ]
 
 

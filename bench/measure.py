@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ GIVE_UP = 2  # failures after which a contender is not run again; one is told be
 
 @dataclass
 class Contender:
-    """One row: a command line in an environment, timed as a whole, or printing ``value=…`` itself."""
+    """One row: a command line in an environment, timed as a whole, by its CPU time, or printing ``value=…`` itself."""
 
     group: str
     name: str
@@ -27,6 +28,7 @@ class Contender:
     unit: str = "ms"
     budget: str = ""
     fresh_port: bool = False  # a new MASTER_PORT for each run
+    cpu: bool = False  # CPU time, user and system, of it and of all that it has waited for, in place of wall time
     samples: list = field(default_factory=list)
     failures: list = field(default_factory=list)  # "rc 1" or "over 120 s" of each run that failed
 
@@ -38,7 +40,7 @@ class Contender:
 def run_once(contender, folder):
     """One run: its time in ms, or the value it printed; a failure is noted in the contender."""
     env = {**contender.env, "MASTER_PORT": str(free_port())} if contender.fresh_port else contender.env
-    start = time.perf_counter()
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         contender.argv,
         env=env,
@@ -56,7 +58,10 @@ def run_once(contender, folder):
         os.killpg(process.pid, signal.SIGKILL)
         contender.failures.append(f"over {LIMIT} s")
         return
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = (time.perf_counter() - start) * 1000
+    if contender.cpu:
+        spent = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
     if process.returncode:
         contender.failures.append(f"rc {process.returncode}")
         (folder / "failures.log").open("a").write(f"== {contender.group}: {contender.name}\n{output}\n")
