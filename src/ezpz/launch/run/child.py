@@ -52,7 +52,7 @@ class Child:
         """
         read, write = rank_start.pipes()
         pid, problem = rank_start.start(
-            argv, environ, stdin=stdin, output=write, ignores=rank_start.ignored(), is_rank=False
+            argv, dict(environ), stdin=stdin, output=write, ignores=rank_start.ignored(), is_rank=False
         )
         child = cls(pid, os.path.basename(argv[0]), host)
         for stream, pipe in enumerate(read, start=1):
