@@ -57,7 +57,9 @@ case "$1 $2" in
     if [ -n "$FAKE_IMPORT_SAYS" ]; then printf 'Traceback\n%s\n' "$FAKE_IMPORT_SAYS" >&2; exit 1; fi
     echo "Python 3.11.7, torch 2, ezpz 0" ;;
   "-c "*importlib.metadata*) cat "$3" >"$4" ;;
-  "-m ezpz.cluster")
+  "-c "*"import ezpz.cluster"*)
+    [ -e "$here/ezpz" ] || exit 1
+    echo "ezpz is importable"
     echo "export NHOSTS=1 NGPUS=0 NGPU_PER_HOST=0 EZPZ_NRANKS=2 EZPZ_HOSTS=here HOSTFILE=/h DIST_LAUNCH=" ;;
   "-c "*) [ -e "$here/ezpz" ] ;;
 esac

@@ -235,6 +235,58 @@ def test_launch_in_a_script_starts_one_python(python):
     assert log.count("start") == 4  # one to learn that ezpz is there, then one each
 
 
+@pytest.mark.parametrize("call", ["ezpz_setup_job", "ezpz_get_job_env"])
+def test_one_python_says_that_it_has_ezpz_and_what_the_job_is(importable, call):
+    real = (importable.bin / "python3").read_text().splitlines()[-1]
+    importable.program("python3", f'echo start >>"$FAKE_LOG"\n{real}')
+    log = Path(importable.env["FAKE_LOG"])
+    result, told = job(importable, before="exec 3>'mine'", call=f"{call} && echo kept >&3")
+    assert (result.returncode, result.stderr, told["EZPZ_SCHEDULER"]) == (0, "", "none")
+    assert log.read_text() == "start\n"
+    assert (importable.cwd / "mine").read_text() == "kept\n"
+    importable("ezpz_setup_job; launch; launch")
+    assert log.read_text().count("start") == 1 + 3, "launch need not ask again"
+
+
+def test_lines_that_a_start_up_file_of_the_interpreter_prints_do_no_harm(importable):
+    (importable.cwd.parent / "sitecustomize.py").write_text("print('welcome')")
+    result, told = job(importable, PYTHONPATH=str(importable.cwd.parent))
+    assert (result.returncode, result.stderr, told["NHOSTS"]) == (0, "", "1")
+
+
+@pytest.mark.parametrize("trouble", ["no python", "broken python", "no ezpz", "broken ezpz", "a folder called ezpz"])
+def test_without_an_ezpz_that_can_be_imported_the_small_answer_is_given_without_a_word(shell, trouble):
+    package = shell.cwd.parent / "packages" / "ezpz" / "launch"
+    package.mkdir(parents=True)
+    if trouble == "broken ezpz":
+        (package.parent / "__init__.py").touch()
+        (package / "__init__.py").write_text("import sys; print('a word'); sys.exit('another')")
+    before = ""
+    env = {"PYTHONPATH": str(package.parents[1])} if "called" in trouble or "broken e" in trouble else {}
+    if trouble == "broken python":
+        shell.program("python3", "echo trouble >&2; exit 9")
+    elif trouble == "no python":
+        tools = shell.cwd.parent / "tools"
+        tools.mkdir()
+        for name in ("awk", "tr", "cat", "mkdir", "mv", "nproc", "uname"):
+            (tools / name).symlink_to(f"/usr/bin/{name}")
+        before = f"PATH={shell.bin}:{tools}"
+    else:
+        shell.program("python3", 'exec /usr/bin/python3 -I -S "$@"' if not env else 'exec /usr/bin/python3 -S "$@"')
+    shell.program("mpiexec", "exit 0")
+    show = 'echo "rc=$? $NHOSTS $DIST_LAUNCH ${EZPZ_READY:-not ready}"'
+    result = shell(f"{before}\nset -u; ezpz_setup_job >/dev/null; {show}", **env)
+    assert (result.stderr, result.stdout.splitlines()[-1]) == ("", "rc=0 1 mpiexec -n 2 not ready")
+
+
+def test_an_error_of_the_full_answer_is_told_and_is_its_code(importable):
+    result, told = job(importable, before="set -u", PBS_JOBID="1.head", PBS_NODEFILE="/gone")
+    assert result.returncode == 125
+    assert result.stderr.startswith("ezpz: no hosts of job 1.head (from PBS_JOBID): PBS_NODEFILE=/gone cannot be read")
+    assert result.stderr.count("\n") == 1
+    assert (result.stdout, told["NHOSTS"]) == ("", "")
+
+
 ECHO = 'for a; do printf "%s\\0" "$a"; done; exit 41'
 
 

@@ -1014,19 +1014,48 @@ function ezpz__importable {
   ezpz__python "$now" -c "$question" >/dev/null 2>&1 && EZPZ_READY="$now"
 }
 
-# Runs a program that may be missing or hang, for at most 5 s where there is a `timeout`.
+# ezpz__limited SECONDS PROGRAM ARG…: runs a program that may be missing or hang, for so long at most where there is a
+# `timeout`.
 function ezpz__limited {
-  local limit
+  local seconds="$1" limit
+  shift
   if ! ezpz__which "$1" >/dev/null; then return 1; fi
-  if limit="$(ezpz__which timeout)"; then set -- "$limit" -k 1 5 "$@"; fi
+  if limit="$(ezpz__which timeout)"; then set -- "$limit" -k 1 "$seconds" "$@"; fi
   command "$@" </dev/null 2>/dev/null
 }
 
-# Prints a scheduler's answer; one that does not answer is asked twice.
+# True for the codes of a program whose time was over (143: BusyBox).
+function ezpz__is_late { case "$1" in 124 | 137 | 143) ;; *) return 1 ;; esac; }
+
+# Prints the code of a scheduler's command in a line of its own, then its answer. One that fails is asked twice.
+function ezpz__answer {
+  local out code=0
+  out="$(ezpz__limited 2 "$@")" || code=$?
+  if [ "$code" -ne 0 ] && ! ezpz__is_late "$code"; then
+    code=0
+    out="$(ezpz__limited 2 "$@")" || code=$?
+  fi
+  printf '%s\n' "$code" "$out"
+}
+
+# ezpz__waiting NAMES: passes on what it reads, a line at least; after a second without one, it says for whom it waits.
+function ezpz__waiting {
+  local begun='' first=''
+  IFS= read -r -t 1 begun || {
+    ezpz__log "waiting for an answer of $1, for 2 s at most"
+    IFS= read -r first || :
+  }
+  printf '%s\n' "$begun$first"
+  command cat
+}
+
+# Prints a scheduler's answer; the code tells whether it failed or was late.
 function ezpz__ask {
-  local out
-  out="$(ezpz__limited "$@")" || out="$(ezpz__limited "$@")" || return
-  printf '%s\n' "$out"
+  local out newline=$'\n'
+  if ! ezpz__which "$1" >/dev/null; then return 1; fi
+  out="$(ezpz__answer "$@" | ezpz__waiting "$1")"
+  if [ "${out%%"$newline"*}" != 0 ]; then return "${out%%"$newline"*}"; fi
+  case "$out" in *"$newline"*) printf '%s\n' "${out#*"$newline"}" ;; esac
 }
 
 # ---- job: lists of hosts --------------------------------------------------------------------------------------------
@@ -1209,16 +1238,20 @@ function ezpz__choose_inner {
   esac
 }
 
-# Sets here (this host), scheduler, job and via (the option that srun needs outside its job): by the variables of this
-# shell, else by the host's name.
+# Sets here (this host), scheduler, job, via (the option that srun needs outside its job) and late (programs that gave
+# no answer in time): by the variables of this shell, else by the host's name.
 function ezpz__find_job {
   local slurm="${SLURM_JOB_ID:-${SLURM_JOBID:-}}" pbs="${PBS_JOBID:-}" flux="${FLUX_JOB_ID:-}"
-  local why="Flux hides the schedulers around it" which
-  here="$(command uname -n)" via='' job=''
+  local why="Flux hides the schedulers around it" which code=0
+  here="$(command uname -n)" via='' job='' late=''
   # No shell runs in the system's own instance, to which login hosts speak.
   if [ -z "$flux" ] && [ -n "${FLUX_URI:-}" ]; then
-    flux="$(ezpz__ask flux getattr jobid)" ||
-      [ "$(ezpz__limited flux getattr security.owner || :)" != "$UID" ] || flux=instance
+    flux="$(ezpz__ask flux getattr jobid)" || code=$?
+    if ezpz__is_late "$code"; then
+      late=flux
+    elif [ "$code" -ne 0 ] && [ "$(ezpz__limited 2 flux getattr security.owner || :)" = "$UID" ]; then
+      flux=instance
+    fi
   fi
   which="${flux:+flux}${slurm:+slurm}${pbs:+pbs}"
   case "$which" in
@@ -1240,51 +1273,81 @@ function ezpz__find_job {
     '' | flux | slurm | pbs) ;;
     *) ezpz__log "several schedulers at once: Flux '$flux', Slurm '$slurm', PBS '$pbs'; taking $scheduler: $why" ;;
   esac
+  case "$late/$scheduler" in
+    /*) ;;
+    */none)
+      ezpz__log "$late gave no answer in time: whether this shell is in a job is not known, this host alone is used;" \
+        "in a job, call: export SLURM_JOB_ID=ID, or PBS_JOBID=ID"
+      ;;
+    *) ezpz__log "$late gave no answer in time: $scheduler job $job is used" ;;
+  esac
 }
 
-# ezpz__slurm_jobs_on HOST USER: prints the running jobs, one per line. A component 4|3+1|n02 is known by its first, 3.
+# ezpz__slurm_jobs_on HOST USER: prints a line `slurm JOB` for each running job, or `late squeue`. A component 4|3+1|n02
+# is known by its first, 3.
 function ezpz__slurm_jobs_on {
-  ezpz__ask squeue --noheader --states=RUNNING --user="$2" --nodelist="$1" --format='%A|%i|%N' | command awk -F'|' '
-    NF == 3 {
+  ezpz__answer squeue --noheader --states=RUNNING --user="$2" --nodelist="$1" --format='%A|%i|%N' | command awk -F'|' '
+    NR == 1 && ($1 == 124 || $1 == 137 || $1 == 143) { print "late squeue" }
+    /^[0-9]+\|[0-9]+([_+][^ |]*)?\|[^ |]+$/ {
       job = sub(/\+.*/, "", $2) ? $2 : $1
-      if (!seen[job]++) print job
+      if (!seen[job]++) print "slurm", job
     }'
 }
 
-# ezpz__pbs_jobs_on HOST USER: prints the running jobs, one per line. Jobs of an array need -t.
+# ezpz__pbs_jobs_on HOST USER KIND [-t]: prints a line `KIND JOB` for each running job, or `late qstat`.
 function ezpz__pbs_jobs_on {
-  local option rows
-  for option in '' -t; do
-    rows="$(ezpz__ask qstat ${option:+"$option"} -u "$2" -n1rw)" || return
-    rows="$(printf '%s\n' "$rows" | command awk -v here="$1" '
-      NF > 10 && $(NF - 2) == "R" {
-        k = split($NF, word, "+")
-        for (i = 1; i <= k; i++) {
-          sub(/[.\/].*/, "", word[i])
-          if (word[i] == here) { print $1; next }
-        }
-      }')"
-    if [ -n "$rows" ]; then printf '%s\n' "$rows" && return; fi
-  done
+  ezpz__answer qstat ${4:+"$4"} -u "$2" -n1rw | command awk -v here="$1" -v kind="$3" '
+    NR == 1 && ($1 == 124 || $1 == 137 || $1 == 143) { print "late qstat" }
+    NF > 10 && $(NF - 2) == "R" && $1 ~ /^[A-Za-z0-9][][A-Za-z0-9._@-]*$/ {
+      k = split($NF, word, "+")
+      for (i = 1; i <= k; i++) {
+        sub(/[.\/].*/, "", word[i])
+        if (word[i] == here) { print kind, $1; next }
+      }
+    }'
 }
 
-# The job of a shell that ssh opened on one of its hosts. Sets scheduler, job and via.
+# ezpz__jobs_on HOST USER PROGRAMS: asks all at once and prints `LATE|SCHEDULER|JOB JOB…` of the first that knows a job.
+# The jobs of an array are only listed where they are asked for.
+function ezpz__jobs_on {
+  local out
+  {
+    out="$(
+      ezpz__slurm_jobs_on "$1" "$2" &
+      ezpz__pbs_jobs_on "$1" "$2" pbs &
+      ezpz__pbs_jobs_on "$1" "$2" array -t &
+      wait
+    )"
+    printf '%s\n' "$out"
+  } | ezpz__waiting "$3" | command awk '
+    $1 != "late" { jobs[$1] = jobs[$1] (jobs[$1] == "" ? "" : " ") $2 }
+    $1 == "late" { silent[$2] }
+    END {
+      if ("squeue" in silent) late = "squeue"
+      if ("qstat" in silent) late = late (late == "" ? "" : " and ") "qstat"
+      if (jobs["slurm"] != "") print late "|slurm|" jobs["slurm"]
+      else if (jobs["pbs"] jobs["array"] == "") print late "|none|"
+      else print late "|pbs|" (jobs["pbs"] != "" ? jobs["pbs"] : jobs["array"])
+    }'
+}
+
+# The job of a shell that ssh opened on one of its hosts. Sets scheduler, job and via, and adds to late.
 function ezpz__find_job_by_host {
-  local jobs name=SLURM_JOB_ID newline=$'\n' user="${USER:-${LOGNAME:-}}"
-  scheduler=slurm
-  jobs="$(ezpz__slurm_jobs_on "${here%%.*}" "$user")" || :
-  if [ -z "$jobs" ]; then
-    scheduler=pbs name=PBS_JOBID
-    jobs="$(ezpz__pbs_jobs_on "${here%%.*}" "$user")" || :
-  fi
+  local jobs name=SLURM_JOB_ID programs=''
+  if ezpz__which squeue >/dev/null; then programs=squeue; fi
+  if ezpz__which qstat >/dev/null; then programs="$programs${programs:+ and }qstat"; fi
+  scheduler=none
+  if [ -z "$programs" ]; then return 0; fi # no process is started in vain
+  jobs="$(ezpz__jobs_on "${here%%.*}" "${USER:-${LOGNAME:-}}" "$programs")"
+  if [ -n "${jobs%%|*}" ]; then late="$late${late:+ and }${jobs%%|*}"; fi
+  jobs="${jobs#*|}"
+  scheduler="${jobs%%|*}" jobs="${jobs#*|}"
+  if [ "$scheduler" = pbs ]; then name=PBS_JOBID; fi
   case "$jobs" in
-    '')
-      scheduler=none
-      return 0
-      ;;
-    *"$newline"*)
-      ezpz__err 125 "several jobs of yours run on this host: $(printf %s "$jobs" | command tr '\n' ' ')" \
-        "(found by its name, $here); expected one. Choose: export $name=${jobs%%"$newline"*}" || return
+    '') return 0 ;;
+    *' '*)
+      ezpz__err 125 "several jobs of yours run on this host: $jobs (found by its name, $here); expected one." \
+        "Choose: export $name=${jobs%% *}" || return
       ;;
   esac
   job="$jobs" via=" --jobid=$jobs"
@@ -1304,7 +1367,7 @@ function ezpz__count_devices {
   if [ -z "$devices" ] && [ -n "$job" ] && [ "${EZPZ_JOBID:-}" = "$job" ]; then devices="${NGPU_PER_HOST:-}"; fi
   if [ -z "$devices" ] && [ "$scheduler" = slurm ]; then devices="${SLURM_GPUS_ON_NODE:-}"; fi
   if [ -z "$devices" ]; then
-    devices="$(ezpz__limited nvidia-smi -L | command awk '/^GPU/ { n++ } END { print n + 0 }')" || :
+    devices="$(ezpz__limited 5 nvidia-smi -L | command awk '/^GPU/ { n++ } END { print n + 0 }')" || :
   fi
   case "$devices" in '' | *[!0-9]*) devices=0 ;; esac
 }
@@ -1376,7 +1439,7 @@ function ezpz__set_hosts {
 # Exports the answer of a shell whose python3 does not import ezpz.
 function ezpz__small_answer {
   # shellcheck disable=SC2034  # ezpz__site sets site_from
-  local here scheduler job via list nhosts slots file devices ranks hostfile line site='' site_from=''
+  local here scheduler job via late list nhosts slots file devices ranks hostfile line site='' site_from=''
   ezpz__find_job || return
   ezpz__find_hosts || return
   ezpz__site "$job" || return
@@ -1384,6 +1447,7 @@ function ezpz__small_answer {
   ezpz__choose_hostfile || return
   ezpz__count_ranks
   ezpz__choose_line
+  case "$scheduler/$late" in none/?*) scheduler='' ;; esac # nobody knows: "none" would settle it for launches to come
   export EZPZ_SCHEDULER="$scheduler" EZPZ_JOBID="$job" EZPZ_SITE="$site" EZPZ_NRANKS="$ranks"
   export NHOSTS="$nhosts" NGPU_PER_HOST="$devices" NGPUS="$((devices * nhosts))"
   export HOSTFILE="$hostfile" DIST_LAUNCH="$line"
@@ -1408,24 +1472,50 @@ function ezpz__print_job {
     "${EZPZ_NRANKS:-?}" "${NHOSTS:-?}" "${DIST_LAUNCH:-(none was found)}"
 }
 
+# ezpz__full_answer PYTHON ARG…: one Python prints the line `ezpz is importable` and then the job in shell words;
+# nothing where it does not import ezpz, and until then nothing on stderr either.
+function ezpz__full_answer {
+  local python="$1" what='
+import os
+try: import ezpz.launch as found
+except BaseException: found = None
+if not getattr(found, "__file__", None): sys.exit(1)
+os.dup2(3, 2)
+os.close(3)
+sys.stdout.write("ezpz is importable\n")
+sys.stdout.flush()
+import ezpz.cluster.__main__'
+  shift
+  ezpz__python "$python" -c "$what" --sh "$@" 3>&2 2>/dev/null
+}
+
 # ezpz_setup_job: exports and prints scheduler, hosts, devices and the launch line of this shell, and keeps them for a
 # second shell.
 function ezpz_setup_job {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
-  local IFS=$' \t\n' out code=0
-  if ezpz__importable; then
-    out="$(ezpz__python python3 -m ezpz.cluster --sh "$@")" || code=$?
-    if [ "$code" -ne 0 ] && [ -z "$out" ]; then return "$code"; fi
-    case "$out" in
-      'export '*) eval "$out" ;; # quoted by shlex.quote in our own Python: the one home of the full answer
-      *)
-        ezpz__err 125 "no answer about the job: '$(ezpz__last_line "$out")' (from python3 -m ezpz.cluster --sh);" \
-          "expected lines that begin with export. Call: ezpz_setup_python" || return
-        ;;
-    esac
-  else
-    ezpz__small_answer || return
-  fi
+  local IFS=$' \t\n' out='' code=0 python newline=$'\n'
+  if python="$(ezpz__which python3)"; then out="$(ezpz__full_answer "$python" "$@")" || code=$?; fi
+  case "$newline$out$newline" in
+    *"${newline}ezpz is importable$newline"*)
+      EZPZ_READY="$python" out="${out#*ezpz is importable}"
+      out="${out#"$newline"}"
+      if [ "$code" -ne 0 ] && [ -z "$out" ]; then return "$code"; fi
+      case "$out" in
+        'export '*) eval "$out" ;; # quoted by shlex.quote in our own Python: the one home of the full answer
+        *)
+          ezpz__err 125 "no answer about the job: '$(ezpz__last_line "$out")' (from python3 -m ezpz.cluster --sh);" \
+            "expected lines that begin with export. Call: ezpz_setup_python" || return
+          ;;
+      esac
+      ;;
+    *)
+      code=0
+      if [ "${1:-}" = --second ]; then
+        ezpz__log "what the first shell of the job kept is read by ezpz; for that, call ezpz_setup_python before this"
+      fi
+      ezpz__small_answer || return
+      ;;
+  esac
   if alias launch >/dev/null 2>&1; then ezpz__log "an alias hides the function launch; type: unalias launch"; fi
   ezpz__print_job
   return "$code" # not 0 where only the launch line is missing
@@ -1436,19 +1526,12 @@ function ezpz_setup_env { ezpz_setup_python "$@" && ezpz_setup_job; }
 
 # ezpz_get_job_env: the same in a second shell of a job, with what the first one kept. A shell that cannot read that
 # looks for the job.
-function ezpz_get_job_env {
-  if ezpz__importable; then
-    ezpz_setup_job --second
-    return
-  fi
-  ezpz__log "what the first shell of the job kept is read by ezpz; for that, call ezpz_setup_python before this"
-  ezpz_setup_job
-}
+function ezpz_get_job_env { ezpz_setup_job --second; }
 
 # ezpz_print_hosts: the hosts of this shell's job on stdout, one per line, for scripts.
 function ezpz_print_hosts {
   if [ -n "${ZSH_VERSION:-}" ]; then emulate -L sh; fi
-  local IFS=$' \t\n' here scheduler job via list nhosts slots file
+  local IFS=$' \t\n' here scheduler job via late list nhosts slots file
   ezpz__find_job && ezpz__find_hosts && printf '%s\n' "$list" | command tr ',' '\n'
 }
 
