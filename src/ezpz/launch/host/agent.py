@@ -43,9 +43,8 @@ _PARTIAL = 2.0  # seconds after which the launcher gets to know that not all ran
 _MISMATCH = 0.3  # seconds for the other ranks of a wrong world
 _LET_IN = 256  # shims and ranks at once: whoever else calls shall not keep this process busy
 _READS = 4  # of one pipe in a turn
-_MOST_LARGE = (
-    32  # pipes of a host: 8 MiB of the 64 that a user of Linux may have in pipes before all new ones are small
-)
+# Pipes of a host that are made larger: 8 MiB of the 64 that a user of Linux may have before all new ones are small.
+_MOST_LARGE = 32
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
@@ -219,9 +218,8 @@ class Agent:
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._start: Callable[[], None] | None = None  # starts the ranks where there are no shims
         self._noted: set[str] = set()
-        self._strangers: list[
-            tuple[str, str, str]
-        ] = []  # world, family and words of the ranks that are none of the plan
+        # World, family and words of the ranks that are none of the plan.
+        self._strangers: list[tuple[str, str, str]] = []
         self._servants: set[int] = set()  # what mpiexec has started on this host to start shims
         self._partial: list[int] = []
         self._over = False
