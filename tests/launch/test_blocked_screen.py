@@ -1,11 +1,14 @@
 """Nobody reads what `launch` writes, for a while or ever: nothing is lost, and nothing false is said."""
 
+import errno
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tty
 
 import pytest
 
@@ -69,6 +72,95 @@ def test_what_was_written_comes_whole_however_late(start):
     time.sleep(4)
     assert drain(job.reader) == 2 * 70000 * 40
     assert job.wait(20) == 0
+
+
+COUNT = """
+import os, sys
+for number in range(20000):
+    line = f"{os.environ['RANK']} %s {number} {'x' * (number % 90)} end\\n"
+    sys.stdout.write(line % 1)
+    if number % 4 == 0:
+        sys.stderr.write(line % 2)
+"""
+
+
+@pytest.fixture(params=["pipe", "non-blocking pipe", "non-blocking terminal", "socket"])
+def ends(request):
+    """Where a launch writes both its streams, and where that is read."""
+    if "terminal" in request.param:
+        reader, writer = pty.openpty()
+        tty.setraw(writer)
+    elif request.param == "socket":
+        sockets = socket.socketpair()
+        reader, writer = (one.detach() for one in sockets)
+    else:
+        reader, writer = os.pipe()
+    os.set_blocking(writer, "non-blocking" not in request.param)
+    yield reader, writer
+    os.close(reader)
+
+
+@pytest.mark.slow
+def test_lines_are_whole_and_in_order_for_a_reader_that_reads_slowly_and_odd_numbers_of_bytes(
+    ends, clean_env, tmp_path
+):
+    reader, writer = ends
+    job = subprocess.Popen(
+        [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", "2", sys.executable, "-c", COUNT],
+        env=clean_env,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=writer,
+        stderr=writer,
+    )
+    os.close(writer)
+    data, reads = b"", 0
+    while part := read_or_end(reader, 7919):
+        data += part
+        reads += 1
+        if reads % 50 == 0:
+            time.sleep(0.01)
+    assert job.wait(30) == 0
+    lines = [line.split() for line in data.decode().splitlines() if not line.startswith("ezpz: ")]
+    for rank, stream, step in (("0", "1", 1), ("0", "2", 4), ("1", "1", 1), ("1", "2", 4)):
+        mine = [line for line in lines if line[:2] == [rank, stream]]
+        expected = [
+            [str(number), *(["x" * (number % 90)] * bool(number % 90)), "end"] for number in range(0, 20000, step)
+        ]
+        assert [line[2:] for line in mine] == expected
+    assert len(lines) == 2 * 25000
+
+
+def read_or_end(fd, size):
+    """Return what can be read; of a terminal whose other side is closed, nothing."""
+    try:
+        return os.read(fd, size)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_reader_that_has_seen_enough_ends_nothing_but_its_stream(clean_env, tmp_path, stream):
+    """As `launch … | head -n 1`: the ranks, whose own pipes live on, do their work, and the code is theirs."""
+    other = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    rank = f"{MANY} >&{stream}; echo done > done.$RANK; exit 7"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "ezpz.launch", "--flavour", "local", "-n", "1", "sh", "-c", rank],
+        env=clean_env,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        **other,
+    )
+    pipe = (job.stdout, job.stderr)[stream - 1]
+    pipe.readline()
+    pipe.close()
+    rest = (job.stderr, job.stdout)[stream - 1].read().decode()
+    assert job.wait(30) == 7, rest
+    assert (tmp_path / "done.0").exists()
+    assert "Traceback" not in rest
 
 
 @pytest.mark.slow

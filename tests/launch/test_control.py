@@ -93,6 +93,27 @@ def test_what_it_says_and_shows_arrives_whole(connection, heard):
     assert [item for item in items if isinstance(item, Piece)] == [Piece(3, 1, big), Piece(3, 2, b"err\n")]
 
 
+def test_a_pause_that_begins_between_two_pieces_loses_none(control, connection):
+    pieces = [b"%d" % number * 50000 + b"\n" for number in range(100, 180)]
+    sender = threading.Thread(target=lambda: ([connection.show(0, 1, data) for data in pieces], connection.flush()))
+    sender.start()
+    came = []
+
+    def read(is_paused):
+        for item in control.read():
+            came.append(item.data)
+            control.pause(is_paused)
+        return len(came)
+
+    wait_until(lambda: read(True), 5, "the first piece", every=0.01)
+    before = read(True)
+    assert before < 10  # what one read had brought
+    control.pause(False)
+    wait_until(lambda: read(False) == len(pieces), 10, "the others", every=0.001)
+    sender.join(5)
+    assert came == pieces
+
+
 @LINUX
 def test_a_unix_socket_of_another_user_is_neither_spoken_to_nor_heard(control, monkeypatch):
     monkeypatch.setattr(local_socket, "is_own", lambda _: False)

@@ -73,3 +73,14 @@ def test_a_line_of_nothing_but_warnings_takes_no_time():
 @given(st.lists(st.sampled_from(b"warn|WaRN|[W|W1121 19:|[rank1]:|W11|x | |\n|\r".split(b"|"))).map(b"".join))
 def test_the_quick_look_finds_whatever_may_warn(data):
     assert fold_warnings._may_warn(data) or not re.search(fold_warnings._WARNING, data)
+
+
+def test_a_flood_is_shown_as_it_comes_in_its_order_and_warnings_fold_again_behind_it():
+    folds = Folds(2)
+    flood = b"x" * (16 << 20) + b"\na second warning\n"
+    assert folds.add(0, b"a warning\n", 0.0) == []
+    assert folds.add(0, flood, 0.1) == []
+    assert folds.add(1, flood, 0.2) == [((1,), flood)]
+    assert folds.tick(0.4) == [((0,), b"a warning\n"), ((0,), flood)]
+    assert folds.add(0, b"a third warning\n", 1.5) == []
+    assert folds.add(1, b"a third warning\n", 1.6) == [((0, 1), b"a third warning\n")]

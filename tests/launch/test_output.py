@@ -338,24 +338,31 @@ class Blocked:
 
     full, waiting = True, False
 
+    def __init__(self):
+        self.shown = []
+
+    def show(self, *piece):
+        self.shown.append(piece)
+
 
 def test_what_a_rank_wrote_before_its_end_is_read_though_the_launcher_takes_no_more():
     (read, write), (read_errors, write_errors) = os.pipe(), os.pipe()
     rank = RankProcess(0, pid=1, pipes=(read, read_errors))
     loop = Loop()
-    pipes = RankPipes(loop, {0: rank}, Blocked())
+    blocked = Blocked()
+    pipes = RankPipes(loop, {0: rank}, blocked)
     pipes.add(rank)
     pipes.keep_pace()
     os.write(write, b"x" * 50000 + b"\n")
     loop.turn(0.0)
-    assert rank.output.take(0.0) == []
+    assert blocked.shown == []
     os.close(write)
     os.close(write_errors)
     rank.end(0)
     for _ in range(2):
         pipes.keep_pace()
         loop.turn(0.0)
-    assert rank.output.take(0.0) == [(1, b"x" * 50000 + b"\n")]
+    assert blocked.shown == [(0, 1, b"x" * 50000 + b"\n")]
     assert rank.pipes == {}
     loop.close()
 

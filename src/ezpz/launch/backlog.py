@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every agent; type checkers know this spelling
 if TYPE_CHECKING:
@@ -33,6 +34,33 @@ class Backlog:
             self._pieces.append(memoryview(data))
             self.size += len(data)
 
+    def send(self, write: Callable[[list[bytes]], int], parts: list[bytes], size: int) -> None:
+        """Write some parts at once if nothing waits before them, and let wait what is not taken.
+
+        Args:
+            write: As for `write`.
+            parts: None of them empty.
+            size: Bytes of all of them.
+
+        Raises:
+            OSError: What ``write`` raises, but for `BlockingIOError`.
+        """
+        written = 0
+        if not self.size:
+            try:
+                written = write(parts)
+            except BlockingIOError:
+                pass
+            if written == size:
+                return
+        for part in parts:
+            if written >= len(part):
+                written -= len(part)
+            else:
+                self._pieces.append(memoryview(part)[written:])
+                self.size += len(part) - written
+                written = 0
+
     def write(self, write: Callable[[list[memoryview]], int], most: int) -> bool:
         """Write once, and tell whether all that was tried has been taken.
 
@@ -43,18 +71,18 @@ class Backlog:
         Raises:
             OSError: What ``write`` raises, but for `BlockingIOError`.
         """
-        pieces, tried = [], 0
-        for piece in self._pieces:
-            pieces.append(piece[: most - tried])
-            tried += len(pieces[-1])
-            if tried == most or len(pieces) == _MOST_PARTS:
-                break
-        if not pieces:
+        if not self.size:
             return True
+        pieces, tried = list(islice(self._pieces, _MOST_PARTS)), self.size
+        if tried > most or len(pieces) < len(self._pieces):
+            pieces, tried = _first(pieces, most)
         try:
             left = written = write(pieces)
         except BlockingIOError:
             return False
+        if written == self.size:
+            self.clear()
+            return True
         while left and left >= len(self._pieces[0]):
             left -= len(self._pieces.popleft())
         if left:
@@ -66,6 +94,17 @@ class Backlog:
         """Forget all that waits."""
         self._pieces.clear()
         self.size = 0
+
+
+def _first(pieces: list[memoryview], most: int) -> tuple[list[memoryview], int]:
+    """Return the first so many bytes of all pieces, and how many they are."""
+    first, size = [], 0
+    for piece in pieces:
+        first.append(piece[: most - size])
+        size += len(first[-1])
+        if size == most:
+            break
+    return first, size
 
 
 def enlarge(pipe: int, size: int) -> None:

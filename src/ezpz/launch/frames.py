@@ -139,8 +139,12 @@ class FrameWriter:
 
     def frame(self, *parts: bytes) -> bytes:
         """Return the frame that holds these bytes."""
-        tag = self._seal.tag(*parts) if self._seal else b""
-        return b"".join((sum(map(len, parts)).to_bytes(_SIZE, "big"), tag, *parts))
+        return b"".join((self.head(*parts), *parts))
+
+    def head(self, *parts: bytes) -> bytes:
+        """Return what stands before these bytes in the frame that holds them."""
+        size = sum(map(len, parts)).to_bytes(_SIZE, "big")
+        return size + self._seal.tag(*parts) if self._seal else size
 
 
 class FrameReader:
@@ -172,11 +176,14 @@ class FrameReader:
         Raises:
             MalformedMessage: A frame is too long, or its tag is wrong; the connection is worth nothing any more.
         """
-        self._came.append(data)
         self._have += len(data)
         if self._have < self._need:
+            self._came.append(data)
             return
-        data, start, head = b"".join(self._came), 0, self._head
+        if self._came:
+            data = b"".join((*self._came, data))
+            self._came = []
+        start, head = 0, self._head
         view, whole = memoryview(data), len(data)
         self._need = head
         while whole - start >= head:
@@ -191,7 +198,9 @@ class FrameReader:
                 self._check(view[start + _SIZE : start + head], content)
             start += head + size
             yield content
-        self._came, self._have = [data[start:]], whole - start
+        self._have = whole - start
+        if self._have:
+            self._came.append(data[start:])
 
     def _check(self, tag: memoryview, content: memoryview) -> None:
         from hmac import compare_digest

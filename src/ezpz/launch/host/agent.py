@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ezpz.launch.host.connection import NoConnection
+    from ezpz.launch.host.output import RankOutput
     from ezpz.launch.messages import Message
 
 __all__ = ["Agent"]
@@ -154,22 +155,28 @@ class RankPipes:
         now = time.monotonic()
         for rank in self._ranks.values():
             if rank.output and not rank.reported:
-                for stream, data in rank.output.take(now):
-                    self._connection.show(rank.rank, stream, data)
+                self._show(rank, rank.output, now)
                 if rank.output.problem and not rank.log_ended:
                     rank.log_ended = True
                     self._connection.report(messages.Note(text=f"rank {rank.rank}: {rank.output.problem}"))
         self._connection.push()
 
+    def _show(self, rank: RankProcess, output: RankOutput, now: float) -> None:
+        for stream, data in output.take(now):
+            self._connection.show(rank.rank, stream, data)
+
     def _watch(self, rank: RankProcess, fd: int) -> None:
         self._loop.read(fd, lambda fd: self._read(rank, fd))
 
     def _read(self, rank: RankProcess, fd: int) -> None:
+        now = time.monotonic()
         for _ in range(_READS):
-            size = rank.read(fd)
+            size = rank.read(fd, now)
             if size == 0:
                 self._close(rank, fd)
-            if size != READ:
+            if size and rank.output and not rank.reported:
+                self._show(rank, rank.output, now)  # while it is in the caches
+            if size != READ or (self._connection.full and rank.may_wait):
                 return
             if fd not in self._large and len(self._large) < _MOST_LARGE:
                 self._large.add(fd)

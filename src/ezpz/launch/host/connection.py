@@ -111,8 +111,12 @@ class Connection:
 
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""
-        self._backlog.put(self._pieces.frame(*Piece(rank, stream, data).encode()))
-        self.push()
+        header, data = Piece(rank, stream, data).encode()
+        head = self._pieces.head(header, data) + header
+        try:
+            self._backlog.send(self.output.sendmsg, [head, data], len(head) + len(data))
+        except OSError:  # the launcher has gone, which shows on the control connection
+            self._backlog.clear()
 
     def push(self) -> None:
         """Write what the launcher takes now."""

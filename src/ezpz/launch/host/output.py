@@ -37,7 +37,7 @@ _REFUSAL = (
     rb"(?:can't (?:open file|find '__main__' module)|No module named |Error while finding module)"
 )
 _REFUSED_WITHIN = 8 << 10  # bytes: what comes behind the last words of a Python is little
-_REFUSALS = (b": can't ", b": No module named ", b": Error while finding module")
+_PYTHON = b"python"  # is in each of them
 # Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
 _STACK_BEGINS = (
     rb"Fatal Python error: |(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):"
@@ -82,18 +82,25 @@ class RankOutput:
             data: The bytes, cut anywhere.
             now: Monotonic time, seconds.
         """
-        self._expire(now)
+        if self._held:
+            self._expire(now)
         if self._path and data and not self.problem:
             self._write_log(data)
         lines = self._lines[stream]
-        self._pass(stream, lines.add(data, now) if data else lines.flush(), now)
+        data = lines.add(data, now) if data else lines.flush()
+        if stream == _OUT:
+            if data:
+                self._ready.append((_OUT, data))
+        else:
+            self._take_errors(data, now)
 
     def take(self, now: float) -> list[tuple[int, bytes]]:
         """Return what may be shown now, in order of arrival: (stream, whole lines or the old beginning of one)."""
-        self._expire(now)
+        if self._held:
+            self._expire(now)
         for stream, lines in self._lines.items():
             if lines.rest and now >= lines.since + _PATIENCE:
-                self._pass(stream, lines.flush(), now)
+                self.feed(stream, b"", now)
         ready, self._ready = self._ready, []
         return ready
 
@@ -113,8 +120,8 @@ class RankOutput:
             failed: The rank did not end with 0: then a held traceback becomes `words` and is not returned.
             now: Monotonic time, seconds.
         """
-        for stream, lines in self._lines.items():
-            self._pass(stream, lines.flush(), now)
+        for stream in self._lines:
+            self.feed(stream, b"", now)
         self._show(self._blank)
         self._blank = b""
         self._over = True
@@ -140,11 +147,7 @@ class RankOutput:
             if lines.rest and not (self._held and stream == _ERR):  # behind held lines it waits with them
                 yield lines
 
-    def _pass(self, stream: int, data: bytes, now: float) -> None:
-        if stream == _OUT:
-            if data:
-                self._ready.append((_OUT, data))
-            return
+    def _take_errors(self, data: bytes, now: float) -> None:
         if self._dump is not None:
             data = self._without_stacks(data, self._dump)
         if not self._held and not self._over:
@@ -164,7 +167,7 @@ class RankOutput:
             self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
 
     def _expire(self, now: float) -> None:
-        if self._held and now >= self._held_since + _HOLD:
+        if now >= self._held_since + _HOLD:
             self._release()
 
     def _release(self) -> None:
@@ -219,17 +222,20 @@ class _Lines:
 
     def add(self, data: bytes, now: float) -> bytes:
         r"""Return the lines that are whole now; ``\r`` ends one too, so that progress bars move."""
-        newline = data.rfind(b"\n")
-        cut = max(newline, data.rfind(b"\r", newline + 1)) + 1
-        if not self.rest or cut:
+        newline = data.rfind(b"\n") + 1
+        cut = data.rfind(b"\r", newline) + 1 or newline
+        rest = self.rest
+        if cut or not rest:
             self.since = now
-        whole = b""
-        if cut:
-            is_all = cut == len(data) and not self.rest
-            whole = data if is_all else b"".join((self.rest, memoryview(data)[:cut]))
-            self.rest.clear()
-        self.rest += memoryview(data)[cut:]
-        return whole + self.flush() if len(self.rest) > _LONGEST else whole
+        if not cut:
+            rest += data
+            return self.flush() if len(rest) > _LONGEST else b""
+        if cut == len(data) and not rest:
+            return data
+        view = memoryview(data)
+        whole = b"".join((rest, view[:cut]))
+        rest[:] = view[cut:]
+        return whole + self.flush() if len(rest) > _LONGEST else whole
 
     def flush(self) -> bytes:
         """Return the beginning as it is."""
@@ -245,8 +251,7 @@ def _traceback_begins(data: bytes) -> int:
     cannot begin; without one the length of all.
     """
     near_end = max(0, len(data) - _REFUSED_WITHIN)
-    is_refused = any(data.find(words, near_end) >= 0 for words in _REFUSALS)
-    refusal = re.compile(_REFUSAL).search(data, near_end) if is_refused else None
+    refusal = re.compile(_REFUSAL).search(data, near_end) if data.rfind(_PYTHON, near_end) >= 0 else None
     # One letter is found ten times as fast as words, and tells of most blocks that they are not there.
     fatal = data.find(_FATAL) if b"F" in data else -1
     end = min(refusal.start() if refusal else len(data), len(data) if fatal < 0 else fatal)

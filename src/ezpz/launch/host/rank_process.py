@@ -123,8 +123,12 @@ class RankProcess:
         """Whether what its pipes hold may stay there; after its end it is read, but for what others go on writing."""
         return self.code is None or self._read_since_end > LARGE_PIPE
 
-    def read(self, fd: int) -> int | None:
+    def read(self, fd: int, now: float) -> int | None:
         """Take what one of its pipes holds, at most `READ` bytes.
+
+        Args:
+            fd: The pipe.
+            now: Monotonic time, seconds.
 
         Returns:
             How many bytes that were; 0 at its end, None when there is nothing now.
@@ -133,9 +137,8 @@ class RankProcess:
             data = os.read(fd, READ)
         except BlockingIOError:
             return None
-        stream = self.pipes[fd]
         if self.output:
-            self.output.feed(stream, data, time.monotonic())
+            self.output.feed(self.pipes[fd], data, now)
         if self.code is not None:
             self._read_since_end += len(data)
         return len(data)

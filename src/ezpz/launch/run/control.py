@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
 _MORE_STRANGERS = 64  # at a time, besides one for each host
 _READ = 1 << 18
+_READS = 16  # of one connection at a time: the others have something to say too
 
 
 class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.NamedTuple needs typing
@@ -331,19 +332,23 @@ class Control:
     # Agents.
 
     def _read(self, peer: _Peer) -> Iterator[Report | Piece]:
-        is_silent = False
+        """Yield what a connection holds; of output also what comes meanwhile, unless it is paused."""
+        data, is_silent = b"", False
         try:
-            data = peer.connection.recv(_READ)
+            if peer.kind == frames.OUTPUTS:
+                for _ in range(_READS):
+                    data = peer.connection.recv(_READ)
+                    for content in peer.reader.feed(data):
+                        yield Piece.decode(content)
+                    if self._paused or not data:
+                        break
+            else:
+                data = peer.connection.recv(_READ)
+                yield from self._reports(peer, data)
         except BlockingIOError:
             return
         except OSError as error:
             data, is_silent = b"", error.errno not in {errno.ECONNRESET, errno.EPIPE}
-        try:
-            if peer.kind == frames.OUTPUTS:
-                for content in peer.reader.feed(data):
-                    yield Piece.decode(content)
-            else:
-                yield from self._reports(peer, data)
         except MalformedMessage:  # nothing more of this peer can be understood
             data = b""
             if peer.kind == frames.OUTPUTS and peer.agent in self._agents:

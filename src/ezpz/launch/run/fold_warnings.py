@@ -17,6 +17,8 @@ _MEMORY = 10.0  # seconds after it was shown for which its repetition by other r
 _LONGEST = 4096  # bytes of a warning; longer ones are shown each time
 _MOST = 256  # warnings that are remembered at a time
 _QUOTED = 60  # characters
+_SECOND = 1.0  # that is how long
+_MOST_SEARCHED = 16 << 20  # bytes are searched; nobody reads more, and to search it takes longer than to pass it on
 
 _COLOUR = r"\x1b\[[0-9;:]*m"
 # a.py:3: UserWarning: text\n  warnings.warn("text")\n   Python's warnings, with the source line, whatever it says
@@ -72,6 +74,7 @@ class Folds:
         self._windows: deque[_Window] = deque()
         self._behind: dict[int, deque[bytes | _Window]] = {}  # what waits, of ranks of which anything waits
         self._midline: set[int] = set()
+        self._searched, self._searched_since = 0, 0.0
 
     def add(self, rank: int, data: bytes, now: float) -> list[tuple[tuple[int, ...], bytes]]:
         """Return what may be shown now that a rank has written something more."""
@@ -79,7 +82,7 @@ class Folds:
         continues = rank in self._midline
         (self._midline.discard if data[-1:] in b"\r\n" else self._midline.add)(rank)
         done = 0
-        for match in re.finditer(_WARNING, data) if _may_warn(data) else ():
+        for match in re.finditer(_WARNING, data) if self._is_read(len(data), now) and _may_warn(data) else ():
             if (continues and not match.start()) or len(match[0]) > _LONGEST:
                 continue  # the end of a line that has been shown, or too much to remember
             self._plain(rank, data[done : match.start()], ready)
@@ -87,6 +90,13 @@ class Folds:
             self._warning(rank, match[0], now, ready)
         self._plain(rank, data[done:] if done else data, ready)
         return ready
+
+    def _is_read(self, size: int, now: float) -> bool:
+        """Tell whether so much may be searched, after all that was searched in this second."""
+        if now >= self._searched_since + _SECOND:
+            self._searched, self._searched_since = 0, now
+        self._searched += size
+        return self._searched <= _MOST_SEARCHED
 
     def due(self) -> float | None:
         """Return the monotonic time of the next `tick` that has something to show, or None."""

@@ -51,6 +51,7 @@ _UNBEGUN = 0.5  # seconds for mpiexec to end by itself, quietly, when its ranks 
 _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is given up
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
+_PUSHED = 1 << 17  # bytes of output after which they are written, while they are in the caches
 _LATE = 30.0  # seconds from which on it is told for whom all ranks wait
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
@@ -171,10 +172,18 @@ class Supervisor:
 
     def listen(self) -> None:
         """Take what the agents have sent."""
+        screen, now, unpushed = self.screen, time.monotonic(), 0
         for item in self.control.read():
             if isinstance(item, Piece):
-                self._since_failure += len(item.data)
-                self.screen.show(item.rank, item.stream, item.data, time.monotonic())
+                size = len(item.data)
+                self._since_failure += size
+                unpushed += size
+                screen.show(item.rank, item.stream, item.data, now)
+                if unpushed >= _PUSHED:
+                    unpushed = 0
+                    screen.push()
+                    if screen.full:
+                        self.control.pause(True)
             else:
                 self._hear(item.host, item.message)
 
