@@ -15,7 +15,7 @@ from ezpz.errors import MachineError
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from io import BufferedRandom
     from typing import Any, Literal
 
@@ -137,6 +137,19 @@ class Replacement:
             if not done:
                 os.unlink(self._draft)
         return False
+
+
+def state_folder(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the folder for what ezpz keeps of a user's jobs and launches, or an empty path and why there is none.
+
+    It is ``$XDG_STATE_HOME/ezpz`` or ``~/.local/state/ezpz``, and need not exist yet.
+    """
+    base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
+    if not os.path.isabs(base):  # the XDG rules: a relative path counts as none
+        if not os.path.isdir(home):  # a service without a home: none is made for it
+            return "", f"HOME={home} is no folder" if home else "HOME is not set"
+        base = os.path.join(home, ".local", "state")
+    return os.path.join(base, "ezpz"), ""
 
 
 def private_folder(name: str = "") -> str:

@@ -102,6 +102,14 @@ def name(pid: int | str) -> str:
     return read(pid, "comm").decode("utf-8", "replace").strip()
 
 
+def owner(pid: int | str) -> int:
+    """Return the user whose process it is, as a number; -1 where there is no such process."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
 def children(pid: int) -> list[int] | None:
     """Return the pids of a process's children; None where the kernel does not list them, or when a thread ends
     meanwhile.

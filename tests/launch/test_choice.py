@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ezpz.cluster import Allocation
+from ezpz.cluster.scheduler import Reach
 from ezpz.cluster.site import Recognise, Site
 from ezpz.errors import LaunchError, UsageError
 from ezpz.launch.choice import choose, identify
@@ -117,6 +118,24 @@ def test_the_mpiexec_of_pbs_without_an_mpi_behind_it_starts_nothing(machine, tmp
     assert chosen(pbs, PBS, here=False) == ("ssh", "a", why)
     assert run.asked == 1  # it is asked for its version alone, once
     assert identify(f"{tmp_path}/pbs/mpiexec", environ, run).name == "passes on"
+
+
+def test_the_task_manager_of_pbs_starts_agents_where_there_is_no_mpi(machine, tmp_path):
+    environ, run = machine("a/ssh=x", "a/pbs_tmrsh=x", "pbs/mpiexec=pbs")
+
+    def choice(job=PBS, here=False, requested="", **how):
+        found = choose(job, environ, run, is_here=here, requested=requested, reach=Reach(**how))
+        return found.flavour.name if found.flavour else "local", found.reason
+
+    why = f"{tmp_path}/pbs/mpiexec has no MPI behind it"
+    assert choice() == ("pbs_tmrsh", f"{why}; PBS reaches the hosts")
+    assert choice(process=4711) == ("pbs_tmrsh", f"{why}; PBS reaches the hosts, for process 4711 of the job")
+    assert choice(problem="no") == ("ssh", why)
+    assert choice(here=True) == ("local", why)
+    assert choice(job=NONE) == ("ssh", why)
+    assert choice(requested="pbs_tmrsh") == ("pbs_tmrsh", "--flavour")
+    with pytest.raises(LaunchError, match=r"pbs_tmrsh cannot start ranks on n01, n02 .*: why; .* `--flavour ssh`"):
+        choice(requested="pbs_tmrsh", problem="why")
 
 
 @pytest.mark.parametrize("here", [True, False])

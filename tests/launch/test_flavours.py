@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import Allocation, recognise
-from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import LaunchError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
@@ -19,6 +19,7 @@ from ezpz.launch.choice import Choice
 from ezpz.launch.flavours import FLAVOURS, base, flavour, identify
 from ezpz.launch.flavours.request import Order, Setting, words
 from ezpz.launch.plan import LaunchPlan
+from ezpz.launch.planning import reach
 from ezpz.launch.settings import communication
 from lab.process import wait_until
 
@@ -250,14 +251,17 @@ def test_the_task_manager_of_pbs_starts_the_daemons_of_an_mpi(name, tmp_path):
     (tmp_path / "nodes").write_text("n01\nn02\nn03\n")
     job = {"PATH": str(tmp_path), "PBS_JOBID": "1.head", "PBS_NODEFILE": f"{tmp_path}/nodes", **TASK}
 
-    def planned(environ, site=None):
+    def planned(environ, site=None, process=0):
         more = {"EZPZ_SCHEDULER": Setting("pbs", "here")}
-        return LaunchPlan(
-            MANY, Choice(flavour(name), "mpiexec", "t"), hostfile="/f", environ=environ, more=more, site=site
-        )
+        found = Reach(process=process) if process else reach(scheduler("pbs"), "1.head", environ, site)
+        choice = Choice(flavour(name), "mpiexec", "t")
+        return LaunchPlan(MANY, choice, hostfile="/f", environ=environ, more=more, site=site, reach=found)
 
     plan = planned(job)
     assert BY_PBS[name] in shlex.join(plan.prefix())
+    assert plan.prefix()[:3] == ["env", "EZPZ_REMOTE_SHELL=pbs_tmrsh", "mpiexec"]  # ${DIST_LAUNCH} works by itself
+    second = f"EZPZ_REMOTE_AS=4711,{','.join(scheduler('pbs').remote_needs)}"
+    assert planned({}, process=4711).prefix()[:4] == ["env", "EZPZ_REMOTE_SHELL=pbs_tmrsh", second, "mpiexec"]
     assert "plm rsh" not in shlex.join(plan.prefix())  # one that has the task manager built in uses that
     assert plan.launcher_environment()["EZPZ_REMOTE_SHELL"] == "pbs_tmrsh"
     aurora = recognise({"EZPZ_SITE": "aurora"}, lambda _: None).site
@@ -307,7 +311,7 @@ def test_host_files_speak_the_dialect(name, lines):
     assert [flavour(name).hostfile_line(*pair) for pair in zip(LAST.hosts, LAST.counts, strict=True)] == lines
 
 
-@pytest.mark.parametrize("name", [name for name in FLAVOURS if name not in {"local", "ssh"}])
+@pytest.mark.parametrize("name", [name for name in FLAVOURS if name not in {"local", "pbs_tmrsh", "ssh"}])
 def test_every_word_and_variable_has_a_reason_and_the_users_words_come_last(name):
     order = Order(
         "exe",

@@ -13,8 +13,9 @@ import pytest
 from ezpz.interpreter import module_line
 from ezpz.launch import Placement
 from ezpz.launch.binding import Binding
+from ezpz.launch.flavours.base import AGENT
 from ezpz.launch.flavours.request import Order, words
-from ezpz.launch.flavours.ssh import AGENT, FLAVOUR
+from ezpz.launch.flavours.ssh import FLAVOUR
 from ezpz.launch.host.payload import pack, to_bytes, unpack
 from ezpz.ranks import CONTRACT
 from ezpz.records import replace
@@ -156,10 +157,10 @@ def test_the_plain_words_and_the_line_of_a_host():
         "-E",
         "/tmp/log",
     ]
-    line = FLAVOUR.agent_line(order, 0, "/tmp/log")
+    line = FLAVOUR.agent_line(order, 0, log="/tmp/log")
     assert line == ["ssh", "-p", "2 2", *options, "n01", f"exec {shlex.join([*agent, '0'])}"]
     assert FLAVOUR.agent_line(order, 1) == [*agent, "1"]
-    assert "-E" not in FLAVOUR.agent_line(replace(order, environ={"EZPZ_SSH": "rsh"}), 0, "/tmp/log")
+    assert "-E" not in FLAVOUR.agent_line(replace(order, environ={"EZPZ_SSH": "rsh"}), 0, log="/tmp/log")
 
 
 def test_torch_reduces_over_two_hosts(site):

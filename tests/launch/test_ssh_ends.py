@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ezpz.launch.flavours.ssh import AGENT
+from ezpz.launch.flavours.base import AGENT
 from ezpz.launch.host.payload import pack
 from lab import process as lab
 from lab.leaving import LEAVING, check_leaving

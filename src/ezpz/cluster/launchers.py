@@ -8,7 +8,7 @@ from __future__ import annotations
 # Behind an `mpiexec`. Intel MPI is asked before MPICH: it is built on the same Hydra and some builds print both names.
 MPI_FLAVOURS = ("impi", "openmpi5", "openmpi4", "pals", "mpich")
 # The first one needs nothing; the last one is taken where hosts have nothing else.
-FLAVOURS = ("local", *MPI_FLAVOURS, "srun", "flux", "torchrun", "ssh")
+FLAVOURS = ("local", *MPI_FLAVOURS, "srun", "flux", "torchrun", "pbs_tmrsh", "ssh")
 
 # Launchers that a site's table may name beside the flavours, whatever their version; a note says that they are passed
 # over.

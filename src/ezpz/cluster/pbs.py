@@ -20,18 +20,20 @@ from __future__ import annotations
 
 import os
 
+from ezpz import proc
 from ezpz.cluster.allocation import Allocation, checked_job, is_job
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import Scheduler
+from ezpz.cluster.scheduler import Reach, Scheduler
 from ezpz.errors import MachineError
+from ezpz.files import find_program
 from ezpz.records import replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ezpz.cluster.allocation import Read, Run
 
@@ -60,6 +62,7 @@ class Pbs(Scheduler):
         "PBS_TASKNUM",
         "PBS_MOMPORT",
     )
+    agent_flavour = "pbs_tmrsh"
     mpiexec_mark = "pbs_version ="
     submit_path = "PBS_O_PATH"
     slots_option = "mpiprocs"
@@ -98,9 +101,24 @@ class Pbs(Scheduler):
             "--hostfile FILE`."
         )
 
-    def can_reach(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether ``pbs_tmrsh`` works here: it reads the node file, which the job's first host alone has."""
-        return super().can_reach(environ) and os.access(environ["PBS_NODEFILE"], os.R_OK)
+    def reach(self, environ: Mapping[str, str], job: str) -> Reach:
+        """Tell whether ``pbs_tmrsh`` works here, by the variables of this shell or of a process of the job.
+
+        It needs the job's cookie, which only processes of the job have, and reads the node file, which the job's first
+        host alone has.
+        """
+        program = self.remote_shell[0]
+        if not find_program(program, environ.get("PATH")):
+            return Reach(f"no {program} on PATH")
+        if all(map(environ.get, self.remote_needs)):
+            process, nodes = 0, environ["PBS_NODEFILE"]
+        else:
+            process, nodes = _process_of(job, self.remote_needs)
+        if not nodes:
+            return Reach(f"neither this shell nor any other process of yours on this host belongs to job {job}")
+        if not os.access(nodes, os.R_OK):
+            return Reach(f"{program} works on the job's first host alone, which has {nodes}")
+        return Reach(process=process)
 
     def about_host(self, host: str, user: str) -> list[list[str]]:
         """Return the questions for the user's jobs: those of an array are only listed where they are asked for."""
@@ -130,6 +148,28 @@ class Pbs(Scheduler):
         hosts = tuple(dict.fromkeys(exec_hosts(words)))
         origin = dict.fromkeys(("scheduler", "job_id", "hosts"), f"qstat -u {user} -n1rw")
         return known or Allocation("pbs", job, hosts, origin=origin)
+
+
+def _process_of(job: str, names: Sequence[str]) -> tuple[int, str]:
+    """Return a process of the user's job on this host, and the path of its node file; 0 and nothing without one.
+
+    The job's own shell, which the daemon has started, is preferred: it lives as long as the job, and no server of
+    screens from before the job was run again has its cookie. What it has besides is never kept.
+    """
+    found = []
+    wanted = [f"\0{name}=".encode() for name in names]
+    for pid in proc.pids():
+        told = proc.environ(pid)
+        if f"\0PBS_JOBID={job}\0".encode() not in told or not all(name in told for name in wanted):
+            continue
+        fields = proc.stat(pid)
+        # The task manager listens on loopback. Root may read the variables of others too.
+        if fields is None or proc.link(pid, "ns/net") != proc.link("self", "ns/net") or proc.owner(pid) != os.geteuid():
+            continue
+        above = proc.name(fields.parent)
+        nodes = os.fsdecode(told.partition(b"\0PBS_NODEFILE=")[2].partition(b"\0")[0])
+        found.append((not above.startswith("pbs_mom"), int(fields.start), pid, nodes))
+    return min(found)[2:] if found else (0, "")
 
 
 def _granted(job: str, lines: list[str], path: str, source: str) -> Allocation:

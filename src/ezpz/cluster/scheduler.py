@@ -10,11 +10,25 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from ezpz.records import NamedTuple
+
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ezpz.cluster.allocation import Allocation, Grant, Read, Run
+
+
+class Reach(NamedTuple):
+    """Whether a scheduler's remote shell can be used from here, and as whom.
+
+    Attributes:
+        problem: Why it cannot be used; empty where it can.
+        process: The process of the job on this host whose variables it needs; 0 where this process has them.
+    """
+
+    problem: str = ""
+    process: int = 0
 
 
 class Scheduler:
@@ -34,6 +48,8 @@ class Scheduler:
         bootstrap: How Hydra calls the scheduler as what starts its proxies on other hosts; empty where it knows none.
         remote_shell: Words that run a command on one host of the job when the host and the command follow them.
         remote_needs: Variables without one of which `remote_shell` cannot work.
+        agent_flavour: The flavour that starts agents of ours by that remote shell, where no MPI is installed; empty
+            for none.
         mpiexec_mark: What its own ``mpiexec`` prints to ``--version``: a script that passes on to an MPI behind it.
         submit_path: Holds the PATH of the shell that submitted the job, which that script searches.
         own_launcher: The flavour that starts ranks inside its jobs; empty where that is the site's ``mpiexec``.
@@ -63,6 +79,7 @@ class Scheduler:
     bootstrap = ""
     remote_shell: tuple[str, ...] = ()
     remote_needs: tuple[str, ...] = ()
+    agent_flavour = ""
     mpiexec_mark = ""
     submit_path = ""
     own_launcher = ""
@@ -163,13 +180,15 @@ class Scheduler:
         del text
         return 0.0
 
-    def can_reach(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether `remote_shell` works from a shell with these variables; one without needs does."""
-        if not self.remote_needs:
-            return bool(self.remote_shell)
-        from shutil import which
+    def reach(self, environ: Mapping[str, str], job: str) -> Reach:
+        """Tell whether `remote_shell` works from a shell with these variables; one without needs does.
 
-        return all(map(environ.get, self.remote_needs)) and bool(which(self.remote_shell[0], path=environ.get("PATH")))
+        Args:
+            environ: The variables of the shell.
+            job: The job's id.
+        """
+        del environ, job
+        return Reach("" if self.remote_shell else f"{self.title} starts no programs on other hosts")
 
     def mask(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the devices of this host as the scheduler's own mask names them; empty where nothing tells them."""

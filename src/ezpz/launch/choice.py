@@ -9,7 +9,7 @@ import re
 import sys
 
 from ezpz.cluster.cache import keep, kept, state_of
-from ezpz.cluster.scheduler import scheduler, schedulers
+from ezpz.cluster.scheduler import Reach, scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.launch import flavours
 from ezpz.launch.flavours import FLAVOURS, LAST_RESORT, LOCAL, MPI_FLAVOURS, flavour
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _MOST_KEPT = 64
 PASSES_ON = "passes on"  # in place of a flavour: a scheduler's own mpiexec, which starts nothing itself
 _SHOWN = 200  # characters of the output of an unknown mpiexec
+_NO_REACH = Reach("no scheduler was asked")
 
 
 class Choice(NamedTuple):
@@ -53,6 +54,7 @@ class _Surroundings(NamedTuple):
     environ: Mapping[str, str]
     run: Run
     site: Site | None
+    reach: Reach
 
 
 def choose(
@@ -63,6 +65,7 @@ def choose(
     is_here: bool,
     requested: str = "",
     site: Site | None = None,
+    reach: Reach = _NO_REACH,
 ) -> Choice:
     """Return the launcher for this job.
 
@@ -73,13 +76,14 @@ def choose(
         is_here: Whether all ranks run on this host.
         requested: ``--flavour``, or empty.
         site: The machine, whose table may name its launcher.
+        reach: Whether the scheduler can start programs on the hosts.
 
     Raises:
         UsageError: ``--flavour`` names no flavour.
         LaunchError: The requested launcher is not there, an ``mpiexec`` does not say what it is, or nothing could start
             the ranks.
     """
-    around = _Surroundings(allocation, is_here, environ, run, site)
+    around = _Surroundings(allocation, is_here, environ, run, site, reach)
     if requested:
         return _requested(around, requested)
     job = scheduler(allocation.scheduler)
@@ -94,6 +98,10 @@ def choose(
     why = f"{passed[0]} has no MPI behind it" if passed else "no mpiexec on PATH"
     if is_here:
         return Choice(None, "", why)
+    if job.agent_flavour and not reach.problem:
+        agents = flavour(job.agent_flavour)
+        whose = f", for process {reach.process} of the job" if reach.process else ""
+        return Choice(agents, agents.program(environ), f"{why}; {job.title} reaches the hosts{whose}")
     other = flavour(LAST_RESORT)
     exe = "" if own else other.program(environ)
     if exe:
@@ -122,6 +130,12 @@ def _requested(around: _Surroundings, name: str) -> Choice:
     if asked.is_mpi:
         return _requested_mpiexec(around, asked)
     exe = asked.program(around.environ)
+    if exe and asked.by_scheduler and around.reach.problem and not around.is_here:
+        raise LaunchError(
+            f"{name} cannot start ranks on {', '.join(around.allocation.hosts[:3])} (from --flavour): "
+            f"{around.reach.problem}; expected a shell on the first host of a job. Use `--flavour {LAST_RESORT}`, or "
+            "leave it out."
+        )
     if exe:
         return _of_known(around, asked, exe, "--flavour")
     raise LaunchError(

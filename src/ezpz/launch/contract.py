@@ -15,6 +15,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_PATH=/usr/bin:/bin  the user's PATH, which the shim gives back where the launcher may have changed it
     EZPZ_LD_LIBRARY_PATH=    the same for this one; empty where the user has none
     EZPZ_REMOTE_SHELL=srun … words of the scheduler that start a command on the host behind them (`bin/remote_shell`)
+    EZPZ_REMOTE_AS=4711,PBS_JOBID,…   a process of the job, and the variables that these words need and this shell lacks
     EZPZ_DEVICES=…           the devices that were chosen, for a launcher that sets masks anew (`ezpz.launch.masks`)
     EZPZ_SIGNALLED_BY=slurmstepd   the scheduler's program that signals ranks itself; for shims
     EZPZ_IGNORED_AT_START=SIGUSR1 SIGUSR2   signals that a rank starts with ignored by us, where others signal ranks
@@ -52,6 +53,7 @@ OURS = (
     "EZPZ_PATH",
     "EZPZ_LD_LIBRARY_PATH",
     "EZPZ_REMOTE_SHELL",
+    "EZPZ_REMOTE_AS",
     "EZPZ_DEVICES",
     "EZPZ_SIGNALLED_BY",
     "EZPZ_IGNORED_AT_START",

@@ -19,7 +19,7 @@ from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.questions import Questions
 from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
-from ezpz.files import private_folder, write_lines, write_whole
+from ezpz.files import private_folder, state_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
@@ -172,8 +172,8 @@ def _kept_names() -> set[str]:
 def state_file(environ: Mapping[str, str], scheduler: str, job: str) -> str:
     """Return the path of a job's file; empty where there is no home."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in f"{scheduler}-{job}")
-    folder = _folder(environ)
-    return os.path.join(folder, f"{name}.sh") if folder else ""
+    base, _ = state_folder(environ)
+    return os.path.join(base, "jobs", f"{name}.sh") if base else ""
 
 
 def save(environ: Mapping[str, str], path: str, values: Mapping[str, str]) -> None:
@@ -201,7 +201,7 @@ def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) 
         host: This host's name.
         unknown_to: Schedulers that were asked and know of no job here: a saved job of theirs is over.
     """
-    folder = _folder(environ)
+    folder = os.path.join(state_folder(environ)[0], "jobs")
     try:
         paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".sh")]
         paths.sort(key=os.path.getmtime, reverse=True)
@@ -215,13 +215,6 @@ def load(environ: Mapping[str, str], host: str, unknown_to: Iterable[str] = ()) 
         if any(is_same_host(host, name) for name in variables.get("EZPZ_HOSTS", "").split(",")):
             return variables, path
     return {}, ""
-
-
-def _folder(environ: Mapping[str, str]) -> str:
-    home = environ.get("HOME", "")
-    home = home if os.path.isdir(home) else ""  # a service without a home: none is made for it
-    base = environ.get("XDG_STATE_HOME") or (home and os.path.join(home, ".local", "state"))
-    return os.path.join(base, "ezpz", "jobs") if base else ""
 
 
 def read(path: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ from functools import partial
 from types import MappingProxyType
 
 from ezpz.cluster.probe import is_here
-from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.scheduler import Reach, scheduler
+from ezpz.files import state_folder
 from ezpz.interpreter import module_line
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import (
@@ -22,6 +23,7 @@ from ezpz.launch.contract import (
     threads,
 )
 from ezpz.launch.flavours import LOCAL
+from ezpz.launch.flavours.base import AgentFlavour
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
@@ -45,7 +47,9 @@ _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # path
 SHIM = os.path.join(_HOST, "shim.py")
 PAYLOAD = os.path.join(_HOST, "payload.py")
 
+_REMOTE = ("EZPZ_REMOTE_SHELL", "EZPZ_REMOTE_AS")  # without which `bin/remote_shell`, a word of a line, does nothing
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_REACH = Reach()
 _NO_COMMUNICATION = Communication({}, {}, {})
 NO_MASTER = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
 
@@ -105,6 +109,7 @@ class LaunchPlan:
         run_id: Unique name of this start.
         more: More variables for all ranks.
         supervision: What a supervised run needs besides; a line that is pasted by hand goes without it.
+        reach: Whether, and as whom, the scheduler's remote shell can be used.
         job: The scheduler's variable that names the job, where this shell has none of them; else empty.
         environ: The environment of the launcher.
         context: What people want to know besides.
@@ -131,6 +136,7 @@ class LaunchPlan:
         "placement",
         "port",
         "portable",
+        "reach",
         "run_id",
         "site",
         "supervision",
@@ -150,6 +156,7 @@ class LaunchPlan:
     run_id: str
     more: Mapping[str, Setting]
     supervision: Supervision
+    reach: Reach
     job: Mapping[str, str]
     environ: Mapping[str, str]
     context: Context
@@ -171,6 +178,7 @@ class LaunchPlan:
         run_id: str = "",
         more: Mapping[str, Setting] = _NOTHING,
         supervision: Supervision | None = None,
+        reach: Reach = _REACH,
         job: Mapping[str, str] = _NOTHING,
         environ: Mapping[str, str] | None = None,
         context: Context | None = None,
@@ -240,16 +248,6 @@ class LaunchPlan:
         return scheduler(setting.value if setting else "")
 
     @property
-    def _by_scheduler(self) -> bool:
-        """Whether an MPI's daemons may be started by the scheduler's remote shell.
-
-        A site that names its launcher, where the scheduler brings none, knows the way to its hosts itself.
-        """
-        around, site = self.around, self.site
-        has_own_way = bool(site and site.launcher and not around.own_launcher)
-        return around.can_reach(self.environ) and not has_own_way
-
-    @property
     def is_here(self) -> bool:
         """Whether all ranks run on this host."""
         return len(self.placement.hosts) == 1 and is_here(self.placement.hosts[0])
@@ -258,6 +256,17 @@ class LaunchPlan:
     def by_hosts(self) -> bool:
         """Whether the launcher starts an agent of ours on each host, which starts the ranks there."""
         return self.flavour is not None and self.flavour.starts_agents
+
+    @property
+    def agents(self) -> AgentFlavour:
+        """The launcher's module where it starts agents of ours (`by_hosts`).
+
+        Raises:
+            TypeError: It starts none.
+        """
+        if not isinstance(self.flavour, AgentFlavour):
+            raise TypeError(f"{self.flavour_name} starts no agents on other hosts")
+        return self.flavour
 
     @property
     def is_mpi(self) -> bool:
@@ -287,7 +296,7 @@ class LaunchPlan:
             site=site.name if site else "",
             devices=self.context.device_counts,
             scheduler=self.around,
-            by_scheduler=self._by_scheduler,
+            reach=self.reach,
             program=tuple(program or self.command),
         )
 
@@ -311,8 +320,13 @@ class LaunchPlan:
         return self.flags((*self.variables, *self.supervision.for_agents))
 
     def prefix(self) -> list[str]:
-        """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds."""
-        return words(self.flags())
+        """Return the plain words in front of a program, without the shim: what ``DIST_LAUNCH`` holds.
+
+        They work in a shell that has none of our variables.
+        """
+        line = words(self.flags())
+        told = [f"{name}={self.portable[name].value}" for name in _REMOTE if name in self.portable]
+        return ["env", *told, *line[bool(self.job) :]] if told else line
 
     def argv(self) -> list[str]:
         """Return the whole line that is run; the shim in it translates for the rank behind it."""
@@ -333,10 +347,14 @@ class LaunchPlan:
         return [sys.executable, "-I", "-S", SHIM, *command]
 
     def agent_line(self) -> Callable[..., list[str]]:
-        """Return a function of a host's index and a log file, which returns the line that starts the agent there."""
-        if self.flavour is None:
-            raise ValueError("the local flavour starts no agents on other hosts")
-        return partial(self.flavour.agent_line, self.order())
+        """Return a function of a host's index, with the options of `AgentFlavour.agent_line`, which returns the line
+        that starts the agent there.
+        """
+        return partial(self.agents.agent_line, self.order())
+
+    def agent_variables(self) -> dict[str, str]:
+        """Return the variables that these lines need."""
+        return _values(self.agents.agent_variables(self.order()))
 
     def user_environment(self) -> dict[str, str]:
         """Return the user's environment as ranks get it: without leftovers, and without what is to be unset."""
@@ -392,13 +410,34 @@ class LaunchPlan:
         return [*lines, "wait"]
 
     def _lines_by_host(self) -> list[str]:
-        """Return a line per host; its payload is the environment of the shell where it is pasted: no secret shows."""
+        """Return a line per host; its payload is the environment of the shell where it is pasted: no secret shows.
+
+        It goes into a file where nothing passes it on, for as long as the lines run.
+        """
         environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
         gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
         payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]
         line = self.agent_line()
         hosts = range(len(self.placement.hosts))
-        return [*(f"{shell_line(payload)} | {shell_line(line(index))} &" for index in hosts), "wait"]
+        if self.agents.carries_input:
+            return [*(f"{shell_line(payload)} | {shell_line(line(index))} &" for index in hosts), "wait"]
+        folder = state_folder(self.environ)[0] or os.getcwd()
+        file = os.path.join(folder, f"agents-{self.run_id}")
+        quoted_file = shell_line([file])
+        told = [f"{name}={value}" for name, value in self.agent_variables().items()]
+        env = ["env", *told] if told else []
+        starts = [
+            f"{shell_line(line(index))} < {quoted_file} &"
+            if is_here(self.placement.hosts[index])
+            else f"{shell_line([*env, *line(index, payload=file)])} &"
+            for index in hosts
+        ]
+        return [
+            f"{shell_line(['mkdir', '-p', folder])} && (umask 077; {shell_line(payload)} > {quoted_file})",
+            *starts,
+            "wait",
+            f"rm -f {quoted_file}",
+        ]
 
     def _changed(self, environ: Mapping[str, str]) -> list[str]:
         return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]

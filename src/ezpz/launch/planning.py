@@ -14,13 +14,14 @@ from ezpz.cluster.components import with_components
 from ezpz.cluster.devices import devices_on
 from ezpz.cluster.launchers import NOT_STARTED
 from ezpz.cluster.probe import is_here
-from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.files import private_folder, write_lines
 from ezpz.launch.binding import choose_binding
 from ezpz.launch.choice import choose
 from ezpz.launch.contract import cores
 from ezpz.launch.flavours import LOCAL
+from ezpz.launch.flavours.base import AgentFlavour, MpiFlavour
 from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ezpz.cluster import Site
     from ezpz.cluster.allocation import Read, Run
     from ezpz.cluster.devices import Devices
+    from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Recognised
     from ezpz.launch.choice import Choice
     from ezpz.launch.hostfile import HostFile
@@ -130,15 +132,22 @@ class PlanBuilder:
         self.environ = dict(os.environ if environ is None else environ)
         allocation, placement, site = survey.allocation, survey.placement, survey.site.site
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
+        around = scheduler(allocation.scheduler)
+        self._reach = Reach() if self.is_here else reach(around, allocation.job_id, self.environ, site)
         self._choice = choose(
-            allocation, self.environ, probe.run, is_here=self.is_here, requested=options.flavour, site=site
+            allocation,
+            self.environ,
+            probe.run,
+            is_here=self.is_here,
+            requested=options.flavour,
+            site=site,
+            reach=self._reach,
         )
         self._is_local = self._choice.flavour is None
         self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), survey.devices.count)
         self._communication = communication(
             self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
         )
-        around = scheduler(allocation.scheduler)
         self._daemon = around.signalling_daemon if around.signals_ranks(self.environ, probe.read) else ""
         self._hostfile = ""
         self._listening: Listening | None = None
@@ -156,6 +165,9 @@ class PlanBuilder:
             "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
         }
         advice = _advice(self._choice, site, options.launcher_args)
+        told = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
+        if not options.flavour:
+            advice = (*advice, *_unreached(around, self._choice, self._reach.problem, site, told))
         self.notes = (*survey.notes, *advice, *_in_front(allocation), *_cleaned(options.command, self.environ))
         self.moot = "" if options.ranks is None and options.per_host is None else survey.devices.assumed
 
@@ -219,6 +231,7 @@ class PlanBuilder:
                 self.keeps_terminal,
                 listens,
             ),
+            reach=self._reach,
             job=missing_job_variable(survey.allocation),
             environ=self.environ,
             context=self._context((*self.notes, *open_to_all)),
@@ -265,6 +278,47 @@ class PlanBuilder:
         if self._daemon:
             more["EZPZ_SIGNALLED_BY"] = self._daemon
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
+
+
+def reach(around: Scheduler, job: str, environ: Mapping[str, str], site: Site | None) -> Reach:
+    """Tell whether the scheduler's remote shell is to start programs on the hosts of a job.
+
+    Args:
+        around: The scheduler.
+        job: The job's id.
+        environ: The environment of the launcher.
+        site: The machine, if it is known.
+    """
+    if _knows_its_way(site, around):
+        return Reach(f"site {site.name} starts ranks with {site.launcher}" if site else "")
+    return around.reach(environ, job)
+
+
+def _knows_its_way(site: Site | None, around: Scheduler) -> bool:
+    """Tell whether a site names its launcher, where the scheduler brings none: that finds its hosts itself."""
+    return bool(site and site.launcher and not around.own_launcher)
+
+
+def _unreached(around: Scheduler, choice: Choice, why: str, site: Site | None, told: Iterable[str]) -> tuple[str, ...]:
+    """Return a note where ssh reaches other hosts because the scheduler cannot be asked to.
+
+    Args:
+        around: The scheduler.
+        choice: The launcher.
+        why: Why the scheduler cannot; empty where it can.
+        site: The machine, if it is known.
+        told: Names of variables and options by which the user may have said how an MPI starts its daemons.
+    """
+    if not (why and around.agent_flavour):
+        return ()
+    program, chosen = around.remote_shell[0], choice.flavour
+    if isinstance(chosen, AgentFlavour):
+        return (f"{chosen.title} starts the agents, and not {program}: {why}",)
+    if not isinstance(chosen, MpiFlavour) or not chosen.shell_options or chosen.starts_as_told(told):
+        return ()
+    if _knows_its_way(site, around):
+        return ()
+    return (f"{chosen.title} starts its daemons in a way of its own, mostly ssh, and not by {program}: {why}",)
 
 
 def _in_front(allocation: Allocation) -> tuple[str, ...]:

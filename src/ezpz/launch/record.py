@@ -17,7 +17,7 @@ import time
 
 from ezpz import proc
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import private_folder, read_object, write_whole
+from ezpz.files import private_folder, read_object, state_folder, write_whole
 from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -55,8 +55,9 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
             raise UsageError(f"cannot use {log_dir} (from --log-dir): {reason}; expected a folder that you may write.")
         return log_dir, ""
     name = time.strftime("%Y-%m-%d-%H%M%S", time.localtime(when)) + f"-{launch_id.rpartition('/')[2][:8]}"
-    base, reason = _state_folder(os.environ)
+    base, reason = state_folder(os.environ)
     if base:
+        base = os.path.join(base, "launches")
         folder = os.path.join(base, name)
         reason = _made(folder, 0o700)
         if not reason:
@@ -71,16 +72,6 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
     if again:
         return "", f"no record of this launch is kept: {reason}; {base}: {again}"
     return folder, f"the record of this launch is in {folder} ({reason})"
-
-
-def _state_folder(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return where launches are kept, or an empty path and why not."""
-    base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
-    if not os.path.isabs(base):  # the XDG rules: a relative path counts as none
-        if not os.path.isdir(home):  # a service without a home: none is made for it
-            return "", f"HOME={home} is no folder" if home else "HOME is not set"
-        base = os.path.join(home, ".local", "state")
-    return os.path.join(base, "ezpz", "launches"), ""
 
 
 def _made(folder: str, mode: int) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 
 from ezpz.errors import UsageError
 from ezpz.files import find_program
+from ezpz.interpreter import module_line
 from ezpz.launch.flavours.request import Flag, Setting
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ezpz.launch.flavours.request import Order
 
 # Takes ssh's arguments and does what EZPZ_REMOTE_SHELL says.
-_REMOTE_SHELL = os.path.abspath(f"{__file__}/../../../bin/remote_shell")
+REMOTE_SHELL = os.path.abspath(f"{__file__}/../../../bin/remote_shell")
+AGENT = os.path.abspath(f"{__file__}/../../host/start_agent.py")
 
 
 class Flavour:
@@ -31,7 +35,8 @@ class Flavour:
         ends_ranks_itself: Whether it is to learn how ranks ended: the scheduler's accounting shows it, and it ends them
             silently.
         sets_masks: Whether it sets the masks of devices anew for each rank, to all that the job has.
-        starts_agents: Whether it starts an agent of ours on each host, which starts the ranks there (`agent_line`).
+        starts_agents: Whether it starts an agent of ours on each host, which starts the ranks there (`AgentFlavour`).
+        by_scheduler: Whether it works by the scheduler's remote shell alone.
     """
 
     name = ""
@@ -43,6 +48,7 @@ class Flavour:
     ends_ranks_itself = False
     sets_masks = False
     starts_agents = False
+    by_scheduler = False
 
     def program(self, environ: Mapping[str, str]) -> str:
         """Return the path of its program; empty where there is none."""
@@ -85,15 +91,65 @@ class Flavour:
         del count
         return host
 
-    def agent_line(self, order: Order, index: int, log: str = "") -> list[str]:
+
+class AgentFlavour(Flavour):
+    """A way to start an agent of ours on each host, which starts the ranks there.
+
+    Attributes:
+        carries_input: Whether it passes its input on to the agent; else the agent reads its payload from a file.
+        way: What starts the agents, for people.
+    """
+
+    gives_mpi = False
+    starts_agents = True
+    carries_input = True
+    way = ""
+
+    def command(self, order: Order) -> list[Flag]:
+        """Return ``python3 -m ezpz.launch --flavour ssh -n 3 --hostfile FILE --``: no program but ours starts ranks
+        so.
+        """
+        why = f"ezpz starts an agent per host with {self.way}"
+        flags = [
+            Flag((*module_line("ezpz.launch"), "--flavour", self.name), why),
+            Flag(("-n", str(order.placement.world_size)), order.placement.origin),
+        ]
+        if order.hostfile:
+            flags.append(Flag(("--hostfile", order.hostfile), "hosts, and ranks on each"))
+        if order.user_args:
+            flags.append(Flag((f"--launcher-args={shlex.join(order.user_args)}",), "--launcher-args"))
+        return [*flags, Flag(("--",), "the program follows")]
+
+    def hostfile_line(self, host: str, count: int) -> str:
+        """Return ``n01:2``."""
+        return f"{host}:{count}"
+
+    def agent(self, index: int, payload: str = "") -> list[str]:
+        """Return the command line of the agent itself; without a file it reads its payload from its input."""
+        return [sys.executable, "-I", "-S", AGENT, str(index), *([payload] if payload else [])]
+
+    def agent_line(self, order: Order, index: int, *, log: str = "", payload: str = "") -> list[str]:
         """Return the command line that starts the agent of one host.
 
         Args:
             order: Hosts, program and the user's options.
             index: Which host.
             log: File for the launcher's own messages, apart from those of the ranks; empty for none.
+            payload: File of the payload, for agents that get no input.
         """
         raise NotImplementedError
+
+    def agent_variables(self, order: Order) -> Mapping[str, Setting]:
+        """Return the variables that this command line needs."""
+        del order
+        return {}
+
+    def meaning(self, code: int, payload: str) -> str:
+        """Return what it means that the command line ended with a code before its agent reported; empty where
+        nothing is known.
+        """
+        del code, payload
+        return ""
 
 
 class MpiFlavour(Flavour):
@@ -129,7 +185,7 @@ class MpiFlavour(Flavour):
         why = f"{order.scheduler.title} reaches the hosts"
         if self._needs_shell(order):
             forced = self.shell_forced if self._is_misled(order) else ""
-            return [Flag((*forced.split(), *self.shell_options.split(), _REMOTE_SHELL), why)]
+            return [Flag((*forced.split(), *self.shell_options.split(), REMOTE_SHELL), why)]
         known = order.scheduler.bootstrap if order.hostfile and not self._is_chosen(order) else ""
         return [Flag((self.bootstrap_option, known), why)] if known and self.bootstrap_option else []
 
@@ -137,15 +193,11 @@ class MpiFlavour(Flavour):
         """Return the scheduler's words for the program of `remote_flags`."""
         if not self._needs_shell(order):
             return {}
-        why = f"{order.scheduler.title} starts the daemons of {self.title}"
-        program, *options = order.scheduler.remote_shell
-        component = order.placement.component
-        chosen = [f"{order.scheduler.component_option}={component}"] if component else []
-        return {"EZPZ_REMOTE_SHELL": Setting(" ".join([program, *chosen, *options]), why)}
+        return remote_settings(order, f"{order.scheduler.title} starts the daemons of {self.title}")
 
     def _needs_shell(self, order: Order) -> bool:
         around = order.scheduler
-        if not order.hostfile or not around.remote_shell or not order.by_scheduler or self._is_chosen(order):
+        if not order.hostfile or not around.remote_shell or order.reach.problem or self._is_chosen(order):
             return False
         return not around.bootstrap or self._is_misled(order)
 
@@ -156,9 +208,32 @@ class MpiFlavour(Flavour):
         return is_sorted or bool(order.placement.component)
 
     def _is_chosen(self, order: Order) -> bool:
-        words = (*order.environ, *order.site_args, *order.user_args)
+        return self.starts_as_told((*order.environ, *order.site_args, *order.user_args))
+
+    def starts_as_told(self, words: Iterable[str]) -> bool:
+        """Tell whether names of variables and options say how its daemons are to be started."""
         return any(word.startswith(self.remote_choices) for word in words)
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return ``n01:2``, as all relatives of Hydra read it."""
         return f"{host}:{count}"
+
+
+def remote_settings(order: Order, why: str, more: Sequence[str] = ()) -> dict[str, Setting]:
+    """Return the variables by which `REMOTE_SHELL` has the scheduler start a command on another host.
+
+    Variables of the job that are secret are none of them: it takes these itself, from a process of the job.
+
+    Args:
+        order: The scheduler, and how it can be used.
+        why: What is started.
+        more: Words of the user for the scheduler's program.
+    """
+    program, *options = order.scheduler.remote_shell
+    component = order.placement.component
+    chosen = [f"{order.scheduler.component_option}={component}"] if component else []
+    told = {"EZPZ_REMOTE_SHELL": Setting(" ".join([program, *chosen, *options, *more]), why)}
+    if order.reach.process:
+        source = ",".join([str(order.reach.process), *order.scheduler.remote_needs])
+        told["EZPZ_REMOTE_AS"] = Setting(source, "this shell is none of the job: a process of it, and what it has")
+    return told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ezpz.cluster.scheduler import Scheduler
+from ezpz.cluster.scheduler import Reach, Scheduler
 from ezpz.records import EMPTY, NamedTuple, Record
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -45,7 +45,7 @@ class Order(Record):
         site: Name of the site, or empty.
         devices: Devices of each host of the placement; empty when unknown.
         scheduler: Whose job the hosts are.
-        by_scheduler: Whether the scheduler's own remote shell can be used.
+        reach: Whether, and as whom, the scheduler's own remote shell can be used.
         program: The words that follow the launcher's, for a line that repeats them.
     """
 
@@ -63,7 +63,7 @@ class Order(Record):
     site: str = ""
     devices: tuple[int, ...] = ()
     scheduler: Scheduler = Scheduler()
-    by_scheduler: bool = True
+    reach: Reach = Reach()
     program: tuple[str, ...] = ()
 
     def tail(self) -> list[Flag]:

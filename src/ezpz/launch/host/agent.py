@@ -223,6 +223,7 @@ class Agent:
         self._pipes = RankPipes(self._loop, self.ranks, connection)
         self._input: RankInput | None = None
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
+        self._is_signalled_alone = False
         self._start: Callable[[], None] | None = None  # starts the ranks where there are no shims
         self._noted: set[str] = set()
         # World, family and words of the ranks that are none of the plan.
@@ -239,12 +240,14 @@ class Agent:
         if isinstance(connection, Connection):
             self._loop.read(connection.control, lambda _: self._obey())
 
-    def stand_guard(self, *, obeys_signals: bool) -> None:
+    def stand_guard(self, *, obeys_signals: bool, is_signalled_alone: bool = False) -> None:
         """Adopt orphans, and notice the end of children; other signals end only what is a host's own process.
 
         Elsewhere they tell what need not be passed on: like a rank this process has a session of its own, so a
-        scheduler that reaches it (Slurm, by parents or cgroup) has reached the ranks too.
+        scheduler that reaches it (Slurm, by parents or cgroup) has reached the ranks too. PBS signals the sessions that
+        it has started: this process ``is_signalled_alone``, and the launcher, which decides.
         """
+        self._is_signalled_alone = is_signalled_alone
         signals = SignalPipe((signal.SIGCHLD, *_ENDING, *FOR_RANK_ALONE))
         signals.__enter__()
         process_tree.adopt()
@@ -407,7 +410,8 @@ class Agent:
                 if self.own_session:
                     _kill(-pid)  # what it left behind
                 rank.end(code)
-        self._heard.update(dict.fromkeys(numbers, time.monotonic()))
+        if not self._is_signalled_alone:
+            self._heard.update(dict.fromkeys(numbers, time.monotonic()))
         ending = set(numbers) & set(_ENDING)
         if ending and obeys:  # sshd has gone, or somebody means this agent
             text = f"its host agent received {signal.Signals(min(ending)).name}"

@@ -1,6 +1,7 @@
-r"""Pack what the launcher sends through ssh to a host's agent: the command, its folder, and the ranks' environment.
+r"""Pack what the launcher sends to a host's agent: the command, its folder, and the ranks' environment.
 
-Command lines are limited and shells differ, so it comes through stdin:
+Command lines are limited, shells differ, and everybody can read them, so it comes through stdin, which ssh passes on,
+or in a file where nothing does so:
 
     118 {"command": ["python3", "train.py"], "folder": "/home/user/run", "environ": {"EZPZ_PLACEMENT": "2(x2)", …}}
     length, a space, JSON in ASCII; bytes that are no UTF-8 are lone surrogates, as Python's surrogateescape writes them
@@ -10,15 +11,20 @@ Command lines are limited and shells differ, so it comes through stdin:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
+import time
 from collections import namedtuple
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
 
 from ezpz.errors import LaunchError
+
+UNSEEN = 66  # exit code of an agent that cannot read the file of its payload: EX_NOINPUT of sysexits.h
+_APPEARS_WITHIN = 5.0  # seconds for a file to be seen on another host: network file systems cache names
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -72,6 +78,22 @@ def _folder(environ: Mapping[str, str]) -> str:
             f"cannot tell the working folder ({folder or 'no PWD'}): {error.strerror}; expected one that other hosts "
             "know. It was removed: `cd` to another."
         ) from None
+
+
+def open_file(path: str) -> int:
+    """Open the file of a payload, as soon as this host sees it, and return its descriptor.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    end = time.monotonic() + _APPEARS_WITHIN
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ESTALE} or time.monotonic() > end:
+                raise
+        time.sleep(0.1)
 
 
 def unpack(source: int) -> Payload:

@@ -1,4 +1,6 @@
-"""Start the agent of a host in one of three ways: from its first shim, from the launcher by fork, and through ssh."""
+"""Start the agent of a host in one of three ways: from its first shim, from the launcher by fork, and by ssh or what
+does its work.
+"""
 
 from __future__ import annotations
 
@@ -99,13 +101,14 @@ def run_local(
 def main(words: Sequence[str]) -> int:
     """Be the agent of the host with the index that is given, behind ssh, and return the exit code.
 
-    This process only waits for the agent, its child: when somebody kills that, it kills what would be left.
+    A second word names the file of its payload; without one that comes as input. This process only waits for the agent,
+    its child: when somebody kills that, it kills what would be left.
     """
     process_tree.adopt()
     pid = os.fork()
     if not pid:
         process_tree.die_with_parent(signal.SIGTERM)
-        be(lambda: _run(int(words[0])))
+        be(lambda: _run(int(words[0]), *words[1:]))
     for number in FORWARDED:  # the agent hears them too, and decides
         signal.signal(number, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -115,13 +118,21 @@ def main(words: Sequence[str]) -> int:
     return shell_code(os.waitstatus_to_exitcode(status))
 
 
-def _run(index: int) -> int:
-    from ezpz.launch.host.payload import unpack
+def _run(index: int, file: str = "") -> int:
+    from ezpz.launch.host.payload import UNSEEN, open_file, unpack
+    from ezpz.visible import show
 
     process_tree.call_me("ezpz-agent")
-    connection: Connection | NoConnection = NoConnection()
     try:
-        payload = unpack(0)
+        source = open_file(file) if file else 0
+    except OSError as error:
+        host = os.uname().nodename
+        show(f"ezpz: cannot read {file} on {host}, which holds what to start: {error.strerror}", sys.stderr)
+        return UNSEEN
+    connection: Connection | NoConnection = NoConnection()
+    variable = ""
+    try:
+        payload = unpack(source)
         environ = dict(payload.environ)
         variable = environ.pop("EZPZ_CONTROL", "")
         launch = environ["EZPZ_LAUNCH_ID"] = environ.pop("EZPZ_LAUNCH", "")
@@ -130,15 +141,26 @@ def _run(index: int) -> int:
         _enter(payload.folder)
         counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
         agent = Agent(connection, launch, counts[index])
-        agent.stand_guard(obeys_signals=True)
+        agent.stand_guard(obeys_signals=not file, is_signalled_alone=bool(file))
         _start_host(agent, index, counts, payload.command, environ)
-        return agent.run()
+        code = agent.run()
     except EzpzError as error:
-        from ezpz.visible import show
-
         show(f"ezpz: {error}", sys.stderr)
         connection.report(messages.Refused(text=str(error)))
+        if variable and isinstance(connection, NoConnection):
+            _forget(file)
         return error.exit_code
+    if variable:
+        _forget(file)
+    return code
+
+
+def _forget(file: str) -> None:
+    """Remove the file of the payload where the launcher could not, because it was killed before all agents had come."""
+    try:
+        os.unlink(file)
+    except OSError:
+        pass  # it has removed it, or there was none
 
 
 def _start_host(agent: Agent, index: int, counts: list[int], command: list[str], environ: dict[str, str]) -> None:

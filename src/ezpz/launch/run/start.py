@@ -67,7 +67,7 @@ def supervise(
     """
     if plan.flavour is not None:
         _make_room(len(plan.placement.hosts))
-    kind = _SshRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
+    kind = _AgentsRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
     run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
     run.address = asking_address(run.launch)
@@ -189,8 +189,10 @@ class _LauncherRun(_Run):
         self.control.get_ready()
 
 
-class _SshRun(_Run):
-    """Ranks whose agents are started with ssh, one per host; what ssh printed is part of the cause of a failure."""
+class _AgentsRun(_Run):
+    """Ranks whose agents are started with ssh, or what does its work, one per host; what that printed is part of the
+    cause of a failure.
+    """
 
     _logs = ""
 
@@ -204,9 +206,11 @@ class _SshRun(_Run):
         import tempfile
 
         self._line = self.plan.agent_line()
+        self._environ = {**os.environ, **self.plan.agent_variables()}
+        shared = "" if self.plan.agents.carries_input else self._shared_folder()
         self._logs = tempfile.mkdtemp(prefix="ezpz-ssh-")
         try:
-            with _Payloads(self.plan) as self._payloads:
+            with _Payload(self.plan, shared) as self._payload:
                 return super().run()
         finally:
             shutil.rmtree(self._logs, ignore_errors=True)
@@ -214,8 +218,32 @@ class _SshRun(_Run):
     def start_programs(self) -> None:
         """Start the agent of each host."""
         for index in range(len(self.plan.placement.hosts)):
-            self._start_host(index, self._payloads.open())
-        self._payloads.unlink()
+            self._start_host(index, self._payload.open())
+        self._forget_payload()
+
+    def listen(self) -> None:
+        """Take what the agents have sent."""
+        super().listen()
+        self._forget_payload()
+
+    def _shared_folder(self) -> str:
+        """Return a folder that other hosts see, as far as can be told: that of this launch's record.
+
+        Raises:
+            LaunchError: There is none.
+        """
+        if self.folder:
+            return self.folder
+        raise LaunchError(
+            f"cannot start agents with {self.plan.flavour_name}: there is no folder for what they read (from "
+            "XDG_STATE_HOME or HOME); expected one that all hosts of the job share. Choose it with `launch --log-dir "
+            "DIR`."
+        )
+
+    def _forget_payload(self) -> None:
+        """Remove the payload as soon as nobody needs its name any more: it holds the whole environment."""
+        if self.plan.agents.carries_input or len(self.control.heard) == len(self.plan.placement.hosts):
+            self._payload.unlink()
 
     def _start_host(self, index: int, stdin: int) -> None:
         """Start the agent of one host, which reads ``stdin``; it is closed here.
@@ -223,18 +251,19 @@ class _SshRun(_Run):
         Raises:
             LaunchError: The program that should start it cannot be run.
         """
-        line = self._line(index, self._log_of(index))
+        line = self._line(index, log=self._log_of(index), payload=self._payload.path)
         try:
-            self.children.add(Child.start(line, os.environ, stdin, index))
+            self.children.add(Child.start(line, self._environ, stdin, index))
         except OSError as error:
             source = "EZPZ_SSH" if self.plan.environ.get("EZPZ_SSH") else "PATH"
+            title = self.plan.flavour_name
             raise LaunchError(
                 f"cannot run {line[0]} (from {source}): {error.strerror}; "
-                "expected ssh, or a program that is called like it."
+                f"expected {title}, or a program that is called like it."
             ) from None
 
     def child_ended(self, child: Child) -> None:
-        """Judge the end of a host's ssh: after its agent is done it means nothing new."""
+        """Judge the end of what started a host's agent; after its agent is done it means nothing new."""
         if child.host in self.control.done or self.stopping:
             return
         self.listen()  # two connections: the agent's report may come behind the end of ssh
@@ -244,8 +273,9 @@ class _SshRun(_Run):
             self.loop.after("launcher", _LAST_REPORT, self.judge_launcher)
             return
         host = self.plan.placement.hosts[child.host]
+        meaning = self.plan.agents.meaning(child.code or 0, self._payload.path)
         trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
-        text = f"{self._ending(child)}; {trial}"
+        text = f"{self._ending(child)}{f': {meaning}' if meaning else f'; {trial}'}"
         self.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host))
 
     def judge_launcher(self) -> None:
@@ -266,8 +296,10 @@ class _SshRun(_Run):
 
     def _trial(self, index: int) -> str:
         """Return a line by which a person finds out what is wrong."""
-        line = self._line(index)
-        return shlex.join([*line[:-1], "true"] if len(line) > 1 and line[-1].startswith("exec ") else line)
+        line = self._line(index, payload=self._payload.path)
+        told = [f"{name}={value}" for name, value in self.plan.agent_variables().items()]
+        trial = [*line[:-1], "true"] if len(line) > 1 and line[-1].startswith("exec ") else line
+        return shlex.join([*(["env", *told] if told else []), *trial])
 
     def _log_of(self, index: int) -> str:
         return os.path.join(self._logs, str(index))
@@ -283,20 +315,38 @@ class _SshRun(_Run):
         return f", saying {last[:_QUOTED]!r}" if last else ""
 
 
-class _Payloads:
-    """The input of the agents: one file that is opened once per host and then loses its name.
+class _Payload:
+    """What the agents read, in one file of this user alone: all open it, and then it loses its name.
 
     It holds the whole environment.
+
+    Args:
+        plan: What the agents are to start.
+        folder: One that other hosts see, where agents open the file themselves; empty for a temporary one.
+
+    Attributes:
+        path: Of the file.
     """
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, folder: str = "") -> None:
         import tempfile
 
-        descriptor, self._path = tempfile.mkstemp(prefix="ezpz-")
-        with open(descriptor, "wb") as file:
-            file.write(pack(list(plan.command), plan.agent_environment()))
+        payload = pack(list(plan.command), plan.agent_environment())
+        folder = folder or tempfile.gettempdir()
+        self._has_name = False
+        try:
+            descriptor, self.path = tempfile.mkstemp(prefix="agents-", dir=folder)
+            self._has_name = True
+            with open(descriptor, "wb") as file:
+                file.write(payload)
+        except OSError as error:
+            self.unlink()
+            raise LaunchError(
+                f"cannot write into {folder} what the agents of the hosts are to read: {error.strerror}; expected room "
+                "for it. Set TMPDIR, or choose a folder with `launch --log-dir DIR`."
+            ) from None
 
-    def __enter__(self) -> _Payloads:  # noqa: PYI034  # Self needs Python 3.11
+    def __enter__(self) -> _Payload:  # noqa: PYI034  # Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -304,13 +354,16 @@ class _Payloads:
 
     def open(self) -> int:
         """Return a descriptor to read the payload from."""
-        return os.open(self._path, os.O_RDONLY)
+        return os.open(self.path, os.O_RDONLY)
 
     def unlink(self) -> None:
         """Take the name away; whoever has opened the file keeps it."""
-        if self._path:
-            os.unlink(self._path)
-            self._path = ""
+        if self._has_name:
+            self._has_name = False
+            try:
+                os.unlink(self.path)
+            except OSError:
+                pass  # an agent that could not reach this process has removed it
 
 
 def _make_room(hosts: int) -> None:
