@@ -71,18 +71,24 @@ def ignores(pid: int | str, number: int) -> bool:
     return _has(read(pid, "status"), b"SigIgn:", number)
 
 
+_FAULTS = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV of Linux: who waits for others has no reason to block these
+
+
 def disposition(pid: int | str, number: int) -> str:
     """Return what a signal does to a process.
 
     Returns:
-        ``takes``: it has a handler for it, or blocks it, as who waits for it does; ``ignores``; ``default``; empty
-        where nothing tells.
+        ``takes``: it has a handler for it, or blocks it, as who waits for it does; ``blocks all``: it blocks all
+        signals, as is done for a moment where a process forks or starts a program or a thread; ``ignores``;
+        ``default``; empty where nothing tells.
     """
     status = read(pid, "status")
     if b"SigCgt:" not in status:
         return ""
-    if _has(status, b"SigCgt:", number) or _has(status, b"SigBlk:", number):
+    if _has(status, b"SigCgt:", number):
         return "takes"
+    if _has(status, b"SigBlk:", number):
+        return "blocks all" if all(_has(status, b"SigBlk:", fault) for fault in _FAULTS) else "takes"
     return "ignores" if _has(status, b"SigIgn:", number) else "default"
 
 

@@ -116,6 +116,38 @@ def test_a_signal_that_comes_before_launch_has_ranks_reaches_them(start_launch, 
     assert run.returncode == 0, errors
 
 
+# As a fork, a program's start (vfork) and the start of a thread do for a moment; for a large process it may be long.
+BLOCKS_ALL = """
+import os, signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+print("up", flush=True)
+time.sleep({seconds})
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+time.sleep(1.5)
+signal.signal(signal.SIGUSR2, lambda *_: print("SIGUSR2", flush=True))
+time.sleep(1.5)
+"""
+
+
+def test_a_rank_that_blocks_all_signals_for_a_moment_does_not_wait_for_one(start_launch):
+    run = start_launch("-n", "1", sys.executable, "-c", BLOCKS_ALL.format(seconds=1.2))
+    assert run.stdout.readline() == "up\n"
+    run.send_signal(signal.SIGUSR2)
+    words, errors = run.communicate(timeout=20)
+    assert (run.returncode, words) == (0, "SIGUSR2\n"), errors
+
+
+def test_one_that_goes_on_blocking_all_waits_for_them_elsewhere(start_launch):
+    waits = "print(signal.Signals(signal.sigwait([signal.SIGUSR2])).name, flush=True); os._exit(0)"
+    start = f"import threading\ndef wait():\n    {waits}\nthreading.Thread(target=wait).start()\n"
+    program = BLOCKS_ALL.format(seconds=20).replace("print", f"{start}print", 1)
+    run = start_launch("-n", "1", sys.executable, "-c", program)
+    assert run.stdout.readline() == "up\n"
+    run.send_signal(signal.SIGUSR2)
+    words, errors = run.communicate(timeout=15)
+    assert (run.returncode, words) == (0, "SIGUSR2\n"), errors
+
+
 # A training whose imports take until there is a file `handle`; `Saves` stands for checkpoints.
 TRAIN = """
 import os, time
@@ -176,7 +208,8 @@ def test_what_a_process_does_with_a_signal(tmp_path):
     code = (
         "import os, signal, sys\n"
         "signal.signal(10, signal.SIG_IGN); signal.signal(12, lambda *_: None)\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [14]); print(flush=True); sys.stdin.read()"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [14]); print(flush=True); sys.stdin.readline()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); print(flush=True); sys.stdin.readline()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         run.stdout.readline()
@@ -186,6 +219,10 @@ def test_what_a_process_does_with_a_signal(tmp_path):
             "takes",
             "default",
         ]
+        run.stdin.write(b"\n")
+        run.stdin.flush()
+        run.stdout.readline()
+        assert [proc.disposition(run.pid, number) for number in (10, 12, 15)] == ["blocks all", "takes", "blocks all"]
         run.stdin.close()
     assert proc.disposition(run.pid, 12) == ""
 

@@ -28,33 +28,38 @@ if TYPE_CHECKING:
 
 AGAIN = 0.5  # seconds between two looks at a rank for which a signal is held
 
+# Who blocks all signals in so many looks in turn waits for them in some thread. A fork of a large process, or the start
+# of a program that a slow file system holds, takes shorter.
+_LOOKS = 6
+
 _NAMES = {_signal.SIGUSR1: "SIGUSR1", _signal.SIGUSR2: "SIGUSR2"}
 _VARIABLE = "EZPZ_IGNORED_AT_START"
 _SHELLS = {"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "ksh93", "mksh", "fish", "csh", "tcsh"}
 
 
-def give(pid: int, number: int, held: set[int], *, reached: bool) -> bool:
+def give(pid: int, number: int, held: dict[int, int], *, reached: bool) -> bool:
     """Send a rank a signal, unless it is to be held; tell whether it is held.
 
     Args:
         pid: The rank.
         number: SIGUSR1 or SIGUSR2.
-        held: Signals that are held for it; changed here.
+        held: Signals that are held for it, and in how many looks it has blocked all by now; changed here.
         reached: Whether the scheduler has sent it to the rank too: then what counts is whether that had any effect.
     """
     does = proc.disposition(pid, number)
-    if does in {"takes", ""}:
-        held.discard(number)
+    looks = held.get(number, 0) + 1 if does == "blocks all" else 0
+    if does in {"takes", ""} or looks == _LOOKS:
+        held.pop(number, None)
         if not reached:
             _send(pid, number)
         return False
     if reached and does == "default":
         return False  # it has ended the rank
-    held.add(number)
+    held[number] = looks
     return True
 
 
-def give_again(pid: int, held: set[int]) -> None:
+def give_again(pid: int, held: dict[int, int]) -> None:
     """Send a rank what is held for it and what it has a handler for by now."""
     for number in tuple(held):
         give(pid, number, held, reached=False)

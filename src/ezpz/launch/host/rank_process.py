@@ -52,7 +52,7 @@ class RankProcess:
         reported: Whether the launcher knows of its end.
         passed: Signals that it got from elsewhere, and when (monotonic).
         is_held: Whether its pipes are left unread for now, because the launcher takes no more.
-        early_signals: Signals that it gets when it has a handler for them.
+        early_signals: Signals that it gets when it has a handler for them; what counts is in `early_signals.give`.
         log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
         world: World size that its shim found, and
@@ -84,7 +84,7 @@ class RankProcess:
         self.reported = self.by_us = self.log_ended = False
         self.world, self.family = 0, ""
         self.passed: dict[int, float] = {}
-        self.early_signals: set[int] = set()
+        self.early_signals: dict[int, int] = {}
         self._drain_by = 0.0
         self._read_since_end = 0
         self.is_held = False

@@ -148,7 +148,7 @@ class _Shim:
         self._may_begin: bool | None = None  # None until the agent has said so
         self._missed: list[tuple[int, str]] = []  # signals that came before the rank, and their ways
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
-        self._early: set[int] = set()  # signals that the rank gets when it has a handler for them
+        self._early: dict[int, int] = {}  # signals that the rank gets when it has a handler for them
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
         self._output: tuple[int, int] | None = None
