@@ -99,12 +99,13 @@ class Job:
         program, ending, way: What it is.
         folder, out: Where all of it lies, and the run folder in there.
         steps: That the program is asked for.
+        ended: What Slurm said of it at its end; "" before.
     """
 
     def __init__(self, slurm, folder, program, ending, way):
         self.slurm, self.folder, self.program, self.ending = slurm, folder, program, ending
         self.way, self.out, self.printed = WAYS[way], folder / "run", folder / "output.txt"
-        self.steps = 200 if ending.finishes else FOR_EVER
+        self.steps, self.ended = 200 if ending.finishes else FOR_EVER, ""
         self._tag = f"ezt-{uuid.uuid4().hex[:12]}"
 
     def run(self):
@@ -125,6 +126,7 @@ class Job:
         try:
             self.ending.stage(self)
             self.wait_over()
+            self.ended = self.state()  # Slurm forgets it after 5 minutes
             self._wait_gone()
         finally:
             self.slurm.run(["scancel", self.number])

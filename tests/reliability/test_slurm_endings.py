@@ -89,7 +89,7 @@ def test_a_job_that_ends_loses_nothing(planned, ended, slurm_by_groups, record_p
     if tries > 1:
         record_property("note", f"staged {tries} times")
     told = job.told()
-    assert job.state() in ending.state, told
+    assert job.ended in ending.state, (job.ended, told)
 
     run = open_run(job.out)
     launch = job.launch()
