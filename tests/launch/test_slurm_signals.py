@@ -31,9 +31,11 @@ while time.monotonic() < end:
     [
         ("srun", 2, ["--signal=USR2"]),
         ("srun", 2, ["--batch", "--signal=USR2"]),
+        ("srun --mpi no", 2, ["--signal=USR2"]),
+        ("srun --mpi no", 2, ["--batch", "--signal=USR2"]),
         ("local", 1, ["--batch", "--signal=USR2"]),
     ],
-    ids=["srun, step", "srun, launch", "local, launch"],
+    ids=["srun, step", "srun, launch", "agents, step", "agents, launch", "local, launch"],
 )
 def test_a_rank_gets_each_signal_of_slurm_once(each_slurm, clean_env, tmp_path, flavour, hosts, usr2):
     slurm = each_slurm

@@ -10,6 +10,7 @@ from machines import MACHINES
 from mpi import MPI_CASES
 from outputs import OUTPUTS
 from plans import PLANS
+from stages import flavour_of
 from starts import STARTS
 from unkillable import UNKILLABLE
 
@@ -18,4 +19,9 @@ CASES = (*FAILURES, *UNKILLABLE, *MPI_CASES, *SIGNALS, *KILLED, *LIMITS, *LOST, 
 
 def stageable(case, name):
     """Whether `case` can be run on the flavour `name`."""
-    return name not in case.not_on
+    return not why_not(case, name)
+
+
+def why_not(case, name):
+    """Why `case` cannot be run on the flavour `name`; empty where it can."""
+    return case.not_on.get(name) or case.not_on.get(flavour_of(name), "")

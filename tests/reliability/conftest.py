@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from playing import foreign_trouble, play
-from stages import Grounds, Stage
+from stages import Grounds, Stage, flavour_of
 
 from lab import process
 from lab.checkout import ROOT
@@ -68,8 +68,11 @@ def played(request, grounds):
     def one(name, case):
         missing = grounds.problem(name) or (case.over_hosts and grounds.problem("ssh"))
         if missing:
-            require("slurm" if name == "srun" else name if name in PARTS else "hosts", missing)
-        with floor.take(alone=case.alone and name == "srun"):
+            require(
+                "slurm" if flavour_of(name) == "srun" else flavour_of(name) if flavour_of(name) in PARTS else "hosts",
+                missing,
+            )
+        with floor.take(alone=case.alone and flavour_of(name) == "srun"):
             try:
                 on_a_stage(name, case)
             except AssertionError as error:
@@ -85,7 +88,9 @@ def played(request, grounds):
             stage.close()
 
     pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
-    if any("srun" in {params.get("name"), params["case"].on} for params in wanted) and not grounds.problem("srun"):
+    if any(
+        "srun" in {flavour_of(params.get("name", "")), params["case"].on} for params in wanted
+    ) and not grounds.problem("srun"):
         grounds.job()  # fixtures are made here and not in a thread
     results = {}
     for params in wanted:

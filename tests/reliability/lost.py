@@ -15,6 +15,9 @@ SILENCE = 27.0  # seconds until a host that says nothing counts as lost: 25, and
 KILL = signal.SIGKILL
 HELD = "trap '' TERM HUP INT; setsid sleep 600 & up; while :; do sleep 0.2; done"
 ONE_SLURM = "one Slurm serves all tests; a split network does the same to it"
+AGENTS_ALONE = dict.fromkeys(
+    ("mpich-agents", "srun-agents"), "it is told to start agents, each of which starts the ranks of the plan"
+)
 NO_WRAPPER = {
     "local": "no launcher between that could start fewer",
     "torchrun": "its agent is the only launcher: it starts what it is told",
@@ -229,7 +232,7 @@ LOST = (
         cause=r"^ezpz: .*expected a world of 3",
         grace=FAILURE_GRACE,
         on="openmpi",
-        not_on=NO_WRAPPER,
+        not_on={**NO_WRAPPER, **AGENTS_ALONE},
         after=lambda run: (run.folder / "never").exists() and fail("a rank ran"),
     ),
     Case(
@@ -242,7 +245,7 @@ LOST = (
         cause=r"^ezpz: .*expected a world of 3",
         grace=FAILURE_GRACE,
         on="mpich",
-        not_on=NO_WRAPPER,
+        not_on={**NO_WRAPPER, **AGENTS_ALONE},
         after=lambda run: (run.folder / "never").exists() and fail("a rank ran"),
     ),
     Case(

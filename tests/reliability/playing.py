@@ -33,12 +33,11 @@ NO_LAUNCHER = {
     "local": "no launcher between: `ezpz launch` starts the ranks itself",
     "ssh": "no launcher between: one ssh per host, see the cases over hosts",
 }
-NO_SHIM = {
-    "local": "no shim: the agent is the parent of the ranks",
-    "ssh": "no shim: the agent is the parent of the ranks",
-}
+NO_SHIM = dict.fromkeys(
+    ("local", "ssh", "mpich-agents", "srun-agents"), "no shim: the agent is the parent of the ranks"
+)
 NO_HOSTS = dict.fromkeys(HERE_ALONE, "one host only")
-NO_MPI = dict.fromkeys(("local", "srun", "torchrun", "ssh"), "no MPI there")
+NO_MPI = dict.fromkeys(("local", "srun", "torchrun", "ssh", "mpich-agents"), "no MPI there")
 ONLY_PLANNED = "planned alike on every flavour: run on one"
 
 

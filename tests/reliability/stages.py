@@ -1,4 +1,4 @@
-"""Where launches of the cases run: eight flavours, on this host or from `head` over the hosts of a lab.
+"""Where launches of the cases run: every flavour, on this host or from `head` over the hosts of a lab.
 
 Everything of one launch carries a tag in its environment, so that what is left of it is found in whatever session,
 group or host it hides. Ranks say who they are in files (`up.RANK`), because their output is one of the things under
@@ -23,13 +23,19 @@ from lab import hosts as lab_hosts
 from lab import slurm as lab_slurm
 from lab.ssh import CLIENT, LAUNCH, SRC
 
-FLAVOURS = ("local", "mpich", "openmpi", "openmpi4", "impi", "srun", "torchrun", "ssh")
+AGENTS = "-agents"  # behind a flavour: with --mpi no, so that it starts an agent per host in place of the ranks
+FLAVOURS = ("local", "mpich", "openmpi", "openmpi4", "impi", "srun", "torchrun", "ssh", "mpich-agents", "srun-agents")
 NAMES = {"openmpi": "openmpi5"}  # where the lab's name is not the one of --flavour
 MPI = flavours.NAMES
 HOSTS = "n01:2\nn02:1\n"
 ALWAYS_OVER_HOSTS = ("srun", "ssh")
 JOB_LASTS = 2400.0  # seconds; the lab's partition grants an hour
 HERE_ALONE = ("local", "torchrun")
+
+
+def flavour_of(name):
+    """The flavour itself, without its way of starting ranks."""
+    return name.removesuffix(AGENTS)
 
 
 class Grounds:
@@ -60,6 +66,7 @@ class Grounds:
 
     def problem(self, name):
         """Why launches of the flavour `name` cannot run on this machine, or None."""
+        name = flavour_of(name)
         if name in MPI:
             return flavours.Flavour(name).problem()
         if name in ALWAYS_OVER_HOSTS:
@@ -137,6 +144,8 @@ class Stage:
     """
 
     def __init__(self, name, grounds, *, over_hosts=False, fresh=False):
+        self.starts_agents = name.endswith(AGENTS)
+        name = flavour_of(name)
         self.name, self.grounds = name, grounds
         self.over_hosts = over_hosts or name in ALWAYS_OVER_HOSTS
         self.folder = Path(tempfile.mkdtemp(prefix="run-", dir=grounds.folder))
@@ -183,6 +192,7 @@ class Stage:
         if "-n" in told or "--hosts" in told or "--hostfile" in told:
             where = []
         chosen = [] if "--flavour" in told else ["--flavour", NAMES.get(self.name, self.name)]
+        chosen += ["--mpi", "no"] * self.starts_agents
         return [*LAUNCH, *chosen, *where, *options, "--", *command]
 
     def start(self, options, command, *, env=None, wrap=None, cwd=None, stdin=None):

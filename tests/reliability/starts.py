@@ -13,7 +13,11 @@ from lab import process
 from lab.ssh import CLIENT
 
 BEGAN = 'date +%s%N >"$D/began.$RANK"; exec sleep 600'
-AT_ONCE = {"local": "it forks all ranks itself, at once", "torchrun": "its agent forks all shims itself, at once"}
+AT_ONCE = {
+    "local": "it forks all ranks itself, at once",
+    "mpich-agents": "the agent of the one host forks all ranks itself, at once",
+    "torchrun": "its agent forks all shims itself, at once",
+}
 LAUNCHER = """#!/bin/bash
 [[ $* == *--version* ]] && exec {real} "$@"
 words=()
@@ -31,15 +35,16 @@ done
 {acts}
 exec "$@"
 """
-# Where ssh starts an agent per host, rank 2 is all of n02.
-RANK_2 = {"front": "[[ $rank == 2 ]] && {{ {acts}; }}", "ssh": '[[ " $* " == *" n02 "* ]] && {{ {acts}; }}'}
+# Where an agent is started per host, rank 2 is all of n02, and that the second of what is started.
+RANK_2 = {"front": "[[ $rank == {last} ]] && {{ {acts}; }}", "ssh": '[[ " $* " == *" n02 "* ]] && {{ {acts}; }}'}
 
 
 def in_front(acts, ssh=""):
     """The launch by a launcher that runs `acts`, in Bash, in front of each shim, or `ssh` in front of each ssh."""
 
     def wrap(stage, line):
-        front = write_program(stage.folder / "front", FRONT.format(acts=acts))
+        last = 1 if stage.starts_agents else 2
+        front = write_program(stage.folder / "front", FRONT.format(acts=acts.replace("{last}", str(last))))
         if stage.name == "ssh":
             client = CLIENT.format(f'"{stage.hosts.rsh}" "$@"').replace("\n", f"\nD={stage.folder}; {ssh}\n", 1)
             return ["env", f"EZPZ_SSH={write_program(stage.folder / 'front-client', client)}", *line]
@@ -53,7 +58,7 @@ def in_front(acts, ssh=""):
 
 
 def rank_2(acts):
-    return in_front(RANK_2["front"].format(acts=acts), RANK_2["ssh"].format(acts=acts))
+    return in_front(RANK_2["front"].format(acts=acts, last="{last}"), RANK_2["ssh"].format(acts=acts))
 
 
 def none_began(run):
@@ -137,7 +142,7 @@ STARTS = (
         grace=FAILURE_GRACE,
         after=none_began,
         on="openmpi4",
-        not_on={**AT_ONCE, "ssh": "no launcher between: each agent starts the ranks of the plan"},
+        not_on={**AT_ONCE, **dict.fromkeys(("ssh", "srun-agents"), "each agent starts the ranks of the plan")},
     ),
     Case(
         number="26",

@@ -31,7 +31,7 @@ def replace_block(path, name, text):
 
 def matrix(results):
     """The results of `make matrix`, ``{"FLAVOUR CASE": result}``, as Markdown."""
-    from cases import CASES, stageable
+    from cases import CASES, stageable, why_not
     from stages import FLAVOURS
 
     cells = {f"{name} {case.id}" for case in CASES for name in FLAVOURS if stageable(case, name)}
@@ -48,7 +48,7 @@ def matrix(results):
         row = [
             _outcome(results, name, case)
             if stageable(case, name)
-            else f"({reasons.setdefault(case.not_on[name], len(reasons) + 1)})"
+            else f"({reasons.setdefault(why_not(case, name), len(reasons) + 1)})"
             for name in FLAVOURS
         ]
         wide.append(f"{head} {' | '.join(row)} |")

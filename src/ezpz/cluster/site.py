@@ -177,6 +177,7 @@ class Site(Record):
     cpu_bind: Mapping[str, str] = EMPTY
     launcher: str = ""
     launcher_args: tuple[str, ...] = ()
+    mpi: str = ""
     launcher_forbids: tuple[str, ...] = ()
     environment: Mapping[str, str] = EMPTY
     environment_optional: Mapping[str, str] = EMPTY

@@ -125,6 +125,7 @@ KEYS = {
     "cpu_bind": _key("table", 'a binding such as "list:0-7:8-15", "mask_cpu:0x1,0x2" or "cores"', _like(_BINDING)),
     "launcher": _one_of(*site_launchers()),
     "launcher_args": _OPTIONS,
+    "mpi": _one_of("yes", "no"),
     "launcher_forbids": _OPTIONS,
     "environment": _ENVIRONMENT,
     "environment_optional": _ENVIRONMENT,

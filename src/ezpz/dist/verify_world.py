@@ -80,6 +80,12 @@ def check_mpi(ranks: Ranks, environ: Mapping[str, str]) -> None:
         else f"the launcher says rank {ranks.rank} of {ranks.world_size}"
     )
     claim = f"mpi4py says rank {rank} of {size}, {planned}"
+    asked = environ.get("EZPZ_NO_MPI", "1") if flavour else "1"
+    if size == 1 and asked != "1":  # an MPI that the agent of this host did not notice
+        raise RankError(
+            f"{claim}: no MPI has started the ranks (from {asked}), so that each is alone in COMM_WORLD; expected a "
+            "program without MPI. Start it with `launch --mpi yes`."
+        )
     if size == 1 and not _by_mpi(ranks, environ):
         get_logger(__name__).warning(
             f"{claim}: no MPI started these ranks ({flavour or ranks.family}), so that each is alone in COMM_WORLD; "

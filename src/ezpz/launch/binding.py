@@ -40,6 +40,23 @@ class Binding(NamedTuple):
         return self._replace(cpus=self.cpus[:ranks])
 
 
+def by_agents(binding: Binding, title: str) -> Binding:
+    """Return the binding that the agents of the hosts can make in place of a launcher that binds ranks itself.
+
+    Raises:
+        UsageError: It is a word that only the launcher understands.
+    """
+    if binding.cpus or binding.text == "auto" or binding == Binding("none", (), "--cpu-bind"):
+        return binding
+    if binding.text == "none":
+        return Binding("auto", (), f"{title} binds no rank where agents start them")
+    raise UsageError(
+        f"cannot bind ranks by {binding.text!r} (from {binding.origin}): {title} itself knows what that is, and under "
+        "--mpi no it starts agents, not ranks; expected auto, none or the CPUs of each local rank. Use `--cpu-bind "
+        "auto`, or `--mpi yes`."
+    )
+
+
 _UNBOUND = Binding("none", (), "no devices are used, and the site's bindings go by device")
 
 

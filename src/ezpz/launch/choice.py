@@ -13,6 +13,7 @@ from ezpz.cluster.scheduler import Reach, scheduler, schedulers
 from ezpz.errors import LaunchError, UsageError, did_you_mean
 from ezpz.launch import flavours
 from ezpz.launch.flavours import FLAVOURS, LAST_RESORT, LOCAL, MPI_FLAVOURS, flavour
+from ezpz.launch.flavours.request import Setting
 from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -36,6 +37,66 @@ class Choice(NamedTuple):
     exe: str
     reason: str
     version: tuple[int, ...] = ()
+
+
+def choose_mpi(
+    requested: str, choice: Choice, site: Site | None = None, launcher_args: tuple[str, ...] = ()
+) -> Setting:
+    """Return whether ranks may start an MPI, and who says so.
+
+    ``yes``: the launcher starts each rank, so that an MPI finds them all. ``no``: they start none; an agent on each
+    host forks them, and ends one that starts an MPI. ``none``: the launcher brings no MPI, and nobody has said what the
+    ranks need.
+
+    Args:
+        requested: ``--mpi``: ``yes``, ``no`` or ``site``.
+        choice: The launcher.
+        site: The machine, whose table may say the same.
+        launcher_args: ``--launcher-args``.
+
+    Raises:
+        UsageError: Another option, or one of the site, contradicts it.
+        LaunchError: This launcher cannot do it.
+    """
+    flavour, title = choice.flavour, choice.flavour.title if choice.flavour else LOCAL
+    gives = flavour is not None and flavour.gives_mpi
+    by_site = site is not None and bool(site.mpi) and requested == "site"
+    wanted = site.mpi if site and by_site else requested
+    origin = f"site {site.name}" if site and by_site else "--mpi"
+    if wanted == "no":
+        if flavour is None or flavour.starts_agents:
+            return Setting("no", origin)
+        if flavour.may_start_agents:
+            _check_shares(flavour, origin, site, launcher_args)
+            return Setting("no", origin)
+        if by_site:
+            return Setting("yes" if gives else "none", f"{title} cannot start agents, as {origin} wants")
+        raise LaunchError(
+            f"{title} cannot start one agent per host (from --mpi no; {choice.reason}): "
+            f"{'nothing is known by which its ranks could be kept from starting an MPI' if gives else 'it has its own'}"
+            "; expected local, ssh, srun, MPICH, Intel MPI or Open MPI. Leave --mpi out, or choose with --flavour."
+        )
+    if wanted == "yes" and not gives and not by_site:
+        raise LaunchError(
+            f"{title} starts ranks without an MPI ({choice.reason}; from --mpi yes); expected the mpiexec of an MPI, "
+            "or a scheduler's launcher. Put that of your MPI first on PATH, or name it with --flavour."
+        )
+    if not gives:
+        return Setting("none", f"{title} brings none")
+    return Setting("yes", origin if wanted == "yes" else "default")
+
+
+def _check_shares(flavour: Flavour, origin: str, site: Site | None, launcher_args: tuple[str, ...]) -> None:
+    """Refuse words of the launch line that would give an agent what is meant for one rank."""
+    of_site = site.launcher_args if site and flavour.is_meant_by(site.launcher) else ()
+    for words, source in ((launcher_args, "--launcher-args"), (of_site, f"site {site.name if site else ''}")):
+        word = flavour.for_each_rank(words)
+        if word:
+            raise UsageError(
+                f"{word} (from {source}) gives each rank a part of its host, but under --mpi no (from {origin}) "
+                f"{flavour.title} starts one agent per host; expected CPUs from --cpu-bind, and devices by LOCAL_RANK. "
+                "Use `--mpi yes`."
+            )
 
 
 class Identity(NamedTuple):

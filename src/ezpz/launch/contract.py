@@ -9,6 +9,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
     EZPZ_NO_MPI=1            no MPI started these ranks: one that is started in them finds each alone
+    EZPZ_NO_MPI=--mpi no     somebody, here the option, has said that no rank starts one: the agent ends one that does
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
     EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.host.rank_start`)
     EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too
@@ -32,6 +33,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know t
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+BY_LAUNCHER = "--by-launcher"  # first word for the agent that an mpiexec or srun starts; the command follows
 LONGEST_VARIABLE = 64 * 1024  # characters: half of what Linux grants one variable
 
 _PATHS = ("PATH", "LD_LIBRARY_PATH")
@@ -68,6 +70,10 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     from ezpz.cluster.scheduler import schedulers  # shims, which need no scheduler, do not call this
 
     kept = {name: value for name, value in environ.items() if name not in CONTRACT and name not in OURS}
+    if environ.get("EZPZ_NO_MPI", "1") != "1":  # a launch inside a rank: its own ranks may start an MPI
+        from ezpz.launch.host.mpi_trap import cleared
+
+        kept = cleared(kept)
     whole_host = [environ.get(one.threads_variable) for one in schedulers() if one.is_marked(environ)]
     if kept.get("OMP_NUM_THREADS", "") in filter(None, whole_host):
         del kept["OMP_NUM_THREADS"]

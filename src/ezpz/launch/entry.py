@@ -129,10 +129,11 @@ def _announce(plan: LaunchPlan) -> None:
         route = route_to(plan.address.value)
         through = f" through {route.interface}" if route.interface not in {"", "lo"} else ""
     site = f", site {plan.site.name}" if plan.site else ""
+    forks = f", ranks forked by an agent per host ({plan.variables['EZPZ_NO_MPI'].value})" if plan.forks else ""
     log_dir = plan.supervision.agent_settings["log_dir"]
     logs = f", logs in {log_dir}" if log_dir else ""
     meeting = f"rendezvous at {plan.address.value}:{plan.port.value}{through}"
-    _say(f"{plan.flavour_name} launcher ({plan.choice.reason}), {meeting}{site}{logs}")
+    _say(f"{plan.flavour_name} launcher ({plan.choice.reason}), {meeting}{forks}{site}{logs}")
     if device == "cpu" and not several and ranks > cores():
         _say(f"note: {ranks} ranks share {cores()} cores")
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
 
 _NARROWEST = 60
+_MPI = {
+    "yes": "yes: the launcher starts each rank, and an MPI finds them all",
+    "no": "no: an agent per host forks the ranks, and ends one that starts an MPI",
+    "none": "none: an MPI that is started in a rank finds it alone",
+}
 
 
 def as_json(plan: LaunchPlan) -> str:
@@ -38,6 +43,7 @@ def as_json(plan: LaunchPlan) -> str:
         "inherited": {
             name: {"value": value, "origin": origin} for name, (value, origin) in plan.communication.inherited.items()
         },
+        "mpi": {"value": plan.mpi.value, "origin": plan.mpi.origin},
         "binding": {"text": plan.binding.text, "cpus": list(plan.binding.cpus), "origin": plan.binding.origin},
         "listening": listens and {"address": listens.address or "0.0.0.0", "origin": listens.origin},  # noqa: S104
         "notes": list(plan.context.notes),
@@ -48,7 +54,8 @@ def as_json(plan: LaunchPlan) -> str:
 def as_text(plan: LaunchPlan) -> str:
     """Return the answers as a table for people, as wide as the terminal."""
     parts = [("plan", _decisions(plan))]
-    program = "the program, behind ezpz's shim" if plan.flavour else "the program"
+    ours = "agent of each host, which forks the ranks" if plan.forks else "shim"
+    program = f"the program, behind ezpz's {ours}" if plan.flavour else "the program"
     line = [("", shell_line(words), reason) for words, reason in plan.rank_flags()]
     parts.append(("line", [*line, ("", shell_line(plan.command), program)]))
     parts.append(("variables of all ranks", [(name, *setting) for name, setting in plan.variables.items()]))
@@ -75,6 +82,7 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
     version = ".".join(map(str, plan.choice.version))
     rows += [
         ("flavour", f"{plan.flavour_name} {version}".strip(), plan.choice.reason),
+        ("mpi", _MPI[plan.mpi.value], plan.mpi.origin),
         ("binding", plan.binding.text, plan.binding.origin),
         ("threads", *_threads(plan)),
     ]

@@ -21,7 +21,7 @@ from ezpz.cluster.scheduler import schedulers
 from ezpz.errors import EzpzError, LaunchError, end_with
 from ezpz.files import private_folder, state_folder, write_lines, write_whole
 from ezpz.launch.contract import named_hosts
-from ezpz.launch.options import parse
+from ezpz.launch.options import LaunchOptions, parse
 from ezpz.launch.planning import PlanBuilder, Survey, missing_job_variable, survey
 from ezpz.visible import show
 
@@ -116,7 +116,8 @@ def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str
 def _prefix(surveyed: Survey, folder: str, environ: Mapping[str, str]) -> tuple[str, LaunchError | None]:
     """Return the plain launch line; empty, with the reason, where no launcher is known."""
     try:
-        builder = PlanBuilder(surveyed, parse([], {}), environ)
+        # A plain line starts each rank itself, whatever the site wants of `launch`.
+        builder = PlanBuilder(surveyed, LaunchOptions(mpi=""), environ)
         builder.write_hostfile(folder)
         return " ".join(builder.build().prefix()), None
     except LaunchError as error:

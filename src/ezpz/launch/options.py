@@ -117,6 +117,13 @@ def names(text: str) -> tuple[str, ...]:
     return variables
 
 
+def mpi(text: str) -> str:
+    """Return ``yes``, ``no`` or ``site``."""
+    if text not in {"yes", "no", "site"}:
+        raise _refused(f"{text!r} is not known; expected yes, no or site")
+    return text
+
+
 def comm_env(text: str) -> str:
     """Return ``site`` or ``none``."""
     if text not in {"site", "none"}:
@@ -188,6 +195,13 @@ OPTIONS = (
         help="hosts of a file: n01, n01:4 or n01 slots=4 a line",
     ),
     _row("--flavour", type=word, metavar="NAME", group=_LAUNCHER, help="kind of launcher instead of the one found"),
+    _row(
+        "--mpi",
+        type=mpi,
+        metavar="yes|no|site",
+        group=_LAUNCHER,
+        help="no: ranks start no MPI, and one agent per host forks them (site: as its table says, else yes)",
+    ),
     _row(
         "--cpu-bind", type=word, metavar="SPEC", group=_LAUNCHER, help="CPUs of each rank instead of the planned ones"
     ),
@@ -283,6 +297,7 @@ class LaunchOptions:
         devices: Which of each host's visible devices are used, by their places or UUIDs; empty for all.
         oversubscribe: Whether hosts may hold more ranks than devices or slots.
         flavour: Name of the launcher's flavour, or empty; not checked here.
+        mpi: ``yes``, ``no`` or ``site``: whether ranks may start an MPI.
         cpu_bind: How ranks are bound to CPUs, or empty; not checked here.
         launcher_args: More words for the launcher itself.
         comm_env: ``site`` or ``none``: whether ranks get the site's communication environment.
@@ -310,6 +325,7 @@ class LaunchOptions:
     devices: tuple[str, ...] = ()
     oversubscribe: bool = False
     flavour: str = ""
+    mpi: str = "site"
     cpu_bind: str = ""
     launcher_args: tuple[str, ...] = ()
     comm_env: str = "site"

@@ -59,6 +59,11 @@ class Placement(Record):
         """Total number of ranks."""
         return sum(self.counts)
 
+    def of_agents(self) -> Placement:
+        """Return one process per host in place of its ranks, which that process starts."""
+        parts = tuple(part.of_agents() for part in self.parts)
+        return replace(self, counts=(1,) * len(self.hosts), origin="one agent per host", parts=parts)
+
     def encode(self) -> str:
         """Return the counts with repetitions folded, e.g. ``4(x2),3``: small for any number of hosts."""
         return _folded(self.counts)

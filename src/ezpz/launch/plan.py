@@ -14,6 +14,7 @@ from ezpz.files import state_folder
 from ezpz.interpreter import module_line
 from ezpz.launch.binding import Binding, parse_cpus, share
 from ezpz.launch.contract import (
+    BY_LAUNCHER,
     LONGEST_VARIABLE,
     inherited,
     named_hosts,
@@ -23,7 +24,7 @@ from ezpz.launch.contract import (
     threads,
 )
 from ezpz.launch.flavours import LOCAL
-from ezpz.launch.flavours.base import AgentFlavour
+from ezpz.launch.flavours.base import AGENT, AgentFlavour
 from ezpz.launch.flavours.request import Flag, Order, Setting, words
 from ezpz.launch.settings import Communication
 from ezpz.ranks import CONTRACT, Ranks
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
 SHIM = os.path.join(_HOST, "shim.py")
 PAYLOAD = os.path.join(_HOST, "payload.py")
+_MOST_NAMED = 64  # hosts in a line
 
 _REMOTE = ("EZPZ_REMOTE_SHELL", "EZPZ_REMOTE_AS")  # without which `bin/remote_shell`, a word of a line, does nothing
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -100,6 +102,7 @@ class LaunchPlan:
         placement: Ranks per host.
         choice: The launcher, and why.
         command: The program and its arguments.
+        mpi: Whether ranks may start an MPI, and who says so (`ezpz.launch.choice.choose_mpi`).
         binding: CPUs of each local rank.
         communication: What the site wants of the ranks' environment.
         site: The machine, if it is known.
@@ -133,6 +136,7 @@ class LaunchPlan:
         "job",
         "launcher_args",
         "more",
+        "mpi",
         "placement",
         "port",
         "portable",
@@ -146,6 +150,7 @@ class LaunchPlan:
     placement: Placement
     choice: Choice
     command: tuple[str, ...]
+    mpi: Setting
     binding: Binding
     communication: Communication
     site: Site | None
@@ -169,6 +174,7 @@ class LaunchPlan:
         choice: Choice,
         command: tuple[str, ...] = (),
         *,
+        mpi: Setting | None = None,
         binding: Binding | None = None,
         communication: Communication = _NO_COMMUNICATION,
         site: Site | None = None,
@@ -185,6 +191,7 @@ class LaunchPlan:
     ) -> None:
         given = dict(locals())
         del given["self"]
+        given["mpi"] = mpi or Setting("yes", "default")
         given["binding"] = binding or Binding()
         given["environ"] = os.environ if environ is None else environ
         given["address"], given["port"] = given.pop("master")
@@ -213,13 +220,16 @@ class LaunchPlan:
             **self.more,
             **self.communication.settings,
         }
-        if self.flavour is None or not self.flavour.gives_mpi:
+        if self.mpi.value == "no":
+            asked = "--mpi no" if self.mpi.origin == "--mpi" else self.mpi.origin
+            variables["EZPZ_NO_MPI"] = Setting(asked, "a rank that starts an MPI is ended")
+        elif self.flavour is None or not self.flavour.gives_mpi:
             variables["EZPZ_NO_MPI"] = Setting("1", "no MPI starts these ranks")
         if "PYTHONFAULTHANDLER" not in self.environ:
             variables["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
         if self.flavour:
             variables.update(self.flavour.environment(self.order()))
-        if self.flavour and (self.binding.text == "auto" or (self.binding.cpus and not self.flavour.binds)):
+        if self.flavour and self._binds and (self.binding.text == "auto" or self.binding.cpus):
             variables["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or "auto", self.binding.origin)
         return variables
 
@@ -269,9 +279,24 @@ class LaunchPlan:
         return self.flavour
 
     @property
+    def forks(self) -> bool:
+        """Whether an mpiexec or srun starts one agent of ours on each host, which forks the ranks there."""
+        return self.mpi.value == "no" and self.flavour is not None and not self.flavour.starts_agents
+
+    @property
+    def started(self) -> Placement:
+        """What the launcher itself starts on each host: ranks, or one agent."""
+        return self.placement.of_agents() if self.forks else self.placement
+
+    @property
+    def _binds(self) -> bool:
+        """Whether a shim or an agent of ours binds the ranks; ``auto`` no launcher does."""
+        return self.flavour is not None and (self.forks or not self.flavour.binds or self.binding.text == "auto")
+
+    @property
     def is_mpi(self) -> bool:
         """Whether an MPI starts the ranks, which one of them can make it abort."""
-        return self.flavour is not None and self.flavour.is_mpi
+        return self.flavour is not None and self.flavour.is_mpi and not self.forks
 
     @property
     def tells_codes(self) -> bool:
@@ -283,7 +308,7 @@ class LaunchPlan:
         site = self.site
         return Order(
             exe=self.choice.exe,
-            placement=self.placement,
+            placement=self.started,
             binding=self.binding,
             is_here=self.is_here,
             master=(self.address.value, int(self.port.value)),
@@ -298,6 +323,7 @@ class LaunchPlan:
             scheduler=self.around,
             reach=self.reach,
             program=tuple(program or self.command),
+            forked=self.placement.counts if self.forks else (),
         )
 
     def flags(self, carried: tuple[str, ...] = (), program: Sequence[str] = ()) -> list[Flag]:
@@ -324,9 +350,16 @@ class LaunchPlan:
 
         They work in a shell that has none of our variables.
         """
+        if self.forks and self.flavour:  # bare, its words would start one process per host
+            hosts = [] if self.is_here or len(self.placement.hosts) > _MOST_NAMED else ["--hosts", self._listed()]
+            named = ["--flavour", self.flavour.name, "--mpi", "no", "-n", str(self.placement.world_size)]
+            return [*module_line("ezpz.launch"), *named, *hosts, "--"]
         line = words(self.flags())
         told = [f"{name}={self.portable[name].value}" for name in _REMOTE if name in self.portable]
         return ["env", *told, *line[bool(self.job) :]] if told else line
+
+    def _listed(self) -> str:
+        return ",".join(self.placement.hosts)
 
     def argv(self) -> list[str]:
         """Return the whole line that is run; the shim in it translates for the rank behind it."""
@@ -341,10 +374,13 @@ class LaunchPlan:
         return [*words(self.flags(carried, program)), *program]
 
     def _behind_shim(self) -> list[str]:
-        """Return the command behind the shim, quoted where it holds words that the launcher would take for its own."""
+        """Return the command behind the shim or the agent, quoted where it holds words that the launcher would take for
+        its own.
+        """
         is_misread = self.flavour is not None and self.flavour.misreads(self.command)
         command = ["--quoted", *map(quoted, self.command)] if is_misread else self.command
-        return [sys.executable, "-I", "-S", SHIM, *command]
+        ours = [AGENT, BY_LAUNCHER] if self.forks else [SHIM]
+        return [sys.executable, "-I", "-S", *ours, *command]
 
     def agent_line(self) -> Callable[..., list[str]]:
         """Return a function of a host's index, with the options of `AgentFlavour.agent_line`, which returns the line

@@ -17,8 +17,8 @@ from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.files import private_folder, write_lines
-from ezpz.launch.binding import choose_binding
-from ezpz.launch.choice import choose
+from ezpz.launch.binding import by_agents, choose_binding
+from ezpz.launch.choice import choose, choose_mpi
 from ezpz.launch.contract import cores
 from ezpz.launch.flavours import LOCAL
 from ezpz.launch.flavours.base import AgentFlavour, MpiFlavour
@@ -144,7 +144,11 @@ class PlanBuilder:
             reach=self._reach,
         )
         self._is_local = self._choice.flavour is None
+        flavour = self._choice.flavour
+        self._mpi = choose_mpi(options.mpi, self._choice, site, options.launcher_args)
         self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), survey.devices.count)
+        if flavour and flavour.binds and self._mpi.value == "no":
+            self._binding = by_agents(self._binding, flavour.title)
         self._communication = communication(
             self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
         )
@@ -176,6 +180,8 @@ class PlanBuilder:
         flavour, placement = self._choice.flavour, self.survey.placement
         if flavour is None or not self.needs_hostfile:
             return
+        if self._mpi.value == "no" and not flavour.starts_agents:
+            placement = placement.of_agents()
         lines = [flavour.hostfile_line(*pair) for pair in zip(placement.hosts, placement.counts, strict=True)]
         # A name for these lines: other plans may have their files in the same folder.
         name = f"hosts-{flavour.title}-{crc32(os.fsencode(''.join(lines))):08x}".replace(" ", "-")
@@ -215,6 +221,7 @@ class PlanBuilder:
             survey.placement,
             self._choice,
             options.command or ("COMMAND",),
+            mpi=self._mpi,
             binding=self._binding,
             communication=self._communication,
             site=survey.site.site,

@@ -177,6 +177,7 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
             "flavour": plan.flavour_name,
             "program": plan.choice.exe or None,
             "reason": plan.choice.reason,
+            "mpi": plan.mpi.value,
             "line": shlex.join([*redact_argv(plan.prefix()), *shown]),
             "scheduler": None if scheduler in {"", "none"} else scheduler,
             "job_id": job or None,

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from ezpz.launch.flavours.request import Order
 
+AGENT = os.path.abspath(f"{__file__}/../../host/start_agent.py")  # starts the agent of a host
 # Takes ssh's arguments and does what EZPZ_REMOTE_SHELL says.
 REMOTE_SHELL = os.path.abspath(f"{__file__}/../../../bin/remote_shell")
-AGENT = os.path.abspath(f"{__file__}/../../host/start_agent.py")
 
 
 class Flavour:
@@ -37,6 +37,8 @@ class Flavour:
         sets_masks: Whether it sets the masks of devices anew for each rank, to all that the job has.
         starts_agents: Whether it starts an agent of ours on each host, which starts the ranks there (`AgentFlavour`).
         by_scheduler: Whether it works by the scheduler's remote shell alone.
+        may_start_agents: Whether its own line can start one agent per host in place of the ranks (``--mpi no``).
+        per_rank: Pattern of how words for it begin that give each rank a part of its host.
     """
 
     name = ""
@@ -49,6 +51,8 @@ class Flavour:
     sets_masks = False
     starts_agents = False
     by_scheduler = False
+    may_start_agents = False
+    per_rank = r"--?(bind-to|map-by|rank-by|cpu-set|cpu-bind)\b"
 
     def program(self, environ: Mapping[str, str]) -> str:
         """Return the path of its program; empty where there is none."""
@@ -85,6 +89,17 @@ class Flavour:
         """Return the variables of the job that contradict its line; it is started without them."""
         del order
         return ()
+
+    def for_each_rank(self, words: Sequence[str]) -> str:
+        """Return the first of the words for it that gives each rank a part of its host, which an agent would then have
+        alone; empty without one.
+        """
+        import re
+
+        for at, word in enumerate(words):
+            if re.match(self.per_rank, word) and "none" not in {word.partition("=")[2], *words[at + 1 : at + 2]}:
+                return word
+        return ""
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the line of its host file for one host and its ranks."""
@@ -164,6 +179,7 @@ class MpiFlavour(Flavour):
     """
 
     is_mpi = True
+    may_start_agents = True
     sorts_hosts = True
     bootstrap_option = ""
     shell_options = ""

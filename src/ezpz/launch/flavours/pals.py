@@ -28,6 +28,7 @@ class Pals(MpiFlavour):
     name = "pals"
     title = "PALS"
     binds = True
+    may_start_agents = False  # Cray's MPI asks PALS itself who it is: nothing is known to keep it from a world of 1
 
     def recognises(self, text: str) -> bool:
         """Tell whether ``--help`` is that of PALS, or the text is a path of it."""

@@ -47,6 +47,7 @@ class Order(Record):
         scheduler: Whose job the hosts are.
         reach: Whether, and as whom, the scheduler's own remote shell can be used.
         program: The words that follow the launcher's, for a line that repeats them.
+        forked: Where the placement is that of agents, the ranks that the one on each host forks; empty otherwise.
     """
 
     exe: str
@@ -65,6 +66,7 @@ class Order(Record):
     scheduler: Scheduler = Scheduler()
     reach: Reach = Reach()
     program: tuple[str, ...] = ()
+    forked: tuple[int, ...] = ()
 
     def tail(self) -> list[Flag]:
         """Return the words of the site and, last because the last one counts, those of the user."""

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
 _LONGEST_LIST = 120_000  # bytes: a little less than a word of a command line
 _OVERLAPS_SINCE = (20, 11)
+# Variables of a job that give each task of a step a part of the devices or CPUs.
+_SHARES = (
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_GPU_BIND",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_TRES_BIND",
+    "SLURM_CPU_BIND",
+)
 
 
 class Srun(Flavour):
@@ -43,6 +52,11 @@ class Srun(Flavour):
     tells_version = True
     ends_ranks_itself = True
     sets_masks = True
+    may_start_agents = True
+    per_rank = (
+        r"-[cmn]|--(cpus-per-task|gpus-per-task|tres-per-task|ntasks|gpu-bind|tres-bind|accel-bind|cpu-bind|mem-bind"
+        r"|hint|distribution|multi-prog)\b"
+    )
 
     def command(self, order: Order) -> list[Flag]:
         """Return ``srun -N 2 -n 4 --ntasks-per-node=2 -c 8 …``; the host file names uneven blocks and long lists."""
@@ -69,14 +83,19 @@ class Srun(Flavour):
             named = order.hostfile or _listed([host for host, count in pairs for _ in range(count)])
             flags.append(Flag((f"--nodelist={named}", "--distribution=arbitrary"), "a host per rank"))
         own = (*order.site_args, *order.user_args)
-        if not any(word.startswith(("-c", "--cpus-per-task")) for word in own):
+        if order.forked:
+            flags.append(Flag(("-c", str(cpus)), "all CPUs that the ranks of a host share"))
+        elif not any(word.startswith(("-c", "--cpus-per-task")) for word in own):
             flags.append(Flag(("-c", str(cpus)), "CPUs of a host shared by its ranks; srun does not take the job's"))
         if placement.cpus is None or max(placement.counts) * cpus > placement.cpus:
             flags.append(Flag(("--overcommit",), "as many ranks as were planned, whatever CPUs were granted"))
         # 22.05 creates no overlapping step over hosts with different numbers of devices ("Insufficient GRES").
         if len(set(order.devices)) < 2 and (not order.version or order.version[:2] >= _OVERLAPS_SINCE):
             flags.append(Flag(("--overlap",), "another launch in this job must not wait for this one"))
-        flags += _binding(order)
+        if order.forked:
+            flags.append(Flag(("--mpi=none",), "no rank starts an MPI"))
+        else:
+            flags += _binding(order)
         flags.append(Flag(("--export=ALL",), "the user's variables"))
         flags.append(
             Flag(("--kill-on-bad-exit=1", "--quit-on-interrupt"), "one failed rank ends all, one Ctrl-C suffices")
@@ -86,19 +105,22 @@ class Srun(Flavour):
 
     def environment(self, order: Order) -> Mapping[str, Setting]:
         """Return the threads of a rank: the cores of the CPUs that srun binds it to, unless the user chose."""
-        if "OMP_NUM_THREADS" in order.environ:
+        if "OMP_NUM_THREADS" in order.environ or order.forked:  # each agent knows the CPUs of its host
             return {}
         cores = max(1, min(map(_cpus_per_rank, _parts(order))) // threads_per_core())
         return {"OMP_NUM_THREADS": Setting(str(cores), "the cores that srun gives a rank")}
 
     def misleading(self, order: Order) -> tuple[str, ...]:
-        """Return the job's ranks per host where the host file names others: srun warns that it ignores them."""
+        """Return the job's ranks per host where the host file names others: srun warns that it ignores them; and what
+        would give an agent the part of one rank.
+        """
         parts = _parts(order)
+        alone = _SHARES if order.forked else ()
         if all(map(_is_named, parts)):
-            return ()
+            return alone
         numbers = [part.placement.component for part in parts if part.placement.component is not None]
         name = "SLURM_NTASKS_PER_NODE"
-        return name, *(f"{name}_HET_GROUP_{number}" for number in numbers)
+        return *alone, name, *(f"{name}_HET_GROUP_{number}" for number in numbers)
 
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the host once per rank."""
@@ -127,7 +149,8 @@ def _parts(order: Order) -> list[Order]:
     parts, first = [], 0
     for part in placement.parts:  # the host file has the hosts of all
         devices = order.devices[first : first + len(part.hosts)]
-        parts.append(replace(order, placement=part, devices=devices, hostfile=""))
+        forked = order.forked[first : first + len(part.hosts)]
+        parts.append(replace(order, placement=part, devices=devices, forked=forked, hostfile=""))
         first += len(part.hosts)
     return parts
 
@@ -170,10 +193,12 @@ def _binding(order: Order) -> list[Flag]:
 
 
 def _cpus_per_rank(order: Order) -> int:
-    """Return the CPUs that each rank gets: the job's CPUs per host shared among its ranks, at least 1."""
+    """Return the CPUs that each rank, or each agent, gets: the job's CPUs per host shared among its ranks, at least
+    1.
+    """
     text = _granted(order, "SLURM_CPUS_PER_TASK")
     if text.isdigit():
-        return int(text)
+        return int(text) * max(order.forked, default=1)
     granted = order.placement.cpus or min(expand_counts(_granted(order, "SLURM_JOB_CPUS_PER_NODE") or "1"))
     return max(1, granted // max(order.placement.counts))
 

@@ -1,9 +1,10 @@
 """Run the one process per host that speaks with the launcher: it hears shims and ranks, reads output, and kills.
 
 It is forked off by the first shim of a host (``mpiexec``, ``srun``), or by the launcher itself (local), or run as
-``python3 -I -S start_agent.py INDEX`` by ``ssh HOST``; in the last two cases it is the parent of the ranks, and there
-are no shims. When the connection to the launcher ends, it kills all ranks of its host: that is how nothing outlives a
-launcher that was killed. What it reports, and what it is ordered to do, are the tables of `ezpz.launch.messages`.
+``python3 -I -S start_agent.py`` by ``ssh HOST`` or, under ``--mpi no``, by ``mpiexec`` and ``srun``. In all cases but
+the first it is the parent of the ranks, and there are no shims. When the connection to the launcher ends, it kills all
+ranks of its host: that is how nothing outlives a launcher that was killed. What it reports, and what it is ordered to
+do, are the tables of `ezpz.launch.messages`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ezpz.launch.host.local_socket import is_own, receive, send
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
-from ezpz.launch.host.rank_start import FOR_RANK_ALONE
+from ezpz.launch.host.rank_start import FOR_RANK_ALONE, TO_ALL
 from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ezpz.launch.host.connection import NoConnection
+    from ezpz.launch.host.mpi_trap import MpiTrap
     from ezpz.launch.host.output import RankOutput
     from ezpz.launch.messages import Message
 
@@ -46,6 +48,7 @@ _LET_IN = 256  # shims and ranks at once: whoever else calls shall not keep this
 _READS = 4  # of one pipe in a turn
 # Pipes of a host that are made larger: 8 MiB of the 64 that a user of Linux may have before all new ones are small.
 _MOST_LARGE = 32
+_PASSED = "its launcher sent it that signal"
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
@@ -197,6 +200,8 @@ class Agent:
         expected: How many ranks this host shall have.
         own_session: Whether the ranks that it starts itself leave its session.
         has_shims: Whether others start the ranks, with shims in front of them.
+        waits: Whether it ends only when the launcher lets it: an mpiexec would judge the end of this process by rules
+            of its own.
 
     Attributes:
         ranks: The rank processes; those that are none of the plan below zero.
@@ -210,12 +215,14 @@ class Agent:
         *,
         own_session: bool = True,
         has_shims: bool = False,
+        waits: bool = False,
     ) -> None:
         self.connection = connection
         self.launch = launch
         self.expected = expected
         self.own_session = own_session
         self.has_shims = has_shims
+        self.waits = waits
         self.ranks: dict[int, RankProcess] = {}
         self._loop = Loop()
         self._progress = Progress(self.ranks, connection.settings, connection.clock)
@@ -224,6 +231,9 @@ class Agent:
         self._input: RankInput | None = None
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._is_signalled_alone = False
+        self._ordered: dict[int, float] = {}  # signal: when the launcher has last had it passed on
+        self._trap: MpiTrap | None = None
+        self._tells_code = True
         self._start: Callable[[], None] | None = None  # starts the ranks where there are no shims
         self._noted: set[str] = set()
         # World, family and words of the ranks that are none of the plan.
@@ -256,6 +266,28 @@ class Agent:
     def listen(self, listener: socket.socket) -> None:
         """Let shims and ranks in."""
         self._local.listen(listener)
+
+    def hear_starter(self, pipe: int) -> None:
+        """Read which signals mpiexec or srun sends to the process in front of this one, and notice that one's end."""
+        self._servants |= {process_tree.servant_of(os.getppid())} - {0}
+        self._loop.read(pipe, self._starter_said)
+
+    def refuse_mpi(self, asked: str) -> None:
+        """End each rank that starts an MPI; `variables` of the ranks see to it that none goes unnoticed.
+
+        Args:
+            asked: Who has said that none does.
+
+        Raises:
+            LaunchError: An MPI would go unnoticed.
+        """
+        from ezpz.launch.host.mpi_trap import MpiTrap
+
+        self._trap = MpiTrap(self._loop, lambda number: self._mpi_started(number, asked))
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """Return what a rank of this agent has among its variables besides those of the plan."""
+        return self._trap.variables(rank) if self._trap else {}
 
     def add(self, rank: RankProcess) -> None:
         """Take charge of a rank."""
@@ -291,8 +323,8 @@ class Agent:
             self._settle()
             for message in self._progress.tick(now, self.expected):
                 self.connection.report(message)
-        code = next((rank.code for rank in self._by_end() if rank.code), 0)
-        return shell_code(code)
+        code = next((rank.code for rank in self._by_end() if rank.code and not (rank.by_us and self.waits)), 0)
+        return shell_code(code) if self._tells_code else 0
 
     # Messages of shims and ranks.
 
@@ -339,8 +371,7 @@ class Agent:
         elif isinstance(message, messages.SignalPassed):
             rank.passed[message.number] = time.monotonic()
         elif isinstance(message, messages.RankEnded):
-            passed = -message.code in rank.passed
-            rank.end(message.code, "its launcher sent it that signal" if passed else "")
+            rank.end(message.code, _PASSED if -message.code in rank.passed else "")
         elif isinstance(message, messages.ShimCrashed):
             rank.shim_crash = message.text.rpartition(": ")[2]
         elif isinstance(message, messages.CannotRun):
@@ -400,7 +431,39 @@ class Agent:
                 crash = rank.shim_crash and f"the shim in front of it (pid {rank.shim_pid}) crashed: {rank.shim_crash}"
                 rank.end(-signal.SIGKILL, crash or f"its shim (pid {rank.shim_pid}) was killed")
 
+    def _mpi_started(self, number: int, asked: str) -> None:
+        rank = self.ranks.get(number)
+        if rank and rank.alive:
+            rank.refused = (
+                f"cannot start an MPI: no MPI has started the ranks (from {asked}), so that it would be alone in its "
+                "world; expected a program without MPI. Start it with `launch --mpi yes`"
+            )
+            rank.signal(signal.SIGKILL, group=self.own_session)
+
     # Signals, and orders of the launcher.
+
+    def _starter_said(self, pipe: int) -> None:
+        """Pass on a signal that mpiexec or srun has sent; without them this host's ranks end."""
+        said = os.read(pipe, 4096)
+        if not said:
+            self._loop.forget(pipe)
+            if not self._done:
+                self.give_up("its launcher has ended what it had started there")
+            return
+        now = time.monotonic()
+        for byte in said:
+            number, reached = byte & ~TO_ALL, bool(byte & TO_ALL)
+            if not self._begun:
+                if number in _ENDING:
+                    self.give_up(f"its launcher sent it {signal.Signals(number).name} before its ranks began")
+                    self._over = True  # srun waits for this end, and tells then what it ended all for
+                continue
+            reached = reached or self._ordered.get(number, -_TWICE) > now - _TWICE
+            self._heard[number] = now
+            for rank in self._alive():
+                rank.passed[number] = now
+                rank.signal(number, group=self.own_session, reached=reached)
+            self._give_early_signals()
 
     def _signalled(self, numbers: bytes, obeys: bool) -> None:
         for pid, status in process_tree.reap():
@@ -409,7 +472,7 @@ class Agent:
                 code = os.waitstatus_to_exitcode(status)
                 if self.own_session:
                     _kill(-pid)  # what it left behind
-                rank.end(code)
+                rank.end(code, _PASSED if -code in rank.passed else "")
         if not self._is_signalled_alone:
             self._heard.update(dict.fromkeys(numbers, time.monotonic()))
         ending = set(numbers) & set(_ENDING)
@@ -440,6 +503,7 @@ class Agent:
                 self._begin()
             elif isinstance(order, messages.Signal):
                 reached = self._heard.pop(order.number, -_TWICE) > time.monotonic() - _TWICE
+                self._ordered[order.number] = time.monotonic()
                 for rank in self._alive():
                     asked = rank.passed.get(order.number, -_ASKED) > time.monotonic() - _ASKED
                     if order.number not in _ENDING or not asked:  # twice would mean now
@@ -581,7 +645,7 @@ class Agent:
         self.connection.report(messages.Done(stuck=stuck))
         if not isinstance(self.connection, Connection):
             self._release(codes=True)
-        elif any(rank.shim and rank.code for rank in self.ranks.values()):
+        elif self.waits or any(rank.shim and rank.code for rank in self.ranks.values()):
             self._loop.after("release", _RELEASE, lambda: self._release(codes=True))
         else:
             self._release(codes=False)
@@ -590,6 +654,7 @@ class Agent:
         """Let the shims end, all together: Hydra (MPICH 5.0.2) uses a whole core from the end of its first process
         on.
         """
+        self._tells_code = codes
         for rank in self.ranks.values():
             rank.order(messages.Release(codes=codes and not (rank.by_us or rank.ended_of_asking)))
         self._over = not self._turns_away  # else it stays until the launcher hangs up

@@ -166,10 +166,9 @@ class NoConnection:
     def report(self, message: Message) -> None:
         """Write what a person should know."""
         if isinstance(message, messages.RankFailed):
-            from ezpz.launch.run.failures import how
+            from ezpz.launch.run.failures import rank_failed
 
-            end = f"rank {message.rank} on host {os.uname().nodename} (pid {message.pid}) {how(message.code)}"
-            self.show(message.rank, 2, f"ezpz: {end}\n".encode())
+            self._say(rank_failed(os.uname().nodename, message).text)
             if message.words and not message.shown:
                 self.show(message.rank, 2, f"{message.words}\n".encode())
         elif isinstance(message, messages.Note | messages.Refused):

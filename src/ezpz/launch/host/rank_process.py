@@ -23,6 +23,7 @@ __all__ = ["LARGE_PIPE", "READ", "RankProcess"]
 
 READ = 1 << 16  # bytes of a pipe at once
 LARGE_PIPE = 1 << 18  # bytes that the pipe of a rank holds which writes much
+_REFUSED = 125
 _DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
 
 
@@ -55,6 +56,7 @@ class RankProcess:
         early_signals: Signals that it gets when it has a handler for them; what counts is in `early_signals.give`.
         log_ended: Whether the launcher knows that its log could not be written.
         by_us: Whether we have ended it: our own signals are never a cause.
+        refused: Why it is ended as a failure of its own; empty as long as it may run.
         world: World size that its shim found, and
         family: in which launcher's variables.
     """
@@ -83,6 +85,7 @@ class RankProcess:
         self.ended_of_asking = False
         self.reported = self.by_us = self.log_ended = False
         self.world, self.family = 0, ""
+        self.refused = ""
         self.passed: dict[int, float] = {}
         self.early_signals: dict[int, int] = {}
         self._drain_by = 0.0
@@ -115,6 +118,8 @@ class RankProcess:
         if self.code is None:
             self.ended_of_asking = not self.asked_by.isdisjoint((-code, code - 128))  # by itself, or through a shell
             self.code, self.why = 0 if self.ended_of_asking else code, why
+            if self.refused:
+                self.code, self.why = _REFUSED, self.refused
             self.ended_at = time.time()
             self._drain_by = time.monotonic() + _DRAIN
 

@@ -133,6 +133,7 @@ def _state(path: str) -> tuple[int, int]:
 __all__ = [
     "FORWARDED",
     "FOR_RANK_ALONE",
+    "TO_ALL",
     "afford",
     "be",
     "bind",
@@ -141,6 +142,7 @@ __all__ = [
     "ignored",
     "name_interface",
     "pipes",
+    "reaches_all",
     "settings",
     "start",
 ]
@@ -148,6 +150,7 @@ __all__ = [
 _MAY_BE_IGNORED = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTSTP)
 FOR_RANK_ALONE = (_signal.SIGUSR1, _signal.SIGUSR2)  # what it has started, such as loaders of data, would die of them
 FORWARDED = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, *FOR_RANK_ALONE)
+TO_ALL = 0x80  # added to the number of a signal that its sender has also sent to the ranks
 
 
 def ignored() -> tuple[int, ...]:
@@ -157,6 +160,15 @@ def ignored() -> tuple[int, ...]:
     As every program that a shell starts, neither the launcher nor its ranks shall be ended by those.
     """
     return tuple(int(number) for number in _MAY_BE_IGNORED if _signal.getsignal(number) == _signal.SIG_IGN)
+
+
+def reaches_all(sender: int, daemon: bytes) -> bool:
+    """Tell whether the process that has sent a signal is the scheduler's daemon, which signals the ranks as well."""
+    try:
+        with open(f"/proc/{sender}/comm", "rb") as file:
+            return bool(daemon) and file.read().startswith(daemon)
+    except OSError:
+        return False  # it is gone, or runs outside of this container
 
 
 def pipes() -> tuple[tuple[int, int], tuple[int, int]]:

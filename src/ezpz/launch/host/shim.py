@@ -27,12 +27,14 @@ from ezpz.launch.host.process_tree import adopt, call_me, die_with_parent, kill_
 from ezpz.launch.host.rank_start import (
     FOR_RANK_ALONE,
     FORWARDED,
+    TO_ALL,
     be,
     bind,
     cannot_run,
     hold_port,
     name_interface,
     pipes,
+    reaches_all,
     start,
 )
 from ezpz.ranks import Ranks, expand_counts, from_environ
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from ezpz.launch.shim_messages import Message
 
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
-_TO_ALL = 0x80  # added to the number of a signal that its sender has also sent to the rank
 _ENDING = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 _ALONE = 125
 
@@ -310,8 +311,8 @@ class _Shim:
             self._obey()
         if self._wakeup in ready:
             for number in os.read(self._wakeup, 4096):
-                if number & ~_TO_ALL in FORWARDED:
-                    self._forward(number & ~_TO_ALL, "itself", reached=bool(number & _TO_ALL))
+                if number & ~TO_ALL in FORWARDED:
+                    self._forward(number & ~TO_ALL, "itself", reached=bool(number & TO_ALL))
 
     def _take_with_sender(self, early: set[int]) -> None:
         """Write down signals with who has sent them, in a thread: the scheduler's daemon has reached the rank as well.
@@ -320,14 +321,9 @@ class _Shim:
         """
         while True:
             came = _signal.sigwaitinfo(self._waits_for)
-            try:
-                with open(f"/proc/{came.si_pid}/comm", "rb") as file:
-                    reached = file.read().startswith(self._daemon)
-            except OSError:
-                reached = False  # it is gone, or runs outside of this container
-            reached = reached and came.si_signo not in early
+            reached = reaches_all(came.si_pid, self._daemon) and came.si_signo not in early
             early.discard(came.si_signo)
-            os.write(self._wakes, bytes([came.si_signo | (_TO_ALL if reached else 0)]))
+            os.write(self._wakes, bytes([came.si_signo | (TO_ALL if reached else 0)]))
 
     def _obey(self) -> None:
         assert self._agent is not None

@@ -1,5 +1,5 @@
-"""Start the agent of a host in one of three ways: from its first shim, from the launcher by fork, and by ssh or what
-does its work.
+"""Start the agent of a host: from its first shim, from the launcher by fork, by ssh or what does its work, or by
+``mpiexec`` and ``srun`` where these start one agent per host instead of the ranks (``--mpi no``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ if __name__ == "__main__":
 
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import messages
-from ezpz.launch.contract import rank_variables, threads
+from ezpz.launch.contract import BY_LAUNCHER, rank_variables, restore_mask, restore_paths, threads, unquoted
 from ezpz.launch.host import local_socket, process_tree, rank_start
 from ezpz.launch.host.agent import Agent
 from ezpz.launch.host.connection import Connection, End, NoConnection, connect
+from ezpz.launch.host.mpi_trap import cleared
 from ezpz.launch.host.rank_process import RankProcess
-from ezpz.launch.host.rank_start import FORWARDED, afford, be, bind, cannot_run, hold_port, name_interface, pipes, start
-from ezpz.ranks import Ranks, expand_counts
+from ezpz.launch.host.rank_start import (
+    FORWARDED,
+    TO_ALL,
+    afford,
+    be,
+    bind,
+    cannot_run,
+    hold_port,
+    name_interface,
+    pipes,
+    reaches_all,
+    start,
+)
+from ezpz.ranks import Ranks, expand_counts, from_environ
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -87,9 +100,11 @@ def run_local(
     agent.stand_guard(obeys_signals=False)
     _let_in(agent, ranks[0][0])
     try:
+        _refuse_mpi(agent, ranks[0][0])
         for rank, (environ, cpus) in enumerate(ranks):
             stdin = (0 if rank == 0 and settings.input else None), None
-            _start_own(agent, rank, command, environ, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
+            own = {**environ, **agent.variables(rank)}
+            _start_own(agent, rank, command, own, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
     except LaunchError as error:
         agent.give_up(str(error))
         return agent.run()
@@ -99,16 +114,23 @@ def run_local(
 
 
 def main(words: Sequence[str]) -> int:
-    """Be the agent of the host with the index that is given, behind ssh, and return the exit code.
+    """Start the agent of this host as the words say, and return the exit code of what has called this."""
+    if words[0] == BY_LAUNCHER:
+        return _in_front(words[1:])
+    return _behind_ssh(int(words[0]), *words[1:])
 
-    A second word names the file of its payload; without one that comes as input. This process only waits for the agent,
+
+def _behind_ssh(index: int, file: str = "") -> int:
+    """Be the agent of the host with this index, and return the exit code.
+
+    ``file`` holds its payload; without one that comes as input. This process only waits for the agent,
     its child: when somebody kills that, it kills what would be left.
     """
     process_tree.adopt()
     pid = os.fork()
     if not pid:
         process_tree.die_with_parent(signal.SIGTERM)
-        be(lambda: _run(int(words[0]), *words[1:]))
+        be(lambda: _run(index, file))
     for number in FORWARDED:  # the agent hears them too, and decides
         signal.signal(number, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -116,6 +138,101 @@ def main(words: Sequence[str]) -> int:
     if not process_tree.childless():
         process_tree.kill_all("")
     return shell_code(os.waitstatus_to_exitcode(status))
+
+
+def _in_front(command: Sequence[str]) -> int:
+    """Be what ``mpiexec`` or ``srun`` has started once on this host: tell the agent, a child of this process, which
+    signals they send, and kill what is left when somebody kills the agent.
+    """
+    process_tree.call_me("ezpz-agent")
+    process_tree.die_with_parent()
+    process_tree.adopt()
+    environ = dict(os.environ)
+    daemon = environ.pop("EZPZ_SIGNALLED_BY", "").encode()
+    ignores = set(map(int, environ.get("EZPZ_IGNORED", "").split()))
+    for number in ignores:
+        signal.signal(number, signal.SIG_IGN)
+    awaited = {signal.SIGCHLD, *FORWARDED}.difference(ignores)
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    told, tells = os.pipe()
+    pid = os.fork()
+    if not pid:
+        be(lambda: _run_by_launcher(told, list(command), environ))
+    os.close(told)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    while True:
+        came = signal.sigwaitinfo(awaited)
+        if came.si_signo == signal.SIGCHLD:
+            status = dict(process_tree.reap()).get(pid)
+            if status is not None:
+                break
+            continue
+        try:
+            os.write(tells, bytes([came.si_signo | (TO_ALL if reaches_all(came.si_pid, daemon) else 0)]))
+        except OSError:
+            pass  # the agent ends just now
+    if not process_tree.childless():
+        process_tree.kill_all("")
+    return shell_code(os.waitstatus_to_exitcode(status))
+
+
+def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) -> int:
+    """Be the agent that an mpiexec or srun has started, and the parent of the ranks of this host.
+
+    Args:
+        starter: Tells of their signals.
+        words: The command, perhaps quoted.
+        environ: As they have made it.
+    """
+    os.setsid()
+    for fd in map(int, os.listdir("/dev/fd")):
+        if fd > 2 and fd != starter:  # the MPI's own, which no rank shall have
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # that of the list itself
+    command = [unquoted(word) for word in words[1:]] if words[:1] == ["--quoted"] else words
+    restore_paths(environ)
+    restore_mask(environ)
+    variable, launch = environ.pop("EZPZ_CONTROL", ""), environ.pop("EZPZ_LAUNCH", "")
+    counts = list(expand_counts(environ["EZPZ_PLACEMENT"]))
+    connection: Connection | NoConnection = NoConnection()
+    index, problem = _place(environ, len(counts))
+    try:
+        if variable:
+            environ["EZPZ_LAUNCH_ID"] = launch
+            connection = connect(variable, index)
+        if problem and not variable:
+            raise LaunchError(problem[2])
+        agent = Agent(connection, launch, counts[index], waits=True)
+        agent.stand_guard(obeys_signals=False)
+        agent.hear_starter(starter)
+        if problem:
+            connection.report(messages.Mismatch(host=os.uname().nodename, worlds=[problem]))
+        else:
+            if "EZPZ_SOCKET" in environ:  # two hosts of the plan may share one network, as containers do
+                environ["EZPZ_SOCKET"] += f"-{index}"
+            _start_host(agent, index, counts, command, cleared(environ), own_stdin=not variable)
+        return agent.run()
+    except EzpzError as error:
+        return _refused(connection, error)
+
+
+def _place(environ: dict[str, str], hosts: int) -> tuple[int, tuple[str, str, str] | None]:
+    """Return the index of this host, -1 where that cannot be told, and the world that came up in place of the planned
+    one: one agent on each of so many hosts.
+    """
+    try:
+        ranks = from_environ(environ)
+    except EzpzError as error:
+        return -1, ("0", "", str(error))
+    if (ranks.world_size, ranks.local_world_size) == (hosts, 1):
+        return ranks.rank, None
+    text = (
+        f"{ranks.world_size} agents came up, {ranks.local_world_size} of them here (from {ranks.family}); expected "
+        f"{hosts}, one on each host (from the plan). Check the launcher's options, or start with `launch --mpi yes`."
+    )
+    return -1, (str(ranks.world_size), ranks.family, text)
 
 
 def _run(index: int, file: str = "") -> int:
@@ -145,11 +262,10 @@ def _run(index: int, file: str = "") -> int:
         _start_host(agent, index, counts, payload.command, environ)
         code = agent.run()
     except EzpzError as error:
-        show(f"ezpz: {error}", sys.stderr)
-        connection.report(messages.Refused(text=str(error)))
+        code = _refused(connection, error)
         if variable and isinstance(connection, NoConnection):
             _forget(file)
-        return error.exit_code
+        return code
     if variable:
         _forget(file)
     return code
@@ -163,8 +279,27 @@ def _forget(file: str) -> None:
         pass  # it has removed it, or there was none
 
 
-def _start_host(agent: Agent, index: int, counts: list[int], command: list[str], environ: dict[str, str]) -> None:
-    """Start one host's ranks when those of all hosts can begin; only rank 0 gets the launcher's input."""
+def _refused(connection: Connection | NoConnection, error: EzpzError) -> int:
+    """Tell why no rank begins here, and return the exit code."""
+    from ezpz.visible import show
+
+    show(f"ezpz: {error}", sys.stderr)
+    connection.report(messages.Refused(text=str(error)))
+    return error.exit_code
+
+
+def _start_host(
+    agent: Agent,
+    index: int,
+    counts: list[int],
+    command: list[str],
+    environ: dict[str, str],
+    *,
+    own_stdin: bool = False,
+) -> None:
+    """Start one host's ranks when those of all hosts can begin; only rank 0 gets the launcher's input, or with
+    ``own_stdin`` that of this process.
+    """
     from ezpz.launch.host.payload import to_bytes
 
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
@@ -179,6 +314,7 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
     ignores = tuple(map(int, environ.pop("EZPZ_IGNORED", "").split()))
     plan, has_input = environ.pop("EZPZ_CPUS", ""), environ.pop("EZPZ_STDIN", "") != "none"
     _let_in(agent, environ)
+    _refuse_mpi(agent, environ)
     words = [to_bytes(word) for word in command]
 
     def start_ranks() -> None:
@@ -187,9 +323,11 @@ def _start_host(agent: Agent, index: int, counts: list[int], command: list[str],
             cpus, note = bind(plan, local, count)
             if note:
                 agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
-            told = {**environ, **rank_variables(ranks, hosts)}.items()
+            told = {**environ, **rank_variables(ranks, hosts), **agent.variables(ranks.rank)}.items()
             own = {to_bytes(name): to_bytes(value) for name, value in told}
-            stdin = os.pipe() if not ranks.rank and has_input else (None, None)
+            stdin: tuple[int | None, int | None] = (None, None)
+            if not ranks.rank and has_input:
+                stdin = (0, None) if own_stdin else os.pipe()
             _start_own(agent, ranks.rank, words, own, cpus, stdin=stdin, piped=True, ignores=ignores)
 
     agent.wait_for_all(start_ranks)
@@ -200,6 +338,13 @@ def _let_in(agent: Agent, environ: dict[str, str]) -> None:
     listener = local_socket.claim(environ["EZPZ_SOCKET"]) if "EZPZ_SOCKET" in environ else None
     if listener:
         agent.listen(socket.socket(fileno=listener.detach()))
+
+
+def _refuse_mpi(agent: Agent, environ: dict[str, str]) -> None:
+    """See to it that no rank runs as a world of 1, where somebody has said that none starts an MPI."""
+    asked = environ.get("EZPZ_NO_MPI", "1")
+    if asked != "1":
+        agent.refuse_mpi(asked)
 
 
 def _start_own(

@@ -10,7 +10,7 @@ import time
 
 from ezpz.launch.host import process_tree, rank_start
 from ezpz.launch.host.start_agent import UNSUPERVISED
-from ezpz.launch.run.failures import Failure, how
+from ezpz.launch.run.failures import LOST, Failure, how
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -139,8 +139,13 @@ class Children:
         """
         if not begun and any(child.code is not None and not child.by_us for child in self.all):
             return all(failure.is_consequence for failure in failures)
-        if any(child.code is not None and child.code < 0 and not child.by_us for child in self.all):
-            return all(failure.is_consequence or failure.status == -signal.SIGKILL for failure in failures)
+        killed = [child for child in self.all if child.code is not None and child.code < 0 and not child.by_us]
+        if killed:
+            took = [LOST] if all(child.host < 0 for child in killed) else []  # an ssh serves one host alone
+            return all(
+                failure.is_consequence or failure.status == -signal.SIGKILL or failure.why.startswith((*took,))
+                for failure in failures
+            )
         return self.aborted and all(failure.is_consequence for failure in failures)
 
     @property

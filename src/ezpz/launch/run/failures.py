@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ezpz.launch.messages import Finished, RankFailed
 
 __all__ = [
+    "LOST",
     "PASSED_ON",
     "SHIM_CRASHED",
     "SHIM_KILLED",
@@ -37,6 +38,7 @@ __all__ = [
 # How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died; the shim itself
 # has told of its crash, of which all else is a consequence.
 SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
+LOST = "its connection"  # the same of a host
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
@@ -156,9 +158,10 @@ def left_early(host: str, report: Finished, lost: Failure) -> Failure:
     )
 
 
-def host_lost(host: str, reason: str = "its connection ended, or answered no more") -> Failure:
+def host_lost(host: str, reason: str = f"{LOST} ended, or answered no more") -> Failure:
     """Return the failure of a host whose agent has gone, or gives up."""
-    return Failure(f"host {host}", f"is lost: {reason}", _REFUSED, time.time(), host=host)
+    why = reason if reason.startswith((PASSED_ON, LOST)) else ""
+    return Failure(f"host {host}", f"is lost: {reason}", _REFUSED, time.time(), host=host, why=why)
 
 
 def how(status: int) -> str:

@@ -101,6 +101,8 @@ class World:
         self.begun = plan.flavour is None
         self._hosts = plan.placement.hosts
         self._counts = plan.placement.counts
+        self._started = plan.started.world_size
+        self._agents = " agents" if plan.forks else ""
         self._program = plan.choice.exe or plan.flavour_name
         self._flavour = plan.flavour_name
         self._up: dict[int, int] = {}
@@ -197,7 +199,7 @@ class World:
         """Return what came up instead of the planned world, and what usually causes that."""
         hosts = sorted({name for name, _ in self._strangers})
         where = ", ".join(hosts[:_NAMED]) + (f" and {len(hosts) - _NAMED} more hosts" if len(hosts) > _NAMED else "")
-        planned = sum(self._counts)
+        planned = self._started
         world, family, words = self._strangers[0][1]
         if world in {"0", str(planned)}:  # contradictions, and ranks in other places than planned
             return f"on {where}: {words}"
@@ -205,7 +207,8 @@ class World:
         count, several = len(self._strangers), len(self._hosts) > 1
         came = f"{count} world{'s'[: count > 1]} of 1" if world == "1" else f"a world of {world}"
         return (
-            f"{came} came up on {where} (from {family}); expected a world of {planned} on {len(self._hosts)} "
+            f"{came} came up on {where} (from {family}); expected a world of {planned}{self._agents} on "
+            f"{len(self._hosts)} "
             f"host{'s'[:several]} (from the plan). Usual cause: {cause}"
         )
 
