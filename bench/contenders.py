@@ -63,6 +63,7 @@ def supervision(home):
         ["ezpz", "launch", "-n", "64", "sleep", "5"],
         ["torchrun", "--nproc-per-node", "64", "--no-python", "sleep", "5"],
     )
+    agents = ["ezpz", "launch", "--mpi", "no", "-n", "64"]
     shim = ["python3", "-I", "-S", str(ROOT / "src" / "ezpz" / "launch" / "shim.py"), "true"]
     alone = env(home, VENV, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", EZPZ_PLACEMENT="1")
     bare = "python3 -I -S -c pass"
@@ -73,6 +74,41 @@ def supervision(home):
         Contender(group, "torchrun, memory", [*look, "memory", *theirs], without, unit="MB"),
         Contender(group, "ezpz, local, memory", [*look, "memory", *ours], without, "torchrun, memory", unit="MB"),
         Contender(group, "ezpz, MPICH, memory", [*look, "memory", *ours], with_mpi, "torchrun, memory", unit="MB"),
+        Contender(
+            group,
+            "ezpz, MPICH --mpi no, CPU",
+            [*look, "cpu", *agents, "sleep", "5"],
+            with_mpi,
+            "torchrun, CPU",
+            unit="s",
+        ),
+        Contender(
+            group,
+            "ezpz, MPICH --mpi no, memory",
+            [*look, "memory", *agents, "sleep", "5"],
+            with_mpi,
+            "torchrun, memory",
+            unit="MB",
+            budget="60 MB",
+        ),
+        Contender(
+            "launch of 64 true",
+            "mpiexec (MPICH), CPU",
+            ["mpiexec", "-launcher", "fork", "-n", "64", "true"],
+            with_mpi,
+            cpu=True,
+        ),
+        Contender(
+            "launch of 64 true", "ezpz launch, MPICH, CPU", ["ezpz", "launch", "-n", "64", "true"], with_mpi, cpu=True
+        ),
+        Contender(
+            "launch of 64 true",
+            "ezpz launch, MPICH --mpi no, CPU",
+            [*agents, "true"],
+            with_mpi,
+            budget="1000 ms",
+            cpu=True,
+        ),
         Contender(group, "one shim, PSS", [*look, "shim", *ours], with_mpi, unit="MB", budget="10 MB"),
         Contender(group, "one shim, RSS", [*look, "shim_rss", *ours], with_mpi, unit="MB"),
         Contender("a shim", bare, ["python3", "-I", "-S", "-c", "pass"], alone, repeat=5),
