@@ -27,6 +27,7 @@ from time import localtime, strftime, time
 from ezpz.errors import RankError, UsageError
 from ezpz.rank_log import RankFile
 from ezpz.ranks import from_environ
+from ezpz.visible import use_color
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
@@ -218,17 +219,6 @@ def _forget_later_lines() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=write_later_lines, after_in_child=_forget_later_lines)
-
-
-def use_color(stream: object) -> bool:
-    """Tell whether ``stream`` may receive colour: a terminal without ``NO_COLOR``, or ``FORCE_COLOR``."""
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    # Open MPI gives every rank a terminal of its own, wherever mpiexec writes to.
-    if os.environ.get("NO_COLOR") or "OMPI_COMM_WORLD_RANK" in os.environ:
-        return False
-    isatty = getattr(stream, "isatty", None)
-    return bool(isatty and isatty())
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -7,6 +7,7 @@ itself is not touched.
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -54,6 +55,17 @@ def _escape(letter: str) -> str:
     elif code > 0xFF:
         return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return _SHORT.get(letter) or f"\\x{code:02x}"
+
+
+def use_color(stream: object) -> bool:
+    """Tell whether ``stream`` may receive colour: a terminal without ``NO_COLOR``, or ``FORCE_COLOR``."""
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    # Open MPI gives every rank a terminal of its own, wherever mpiexec writes to.
+    if os.environ.get("NO_COLOR") or "OMPI_COMM_WORLD_RANK" in os.environ:
+        return False
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty())
 
 
 def show(text: str, stream: TextIO | None = None) -> None:

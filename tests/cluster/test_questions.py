@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.cluster import detect
-from ezpz.cluster.questions import Questions, on_path
+from ezpz.cluster.questions import Questions
 from ezpz.errors import MachineError
 from lab.process import run
 
@@ -332,13 +332,3 @@ def test_ending_launches_of_a_job_that_nobody_knows_says_who_was_silent(shell):
     assert result.returncode == 2
     assert "squeue gave no answer in time" in result.stderr
     assert "no job around this shell" in result.stderr
-
-
-def test_a_file_that_cannot_be_started_is_not_on_path(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "text").write_text("")
-    (tmp_path / "program").write_text("#!/bin/sh\n")
-    (tmp_path / "program").chmod(0o755)
-    names = ("folder", "text", "program", "absent")
-    assert [name for name in names if on_path(name, f"/nowhere:{tmp_path}")] == ["program"]
-    assert on_path(str(tmp_path / "program"), "")

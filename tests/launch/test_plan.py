@@ -20,6 +20,7 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.options import parse
 from ezpz.launch.plan import SHIM
 from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.run import start
 from ezpz.launch.run.supervisor import PORT_TAKEN
 from ezpz.launch.settings import communication
 
@@ -193,7 +194,7 @@ def started(monkeypatch, argv):
         control.close()
         return next(codes)
 
-    monkeypatch.setattr(entry, "supervise", supervise)
+    monkeypatch.setattr(start, "supervise", supervise)
     assert entry.main(argv) == 0
     return plans
 

@@ -113,7 +113,18 @@ def test_what_breaks_while_ranks_are_being_ended_leaves_none(run_cli, home, surv
 
 
 def test_before_the_first_rank_nothing_is_recorded(run_cli, home):
-    line = [sys.executable, "-c", DRIVER, "ezpz.launch.entry", "survey", "ValueError('boom')", "1", "-n", "2", "true"]
+    line = [
+        sys.executable,
+        "-c",
+        DRIVER,
+        "ezpz.launch.planning",
+        "survey",
+        "ValueError('boom')",
+        "1",
+        "-n",
+        "2",
+        "true",
+    ]
     done = run_cli(line)
     assert done.returncode == 125
     (told,) = done.stderr.splitlines()
@@ -143,7 +154,8 @@ def test_the_traceback_is_shown_to_who_asks(run_cli, clean_env, home):
 
 def test_a_port_that_stays_taken_ends_the_record_too(run_cli, home):
     """An error that was foreseen, after a first start."""
-    taken = "import ezpz.launch.entry as entry; entry._MOST_STARTS = 1; entry.PORT_TAKEN = 0; "
+    taken = "import ezpz.launch.entry as entry; entry._MOST_STARTS = 1; "
+    taken += "import ezpz.launch.run.supervisor as supervisor; supervisor.PORT_TAKEN = 0; "
     program = taken + "import sys; sys.exit(entry.main(sys.argv[1:]))"
     done = run_cli([sys.executable, "-c", program, "-n", "2", "true"])
     assert done.returncode == 125

@@ -7,7 +7,6 @@ SHA-256, because processors since 2017 have instructions for it, because every s
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from threading import Event
 from time import perf_counter
@@ -42,6 +41,8 @@ def objections(folder: Path, manifest: Manifest, names: Iterable[str] | None = N
     if not chosen:
         return []
     given_up = Event()  # Ctrl-C shall not wait for the end of a file
+    from concurrent.futures import ThreadPoolExecutor  # 15 ms that --help and a mistake need not
+
     with ThreadPoolExecutor(min(len(chosen), os.cpu_count() or 1, _MOST_THREADS)) as threads:  # hashing holds no GIL
         try:
             found = threads.map(lambda name: _objection(folder, name, manifest.sha256[name], given_up), chosen)

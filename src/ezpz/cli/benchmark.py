@@ -308,7 +308,7 @@ def _run_one(who: str, entry: dict[str, Any], folder: Path) -> int:
 def _show(record: dict[str, Any], folder: Path, options: Namespace) -> None:
     """Write table and page, and print the table."""
     from ezpz.cli.benchmark_figures import notes, render, write_all
-    from ezpz.log import use_color
+    from ezpz.visible import use_color
 
     entries = write_all(record, folder)
     if options.json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from shutil import get_terminal_size
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb, whole_number
@@ -65,8 +64,8 @@ def _compare(options: Namespace) -> int:
 
 
 def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:
-    from ezpz.log import use_color
     from ezpz.track.compare.output import as_object
+    from ezpz.visible import use_color
 
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
@@ -81,6 +80,8 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], compa
             "backslashreplace",
         )
         return
+    from shutil import get_terminal_size
+
     from ezpz.track.compare.output import render, short_path
 
     columns = min(_WIDEST, max(_USUAL, get_terminal_size().columns)) if is_terminal else _USUAL

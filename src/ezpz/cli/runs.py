@@ -12,8 +12,6 @@ import time
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
@@ -21,14 +19,13 @@ from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import read_object
-from ezpz.log import use_color
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
 from ezpz.track.records import parse
 from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
-from ezpz.visible import show, visible
+from ezpz.visible import show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -280,6 +277,9 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     now = time.time()
     color = use_color(sys.stdout)
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    from shutil import get_terminal_size  # 5 ms that a mistake and --json need not
+    from textwrap import wrap
+
     width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
     titles, *texts = aligned([_TITLES, *(_row(each, now) for each in glances)], _RIGHT)
     lines = [titles]

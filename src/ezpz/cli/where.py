@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import shutil
 import sys
-import textwrap
 import time
 
 from ezpz.cli import make_verb_parser
@@ -15,6 +11,7 @@ from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.devices import describe, devices_on
 from ezpz.cluster.network import route_to
 from ezpz.cluster.probe import is_here
+from ezpz.files import find_program
 from ezpz.launch import flavours
 from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
@@ -41,7 +38,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _where(options: Namespace) -> int:
     answer = facts()
-    show(json.dumps(answer, indent=2) if options.json else _text(answer))
+    if options.json:
+        import json
+
+        show(json.dumps(answer, indent=2))
+    else:
+        show(_text(answer))
     return 0
 
 
@@ -67,7 +69,7 @@ def facts() -> dict[str, Any]:
         "devices": devices_on(devices, allocation),
         "site": site.name if site else None,
         "python": sys.executable,
-        "python_version": platform.python_version(),
+        "python_version": sys.version.split(maxsplit=1)[0],
         "mpi": mpi,
         "mpi_path": mpi_path,
         "interface": route.interface or None,
@@ -98,7 +100,7 @@ def _mpi() -> tuple[str | None, str | None, str]:
     """Return name and path of the ``mpiexec`` on PATH, as it names itself, and the source of that."""
     from ezpz.cluster import probe
 
-    path = shutil.which("mpiexec") or shutil.which("mpirun")
+    path = find_program("mpiexec") or find_program("mpirun")
     if not path:
         return None, None, "neither mpiexec nor mpirun on PATH"
     kind = identify(path, os.environ, probe.run)
@@ -138,9 +140,12 @@ def _text(answer: dict[str, Any]) -> str:
 
 def _line(name: str, text: str) -> str:
     line = f"{name:<{_LABEL}}{text}"
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    if not width:
+    if not sys.stdout.isatty():
         return line
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns
     return textwrap.fill(line, width, subsequent_indent=" " * _LABEL, break_long_words=False, break_on_hyphens=False)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ezpz.files import find_program
+
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,7 +67,7 @@ class Questions:
             if key in self._open or key in self._answers:
                 continue
             self._answers[key] = None
-            if argv[0] in self.unanswered or not on_path(argv[0]):
+            if argv[0] in self.unanswered or not find_program(argv[0]):
                 continue  # a process is not started in vain
             question = _Question(argv, tries, self.limit)
             if question.start():
@@ -223,14 +225,6 @@ def unanswered(run: Run) -> tuple[str, ...]:
 def failed(run: Run) -> tuple[str, ...]:
     """Return the names of programs that have ended with an error."""
     return tuple(run.failed) if isinstance(run, Questions) else ()
-
-
-def on_path(program: str, path: str | None = None) -> bool:
-    """Tell whether a program can be started, by its name on a PATH (this process's by default) or by its own path."""
-    path = os.environ.get("PATH", os.defpath) if path is None else path
-    folders = [""] if os.sep in program else path.split(os.pathsep)
-    paths = (os.path.join(folder, program) for folder in folders)
-    return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
 
 
 def listed(programs: Iterable[str]) -> str:

@@ -1,4 +1,8 @@
-"""Run ``ezpz launch``: read the options, build the plan, start it, and return the exit code of the run."""
+"""Run ``ezpz launch``: read the options, build the plan, start it, and return the exit code of the run.
+
+What only a plan needs is imported when the options are read, and what only ranks need when the plan is made:
+``--help``, a mistake and ``--dry-run`` cost no more than they must.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,11 @@ import sys
 import time
 
 from ezpz.broken_pipe import ending_with_the_reader
-from ezpz.cluster.network import route_to
-from ezpz.cluster.probe import is_here
 from ezpz.errors import EzpzError, LaunchError, UsageError, end_with
 from ezpz.files import find_program, private_folder
 from ezpz.interpreter import open_standard_files
 from ezpz.interrupt import FOR_RANKS, Deferring, Raising, end_now
-from ezpz.launch import broken, record
-from ezpz.launch.contract import cores
-from ezpz.launch.messages import Settings
 from ezpz.launch.options import LaunchOptions, parse
-from ezpz.launch.planning import PlanBuilder, survey
-from ezpz.launch.run.control import Control
-from ezpz.launch.run.failures import Limits
-from ezpz.launch.run.start import supervise
-from ezpz.launch.run.supervisor import PORT_TAKEN
-from ezpz.launch.run.terminal import Screen
-from ezpz.launch.wall import Wall
 from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -32,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.planning import PlanBuilder
+    from ezpz.launch.run.control import Control
 
 _PASTED_WITHIN = 86400.0  # seconds: printed lines work for a day
 _MOST_STARTS = 5  # of a launch whose port is taken on another host each time
@@ -47,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EzpzError as error:
         return end_with(error)
     except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and is told in one line
+        from ezpz.launch import broken
+
         return broken.tell(error)
     except KeyboardInterrupt:  # before anything runs, or when only a slow reader is waited for
         return end_now()
@@ -61,6 +57,8 @@ def _say(text: str) -> None:
 
 
 def _launch(options: LaunchOptions) -> int:
+    from ezpz.launch.planning import PlanBuilder, survey
+
     builder = PlanBuilder(survey(options), options)
     if not options.command or options.dry_run or options.explain or options.json:
         return _show(builder, options)
@@ -118,6 +116,9 @@ def _refuse(program: str, reason: str, code: int) -> int:
 
 
 def _announce(plan: LaunchPlan) -> None:
+    from ezpz.cluster.network import route_to
+    from ezpz.launch.contract import cores
+
     placement, devices = plan.placement, plan.context.devices
     ranks, first, several = placement.world_size, placement.hosts[0], len(placement.hosts) > 1
     hosts = f"{len(placement.hosts)} hosts from {first} on" if several else first
@@ -140,6 +141,8 @@ def _announce(plan: LaunchPlan) -> None:
 
 def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
     """Run to the end, and return the exit code of the launch; whatever breaks, run.json tells the end."""
+    from ezpz.launch import broken, record
+
     began = time.time()
     plans: list[LaunchPlan] = []  # of each start
     with contextlib.ExitStack() as at_end:  # all of it is done, also when Ctrl-C comes in between
@@ -163,6 +166,11 @@ def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
 def _run_recorded(
     builder: PlanBuilder, options: LaunchOptions, folder: str, began: float, plans: list[LaunchPlan]
 ) -> int:
+    from ezpz.launch.run.failures import Limits
+    from ezpz.launch.run.start import supervise
+    from ezpz.launch.run.terminal import Screen
+    from ezpz.launch.wall import Wall
+
     limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
@@ -187,6 +195,11 @@ def _run_recorded(
 
 def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control], int]) -> int:
     """Start the ranks; again, with another plan, where another program holds the port on the first host."""
+    from ezpz.cluster.probe import is_here
+    from ezpz.launch.messages import Settings
+    from ezpz.launch.run.control import Control
+    from ezpz.launch.run.supervisor import PORT_TAKEN
+
     allocation = builder.survey.allocation
     # A scheduler vouches for its hosts where this one is none of them.
     must_know = not allocation.job_id or any(map(is_here, allocation.hosts))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
-import textwrap
 
 from ezpz.cluster.devices import describe
 from ezpz.launch.contract import threads
@@ -48,6 +45,8 @@ def as_json(plan: LaunchPlan) -> str:
         "listening": listens and {"address": listens.address or "0.0.0.0", "origin": listens.origin},  # noqa: S104
         "notes": list(plan.context.notes),
     }
+    import json
+
     return json.dumps(fields, indent=2)
 
 
@@ -110,7 +109,12 @@ def _threads(plan: LaunchPlan) -> tuple[str, str]:
 
 
 def _part(title: str, rows: list[tuple[str, str, str]]) -> str:
-    width = max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0
+    width = 0
+    if sys.stdout.isatty():
+        import shutil
+        import textwrap
+
+        width = max(_NARROWEST, shutil.get_terminal_size().columns)
     label = max(len(name) for name, _, _ in rows)
     lines = [title]
     for name, value, origin in rows:

@@ -26,7 +26,6 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.masks import chosen_devices, mask_settings
-from ezpz.launch.master import choose_rendezvous, listening
 from ezpz.launch.placement import place
 from ezpz.launch.plan import NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, piped
@@ -196,11 +195,15 @@ class PlanBuilder:
         Raises:
             EzpzError: No address or port can be used.
         """
+        from ezpz.launch.master import choose_rendezvous  # with sockets, which the words of a launch line need not
+
         return choose_rendezvous(self.survey.placement, self.environ, self.survey.site.site, must_know=must_know)
 
     def listening(self) -> Listening | None:
         """Return where the launcher listens for its agents; None where it forks its only agent."""
         if self._listening is None and not self._is_local:
+            from ezpz.launch.master import listening
+
             self._listening = listening(self.survey.placement)
         return self._listening
 

@@ -71,11 +71,11 @@ class Wall:
             )
         else:
             self._end, self._origin = _from_variables(environ)
-        from ezpz.cluster.questions import on_path
         from ezpz.cluster.scheduler import scheduler
+        from ezpz.files import find_program
 
         path = environ.get("PATH")
-        if self._end is None and any(on_path(name, path) for name in scheduler(allocation.scheduler).programs):
+        if self._end is None and any(find_program(name, path) for name in scheduler(allocation.scheduler).programs):
             self._ask(allocation, environ)
 
     def due(self) -> float | None:

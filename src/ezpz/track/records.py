@@ -17,16 +17,27 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypedDict
 
 from ezpz.errors import TrackError
-from ezpz.log import get_logger
 from ezpz.track.values import SPECIAL, checked, is_int64
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Any, TypedDict
 
     from ezpz.track.blocks import Stretch
+
+    class Row(TypedDict):
+        """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""
+
+        v: int
+        t: float
+        step: int
+        a: int
+        k: str
+        m: dict[str, Any]
+
 
 VERSION = 1
 _AS_IT_IS = {int, float, bool}
@@ -35,17 +46,6 @@ _NUMBERS = {float, type(None)}
 _LATEST = 253402300800.0  # epoch seconds: the year 10000
 _MOST_RANKS = 10_000_000
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
-
-
-class Row(TypedDict):
-    """One line of a journal, decoded; ``a`` and ``k`` are filled in where the line leaves them out."""
-
-    v: int
-    t: float
-    step: int
-    a: int
-    k: str
-    m: dict[str, Any]
 
 
 def read_journal(path: str | os.PathLike[str]) -> list[Row]:
@@ -110,8 +110,12 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
 def tell_passed_over(name: str, torn: int, foreign: int, first: str) -> None:
     """Say which lines of a journal are no records: how many were torn, how many are others', and where the first is."""
     if torn:
+        from ezpz.log import get_logger  # `logging` costs 10 ms, which only a warning needs
+
         get_logger(__name__).warning(f"{name}: passed over {torn} torn line(s), each left by a write that was cut off.")
     if foreign:
+        from ezpz.log import get_logger  # `logging` costs 10 ms, which only a warning needs
+
         get_logger(__name__).warning(
             f"{first}: passed over what is no record of ezpz: {foreign} line(s), this the first."
         )

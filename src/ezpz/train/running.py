@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import EzpzError, UsageError, end_with
-from ezpz.log import get_logger, use_color
+from ezpz.log import get_logger
 from ezpz.train.options import is_first_rank, parse
+from ezpz.visible import use_color
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
 from ezpz.track.foreign.plain_log import is_log, read_log
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ezpz.track.records import Row
 
 
-@dataclass(frozen=True, eq=False)
 class ForeignRun(Run):
     """A run that another tool recorded.
 
@@ -32,7 +30,11 @@ class ForeignRun(Run):
         records: Its rows, in the order of writing.
     """
 
-    records: tuple[Row, ...] = ()
+    def __init__(
+        self, folder: Path, facts: dict[str, Any], name: str, state: str, cause: str, *, records: tuple[Row, ...] = ()
+    ) -> None:
+        super().__init__(folder, facts, name, state, cause)
+        self.records = records
 
     @cached_property
     def rows(self) -> Table:
@@ -74,7 +76,7 @@ def open_foreign(path: str | os.PathLike[str]) -> ForeignRun:
         )
     folder = place if place.is_dir() else place.parent
     facts = {"name": reading.name, "source": reading.source, **reading.facts}
-    return ForeignRun(folder, facts, reading.name, reading.state, reading.cause, tuple(reading.rows))
+    return ForeignRun(folder, facts, reading.name, reading.state, reading.cause, records=tuple(reading.rows))
 
 
 def _read(place: Path) -> Reading | None:

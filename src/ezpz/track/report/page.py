@@ -77,7 +77,7 @@ def build_page(run: Run, *, public: bool = False) -> str:
     """
     run = without_secrets(run)
     if not (run.folder / "metrics.jsonl").is_file():  # lost, or never written: the facts are a report too
-        run = replace(run)
+        run = run.changed()
         vars(run).update(rows=Table(), table=Table(), windows=[])
     run = public_run(run) if public else run
     series = [item for item in numeric_series(run.table) if len(item.steps)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ def public_run(run: Run) -> Run:
         causes = [allowed.cause(str(each.get("cause") or "")) for each in earlier]
         facts["earlier"] = [{**each, "cause": cause} for each, cause in zip(times, causes, strict=True)]
     name = run.name if allowed.text(run.name) else "run"
-    shown = replace(run, folder=Path(), facts={"name": name, **facts}, name=name, cause=allowed.cause(run.cause))
+    shown = run.changed(folder=Path(), facts={"name": name, **facts}, name=name, cause=allowed.cause(run.cause))
     windows = [{**row, "m": {**row["m"], "keys": allowed.names(row["m"]["keys"])}} for row in run.windows]
     vars(shown).update(rows=_numbers(run.rows, allowed), table=_numbers(run.table, allowed), windows=windows)
     return shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ezpz.errors import TrackError
 from ezpz.track.blocks import STRETCH
 from ezpz.track.names import is_counter
-from ezpz.track.records import Row, parse
+from ezpz.track.records import parse
 from ezpz.track.run import Run, open_run
 from ezpz.track.series import Series
 from ezpz.track.stored import read_stored

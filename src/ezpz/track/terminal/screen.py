@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from ezpz.broken_pipe import give_up
-from ezpz.log import use_color
+from ezpz.records import NamedTuple
 from ezpz.track.terminal.width import columns
-from ezpz.visible import LINES, visible
+from ezpz.visible import LINES, use_color, visible
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
 
 # A picture on a terminal that is drawn again in its own place.

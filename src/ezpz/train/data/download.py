@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field
 from hashlib import sha256
-from http.client import HTTPException
-from importlib.resources import files
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.log import get_logger
+from ezpz.records import Record
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
 _OLD_PART = 3600.0  # seconds after which the process that wrote a part of a file is taken for dead
 _BLOCK = 1 << 16
@@ -31,7 +30,6 @@ class DownloadError(MachineError):
     """A data set could not be fetched."""
 
 
-@dataclass
 class Patience:
     """How long to wait for mirrors that do not answer; time in which bytes arrive does not count.
 
@@ -41,10 +39,9 @@ class Patience:
         until: The moment, of `time.monotonic`, at which even a download that makes progress is given up.
     """
 
-    attempt: float = 4.0
-    total: float = 10.0
-    until: float = float("inf")
-    lost: float = field(default=0.0, init=False)
+    def __init__(self, attempt: float = 4.0, total: float = 10.0, until: float = float("inf")) -> None:
+        self.attempt, self.total, self.until = attempt, total, until
+        self.lost = 0.0
 
     def left(self) -> float:
         """Return the seconds for the next answer; 0 when patience is over."""
@@ -57,8 +54,7 @@ class Patience:
 # the files whose MD5 its authors publish (8d4fb7e6…, 25c81989…, bef4ecab…, bb300cfd…).
 
 
-@dataclass(frozen=True)
-class Remote:
+class Remote(Record):
     """One file of a data set, as its authors published it."""
 
     name: str
@@ -66,8 +62,7 @@ class Remote:
     sha256: str
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(Record):
     """A data set that lies on the net.
 
     Attributes:
@@ -291,8 +286,7 @@ def _is_default(root: Path) -> bool:
 # Fetching: what is there and right is kept, what is wrong is replaced.
 
 
-@dataclass(frozen=True)
-class Obtained:
+class Obtained(Record):
     """A data set on this host, and how it came there."""
 
     folder: Path
@@ -322,7 +316,7 @@ def fetch(
         DownloadError: It could not be fetched or written.
     """
     if name in SHIPPED:
-        return Path(str(files("ezpz.train").joinpath(SHIPPED[name][0])))
+        return Path(__file__).parents[1] / SHIPPED[name][0]
     dataset = named(name, "fetch")
     target = data_folder(folder) / name
     _fetch_files(dataset, target, Patience(attempt=15.0, total=60.0), progress)
@@ -571,6 +565,8 @@ def _open(url: str, patience: Patience) -> Any:
     seconds, began = patience.left(), monotonic()
 
     def work() -> None:
+        from http.client import HTTPException  # 45 ms that a list of data sets need not
+
         try:
             request = Request(url, headers={"User-Agent": "ezpz"})  # noqa: S310  # the catalog's own addresses
             response = build_opener().open(request, timeout=seconds + 1)  # the proxies of now
@@ -600,6 +596,8 @@ def _read(response: Any, patience: Patience) -> bytes:
     Raises:
         _MirrorError: None came in time, or the connection broke.
     """
+    from http.client import HTTPException
+
     began = monotonic()
     try:
         block: bytes = response.read1(_BLOCK)
