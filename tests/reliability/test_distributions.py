@@ -99,6 +99,19 @@ def test_the_readmes_two_commands_and_then_twice_more(distribution, row, folder,
         assert len(list((checkout / "outputs" / "test_dist").iterdir())) == number + 1
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_rank_that_starts_the_distributions_mpi_is_ended_where_no_mpi_was_wanted(distribution, row, folder, tag, mpi):
+    row(f"`launch --mpi no`, and a rank starts {LAUNCHERS[mpi]}: exit code 125, no world of 1")
+    library = {"mpich": "libmpich.so.12", "openmpi": "libmpi.so.40"}[mpi]
+    init = f"import ctypes; ctypes.CDLL('{library}', mode=ctypes.RTLD_GLOBAL).MPI_Init(None, None); print('alone')"
+    words = ["python3", "-m", "ezpz.launch", "--mpi", "no", "-n", "2", "python3", "-c", init]
+    done = distribution.run(words, folder, tag, mpi=mpi)
+    assert done.returncode == 125, told(done)
+    assert "cannot start an MPI: " in done.stderr, told(done)
+    assert "launch --mpi yes" in done.stderr, told(done)
+    assert "alone" not in done.stdout, told(done)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mpi", MPIS if EVERYTHING else ["openmpi"])

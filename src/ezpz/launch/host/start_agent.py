@@ -161,19 +161,27 @@ def _in_front(command: Sequence[str]) -> int:
     os.close(told)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     while True:
-        came = signal.sigwaitinfo(awaited)
-        if came.si_signo == signal.SIGCHLD:
+        number, sender = _next_signal(awaited)
+        if number == signal.SIGCHLD:
             status = dict(process_tree.reap()).get(pid)
             if status is not None:
                 break
             continue
         try:
-            os.write(tells, bytes([came.si_signo | (TO_ALL if reaches_all(came.si_pid, daemon) else 0)]))
+            os.write(tells, bytes([number | (TO_ALL if reaches_all(sender, daemon) else 0)]))
         except OSError:
             pass  # the agent ends just now
     if not process_tree.childless():
         process_tree.kill_all("")
     return shell_code(os.waitstatus_to_exitcode(status))
+
+
+def _next_signal(awaited: set[signal.Signals]) -> tuple[int, int]:
+    """Wait for a signal that is blocked; return it and its sender, 0 where that is not told (macOS)."""
+    if not hasattr(signal, "sigwaitinfo"):
+        return signal.sigwait(awaited), 0
+    came = signal.sigwaitinfo(awaited)
+    return came.si_signo, came.si_pid
 
 
 def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) -> int:
