@@ -12,6 +12,7 @@ import pytest
 
 from lab import flavours, process, selection
 from lab import hosts as lab_hosts
+from lab import openpbs as lab_openpbs
 from lab import slurm as lab_slurm
 from lab.browser import Browser
 from lab.require import require, required
@@ -180,6 +181,25 @@ def slurm_by_groups(_slurm_by_groups, _can_make_hosts):
     require("hosts", _can_make_hosts)
     require("slurm_by_groups", lab_slurm.groups_problem())
     return _slurm_by_groups
+
+
+@pytest.fixture(scope="session")
+def _open_pbs(_can_make_hosts):
+    if _can_make_hosts or lab_openpbs.problem():
+        yield None
+        return
+    with lab_hosts.Hosts("head", "n01", "n02", "n03") as lab:
+        cluster = lab_openpbs.OpenPbs(lab)
+        yield cluster.start()
+        cluster.stop()
+
+
+@pytest.fixture
+def open_pbs(_open_pbs, _can_make_hosts):
+    """A real OpenPBS of `n01`, `n02` and `n03`; one for the whole run, so leave no job behind."""
+    require("hosts", _can_make_hosts)
+    require("openpbs", lab_openpbs.problem())
+    return _open_pbs
 
 
 @pytest.fixture(params=["slurm", "slurm_by_groups"])

@@ -1,7 +1,7 @@
 """A stand-in for PBS's task manager over lab hosts: its ``pbs_tmrsh`` answers as the real one did.
 
-What that answers to whom is recorded in tests/data/pbs_tmrsh.json. As there, a command is started by a daemon and not by
-who asked for it: it gets no input, writes into the job's output, and lives on when ``pbs_tmrsh`` is killed.
+What that answers to whom is recorded in tests/data/pbs_tmrsh.json. As there, a command is started by a daemon and not
+by who asked for it: it gets no input, writes into the job's output, and lives on when ``pbs_tmrsh`` is killed.
 """
 
 from __future__ import annotations

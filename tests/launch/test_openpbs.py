@@ -8,7 +8,6 @@ import re
 import pytest
 
 from ezpz import proc
-from lab import hosts as lab_hosts
 from lab import openpbs, process
 from lab.flavours import NAMES, Flavour
 from lab.require import require
@@ -22,16 +21,6 @@ launch 'echo rank $RANK on $(hostname)'
 launch 'if [ $RANK = 4 ]; then exit 7; fi; sleep 600'
 launch 'if [ $RANK = 5 ]; then kill -KILL $$; fi; sleep 600'
 """
-
-
-@pytest.fixture(scope="module")
-def open_pbs(_can_make_hosts):
-    require("hosts", _can_make_hosts)
-    require("openpbs", openpbs.problem())
-    with lab_hosts.Hosts("head", "n01", "n02", "n03") as hosts:
-        pbs = openpbs.OpenPbs(hosts).start()
-        yield pbs
-        pbs.stop()
 
 
 OPTIONS = ("-l", "select=3:ncpus=2:mpiprocs=2", "-l", "place=scatter")
@@ -136,7 +125,7 @@ for answer in json.load(open(sys.argv[1]))["answers"]:
         del env[name]
     done = subprocess.run(["pbs_tmrsh", *answer["words"]], env=env, capture_output=True, text=True)
     told.append([answer["when"], done.returncode, done.stdout, done.stderr])
-task = "import json, os; print(json.dumps([*os.environ, os.environ['PATH'], os.readlink('/proc/self/fd/0')]), flush=True)"
+task = "import json, os; told = [*os.environ, os.environ['PATH'], os.readlink('/proc/self/fd/0')]; print(json.dumps(told))"
 subprocess.run(["pbs_tmrsh", "n02", "/usr/bin/python3", "-c", task])
 print(json.dumps(told))
 """
