@@ -64,7 +64,7 @@ def supervision(home):
         ["torchrun", "--nproc-per-node", "64", "--no-python", "sleep", "5"],
     )
     agents = ["ezpz", "launch", "--mpi", "no", "-n", "64"]
-    shim = ["python3", "-I", "-S", str(ROOT / "src" / "ezpz" / "launch" / "shim.py"), "true"]
+    shim = ["python3", "-I", "-S", str(ROOT / "src" / "ezpz" / "launch" / "host" / "shim.py"), "true"]
     alone = env(home, VENV, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", EZPZ_PLACEMENT="1")
     bare = "python3 -I -S -c pass"
     return [
