@@ -125,7 +125,8 @@ for answer in json.load(open(sys.argv[1]))["answers"]:
         del env[name]
     done = subprocess.run(["pbs_tmrsh", *answer["words"]], env=env, capture_output=True, text=True)
     told.append([answer["when"], done.returncode, done.stdout, done.stderr])
-task = "import json, os; told = [*os.environ, os.environ['PATH'], os.readlink('/proc/self/fd/0')]; print(json.dumps(told))"
+look = "[*os.environ, os.environ['PATH'], os.readlink('/proc/self/fd/0')]"
+task = f"import json, os; print(json.dumps({look}))"
 subprocess.run(["pbs_tmrsh", "n02", "/usr/bin/python3", "-c", task])
 print(json.dumps(told))
 """
