@@ -138,25 +138,30 @@ def flavours(home):
 
 
 def output(home):
-    """200 MB of lines from two ranks into `wc`, which must count them all."""
+    """200 MB of lines from two ranks into `wc`, which must count them all: time, and the CPU time without start and end."""
     lines = Path(home) / "lines"
     line = b"[2026-11-23 03:30:06.123][I][train:231] iter=1200 loss=3.22319 dt=0.0312 how now with Words between us\n"
     lines.write_bytes(line * (100_000_000 // len(line)))
-    total = 2 * lines.stat().st_size
     rows = []
     for name, stream in (("stdout", 1), ("stderr", 2)):
-        group, peer = f"200 MB of lines, {name}", "mpiexec (MPICH)"
         # What a launcher says of its own is in it too.
         redirected = "2>&1 >/dev/null" if stream == 2 else ""
-        script = f'{{ "$@" {redirected}; }} | wc -c | {{ read -r size && [ "$size" -ge {total} ]; }}'
-        rank = ["sh", "-c", f'exec cat "{lines}" >&{stream}']
-        for who, words, variables, budget in (
-            (peer, MPIEXEC, env(home, MPICH, VENV), ""),
-            ("ezpz launch, MPICH", LAUNCH, env(home, MPICH, VENV), "x1.5"),
-            ("ezpz launch, local", LAUNCH, env(home, VENV), "x1.5"),
+        least = 'least=$((2 * $(wc -c <"${!#}")))'
+        script = f'{least}; {{ "$@" {redirected}; }} | wc -c | {{ read -r size && [ "$size" -ge "$least" ]; }}'
+        rank = ["sh", "-c", f'exec cat "$1" >&{stream}', "sh"]
+        for measured, unit, before, group, repeat in (
+            ("time", "ms", [], f"200 MB of lines, {name}", 2),
+            ("CPU", "ms", ["python3", str(HERE / "output_cpu.py")], f"{name}, CPU but for start and end", 1),
         ):
-            argv = ["bash", "-c", script, "bash", *words, *rank]
-            rows.append(Contender(group, who, argv, variables, "" if who == peer else peer, repeat=2, budget=budget))
+            peer = f"mpiexec (MPICH), {measured}"
+            for who, words, variables, budget in (
+                (peer, MPIEXEC, env(home, MPICH, VENV), ""),
+                (f"ezpz, MPICH, {measured}", LAUNCH, env(home, MPICH, VENV), "x1.5"),
+                (f"ezpz, local, {measured}", LAUNCH, env(home, VENV), "x1.5"),
+            ):
+                argv = [*before, "bash", "-c", script, "bash", *words, *rank, str(lines)]
+                is_peer = who == peer
+                rows.append(Contender(group, who, argv, variables, "" if is_peer else peer, repeat, unit, budget))
     return rows
 
 

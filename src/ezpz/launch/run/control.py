@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _DEADLINE = 5.0  # seconds for a stranger to show that it knows the secret
 _MORE_STRANGERS = 64  # at a time, besides one for each host
 _READ = 1 << 18
-_READS = 16  # of one connection at a time: the others have something to say too
+_READS = 16  # of all hosts' output in a turn, about: signals and reports wait meanwhile
 
 
 class Report(namedtuple("Report", "host message")):  # noqa: PYI024  # typing.NamedTuple needs typing
@@ -336,7 +336,7 @@ class Control:
         data, is_silent = b"", False
         try:
             if peer.kind == frames.OUTPUTS:
-                for _ in range(_READS):
+                for _ in range(max(1, _READS // len(self._outputs))):
                     data = peer.connection.recv(_READ)
                     for content in peer.reader.feed(data):
                         yield Piece.decode(content)
