@@ -2,8 +2,8 @@
 # make learn: the tests that train whole networks, some minutes    plain `pytest` in a venv: the quick tests alone
 # make check    make bench [ARGS=--markdown]    make clean
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
-# make matrix [K=expression]: every fault case on every flavour, and jobs of Slurm that end before their training, into the
-# tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over
+# make matrix [K=expression]: every fault case on every flavour, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one,
+# that end before their training, into the tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
 # machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
@@ -58,9 +58,9 @@ fuzz:
 matrix:
 	@tests/lab/setup venv mpi
 	@EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/reliability/test_core_cases.py \
-	  tests/reliability/test_slurm_endings.py tests/dist/test_endings.py tests/dist/test_ranks_agree.py \
-	  tests/track/test_end_of_job.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
-	  for table in matrix endings; do \
+	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
+	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	  for table in matrix endings openpbs; do \
 	    $(BIN)/python tests/reliability/tables.py $$table .test/matrix.json docs/reliability.md || exit; done; exit $$code
 
 distros:

@@ -1,6 +1,6 @@
 """The tables of docs/reliability.md: what `make matrix` and `make distros` found, between two marker lines.
 
-python tests/reliability/tables.py matrix|distributions|endings RESULTS.json docs/reliability.md
+python tests/reliability/tables.py matrix|distributions|endings|openpbs RESULTS.json docs/reliability.md
 
 Results are ``{CELL: [outcome, date, why it was skipped or a note, commit]}``; those of older versions have no commit.
 """
@@ -111,9 +111,22 @@ def distributions(results):
 
 def endings(results):
     """The jobs of `make matrix` that end before their training, ``{"ROW / PROGRAM / NUMBER": result}``, as Markdown."""
-    from endings import ENDINGS, PROGRAMS
+    from endings import ENDINGS
 
-    planned = {(ending, name): ending.cells(name) for ending in ENDINGS for name in PROGRAMS}
+    return _ends(results, ENDINGS)
+
+
+def openpbs(results):
+    """The same of the jobs of OpenPBS."""
+    from openpbs_endings import ROWS
+
+    return _ends(results, ROWS)
+
+
+def _ends(results, rows):
+    from endings import PROGRAMS
+
+    planned = {(ending, name): ending.cells(name) for ending in rows for name in PROGRAMS}
     known = {cell for cells in planned.values() for cell in cells}
     results = {cell: result for cell, result in results.items() if cell in known and result[0] != "skipped"}
 
@@ -130,7 +143,7 @@ def endings(results):
         "",
         "| what happens | " + " | ".join(f"`{name}`" if name == "fsdp_tp" else name for name in PROGRAMS) + " |",
         "|---|" + "---|" * len(PROGRAMS),
-        *(f"| {ending.name} | {' | '.join(shown(ending, name) for name in PROGRAMS)} |" for ending in ENDINGS),
+        *(f"| {ending.name} | {' | '.join(shown(ending, name) for name in PROGRAMS)} |" for ending in rows),
     ])  # fmt: skip
 
 
@@ -158,5 +171,5 @@ def _outcome(results, name, case):
 
 
 if __name__ == "__main__":
-    table = {"matrix": matrix, "distributions": distributions, "endings": endings}[sys.argv[1]]
+    table = {"matrix": matrix, "distributions": distributions, "endings": endings, "openpbs": openpbs}[sys.argv[1]]
     replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))

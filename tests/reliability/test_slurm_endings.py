@@ -88,9 +88,13 @@ def test_a_job_that_ends_loses_nothing(planned, ended, slurm_by_groups, record_p
     (job, tries), ending = ended(planned), planned.ending
     if tries > 1:
         record_property("note", f"staged {tries} times")
-    told = job.told()
-    assert job.ended in ending.state, (job.ended, told)
+    assert job.ended in ending.state, (job.ended, job.told())
+    check_left(job, planned.program, ending)
 
+
+def check_left(job, program, ending):
+    """Fail when a job that is over has lost anything."""
+    told = job.told()
     run = open_run(job.out)
     launch = job.launch()
     if ending.finishes:
@@ -103,12 +107,12 @@ def test_a_job_that_ends_loses_nothing(planned, ended, slurm_by_groups, record_p
     last = max(steps)
     assert sorted(set(steps)) == list(range(last + 1)), told
     assert last + 1 == job.steps if ending.finishes else last + 1 >= RECORDED, told
-    dataset = open_dataset(job.out / f"{planned.program}.h5")
+    dataset = open_dataset(job.out / f"{program}.h5")
     assert dataset.sizes["draw"] == len(steps), told
-    assert len(steps) - len(set(steps)) <= (0 if planned.program == "fsdp_tp" else 10), told
+    assert len(steps) - len(set(steps)) <= (0 if program == "fsdp_tp" else 10), told
 
     done = done_of_checkpoint(job, told)
-    if planned.program == "plain":
+    if program == "plain":
         assert last - 10 < done <= last + 1, told
     else:
         assert len(list(job.out.glob("checkpoints/step-*"))) >= ending.saves, told
