@@ -157,7 +157,7 @@ class Job:
 
     def wait_over(self):
         """Wait until Slurm counts the job as over."""
-        process.wait_until(lambda: self.state() in OVER, 300, f"the end of job {self.number}\n{self.told()}", every=1)
+        process.wait_until(lambda: self.state() in OVER, 620, f"the end of job {self.number}\n{self.told()}", every=1)
 
     def wait_saved(self):
         """Wait until the trainer has written a checkpoint; the plain script has no handler to wait for."""
@@ -292,14 +292,14 @@ ENDINGS = [
     Ending("`scancel`", cancel, ("CANCELLED",), 20),
     Ending("`scancel --signal=USR2`", send_usr2, ("COMPLETED",), finishes=True),
     Ending(
-        *("`--signal=B:USR2@200` before the loop", warn_early, ("COMPLETED",)),
-        options=("--time=4", "--signal=B:USR2@200"),
+        *("`--signal=B:USR2@N` before the loop", warn_early, ("COMPLETED",)),
+        options=("--time=10", "--signal=B:USR2@560"),
         finishes=True,
         compiles=True,
     ),
     Ending(
-        *("`--signal=USR2@200` before the loop", warn_early, ("COMPLETED",)),
-        options=("--time=4", "--signal=USR2@200"),
+        *("`--signal=USR2@N` before the loop", warn_early, ("COMPLETED",)),
+        options=("--time=10", "--signal=USR2@560"),
         ways=BY_SRUN,
         finishes=True,
         compiles=True,
