@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 from measure import Contender
@@ -236,6 +237,87 @@ def one_shell(shell, home):
         Contender(
             shell, "ezpz_setup_job", [*lines, f"{source} && ezpz_setup_job"], variables, sourced, 2, budget="+200 ms"
         ),
+        Contender(shell, f"{sourced}, CPU", [*lines, source], without_schedulers(home), repeat=2, cpu=True),
+        Contender(
+            shell,
+            "ezpz_setup_job, CPU",
+            [*lines, f"{source} && ezpz_setup_job"],
+            without_schedulers(home),
+            f"{sourced}, CPU",
+            2,
+            budget="+55 ms",
+            cpu=True,
+        ),
+    ]
+
+
+def without_schedulers(home, **more):
+    """The tools that utils.sh calls and our Python, and nothing else: also where Slurm is in /usr/bin."""
+    tools = Path(home) / "tools"
+    if not tools.exists():
+        tools.mkdir()
+        for name in (
+            "awk",
+            "bash",
+            "cat",
+            "ls",
+            "mkdir",
+            "mv",
+            "nproc",
+            "sh",
+            "sleep",
+            "timeout",
+            "tr",
+            "uname",
+            "zsh",
+        ):
+            if place := shutil.which(name):
+                (tools / name).symlink_to(place)
+    return {**env(home), "PATH": f"{VENV}:{tools}", "USER": "me", **more}
+
+
+def verbs(home):
+    """What verbs cost that load no data, in a shell without a job."""
+    group, runs = "a verb, CPU", Path(home) / "runs"
+    make = "import sys; from ezpz import History; h = History(outdir=sys.argv[1]); h.update({'loss': 1.0}); h.finalize("
+    for number in range(5):
+        folder = runs / f"2026-11-2{number}-101010"
+        line = [str(VENV / "python"), "-c", f"{make}plots=False)", str(folder)]
+        subprocess.run(line, env=env(home, VENV), check=True, capture_output=True)
+    variables, dry = without_schedulers(home), ["launch", "-n", "2", "true"]
+    names = (
+        "benchmark checkpoint compare export fetch kill launch plot report runs simulate sites stacks test watch where"
+    )
+    lines = [["--help"], ["--version"], *([name, "--help"] for name in names.split())]
+    lines += [["kill"], ["where"], ["where", "--json"], ["sites"], ["sites", "polaris"], ["fetch", "--list"]]
+    lines += [["benchmark", "--list"], ["runs", str(runs)]]
+    lines += [[dry[0], option, *dry[1:]] for option in ("--dry-run", "--explain", "--json")]
+    rows = [Contender(group, "python3 -c pass", ["python3", "-c", "pass"], variables, cpu=True)]
+    for words in lines:
+        name = "ezpz runs, 5 runs" if words[0] == "runs" and words[-1] != "--help" else f"ezpz {' '.join(words)}"
+        rows.append(
+            Contender(group, name.removesuffix(" -n 2 true"), ["ezpz", *words], variables, budget="60 ms", cpu=True)
+        )
+    return rows
+
+
+def hanging(home):
+    """A squeue and a qstat that do not answer: two seconds, and not more."""
+    group, peer = "squeue and qstat hang", "launch --dry-run, none"
+    folder = Path(home) / "hanging"
+    folder.mkdir()
+    for name in ("squeue", "qstat"):
+        (folder / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (folder / name).chmod(0o755)
+    without = without_schedulers(home)
+    tools = without["PATH"].partition(":")[2]
+    hang, small = {**without, "PATH": f"{folder}:{without['PATH']}"}, {**without, "PATH": f"{folder}:{tools}"}
+    dry, script = ["ezpz", "launch", "--dry-run", "-n", "2", "true"], f". '{UTILS}' && ezpz_setup_job"
+    return [
+        Contender(group, peer, dry, without),
+        Contender(group, "launch --dry-run", dry, hang, peer, budget="+2100 ms"),
+        Contender(group, "ezpz_setup_job", ["bash", "-c", script], hang, peer, budget="+2100 ms"),
+        Contender(group, "ezpz_setup_job, no ezpz", ["bash", "-c", script], small, peer, budget="+2300 ms"),
     ]
 
 
@@ -331,6 +413,8 @@ GROUPS = {
     "ddp": ddp,
     "setup": setup,
     "shell": shells,
+    "verbs": verbs,
+    "hanging": hanging,
     "metrics": history,
     "end": end_of_run,
     "long": long_run,
