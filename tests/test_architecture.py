@@ -163,7 +163,7 @@ def test_a_shim_imports_little(tmp_path):
     """One stands in front of every rank: each module counts."""
     who = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
     environ = {**who, "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "EZPZ_PLACEMENT": "1", "EZPZ_SOCKET": "unused"}
-    shim = [sys.executable, "-I", "-S", "-X", "importtime", SRC / "launch/host/shim.py", "/bin/sh", "-c", "exit 7"]
+    shim = [sys.executable, "-I", "-S", "-X", "importtime", SRC / "launch/host/run_shim.py", "/bin/sh", "-c", "exit 7"]
     done = subprocess.run(shim, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert done.returncode == 7

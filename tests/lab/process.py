@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+from ezpz import proc
+
 TAG = "EZPZ_TEST_TAG"
 KEPT_PREFIXES = ("PIP_", "SSL_CERT_", "EZPZ_TEST_")
 KEPT_NAMES = ("CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "REQUESTS_CA_BUNDLE", "TZ")
@@ -130,6 +132,13 @@ def daemons(seconds):
             if (folder / "cmdline").read_bytes() == line:
                 found.append(int(folder.name))
     return found
+
+
+def shim_of(rank):
+    """The shim in front of a rank: its parent, or the parent of the holder between the two, which becomes `sleep`."""
+    parent = proc.stat(rank).parent
+    above = proc.stat(parent).parent
+    return above if proc.name(parent) == "sleep" or proc.name(above) == "ezpz-shim" else parent
 
 
 def ignoring(signals):

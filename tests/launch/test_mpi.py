@@ -112,8 +112,8 @@ def test_an_ignored_signal_stays_ignored_in_launch_and_its_ranks(flavour, start_
 
 @pytest.mark.parametrize(("number", "words"), [(signal.SIGABRT, "Aborted"), (signal.SIGSEGV, "Segmentation fault")])
 def test_a_shim_that_crashes_is_the_cause_and_no_abort_of_mpi(flavour, start_launch, survivors, number, words):
-    run = start_launch("-n", "2", "sh", "-c", "echo $PPID; exec sleep 600", env=flavour.env())
-    shims = [int(run.stdout.readline()) for _ in range(2)]
+    run = start_launch("-n", "2", "sh", "-c", "echo $$; exec sleep 600", env=flavour.env())
+    shims = [lab.shim_of(int(run.stdout.readline())) for _ in range(2)]
     assert Path(f"/proc/{shims[1]}/comm").read_text().strip() == "ezpz-shim"
     os.kill(shims[1], number)
     errors = run.communicate(timeout=20)[1]

@@ -66,11 +66,11 @@ class Run:
         return self.named("ezpz-agent", host)[0]
 
     def shim(self, rank):
-        """The shim in front of a rank: its parent, by that name."""
-        parent = parent_of(self.rank(rank))
-        if fact(parent, "comm") != "ezpz-shim":
-            raise AssertionError(f"the parent of rank {rank} is {fact(parent, 'comm')!r}, not ezpz-shim\n{self.left()}")
-        return parent
+        """The shim in front of a rank, by that name."""
+        shim = process.shim_of(self.rank(rank))
+        if fact(shim, "comm") != "ezpz-shim":
+            raise AssertionError(f"in front of rank {rank} is {fact(shim, 'comm')!r}, not ezpz-shim\n{self.left()}")
+        return shim
 
     def mpiexec(self):
         """The foreign launcher that ours started: its child that is no agent."""

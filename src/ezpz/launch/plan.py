@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ezpz.launch.placement import Placement
 
 _HOST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host")  # pathlib costs 10 ms
-SHIM = os.path.join(_HOST, "shim.py")
+SHIM = os.path.join(_HOST, "run_shim.py")
 PAYLOAD = os.path.join(_HOST, "payload.py")
 _MOST_NAMED = 64  # hosts in a line
 

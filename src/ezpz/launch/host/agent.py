@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
+from ezpz import proc
 from ezpz.errors import LaunchError, shell_code
 from ezpz.launch import messages
 from ezpz.launch.backlog import enlarge, keep_freed_memory
 from ezpz.launch.host import process_tree
 from ezpz.launch.host.connection import Connection
-from ezpz.launch.host.local_socket import is_own, receive, send
+from ezpz.launch.host.local_socket import credentials, is_own, receive, send
 from ezpz.launch.host.progress import Progress
 from ezpz.launch.host.rank_input import RankInput
 from ezpz.launch.host.rank_process import LARGE_PIPE, READ, RankProcess
@@ -49,6 +51,8 @@ _READS = 4  # of one pipe in a turn
 # Pipes of a host that are made larger: 8 MiB of the 64 that a user of Linux may have before all new ones are small.
 _MOST_LARGE = 32
 _PASSED = "its launcher sent it that signal"
+_SHIMS_SLEEP = 1.0  # seconds: a short run shall not pay for it, and signals often come at the start
+_ORPHANS, _ORPHANS_TIDIED = 100, 15.0  # zombies of a rank's orphans that may stay, and seconds between two looks
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
@@ -335,7 +339,9 @@ class Agent:
             return
         else:
             rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
-            if rank:
+            if rank and isinstance(message, messages.HandedOver):
+                self._take_over(rank, message, files)
+            elif rank:
                 self._hear_shim(rank, message)
 
     def _shim_started(self, connection: socket.socket, shim: messages.ShimStarted, pipes: tuple[int, ...]) -> None:
@@ -358,6 +364,7 @@ class Agent:
         )
         rank.world, rank.family = shim.world, shim.family
         rank.shim, rank.shim_pid = connection, shim.pid
+        rank.is_near = sys.platform == "linux" and credentials(connection)[0] == shim.pid
         rank.reach("shim", shim.time)
         self._servants |= {process_tree.servant_of(shim.pid)} - {0}
         self.add(rank)
@@ -369,7 +376,11 @@ class Agent:
             rank.pid = message.pid
             self._give_input(rank)
         elif isinstance(message, messages.SignalPassed):
-            rank.passed[message.number] = time.monotonic()
+            rank.pass_on(message.number)
+            self._give_early_signals()
+        elif isinstance(message, messages.SignalMissed):
+            rank.signal(message.number, group=True)
+            self._give_early_signals()
         elif isinstance(message, messages.RankEnded):
             rank.end(message.code, _PASSED if -message.code in rank.passed else "")
         elif isinstance(message, messages.ShimCrashed):
@@ -395,7 +406,7 @@ class Agent:
             return
         rank.ready = True
         if self._begun or not isinstance(self.connection, Connection):
-            rank.order(messages.Begin())
+            rank.begin()
 
     def _begin(self) -> None:
         """Let the ranks begin: those of all hosts are ready, or there is no launcher that could tell."""
@@ -410,7 +421,50 @@ class Agent:
                 self.give_up(str(error))
         for rank in self._alive():
             if rank.ready:
-                rank.order(messages.Begin())
+                rank.begin()
+
+    # Ranks whose shims sleep.
+
+    def _take_over(self, rank: RankProcess, message: messages.HandedOver, files: tuple[int, ...]) -> None:
+        """Look after a rank in place of its shim; the file is readable when it has ended."""
+        if len(files) != 1:
+            raise messages.MalformedMessage(f"expected one file with a rank that is handed over; {len(files)} came")
+        rank.pid, rank.holder = message.pid, message.holder
+        self._loop.after("sleep", _SHIMS_SLEEP, self._let_shims_sleep)
+        self._loop.read(files[0], lambda fd: self._held_ended(rank, fd))
+        self._give_input(rank)
+        self._loop.after("orphans", _ORPHANS_TIDIED, self._tidy_orphans)
+
+    def _let_shims_sleep(self) -> None:
+        for rank in self._alive():
+            if rank.holder and not rank.sleeps:
+                rank.sleeps = True
+                rank.order(messages.Sleep())
+
+    def _held_ended(self, rank: RankProcess, fd: int) -> None:
+        """Note how a rank ended whose parent does not ask: it is a zombie as long as that parent lives."""
+        self._loop.forget(fd)
+        os.close(fd)
+        if not rank.alive or process_tree.is_gone(rank.shim_pid):
+            return  # that of the shim comes by its connection, perhaps with a last word
+        status = proc.wait_status(rank.pid)
+        if status is None:
+            rank.holder = 0
+            rank.order(messages.Wake())
+            return
+        killed = process_tree.is_gone(rank.holder)
+        _kill(-rank.pid)  # what it left behind
+        process_tree.kill_below(rank.shim_pid, rank.holder)
+        code = os.waitstatus_to_exitcode(status)
+        why = _PASSED if -code in rank.passed else ""
+        rank.end(code, f"its shim (pid {rank.holder}) was killed" if killed and code == -signal.SIGKILL else why)
+
+    def _tidy_orphans(self) -> None:
+        """Let shells that sleep ask for the ends of what they have adopted, where that is much: some never do."""
+        for rank in self._alive():
+            if rank.holder and len(proc.children(rank.shim_pid) or ()) > _ORPHANS:
+                rank.order(messages.Tidy())
+        self._loop.after("orphans", _ORPHANS_TIDIED, self._tidy_orphans)
 
     def _give_input(self, rank: RankProcess) -> None:
         """Let the input of rank 0 come when it runs: no start that fails shall have read of it."""
@@ -656,7 +710,7 @@ class Agent:
         """
         self._tells_code = codes
         for rank in self.ranks.values():
-            rank.order(messages.Release(codes=codes and not (rank.by_us or rank.ended_of_asking)))
+            rank.release(codes=codes and not (rank.by_us or rank.ended_of_asking))
         self._over = not self._turns_away  # else it stays until the launcher hangs up
 
     def _kill(self) -> None:

@@ -37,7 +37,9 @@ __all__ = [
     "children",
     "descendants",
     "die_with_parent",
+    "is_gone",
     "kill_all",
+    "kill_below",
     "kill_tree",
     "mark_rank",
     "reap",
@@ -188,6 +190,20 @@ def kill_tree(pid: int, patience: float = 5.0) -> None:
         for process in left:
             _kill(process)
         time.sleep(_AGAIN)
+
+
+def kill_below(pid: int, child: int) -> None:
+    """Kill a child of another process and, if it has more of them, every process below it."""
+    known = proc.children(pid)
+    if known is None or not all(other == child or is_gone(other) for other in known):
+        kill_tree(pid)
+    _kill(child)
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether there is no such process any more, or only a zombie."""
+    process = proc.stat(pid)
+    return process is None or process.is_dead
 
 
 def kill_all(

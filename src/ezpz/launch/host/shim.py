@@ -1,24 +1,36 @@
 """Start one rank under a foreign launcher, and tell the agent of its host how it ended.
 
-Run as ``python3 -I -S shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds: few
-imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the plan,
-waits until the ranks of all hosts are ready, runs the command as its child and passes signals on. The first shim of a
-host forks off the agent (`ezpz.launch.host.agent`), which from then on reads what the ranks write. What shims and agent
-say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.messages`; a shim whose rank has ended
-waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a line
-pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it does.
+Run as ``python3 -I -S run_shim.py COMMAND…`` by ``mpiexec`` or ``srun``, once per rank, so it starts in milliseconds:
+few imports, no site packages. It translates the launcher's variables into torchrun's contract, compares them with the
+plan, waits until the ranks of all hosts are ready, runs the command as its child and passes signals on. The first shim
+of a host forks off the agent (`ezpz.launch.host.agent`), which from then on reads what the ranks write. What shims and
+agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.launch.messages`; a shim whose rank has
+ended waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a
+line pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it does.
+
+A bare Python that waits holds 2.5 MB that it shares with nobody. So a shim hands its rank over to the agent and, when
+that has run for a second, sleeps: it becomes a shell (`_SLEEP`), which holds 0.1 MB, and keeps its pid and children.
+
+    mpiexec ── shim: /bin/sh ── holder: sleep(1) ── rank
+                 │                 └ never asks how its child ended, so that the agent can look it up in /proc
+                 └ tells the agent of signals, adopts orphans, ends with the code that the agent says
+
+The holder dies with the shim, and the rank with its holder. The agent passes signals on, and a descriptor of the rank
+(pidfd) tells it of the end (`ezpz.launch.host.agent`). Where the agent has gone, or cannot look up the end, the shell
+becomes this program again. A shim stays awake and is the parent of its rank as long as it must tell who sent a signal
+(EZPZ_SIGNALLED_BY), and on a system that lacks one of these: Linux 5.3, a shell of `_SHELLS`, `sleep`.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost 5 ms and 1 MB
+import errno
 import os
 import select
 import sys
 import time
 
-sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
-
+from ezpz import proc
 from ezpz.errors import EzpzError, LaunchError, shell_code
 from ezpz.launch import shim_messages as messages
 from ezpz.launch.contract import rank_variables, restore_mask, restore_paths, threads, unquoted
@@ -42,12 +54,43 @@ from ezpz.ranks import Ranks, expand_counts, from_environ
 TYPE_CHECKING = False  # `typing` costs 5 ms in every shim; type checkers know this spelling
 if TYPE_CHECKING:
     import _socket
+    from typing import NoReturn
 
     from ezpz.launch.shim_messages import Message
 
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and the agent's, counts once
+_AGAIN = 0.01  # seconds until the next look at a rank that is about to end
 _ENDING = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 _ALONE = 125
+
+# A shim that sleeps: its connection to the agent is stdin. Some shells interrupt no `read` for a signal (ksh93, yash).
+_SHELL, _SHELLS = "/bin/sh", ("dash", "bash", "busybox")
+_HOLDERS = ("/bin/sleep", "/usr/bin/sleep")
+_FOR_EVER = "2147483647"  # seconds
+_PASSES = "trap 'heard=1; echo passed {0} 2>/dev/null >&0' {0}\n"
+_CRASHES = "trap 'echo Fatal error: {1} 2>/dev/null >&0; trap - {0}; kill -{0} $$' {0}\n"
+_LAST_WORDS = {
+    _signal.SIGABRT: "Aborted",
+    _signal.SIGSEGV: "Segmentation fault",
+    _signal.SIGFPE: "Floating point exception",
+    _signal.SIGILL: "Illegal instruction",
+}
+_SLEEP = """\
+printf ezpz-shim 2>/dev/null >/proc/$$/comm
+while :; do
+  heard=
+  if read -r order code 2>/dev/null; then
+    case $order in
+      leave) exit "$code" ;;
+      tidy) (:) ;; # whoever waits for a child of its own is told of all others
+      *) break ;;
+    esac
+  elif [ -z "$heard" ]; then
+    break # the agent has gone; else a signal came
+  fi
+done
+exec "$@"
+"""
 
 
 def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
@@ -80,6 +123,9 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
 def main(command: list[str]) -> int:
     """Run one rank and return the exit code for the launcher."""
     call_me("ezpz-shim")
+    if command[:1] == ["--awake"]:
+        pid, holder = map(int, command[1:])
+        return _Shim({}).wake(pid, holder)
     if command[:1] == ["--quoted"]:
         command = [unquoted(word) for word in command[1:]]
     die_with_parent()
@@ -95,7 +141,8 @@ def main(command: list[str]) -> int:
     environ["EZPZ_RUN_ID"] = environ.get("TORCHELASTIC_RUN_ID", "")  # that agent gives its own
     environ.setdefault("OMP_NUM_THREADS", threads(ranks.local_world_size))
     cpus, note = bind(environ.pop("EZPZ_CPUS", ""), ranks.local_rank, ranks.local_world_size)
-    shim = _Shim(ranks, environ)
+    shim = _Shim(environ)
+    shim.meet(ranks, environ)
     if note:
         shim.tell(messages.Note(text=f"rank {ranks.rank} {note}"))
     if hosts > 1:
@@ -113,7 +160,8 @@ def _refuse(environ: dict[str, str], error: EzpzError) -> int:
         ranks = from_environ(environ).at_host(None)  # what it says of hosts is not the plan's
     except EzpzError:
         pass  # contradictions are what `error` says
-    shim = _Shim(ranks, environ)
+    shim = _Shim(environ)
+    shim.meet(ranks, environ)
     shim.tell(messages.WrongWorld(text=str(error)))
     return shim.linger(error.exit_code)
 
@@ -142,8 +190,7 @@ def _become_agent(listener: _socket.socket, control: str, launch: str, placement
 class _Shim:
     """One rank, and the connection to the agent of its host if there is one."""
 
-    def __init__(self, ranks: Ranks, environ: dict[str, str]) -> None:
-        self._ranks = ranks
+    def __init__(self, environ: dict[str, str]) -> None:
         self._agent: _socket.socket | None = None
         self._pid = 0
         self._may_begin: bool | None = None  # None until the agent has said so
@@ -152,9 +199,13 @@ class _Shim:
         self._early: dict[int, int] = {}  # signals that the rank gets when it has a handler for them
         self._inbox = messages.LineReader(messages.TO_SHIMS)
         self._released: bool | None = None  # with the code of the rank, or with 0
+        self._hands_over = False  # the rank, to the agent
+        self._has_handed_over = False
+        self._may_sleep = False  # because the agent looks after the rank
+        self._must_wake = False
+        self._leaves_with: int | None = None
         self._output: tuple[int, int] | None = None
-        has_input = environ.pop("EZPZ_STDIN", "") != "none"
-        self._stdin = 0 if has_input and not ranks.rank else None  # what rank 0 reads
+        self._stdin: int | None = None  # what rank 0 reads
         self._wakeup, self._wakes = os.pipe()
         for end in (self._wakeup, self._wakes):
             os.set_blocking(end, False)
@@ -164,15 +215,19 @@ class _Shim:
         _signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._daemon = environ.pop("EZPZ_SIGNALLED_BY", "").encode()
         self._waits_for = set(FORWARDED).difference(self._ignores) if self._daemon else set()
-        control = environ.pop("EZPZ_CONTROL", "")
-        launch = environ.pop("EZPZ_LAUNCH", "")
+
+    def meet(self, ranks: Ranks, environ: dict[str, str]) -> None:
+        """Reach the agent of this host, and start it if this is the first shim here; without a launcher do nothing."""
+        if environ.pop("EZPZ_STDIN", "") != "none" and not ranks.rank:
+            self._stdin = 0
+        control, launch = environ.pop("EZPZ_CONTROL", ""), environ.pop("EZPZ_LAUNCH", "")
         if control:
             environ["EZPZ_LAUNCH_ID"] = launch
-            self._meet(control, launch, environ)
-        adopt()
+            self._reach_agent(ranks, control, launch, environ)
+        adopt()  # only now: the agent is to be no child of this process
 
-    def _meet(self, control: str, launch: str, environ: dict[str, str]) -> None:
-        index = self._ranks.host_index
+    def _reach_agent(self, ranks: Ranks, control: str, launch: str, environ: dict[str, str]) -> None:
+        index = ranks.host_index
         where = environ["EZPZ_SOCKET"]
         if index is not None:  # two hosts of the plan may share one network, as containers do
             where = environ["EZPZ_SOCKET"] = f"{where}-{index}"
@@ -196,7 +251,6 @@ class _Shim:
         if self._stdin is not None:  # what this process got as stdin is nothing: mpiexec passes on too little
             self._stdin, write = os.pipe()
             kept = (*reads, write)
-        ranks = self._ranks
         started = messages.ShimStarted(
             rank=ranks.rank,
             world=ranks.world_size,
@@ -237,11 +291,19 @@ class _Shim:
             from ezpz.launch.host import rank_start
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
+        holder = 0
         _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
         early = _signal.sigpending() if self._waits_for else set()  # there is no rank yet that they could have reached
-        self._pid, problem = start(
-            command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores
-        )
+        try:
+            if self._hands_over and self._can_sleep():
+                pid, holder, problem = self._start_held(command, environ, cpus)
+            else:
+                pid, problem = self._start(command, environ, cpus)
+        except OSError as error:  # no more files or processes
+            pid, problem = 0, error.errno or errno.EAGAIN
+        if holder and not problem:
+            return self._hand_over(pid, holder)
+        self._pid = pid
         if problem:
             code = cannot_run(problem)
             if self._agent is None:
@@ -256,6 +318,103 @@ class _Shim:
 
             _thread.start_new_thread(self._take_with_sender, (early,))  # only now: nothing is forked any more
         code = self._wait()
+        self._clear()
+        self.tell(messages.RankEnded(code=code))
+        return self.linger(shell_code(code))
+
+    def _start(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> tuple[int, int]:
+        return start(command, environ, stdin=self._stdin, output=self._output, cpus=cpus, ignores=self._ignores)
+
+    def _can_sleep(self) -> bool:
+        """Tell whether this system has all that a shim needs to sleep."""
+        if self._waits_for or os.path.basename(os.path.realpath(_SHELL)) not in _SHELLS:
+            return False
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except (AttributeError, OSError):  # before Linux 5.3, or a container forbids it
+            return False
+        return any(os.access(path, os.X_OK) for path in _HOLDERS)
+
+    def _start_held(self, command: list[str], environ: dict[str, str], cpus: list[int] | None) -> tuple[int, int, int]:
+        """Start the rank as the child of a holder; return both, and the number of the error as `start` does."""
+        shim = os.getpid()
+        read, write = os.pipe()
+        holder = os.fork()
+        if not holder:
+            be(lambda: self._hold(command, environ, cpus, shim, write))
+        for fd in (write, *((self._stdin,) if self._stdin else ()), *(self._output or ())):
+            os.close(fd)
+        words = os.read(read, 64).split()  # less than a pipe takes at once
+        os.close(read)
+        return (int(words[0]), holder, int(words[1])) if words else (0, holder, errno.EAGAIN)
+
+    def _hold(
+        self, command: list[str], environ: dict[str, str], cpus: list[int] | None, shim: int, write: int
+    ) -> int:  # that of a holder without a rank
+        """Be the parent of the rank and nothing else, tied to the life of the shim."""
+        die_with_parent()
+        if os.getppid() != shim:
+            return _ALONE
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, 32))  # of those to a group; the rank begins with none
+        try:
+            pid, problem = self._start(command, environ, cpus)
+        except OSError as error:  # no more files or processes
+            pid, problem = 0, error.errno or errno.EAGAIN
+        os.write(write, b"%d %d" % (pid, problem))
+        if problem:
+            return 0
+        os.closerange(3, max(map(int, os.listdir("/dev/fd"))) + 1)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(nothing, fd)
+        path = next(path for path in _HOLDERS if os.access(path, os.X_OK))
+        return os.execve(path, ["sleep", _FOR_EVER], _kept_environ())
+
+    def _hand_over(self, pid: int, holder: int) -> int:
+        """Let the agent look after the rank, and sleep when it says so; return the exit code where it never does."""
+        assert self._agent is not None
+        descriptor = os.pidfd_open(pid)
+        send(self._agent, messages.FROM_SHIMS.encode(messages.HandedOver(pid=pid, holder=holder)), (descriptor,))
+        os.close(descriptor)
+        self._has_handed_over = True
+        for number, way in self._missed:
+            self._forward(number, way)
+        while not (self._may_sleep or self._must_wake or self._leaves_with is not None):
+            self._attend()
+            if self._agent is None or self._released is not None:
+                self._must_wake = True
+        if self._leaves_with is not None:
+            return self._leaves_with
+        if self._must_wake:
+            return self._take_back(pid, holder)
+        again = [sys.executable, "-I", "-S", sys.argv[0], "--awake", str(pid), str(holder)]
+        line, environ = ["sh", "-c", sleep_script(), "ezpz-shim", *again], _kept_environ()
+        os.set_inheritable(os.dup(0), True)  # mpiexec may write into it
+        os.dup2(self._agent.fileno(), 0)
+        os.set_inheritable(0, True)  # also where it was there already
+        self._hear_signals()  # one that comes from now until the shell has its traps ends shim and rank
+        return os.execve(_SHELL, line, environ)
+
+    def wake(self, pid: int, holder: int) -> int:
+        """Go on after a sleep, with the connection to the agent as stdin."""
+        import _socket
+
+        self._agent = _socket.socket(fileno=os.dup(0))
+        return self._take_back(pid, holder)
+
+    def _take_back(self, pid: int, holder: int) -> int:
+        """Adopt the rank, which ends by that if it has not ended, and tell how it did."""
+        try:
+            os.kill(holder, _signal.SIGKILL)
+        except OSError:
+            pass  # somebody else has
+        code = None
+        while code is None:
+            code = next((os.waitstatus_to_exitcode(status) for ended, status in reap() if ended == pid), None)
+            if code is None and proc.stat(pid) is None:
+                code = -_signal.SIGKILL  # the shell has asked how it ended: its holder was killed before
+            time.sleep(0 if code is not None else _AGAIN)
+        self._pid = pid
         self._clear()
         self.tell(messages.RankEnded(code=code))
         return self.linger(shell_code(code))
@@ -309,10 +468,16 @@ class _Shim:
         ready, _, _ = select.select(readers, [], [], self._give_early())
         if self._agent in ready:
             self._obey()
-        if self._wakeup in ready:
-            for number in os.read(self._wakeup, 4096):
-                if number & ~TO_ALL in FORWARDED:
-                    self._forward(number & ~TO_ALL, "itself", reached=bool(number & TO_ALL))
+        self._hear_signals()
+
+    def _hear_signals(self) -> None:
+        try:
+            numbers = os.read(self._wakeup, 4096)
+        except BlockingIOError:
+            return  # none came
+        for number in numbers:
+            if number & ~TO_ALL in FORWARDED:
+                self._forward(number & ~TO_ALL, "itself", reached=bool(number & TO_ALL))
 
     def _take_with_sender(self, early: set[int]) -> None:
         """Write down signals with who has sent them, in a thread: the scheduler's daemon has reached the rank as well.
@@ -333,8 +498,14 @@ class _Shim:
             data = b""
         try:
             for order in self._inbox.feed(data):
-                if isinstance(order, messages.Begin):
-                    self._may_begin = True
+                if isinstance(order, (messages.Begin, messages.HandOver)):
+                    self._may_begin, self._hands_over = True, isinstance(order, messages.HandOver)
+                elif isinstance(order, messages.Sleep):
+                    self._may_sleep = True
+                elif isinstance(order, messages.Wake):
+                    self._must_wake = True
+                elif isinstance(order, messages.Leave):
+                    self._leaves_with = order.code
                 elif isinstance(order, messages.Signal):
                     self._forward(order.number, "agent")
                 elif isinstance(order, messages.Kill):
@@ -352,6 +523,10 @@ class _Shim:
 
     def _forward(self, number: int, way: str, *, reached: bool = False) -> None:
         """Pass a signal on once: a scheduler may send one to this process, to the launcher and to the rank itself."""
+        if self._has_handed_over:
+            told = messages.SignalPassed if way == "itself" else messages.SignalMissed
+            self.tell(told(number=number))
+            return
         if not self._pid:
             self._missed.append((number, way))
             return
@@ -391,6 +566,19 @@ class _Shim:
         return early_signals.AGAIN if self._early else None
 
 
+def sleep_script() -> str:
+    """Return what a shell does as a shim; its words are the command that it becomes when it wakes."""
+    traps = [_PASSES.format(int(number)) for number in FORWARDED]
+    traps += [_CRASHES.format(int(number), name) for number, name in _LAST_WORDS.items()]
+    return "".join(traps) + _SLEEP
+
+
+def _kept_environ() -> dict[str, str]:
+    """Return what a shim that sleeps keeps of its environment: by our variables its launch is known."""
+    kept = ("PATH", "LD_LIBRARY_PATH")  # for the Python that it may become again
+    return {name: value for name, value in os.environ.items() if name.startswith("EZPZ_") or name in kept}
+
+
 def _say(text: str) -> None:
     """Write a line of ours on stderr."""
     from ezpz.visible import show  # an ordinary rank has no need of it
@@ -398,9 +586,10 @@ def _say(text: str) -> None:
     show(f"ezpz: {text}", sys.stderr)
 
 
-if __name__ == "__main__":
+def run(words: list[str]) -> NoReturn:
+    """Be the shim of a command line, and end."""
     try:
-        ended = main(sys.argv[1:])
+        ended = main(words)
     except EzpzError as error:
         _say(str(error))
         ended = error.exit_code
