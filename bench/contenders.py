@@ -56,7 +56,7 @@ def launches(home):
 
 
 def supervision(home):
-    """Looking after 64 ranks of this host that do nothing, and one shim."""
+    """Looking after 64 ranks of this host that do nothing, and one shim: CPU of all, memory of all but the ranks."""
     group, look = "64 ranks of sleep 5", ["python3", str(HERE / "supervision.py")]
     with_mpi = env(home, MPICH, VENV, EZPZ_BENCH=f"{home}/mpich")
     without = env(home, VENV, EZPZ_BENCH=f"{home}/local")
@@ -65,16 +65,31 @@ def supervision(home):
         ["torchrun", "--nproc-per-node", "64", "--no-python", "sleep", "5"],
     )
     agents = ["ezpz", "launch", "--mpi", "no", "-n", "64"]
-    shim = ["python3", "-I", "-S", str(ROOT / "src" / "ezpz" / "launch" / "host" / "shim.py"), "true"]
+    bare_mpi = ["mpiexec", "-launcher", "fork", "-n", "64", "sleep", "5"]
+    shim = ["python3", "-I", "-S", str(ROOT / "src" / "ezpz" / "launch" / "host" / "run_shim.py"), "true"]
     alone = env(home, VENV, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", EZPZ_PLACEMENT="1")
     bare = "python3 -I -S -c pass"
     return [
+        Contender(group, "mpiexec (MPICH), CPU", [*look, "cpu", *bare_mpi], with_mpi, "torchrun, CPU", unit="s"),
         Contender(group, "torchrun, CPU", [*look, "cpu", *theirs], without, unit="s"),
         Contender(group, "ezpz, local, CPU", [*look, "cpu", *ours], without, "torchrun, CPU", unit="s"),
-        Contender(group, "ezpz, MPICH, CPU", [*look, "cpu", *ours], with_mpi, "torchrun, CPU", unit="s"),
+        Contender(
+            group, "ezpz, MPICH, CPU", [*look, "cpu", *ours], with_mpi, "torchrun, CPU", unit="s", budget="1.5 s"
+        ),
+        Contender(
+            group, "mpiexec (MPICH), memory", [*look, "memory", *bare_mpi], with_mpi, "torchrun, memory", unit="MB"
+        ),
         Contender(group, "torchrun, memory", [*look, "memory", *theirs], without, unit="MB"),
         Contender(group, "ezpz, local, memory", [*look, "memory", *ours], without, "torchrun, memory", unit="MB"),
-        Contender(group, "ezpz, MPICH, memory", [*look, "memory", *ours], with_mpi, "torchrun, memory", unit="MB"),
+        Contender(
+            group,
+            "ezpz, MPICH, memory",
+            [*look, "memory", *ours],
+            with_mpi,
+            "torchrun, memory",
+            unit="MB",
+            budget="110 MB",
+        ),
         Contender(
             group,
             "ezpz, MPICH --mpi no, CPU",
@@ -110,10 +125,9 @@ def supervision(home):
             budget="1000 ms",
             cpu=True,
         ),
-        Contender(group, "one shim, PSS", [*look, "shim", *ours], with_mpi, unit="MB", budget="10 MB"),
-        Contender(group, "one shim, RSS", [*look, "shim_rss", *ours], with_mpi, unit="MB"),
-        Contender("a shim", bare, ["python3", "-I", "-S", "-c", "pass"], alone, repeat=5),
-        Contender("a shim", "shim in front of true", shim, alone, bare, repeat=5, budget="+20 ms"),
+        Contender(group, "one shim, USS", [*look, "shim", *ours], with_mpi, unit="MB", budget="1.5 MB"),
+        Contender("a shim, CPU", bare, ["python3", "-I", "-S", "-c", "pass"], alone, repeat=5, cpu=True),
+        Contender("a shim, CPU", "shim in front of true", shim, alone, bare, repeat=5, budget="20 ms", cpu=True),
     ]
 
 
