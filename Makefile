@@ -49,6 +49,7 @@ bench:
 	@tests/lab/setup venv mpi bench
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
+	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py $(findstring --markdown,$(ARGS)))
 
 fuzz:
 	@tests/lab/setup venv
