@@ -230,7 +230,12 @@ def test_with_digests_switched_off_damage_is_one_line_or_passes(saved):
     assert "\n" not in str(refused.value)
     path.write_bytes((saved / "good").read_bytes())
     flip(path.with_name(".metadata"), -200)
-    assert checkpoints.load(path.parent) == 2  # a byte that torch does not look at
+    problem = ""
+    try:  # a byte that torch does not look at, or one of a pickle's words: it goes by the length of paths in the file
+        assert checkpoints.load(path.parent) == 2
+    except EzpzError as error:
+        problem = str(error)
+    assert not problem or (".metadata is damaged" in problem and "\n" not in problem)
 
 
 def test_digests_are_those_of_the_files_and_can_be_checked_by_hand(saved):

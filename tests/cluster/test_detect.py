@@ -441,4 +441,4 @@ def test_a_scheduler_is_complete(name):
 
 def test_both_halves_know_the_same_schedulers():
     text = (ROOT / "src" / "ezpz" / "bin" / "utils.sh").read_text()
-    assert all(f"scheduler={name}" in text for name in SCHEDULERS)
+    assert all(f"scheduler={name}" in text or f'"|{name}|"' in text for name in SCHEDULERS)

@@ -49,9 +49,9 @@ def test_torchruns_agent_serves_as_a_launcher(launch):
 @pytest.mark.parametrize(
     ("text", "shown_words"),
     [
-        ("echo a wrapper of our site", "it said 'a wrapper of our site"),
-        ("exit 3", "it said ''"),
-        ("sleep 300", "it said ''"),
+        ("echo a wrapper of our site", ["it said 'a wrapper of our site"]),
+        ("exit 3", ["it said ''"]),
+        ("sleep 300", ["ezpz: waiting for an answer of mpiexec, for 5 s at most", "it said ''"]),
     ],
 )
 def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(
@@ -67,10 +67,10 @@ def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(
     env = {**clean_env, "PATH": f"{folder}:{clean_env['PATH']}"}
     begin = time.monotonic()
     done = launch("-n", "1", "true", env=env)
-    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
-    assert shown_words in done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (125, len(shown_words))
+    assert all(words in line for words, line in zip(shown_words, done.stderr.splitlines(), strict=True))
     assert "launch --flavour NAME" in done.stderr
-    assert time.monotonic() - begin < 30  # two questions of five seconds
+    assert time.monotonic() - begin < 25  # one question of five seconds
     if "sleep" not in text:
         named = launch("-n", "1", "--flavour", "mpich", *SHOW, env=env)
         assert (named.returncode, len(shown(named.stdout))) == (0, 1), named.stderr

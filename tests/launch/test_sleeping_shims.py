@@ -240,3 +240,18 @@ def test_how_a_zombie_ended():
         assert os.waitpid(pid, 0)[1] == status
         assert proc.wait_status(pid) is None
     assert proc.wait_status(os.getpid()) is None
+
+
+def test_whoever_has_read_a_message_may_hang_up_before_its_sender_looks_again():
+    """The agent of a rank that has ended closes the connection as soon as it knows of the rank."""
+
+    class HungUp:
+        def sendmsg(self, parts, _):
+            return sum(map(len, parts))
+
+        def sendall(self, data):
+            raise BrokenPipeError(data)
+
+    local_socket.send(HungUp(), b"handed over\n", (0,))
+    with pytest.raises(BrokenPipeError):
+        local_socket.send(HungUp(), b"handed over\n")

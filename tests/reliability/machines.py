@@ -52,7 +52,7 @@ MACHINES = (
         setup=mpiexecs(mpiexec="#!/bin/sh\nexec sleep 600\n"),
         wrap=own_bin("-n", "2", "true"),
         code=125,
-        cause=r"^ezpz: .*mpiexec",
+        cause=r"^ezpz: .*mpiexec does not say",
         grace=10,
         not_on=ONCE,
     ),

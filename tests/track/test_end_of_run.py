@@ -28,9 +28,9 @@ sys.addaudithook(watch)
 from ezpz.track import pictures
 figures, make = [], pictures._figure
 pictures._figure = lambda *a, **k: figures.append(1) or make(*a, **k)
-from ezpz.track import run
-reads, read = [], run.read_stored
-run.read_stored = lambda *a: reads.append(1) or read(*a)
+from ezpz.track import stored
+reads, read = [], stored.read_stored
+stored.read_stored = lambda *a: reads.append(1) or read(*a)
 history.finalize(show=False)
 import json
 print(json.dumps({"seen": seen, "figures": len(figures), "reads": len(reads)}), file=sys.stderr)

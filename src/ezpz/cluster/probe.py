@@ -21,6 +21,7 @@ def is_here(host: str) -> bool:
 
 __all__ = ["host_name", "is_here", "is_same_host", "read", "run", "run_nothing"]
 
+_silent: list[str] = []  # tools that gave no answer in time: they are asked nothing more
 _TOOL_LIMIT = 5.0  # seconds: a driver's tool may have to wake the devices, but must not hold up a launch
 
 
@@ -28,7 +29,9 @@ def run(argv: list[str]) -> str | None:
     """Return what a command printed, or None when it is absent, fails or exceeds five seconds."""
     from ezpz.cluster.questions import Questions  # which most launches need not
 
-    return Questions(_TOOL_LIMIT)(argv)
+    questions = Questions(_TOOL_LIMIT)
+    questions.unanswered = _silent
+    return questions(argv)
 
 
 def run_nothing(argv: list[str]) -> str | None:

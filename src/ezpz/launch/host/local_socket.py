@@ -87,7 +87,8 @@ def send(connection: _socket.socket, data: bytes, descriptors: tuple[int, ...] =
         packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors)
         sent = connection.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
         data = data[sent:]
-    connection.sendall(data)
+    if data:  # else who has all of it may have hung up
+        connection.sendall(data)
 
 
 def receive(connection: _socket.socket) -> tuple[bytes, list[int]]:

@@ -374,8 +374,12 @@ class _Shim:
         """Let the agent look after the rank, and sleep when it says so; return the exit code where it never does."""
         assert self._agent is not None
         descriptor = os.pidfd_open(pid)
-        send(self._agent, messages.FROM_SHIMS.encode(messages.HandedOver(pid=pid, holder=holder)), (descriptor,))
-        os.close(descriptor)
+        try:
+            send(self._agent, messages.FROM_SHIMS.encode(messages.HandedOver(pid=pid, holder=holder)), (descriptor,))
+        except OSError:  # the agent has gone
+            return self._take_back(pid, holder)
+        finally:
+            os.close(descriptor)
         self._has_handed_over = True
         for number, way in self._missed:
             self._forward(number, way)
