@@ -213,9 +213,11 @@ def test_each_shell_sleeps_alike(shell, tmp_path):
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
         os.kill(run.pid, number)
         assert agent.hear() == ["passed", str(int(number))]
-    agent.order(messages.Tidy())
     if first:
         zombie = int(orphan.read_text())
+        lab.wait_until(lambda: is_gone(zombie), 10, "the end of a child")
+    agent.order(messages.Tidy())
+    if first:
         lab.wait_until(lambda: proc.stat(zombie) is None, 10, "the end of a zombie")
     agent.order(messages.Leave(code=5))
     assert run.wait(20) == 5
