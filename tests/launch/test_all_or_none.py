@@ -191,7 +191,11 @@ def test_a_long_wait_is_told_with_whom_it_is_for(launched):
     ("option", "code", "words"),
     [
         ("--start-timeout", 125, "1 of 1 hosts did not come up within 3 s: {} (1 of 2 ranks came); expected 2 ranks"),
-        ("--timeout", 124, "the run has not ended within 3 s (--timeout): "),
+        (
+            "--timeout",
+            124,
+            "the run has not ended within 3 s (--timeout, of the whole run; of one without progress: --idle-timeout): ",
+        ),
     ],
 )
 def test_a_time_limit_ends_the_wait_and_names_the_host(launched, option, code, words):

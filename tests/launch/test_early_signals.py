@@ -159,6 +159,8 @@ import ezpz
 from ezpz.train import Loop
 
 class Saves:
+    def include(self, name, stateful, *, optional=False):
+        pass
     def save(self, step, *, wait=False):
         if ezpz.get_rank() == 0:
             print("saved", step, flush=True)

@@ -79,6 +79,64 @@ def test_a_file_that_an_earlier_action_closed_is_passed_over(loop):
     assert len(came) == 1
 
 
+def test_what_came_for_a_closed_file_is_not_taken_for_the_next_with_its_descriptor(loop):
+    """A descriptor that is closed is the first to be given out again, in the same turn as well."""
+    first, second, third = os.pipe(), os.pipe(), os.pipe()
+    came, replaced = [], []
+
+    def replace(fd):
+        replaced.append(fd)
+        other = second if fd == first[0] else first
+        loop.forget(other[0])
+        os.dup2(third[0], other[0])  # another file, with nothing to read
+        loop.read(other[0], came.append)
+
+    for read, write in (first, second):
+        os.write(write, b"x")
+        loop.read(read, replace)
+    loop.turn(0.0)
+    assert (len(replaced), came) == (1, [])
+    loop.forget(replaced[0])
+    os.write(third[1], b"x")
+    loop.turn(time.monotonic() + 5)
+    assert {*came, *replaced} == {first[0], second[0]}
+    for fd in (*first, *second, *third):
+        os.close(fd)
+
+
+def test_a_loop_that_an_action_closes_takes_nothing_more(loop, pipe):
+    other = os.pipe()
+    came = []
+    for read, write in (pipe, other):
+        os.write(write, b"x")
+        loop.read(read, lambda fd: (came.append(fd), loop.close()))
+    loop.turn(0.0)
+    assert len(came) == 1
+    for fd in other:
+        os.close(fd)
+
+
+def test_a_file_that_rests_and_is_forgotten_is_not_watched_again(loop, pipe):
+    read, write = pipe
+    came = []
+    os.write(write, b"x")
+    loop.read(read, loop.rest)
+    loop.turn(0.0)
+    loop.forget(read)
+    os.close(read)
+    turns(loop, 0.2)  # longer than a rest
+    again, end = os.pipe()
+    assert again == read
+    loop.read(again, came.append)
+    loop.turn(0.0)
+    assert came == []
+    os.write(end, b"x")
+    loop.turn(time.monotonic() + 5)
+    assert came == [again]
+    loop.forget(again)
+    os.close(end)  # the fixture closes the other end
+
+
 def test_timers_come_once_and_only_when_they_are_due(loop):
     came = []
     loop.after("late", 60, lambda: came.append("late"))
@@ -121,6 +179,15 @@ def test_a_timer_may_cancel_another_that_is_due_and_start_itself_again(loop):
     loop.turn()
     assert came == ["first"]
     assert loop.waits_for("first")
+
+
+def test_a_timer_that_another_puts_off_does_not_come_yet(loop):
+    came = []
+    loop.after("first", 0, lambda: loop.at("second", time.monotonic() + 60, lambda: came.append("late")))
+    loop.after("second", 0, lambda: came.append("early"))
+    loop.turn()
+    assert came == []
+    assert loop.waits_for("second")
 
 
 def test_a_turn_comes_back_at_the_earliest_moment_that_it_is_given(loop):

@@ -67,6 +67,42 @@ def test_ctrl_c_at_any_moment_of_the_start_ends_it_without_a_traceback(start, ho
         check(run, home, survivors)
 
 
+MEETS_A_CALLBACK = """
+import os, signal, sys, weakref
+
+class Gone:
+    def __del__(self):
+        interrupt()
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):  # Python looks for signals at each turn
+        pass
+
+class Meet:
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            sys.meta_path.remove(self)
+            gone = Gone() if "{kind}" == "__del__" else type("Other", (), {{}})()
+            kept = weakref.ref(gone, interrupt) if "{kind}" != "__del__" else None
+            del gone
+
+sys.meta_path.insert(0, Meet())
+"""
+
+
+@pytest.mark.parametrize("module", ["ezpz.launch.planning", "ezpz.launch.run.start"])
+@pytest.mark.parametrize("kind", ["__del__", "weakref"])
+def test_ctrl_c_that_meets_a_callback_is_not_dropped(clean_env, home, survivors, tmp_path, module, kind):
+    """Python drops what is raised there, as in the callbacks of its imports; then the launch began nevertheless."""
+    (tmp_path / "sitecustomize.py").write_text(MEETS_A_CALLBACK.format(module=module, kind=kind))
+    env = {**clean_env, "PYTHONPATH": str(tmp_path)}
+    line = [*PROGRAMS["python3 -m ezpz.launch"], "--flavour", "local", "-n", "1", "touch", str(tmp_path / "begun")]
+    run = subprocess.Popen(line, env=env, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
+    check(run, home, survivors)
+    assert not (tmp_path / "begun").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_fifty_times_ctrl_c_at_random(start, home, survivors, program):

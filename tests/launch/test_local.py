@@ -213,7 +213,7 @@ def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["--nprocs", "2", "true"], 2, "unknown option --nprocs"),
+        (["--nprogs", "2", "true"], 2, "unknown option --nprogs"),
         (["-n", "0", "true"], 2, "'0' is not a whole number of at least 1"),
         (["-n", "two", "true"], 2, "'two' is not a whole number"),
         (["--hostfile", "/no/such", "true"], 2, "cannot read the host file /no/such"),

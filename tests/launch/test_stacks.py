@@ -253,7 +253,11 @@ def test_torch_ranks_that_hang_are_named_in_one_line(start, tmp_path, clean_env)
     listener.wait("stage group")
     for rank, process in enumerate(ranks):
         assert listener.of(rank)[0] == f"rank {rank} {process.pid}"
-        assert [line for line in listener.of(rank) if line.startswith("stage")] == ["stage torch", "stage group"]
+        assert [line for line in listener.of(rank) if line.startswith("stage")] == [
+            "stage setup",
+            "stage met",
+            "stage group",
+        ]
     number = next(int(line.split()[1]) for line in listener.of(0) if line.startswith("dumps"))
 
     def places(signum, before):

@@ -1,4 +1,6 @@
-"""Attack a control port without the secret: python attack.py HOST PORT, as any user and from any host.
+"""Attack a control port without the secret: python attack.py HOST PORT [NAME…], as any user and from any host.
+
+The names are those of abstract sockets to attack as well; without any, all of ezpz in this network namespace are.
 
 Standard library alone. Each attack ends by itself; what it prints is what the launcher let it see.
 """
@@ -101,13 +103,16 @@ def hang(address, count=40):
         stranger.close()
 
 
-def local_sockets():
-    """Say what a shim and a rank would say on every abstract socket of ezpz in this network namespace."""
-    with open("/proc/net/unix", encoding="utf-8") as table:  # noqa: PTH123  # as plain as the rest
-        names = {line.split()[-1] for line in table if line.split()[-1].startswith("@ezpz-")}
+def local_sockets(named):
+    """Say what a shim and a rank would say on some abstract sockets, or on all of ezpz in this network namespace."""
+    names = set(named)
+    if not names:
+        with open("/proc/net/unix", encoding="utf-8") as table:  # noqa: PTH123  # as plain as the rest
+            names = {line.split()[-1] for line in table if line.split()[-1].startswith("@ezpz-")}
     for name in sorted(names):
         for words in (b"shim 0 2 0 2 0 openmpi 1 1.5\nended 3\n", b"rank 0 1\nbeat\n", b"stacks\n", b"\xff" * 100_000):
             with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.settimeout(60)  # one that answers nothing, not even by hanging up, is a failure
                 stranger.connect("\0" + name[1:])
                 try:
                     stranger.sendall(words)
@@ -130,7 +135,7 @@ def main():
     flood(address)
     drip(address)
     call(address).close()
-    print(f"attacked as user {os.getuid()}, and {len(local_sockets())} local sockets")
+    print(f"attacked as user {os.getuid()}, and {len(local_sockets(sys.argv[3:]))} local sockets")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[1] / ".test" / "fuzz"
-SLOWEST = 10.0  # seconds for one input
+SLOWEST = 10.0  # CPU seconds for one input
+_STUCK = 12  # times as long by the clock: other processes may keep the machine busy
 _MOST_KEPT = 2000  # inputs that did something new
 _LONGEST = 1 << 20  # bytes of an input
 
@@ -182,24 +183,33 @@ class Result:
 
 
 class TooSlow(Exception):  # noqa: N818  # named by what it is
-    """One input has taken longer than `SLOWEST` seconds."""
+    """One input has taken more than `SLOWEST` seconds of CPU, or waits for something."""
 
 
-def _too_slow(*_):
-    raise TooSlow(f"longer than {SLOWEST:g} s")
+def _too_slow(number, _):
+    raise TooSlow(f"longer than {SLOWEST:g} s" if number == signal.SIGPROF else f"waits for {SLOWEST * _STUCK:g} s")
 
 
 def run(one, seconds, seed, *, most_failures=3):
-    """Feed mutations to a target for so many seconds; the same seed gives the same inputs in the same order."""
+    """Feed mutations to a target for so many seconds, at least one; the same seed gives the same inputs in the same
+    order.
+
+    The seeds come before that time begins: with the first one a reader may import torch.
+    """
     random_ = random.Random(f"{one.name} {seed}")
     words = (*_ODD_WORDS, *one.words * 3)
     corpus, seen, result = list(one.seeds), set(), Result()
-    earlier = signal.signal(signal.SIGALRM, _too_slow)
-    end = time.monotonic() + seconds
+    earlier = {number: signal.signal(number, _too_slow) for number in (signal.SIGPROF, signal.SIGALRM)}
+    end = 0.0
     try:
-        while time.monotonic() < end and len(result.failures) < most_failures:
+        while len(result.failures) < most_failures:
             if result.inputs < len(one.seeds):  # the seeds themselves come first
                 data = one.seeds[result.inputs]
+            elif not end:
+                end = time.monotonic() + seconds
+                continue
+            elif result.inputs > len(one.seeds) and time.monotonic() >= end:
+                break
             else:
                 data = mutated(random_.choice(corpus), random_.choice(corpus), words, random_)
             result.inputs += 1
@@ -210,19 +220,22 @@ def run(one, seconds, seed, *, most_failures=3):
                 seen.add(behaviour)
                 corpus.append(data)
     finally:
-        signal.signal(signal.SIGALRM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
     result.behaviours = len(seen)
     return result
 
 
 def _feed(one, data):
     """Return the error of one input, or an empty text, and what happened."""
-    signal.setitimer(signal.ITIMER_REAL, SLOWEST)
+    signal.setitimer(signal.ITIMER_PROF, SLOWEST)
+    signal.setitimer(signal.ITIMER_REAL, SLOWEST * _STUCK)
     try:
         return "", one.feed(data)
     except Exception as error:  # noqa: BLE001  # whatever it is, the target has not said that its reader may raise it
         return f"{type(error).__name__}: {error}"[:300], None
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -18,7 +18,7 @@ REPORTS = (
     messages.Up(ranks=2),
     messages.Note(text="a note"),
     messages.RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="last words\n", shown=True),
-    messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0),
+    messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0, ranks=[(0, 1.0), (1, 2.0)]),
     messages.Mismatch(host="n01", worlds=[("1", "openmpi", "text")]),
     messages.StacksTaken(
         id=1,
@@ -89,7 +89,7 @@ def output(data):
 
 # Whole connections. The launcher is asked after each input whether it still hears its agents.
 
-SETTINGS = messages.Settings(log_dir="", idle=None, input=False, recorder="", parting=0.0)
+SETTINGS = messages.Settings(log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=True, live=False)
 GREETING = b"ezpz-agent-1 reports 00000001 " + b"0" * 32 + b" " + b"0" * 64 + b"\n"
 HEAD = b"\0\0\0\5" + b"\0" * 16
 

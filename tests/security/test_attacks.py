@@ -41,6 +41,16 @@ def listens_at(pid):
     return None
 
 
+def local_names(pid):
+    """Names of the abstract sockets where a process and its descendants listen: other tests have some, too."""
+    pids = [pid]
+    for one in pids:
+        pids += proc.children(one) or ()
+    held = {proc.link(one, f"fd/{fd.name}") for one in pids for fd in Path(f"/proc/{one}/fd").iterdir()}
+    rows = [row.split() for row in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
+    return sorted({row[7] for row in rows if len(row) == 8 and row[7][0] == "@" and f"socket:[{row[6]}]" in held})
+
+
 def launch_of(started):
     """The launch itself, which may be behind `unshare` and a shell; the first that listens."""
     pending = [started.pid]
@@ -72,9 +82,11 @@ def test_another_user_of_the_host_harms_nothing(attack, clean_env, tmp_path, hom
             assert {launch.stdout.readline() for _ in range(2)} == {"ready 0\n", "ready 1\n"}
             address, port = wait_until(lambda: listens_at(launch.pid), 10, "the control port")
             assert address == "127.0.0.1"  # all ranks are here
-            told = process.run([*attack, address, port], stdin=ATTACK, timeout=120, cwd="/")
-            assert told.stdout.startswith("attacked as user 65534"), told.stderr
-            assert not told.stdout.endswith("and 0 local sockets\n")
+            names = local_names(launch.pid)
+            assert {name.partition("-")[0] for name in names} == {"@ezpz"}
+            assert f"@ezpz-control-{port}" in names
+            told = process.run([*attack, address, port, *names], stdin=ATTACK, timeout=120, cwd="/")
+            assert told.stdout == f"attacked as user 65534, and {len(names)} local sockets\n", told.stderr
             assert launch.poll() is None
             go.touch()
             output, errors = launch.communicate(timeout=30)

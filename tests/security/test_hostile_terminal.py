@@ -71,7 +71,7 @@ def test_verbs_about_runs_are_not_steered(tmp_path, runs, verb, color):
         "watch": ["watch", one, "--once"],
         "other": ["compare", two, one, "--metric", "text", "--no-picture"],
     }[verb]
-    done = ezpz_verb(tmp_path, *words, color=color)
+    done = ezpz_verb(tmp_path, *words, color=color, COLUMNS="400")  # so that no name is cut
     assert b"Traceback" not in done.stderr
     assert steering(done, color=color) == []
     said = done.stdout + done.stderr

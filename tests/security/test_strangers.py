@@ -17,6 +17,7 @@ import pytest
 from ezpz.launch import frames, messages
 from ezpz.launch.frames import FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import connection as agent_side
+from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import End, connect
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, Hello, MalformedMessage, Note, Piece, Up
@@ -24,7 +25,9 @@ from ezpz.launch.run import control as control_module
 from ezpz.launch.run.control import Control, Report
 from lab.process import wait_until
 
-SETTINGS = messages.Settings(log_dir="/logs", idle=None, input=False, recorder="", parting=0.0)
+SETTINGS = messages.Settings(
+    log_dir="/logs", idle=None, input=False, recorder="", parting=0.0, by_rank=True, live=False
+)
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 
 
@@ -172,12 +175,35 @@ def test_of_too_many_strangers_the_oldest_go_first_and_an_agent_gets_in(control,
     assert agent.result.settings == SETTINGS
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the second listener is a Unix socket of Linux")
+def test_a_caller_that_gets_the_descriptor_of_one_that_was_hung_up_on_is_not_taken_for_it(
+    control, heard, call, monkeypatch
+):
+    """Both listeners are served in one turn: what the oldest stranger has sent belongs to nothing that comes later."""
+    monkeypatch.setattr(control_module, "_DEADLINE", 600.0)  # however busy the machine is
+    strangers = [call() for _ in range(2 + 64)]
+    heard(lambda: len(control._strangers) == len(strangers))
+    local = local_socket.control_address(port(control))
+    for _ in range(20):
+        oldest = next(iter(control._strangers))
+        later = [call(), socket.socket(fileno=local_socket.reach(local).detach())]
+        for stranger in strangers:
+            if stranger.getsockname() == oldest.connection.getpeername():
+                stranger.sendall(attack.GREETING[:1])
+        strangers += later
+        heard(lambda later=later: all(len(one.recv(1, socket.MSG_PEEK)) for one in later))
+    assert not is_over(strangers[-1])
+    for stranger in strangers:
+        stranger.close()
+
+
 FLOOD = """
 import socket, sys
 kept = []
 while True:
     try:
         kept.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=1))
+        kept[-66 if len(kept) > 66 else 0].send(b"e")  # when it may just be hung up on
     except OSError:
         pass
     if len(kept) > 500:

@@ -37,6 +37,7 @@ def small(shell):
 def fake(shell):
     """A shell whose only Python is the fake one."""
     shell.program("python3", FAKE_PYTHON)
+    shell.env["EZPZ_TORCH"] = "default"  # whatever scheduler or driver this machine has
     shell.calls = lambda: Path(shell.env["FAKE_LOG"]).read_text() if Path(shell.env["FAKE_LOG"]).exists() else ""
     return shell
 

@@ -1,5 +1,6 @@
 """Shells that have sourced `utils.sh`, with an environment and a Python that each test controls."""
 
+import re
 import shlex
 import subprocess
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ SHELLS = {"bash": ["bash", "--noprofile", "--norc"], "zsh": ["zsh", "-f"]}
 FOREIGN = (
     *(mark for scheduler in schedulers() for mark in scheduler.marks),
     *("PBS_", "SLURM", "FLUX_", "XDG_", "EZPZ_", "CONDA", "VIRTUAL_ENV", "PYTHON", "LOADEDMODULES"),
-    *("NHOSTS", "NGPU", "DIST_LAUNCH"),
+    *("NHOSTS", "NGPU", "DIST_LAUNCH", "LAUNCH", "WORLD_SIZE", "RANK"),
 )
 
 # A Python that plays its part without costing a second. It answers what utils.sh asks an interpreter, notes each call
@@ -49,7 +50,7 @@ case "$1 $2" in
     if [ -n "$FAKE_SLOW" ]; then touch "$here/torch" "$FAKE_LOG.slow"; sleep 30; fi
     if [ -n "$FAKE_PIP_SAYS" ]; then printf '%s\n' "$FAKE_PIP_SAYS" >&2; exit 1; fi
     for arg; do
-      case "$arg" in torch) touch "$here/torch" ;; esac
+      case "$arg" in torch | torch=*) touch "$here/torch" ;; esac
       last="$arg"
     done
     [ "$last" = torch ] || printf '%s' "$last" >"$here/ezpz" ;;
@@ -113,7 +114,16 @@ def errors(result: subprocess.CompletedProcess) -> list[str]:
     return [line for line in lines if line.startswith("[ezpz] error: ")]
 
 
-NAMES = "EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH"
+def older_names():
+    """Return the names of the table of older names in utils.sh, with and without ezpz_."""
+    prefixed, plain = re.search(r'\nezpz__define_older "([^"]*)" \\\n  "([^"]*)"\n', UTILS.read_text()).groups()
+    return [f"ezpz_{name}" for name in prefixed.split()], plain.split()
+
+
+NAMES = (
+    "EZPZ_SCHEDULER EZPZ_JOBID EZPZ_SITE EZPZ_HOSTS EZPZ_NRANKS NHOSTS NGPU_PER_HOST NGPUS HOSTFILE DIST_LAUNCH LAUNCH"
+)
+NAMES += " WORLD_SIZE EZPZ_WORLD_SIZE"
 
 
 def job(shell, before="", call="ezpz_setup_job", **env):

@@ -18,10 +18,15 @@ def test_alone_it_is_this_host(small):
     assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"], told["EZPZ_SITE"]) == ("none", "", "")
     assert (told["NHOSTS"], told["NGPU_PER_HOST"], told["NGPUS"], told["EZPZ_NRANKS"]) == ("1", "2", "2", "2")
     assert told["DIST_LAUNCH"] == "mpiexec -n 2"
+    assert (told["LAUNCH"], told["WORLD_SIZE"], told["EZPZ_WORLD_SIZE"]) == ("mpiexec -n 2", "2", "2")
     assert result.stderr == ""
     lines = result.stdout.splitlines()
     assert [line for line in lines if line.startswith("[")] == ["[HOSTS]", "[DIST INFO]", "[LAUNCH]:"]
-    assert f"    • [host:0] - {os.uname().nodename}" in lines
+    at = lines.index("[HOSTS]")
+    assert lines[at + 1 : at + 3] == [
+        f"    • MACHINE={os.uname().nodename}",
+        f"    • [host:0] - {os.uname().nodename}",
+    ]
     assert "    • NGPUS=2" in lines
     assert f"    • HOSTFILE={told['HOSTFILE']}" in lines
     assert "      launch = mpiexec -n 2" in lines
@@ -178,8 +183,33 @@ def test_both_halves_say_the_same_about_a_plain_host(small, real_python):
     small.program("python3", f'export PYTHONPATH="{ROOT}/src"; exec {real_python} "$@"')
     result, python_says = job(small)
     assert result.returncode == 0, result.stderr
-    same = ["EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_HOSTS", "EZPZ_NRANKS", "NHOSTS", "NGPU_PER_HOST", "NGPUS"]
+    same = [
+        "WORLD_SIZE",
+        "EZPZ_WORLD_SIZE",
+        "EZPZ_SCHEDULER",
+        "EZPZ_JOBID",
+        "EZPZ_HOSTS",
+        "EZPZ_NRANKS",
+        "NHOSTS",
+        "NGPU_PER_HOST",
+        "NGPUS",
+    ]
     assert {name: shell_says[name] for name in same} == {name: python_says[name] for name in same}
+
+
+@pytest.mark.slow
+def test_the_world_size_of_a_job_is_no_wish_and_a_ranks_own_is_left_alone(importable):
+    """Older scripts read WORLD_SIZE; `launch` takes it for a number of ranks that the user wants."""
+    show = "launch -n 3 --dry-run true | grep -c '^env'; launch --dry-run true | grep -c '^env'"
+    result = importable(f"ezpz_setup_job >/dev/null; {show}", EZPZ_NGPU_PER_HOST="5")
+    assert result.stdout.split() == ["3", "5"]
+    again = "EZPZ_NGPU_PER_HOST=4; ezpz_setup_job >/dev/null; echo $WORLD_SIZE"
+    result = importable(f"ezpz_setup_job >/dev/null; {again}", EZPZ_NGPU_PER_HOST="5")
+    assert result.stdout.split() == ["4"]
+    result = importable(f"ezpz_setup_job >/dev/null; {show}", WORLD_SIZE="7")
+    assert result.stdout.split() == ["3", "7"]
+    _, told = job(importable, RANK="0", WORLD_SIZE="1")
+    assert (told["WORLD_SIZE"], told["EZPZ_WORLD_SIZE"]) == ("1", "")
 
 
 # ---- launch ---------------------------------------------------------------------------------------------------------

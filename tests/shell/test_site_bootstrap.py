@@ -1,7 +1,7 @@
 """The site of a shell: how it is recognised, and what `ezpz_setup_python` does there before it makes a venv."""
 
 import re
-import time
+import resource
 
 import pytest
 from modules import CONDA, Modules
@@ -565,9 +565,15 @@ def test_a_login_host_that_skips_the_proxy_gets_none(fake):
 
 
 def test_sourcing_stays_cheap(shell):
-    count = 20
-    begin = time.monotonic()
-    assert shell.bare(f"for i in {' '.join(map(str, range(count)))}; do . '{UTILS}'; done").returncode == 0
-    assert (
-        time.monotonic() - begin
-    ) / count < 0.2  # the budget of 15 ms is measured by make bench; 2 ms (bash) and 5 ms (zsh) here
+    count, costs = 20, []
+    for _ in range(3):
+        before = cpu_of_children()
+        assert shell.bare(f"for i in {' '.join(map(str, range(count)))}; do . '{UTILS}'; done").returncode == 0
+        costs.append((cpu_of_children() - before) / count)
+    assert min(costs) < 0.06  # the budget of 15 ms is measured by make bench; 2 ms (bash) and 5 ms (zsh) here
+
+
+def cpu_of_children():
+    """CPU seconds of all children that have ended, whatever else keeps the machine busy."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

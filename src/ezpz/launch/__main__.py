@@ -1,4 +1,4 @@
-"""``python3 -m ezpz.launch`` is ``ezpz launch``."""
+"""``python3 -m ezpz.launch`` and the script ``launch`` are ``ezpz launch``."""
 
 from ezpz.interrupt import FOR_RANKS, Deferring, end_silently
 
@@ -12,5 +12,11 @@ collect_rarely()
 
 from ezpz.launch.entry import main  # noqa: E402  # and nothing before that
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Be the script ``launch``."""
     leave(main())
+
+
+if __name__ == "__main__":
+    run()

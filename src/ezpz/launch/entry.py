@@ -211,6 +211,10 @@ def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control]
             plan = builder.build(rendezvous, control.variable)
             if not attempt:
                 _announce(plan)
+                if builder.options.verbose:
+                    from ezpz.launch.explain import as_text
+
+                    show(as_text(plan), sys.stderr)
                 for note in plan.context.notes[len(builder.notes) :]:
                     _say(f"note: {note}")
                 if rendezvous.note:
@@ -220,10 +224,11 @@ def _start_until_met(builder: PlanBuilder, start: Callable[[LaunchPlan, Control]
             return code
         port, origin = plan.port
         first = plan.placement.hosts[0]
-        if origin == "MASTER_PORT":
+        if origin in {"MASTER_PORT", "--master-port"}:
+            undo = "Leave --master-port out" if origin.startswith("-") else "Run `unset MASTER_PORT`"
             raise UsageError(
-                f"cannot use port {port} (from MASTER_PORT): it is taken on {first}; expected a free one. "
-                "Run `unset MASTER_PORT`, or set another."
+                f"cannot use port {port} (from {origin}): it is taken on {first}; expected a free one. "
+                f"{undo}, or set another."
             )
         _say(f"port {port} is taken on {first}; starting again with another")
     raise LaunchError(

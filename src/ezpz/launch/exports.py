@@ -109,7 +109,12 @@ def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str
         "NGPUS": str(sum(devices_on(devices, allocation))),
         "HOSTFILE": allocation.hostfile or write_lines(os.path.join(folder, "hostfile"), hosts),
         "DIST_LAUNCH": line,
+        "LAUNCH": line,
     }
+    if "RANK" not in environ:  # in a rank that is another one's
+        values["WORLD_SIZE"] = str(placement.world_size)
+        # `launch` reads a WORLD_SIZE as the user's wish, unless it is this one.
+        values["EZPZ_WORLD_SIZE"] = "" if placement.origin == "WORLD_SIZE" else values["WORLD_SIZE"]
     return values, problem
 
 

@@ -13,13 +13,30 @@ import time
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 _LONGEST_WAIT = 86400.0  # seconds: epoll takes no more than 24 days
 _REST = 0.1  # seconds until a file that could not be served is watched again
 
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # another connection cannot be taken, but waits
+
+
+def ready(selector: selectors.BaseSelector, wait: float | None) -> Iterator[selectors.SelectorKey]:
+    """Yield the files for which something has come, each unless what was done for those before it has changed how it is
+    watched.
+
+    A file that is closed meanwhile may lend its descriptor to one that is opened in the same moment: what has come for
+    the old one must not be taken for the new one's.
+
+    Args:
+        selector: Watches the files; may be closed meanwhile.
+        wait: Seconds to wait for the first; None for any time.
+    """
+    for key, _ in selector.select(wait):
+        watched = selector.get_map()
+        if watched is not None and watched.get(key.fd) is key:
+            yield key
 
 
 class Loop:
@@ -45,13 +62,14 @@ class Loop:
     def forget(self, file: Any) -> None:
         """Watch a file no more; it may be unknown, and must still be open."""
         number = _number(file)
+        self.cancel(_resting(number))
         if number in self._selector.get_map():
             self._selector.unregister(number)
 
     def rest(self, file: Any) -> None:
         """Watch a file only again in a moment: what waits there cannot be taken now, and would wake us for ever."""
         key = self._selector.unregister(file)
-        self.after(f"rest {key.fd}", _REST, lambda: self._watch(file, key.events, key.data))
+        self.after(_resting(key.fd), _REST, lambda: self._watch(file, key.events, key.data))
 
     def at(self, name: str, due: float, action: Callable[[], None]) -> None:
         """Call ``action()`` once at a moment of the monotonic clock, in place of the earlier timer of that name."""
@@ -85,13 +103,12 @@ class Loop:
         """
         due = min([*(due for due, _ in self._timers.values()), *(due for due in dues if due is not None)], default=None)
         wait = None if due is None else min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
-        for key, _ in self._selector.select(wait):
-            if key.fd in self._selector.get_map():  # not closed by what was just done
-                key.data(key.fileobj)
+        for key in ready(self._selector, wait):
+            key.data(key.fileobj)
         now = time.monotonic()
         for name in [name for name, (due, _) in self._timers.items() if now >= due]:
-            _, action = self._timers.pop(name, (0.0, _do_nothing))  # an earlier one may have cancelled it
-            action()
+            if now >= self.due(name):  # an earlier one may have cancelled it or put it off
+                self._timers.pop(name)[1]()
         return now
 
     def close(self) -> None:
@@ -112,8 +129,9 @@ def _number(file: Any) -> int:
     return file if type(file) is int else file.fileno()
 
 
-def _do_nothing() -> None:
-    pass
+def _resting(number: int) -> str:
+    """Return the name of the timer that ends the rest of a file."""
+    return f"rest {number}"
 
 
 class SignalPipe:

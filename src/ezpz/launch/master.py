@@ -58,20 +58,32 @@ class Rendezvous:
 
 
 def choose_rendezvous(
-    placement: Placement, environ: Mapping[str, str], site: Site | None, *, must_know: bool
+    placement: Placement,
+    environ: Mapping[str, str],
+    site: Site | None,
+    *,
+    must_know: bool,
+    wanted: tuple[str, str] = ("", ""),
 ) -> Rendezvous:
     """Return where the ranks meet: `choose_address` and `choose_port` together.
+
+    Args:
+        placement: Ranks per host.
+        environ: Holds the user's own ``MASTER_ADDR`` and ``MASTER_PORT``, perhaps.
+        site: The machine, whose rule names hosts.
+        must_know: As in `choose_address`.
+        wanted: ``--master-addr`` and ``--master-port``, above the environment; empty where they were not given.
 
     Raises:
         EzpzError: No address or port can be used.
     """
-    address = choose_address(placement, environ, site, must_know=must_know)
-    port, origin, held = choose_port(placement, environ)
+    address = choose_address(placement, environ, site, must_know=must_know, wanted=wanted[0])
+    port, origin, held = choose_port(placement, environ, wanted[1])
     return Rendezvous(Setting(address.address, address.origin), Setting(str(port), origin), address.note, held)
 
 
 def choose_address(
-    placement: Placement, environ: Mapping[str, str], site: Site | None, *, must_know: bool = True
+    placement: Placement, environ: Mapping[str, str], site: Site | None, *, must_know: bool = True, wanted: str = ""
 ) -> Master:
     """Return the address of rank 0's host as all ranks can reach it.
 
@@ -81,24 +93,24 @@ def choose_address(
         site: The machine, whose rule names hosts.
         must_know: Refuse a name that is unknown on this host; without it such a name is a note, because a host that is
             none of the job's, such as a login host, need not know the names that the job's hosts know.
+        wanted: ``--master-addr``, or empty.
 
     Raises:
-        UsageError: The user's ``MASTER_ADDR`` is this host's loopback, while ranks run on other hosts too.
+        UsageError: The user's own address is this host's loopback, while ranks run on other hosts too.
         LaunchError: No name of the first host can be resolved to an address that other hosts reach.
     """
     first = placement.hosts[0]
-    # With RANK a leftover of an outer launcher.
-    requested = environ.get("MASTER_ADDR", "") if "RANK" not in environ else ""
+    requested, said, undo = _requested(wanted, "--master-addr", environ, "MASTER_ADDR")
     if len(placement.hosts) == 1 and is_here(first):
-        return Master(requested or "127.0.0.1", "MASTER_ADDR" if requested else "all ranks are here")
+        return Master(requested or "127.0.0.1", said if requested else "all ranks are here")
     if requested:
         if _is_loopback(requested):
             raise UsageError(
-                f"unusable address {requested!r} (from MASTER_ADDR): ranks run on {len(placement.hosts)} hosts "
+                f"unusable address {requested!r} (from {said}): ranks run on {len(placement.hosts)} hosts "
                 f"from {first} on, and it means each host itself; expected an address of the first host. "
-                "Run `unset MASTER_ADDR`."
+                f"{undo}."
             )
-        return Master(requested, "MASTER_ADDR")
+        return Master(requested, said)
     advised = _by_site(first, site) if site else first
     origin = f"first host, as site {site.name} names it" if site and advised != first else "first host"
     if _reachable(advised):
@@ -122,7 +134,16 @@ def choose_address(
     )
 
 
-def choose_port(placement: Placement, environ: Mapping[str, str]) -> tuple[int, str, socket.socket | None]:
+def _requested(wanted: str, option: str, environ: Mapping[str, str], name: str) -> tuple[str, str, str]:
+    """Return what the user asked for, where, and how to take it back; with RANK a variable is a leftover."""
+    if wanted:
+        return wanted, option, f"Leave {option} out"
+    return ("" if "RANK" in environ else environ.get(name, "")), name, f"Run `unset {name}`"
+
+
+def choose_port(
+    placement: Placement, environ: Mapping[str, str], wanted: str = ""
+) -> tuple[int, str, socket.socket | None]:
     """Return a port for the rendezvous, who chose it, and the socket that keeps it ours.
 
     On this host the socket is bound but does not listen: with ``SO_REUSEADDR`` on both sides the kernel lets rank 0's
@@ -132,14 +153,12 @@ def choose_port(placement: Placement, environ: Mapping[str, str]) -> tuple[int, 
     Raises:
         UsageError: The user's ``MASTER_PORT`` is no port, or another process holds it.
     """
-    requested = environ.get("MASTER_PORT", "") if "RANK" not in environ else ""
+    requested, said, undo = _requested(wanted, "--master-port", environ, "MASTER_PORT")
     if requested and not (requested.isdigit() and 0 < int(requested) < 65536):
-        raise UsageError(
-            f"unusable port {requested!r} (from MASTER_PORT); expected 1 to 65535. Run `unset MASTER_PORT`."
-        )
+        raise UsageError(f"unusable port {requested!r} (from {said}); expected 1 to 65535. {undo}.")
     if not is_here(placement.hosts[0]):
         if requested:
-            return int(requested), "MASTER_PORT", None
+            return int(requested), said, None
         return _REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], "random", None
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,10 +168,10 @@ def choose_port(placement: Placement, environ: Mapping[str, str]) -> tuple[int, 
         held.close()
         holder = _holder(int(requested))
         raise UsageError(
-            f"cannot use port {requested} (from MASTER_PORT): {error.strerror}{holder}; expected a free one. "
-            "Run `unset MASTER_PORT`, or set another."
+            f"cannot use port {requested} (from {said}): {error.strerror}{holder}; expected a free one. "
+            f"{undo}, or set another."
         ) from None
-    return held.getsockname()[1], "MASTER_PORT" if requested else "free on this host, and held", held
+    return held.getsockname()[1], said if requested else "free on this host, and held", held
 
 
 class Listening(NamedTuple):

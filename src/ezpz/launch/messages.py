@@ -65,7 +65,8 @@ class Hello(Message):
 
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
-    folder, and how long ranks may take to end when the launcher is lost.
+    folder, how long ranks may take to end when the launcher is lost, whether it reports the stages of each rank, and
+    whether the launcher draws a line of progress.
     """
 
     log_dir: str = text_field(_PATH)
@@ -73,6 +74,8 @@ class Settings(Message):
     input: bool = flag_field()
     recorder: str = text_field(_PATH)
     parting: float = seconds_field()
+    by_rank: bool = flag_field()
+    live: bool = flag_field()
 
 
 class Welcome(Message):
@@ -133,7 +136,9 @@ class Finished(Message):
 
 
 class Stages(Message):
-    """So many ranks of the host have reached a stage: the first, half of them and the last at these times."""
+    """So many ranks of the host have reached a stage: the first, half of them and the last at these times, and, where
+    the settings ask for it, each rank at its own.
+    """
 
     kind = "stages"
     stage: str = text_field(40)
@@ -141,6 +146,7 @@ class Stages(Message):
     low: float = seconds_field()
     median: float = seconds_field()
     high: float = seconds_field()
+    ranks: list[tuple[int, float]] = rows_field(rank_field(), seconds_field(), most=4096)
 
 
 class Idle(Message):
@@ -150,6 +156,15 @@ class Idle(Message):
     rank: int = rank_field()
     pid: int = number_field(0)
     seconds: float = seconds_field()
+
+
+class Pace(Message):
+    """Rank 0 has done so many steps; this run of it began behind the first ones. A total of 0 ends its loop."""
+
+    kind = "pace"
+    done: int = number_field(0)
+    first: int = number_field(0)
+    total: int = number_field(0)
 
 
 class RankBusy(Message):
@@ -312,11 +327,11 @@ HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
-    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, RankBusy, StacksTaken, Note),
+    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
     *(InputWanted, InputUnread, Refused, Done),
 )
 ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew)
-FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, Busy, DumpsAt)
+FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, Pace, Busy, DumpsAt)
 
 
 class Piece:

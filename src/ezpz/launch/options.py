@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 
 from ezpz.errors import UsageError, nearest
 from ezpz.launch.hostfile import HOST
@@ -17,6 +18,8 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
+
+    from ezpz.launch.words import Word
 
 # Values of options, each read by a function whose error says what was expected.
 
@@ -117,8 +120,32 @@ def names(text: str) -> tuple[str, ...]:
     return variables
 
 
+def assignment(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the name and the value of ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise _refused(f"{text!r} is no variable with a value; expected NAME=VALUE, e.g. NCCL_DEBUG=INFO")
+    names(name)
+    from ezpz.launch.contract import OURS
+
+    if name.strip() in OURS:
+        raise _refused(f"{name} is what launch itself tells the ranks; expected another name")
+    return ((name.strip(), value),)
+
+
+def port(text: str) -> str:
+    """Return the number of a port."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
+        raise _refused(f"{text!r} is no port; expected 1 to 65535")
+    return text
+
+
 def mpi(text: str) -> str:
     """Return ``yes``, ``no`` or ``site``."""
+    if text in {"none", "pmi2", "pmix", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta"}:
+        raise _refused(
+            f"{text!r} is a plugin of srun; expected yes, no or site. Write `--launcher-args=--mpi={text}` for srun's"
+        )
     if text not in {"yes", "no", "site"}:
         raise _refused(f"{text!r} is not known; expected yes, no or site")
     return text
@@ -205,6 +232,7 @@ OPTIONS = (
     _row(
         "--cpu-bind", type=word, metavar="SPEC", group=_LAUNCHER, help="CPUs of each rank instead of the planned ones"
     ),
+    _row("--depth", type=count, metavar="N", group=_LAUNCHER, help="N CPUs for each rank, in order"),
     _row(
         "--launcher-args",
         type=words,
@@ -228,6 +256,18 @@ OPTIONS = (
         group=_LAUNCHER,
         help="variables that ranks shall not see; may be repeated",
     ),
+    _row("--env", type=assignment, **_LIST, metavar="NAME=VALUE", group=_LAUNCHER, help="a variable of the ranks' own"),
+    _row("--master-addr", type=word, metavar="ADDR", group=_LAUNCHER, help="where the ranks meet"),
+    _row("--master-port", type=port, metavar="PORT", group=_LAUNCHER, help="at which port"),
+    _row(
+        "-m",
+        "--module",
+        dest="module",
+        type=word,
+        metavar="MODULE",
+        group=_LAUNCHER,
+        help="python3 -m MODULE; its words follow",
+    ),
     _row("--label", **_FLAG, group=_ENDS, help="begin each line of output with its rank"),
     _row("--log-dir", type=word, metavar="DIR", group=_ENDS, help="a file per rank, and run.json, in DIR"),
     _row("--start-timeout", type=duration, metavar="TIME", group=_ENDS, help="all ranks must be up by then (10m)"),
@@ -249,6 +289,7 @@ OPTIONS = (
     _row("--dry-run", **_FLAG, group=_SHOW, help="the line that would run, to paste by hand"),
     _row("--explain", **_FLAG, group=_SHOW, help="every flag and variable with value and origin"),
     _row("--json", **_FLAG, group=_SHOW, help="both for machines"),
+    _row("--verbose", **_FLAG, group=_SHOW, help="what --explain shows, on stderr, and then run"),
     _row("-h", "--help", action="help", group=_SHOW, help="this page"),
 )
 
@@ -263,23 +304,18 @@ examples:
   launch --nhosts 2 --ppn 4 python3 train.py      four ranks on each of two
   launch --exclude n07 python3 train.py           leave a broken host out
   launch --dry-run python3 train.py     show the line that would run
-"""
 
-# Ours, and the words of other launchers for the same idea. Near misses of ours are recognised by their spelling.
-_SAME_IDEA = {
-    "-n": "--ntasks --nprocs --nproc --num_processes",
-    "--ppn": "--nproc-per-node --nproc_per_node --npernode --ntasks-per-node -perhost",
-    "--devices-per-host": "--gpus-per-node",
-    "--devices": "--gpu-ids --gpu_ids --gpus",
-    "--nhosts": "-N --nnodes --nodes --num_machines",
-    "--hosts": "-w -H --host --nodelist",
-    "--exclude": "-x",
-    "--hostfile": "-f --machinefile -machinefile",
-    "--label": "-l -prepend-rank --prepend-rank --tag-output",
-    "--log-dir": "-o --output --log_dir --redirects --tee -outfile-pattern",
-    "--timeout": "--time --walltime",
-    "--exit-timeout": "-W --wait",
-}
+exit code:
+  0         all ranks ended with 0
+  2         the command line, a variable or a named file is wrong
+  124       a time limit of a run that started
+  125       the machine or the launcher failed, or ranks never started
+  126, 127  the command cannot be executed, is not found
+  other     that of the first rank that failed; 128 + n for signal n
+
+more:
+  docs/launch.md
+"""
 
 
 class LaunchOptions:
@@ -299,6 +335,10 @@ class LaunchOptions:
         flavour: Name of the launcher's flavour, or empty; not checked here.
         mpi: ``yes``, ``no`` or ``site``: whether ranks may start an MPI.
         cpu_bind: How ranks are bound to CPUs, or empty; not checked here.
+        cpu_bind_origin: ``--cpu-bind``, ``--depth`` or ``CPU_BIND``.
+        env: Names and values of variables that ranks get.
+        master_addr: Where the ranks meet, or empty.
+        master_port: The port of that, or empty.
         launcher_args: More words for the launcher itself.
         comm_env: ``site`` or ``none``: whether ranks get the site's communication environment.
         unset: Variables that ranks shall not see.
@@ -310,7 +350,9 @@ class LaunchOptions:
         exit_timeout: Seconds that the other ranks have when the first has ended with 0.
         explain: Show every flag and variable with its origin, and run nothing.
         json: Show plan and reasons for machines, and run nothing.
+        verbose: Show what ``explain`` shows, and run all the same.
         dry_run: Print the line instead of running it.
+        notes: What other launchers' words mean here, where the user should know.
         command: The program and its arguments; empty for a bare ``launch``.
     """
 
@@ -327,6 +369,10 @@ class LaunchOptions:
     flavour: str = ""
     mpi: str = "site"
     cpu_bind: str = ""
+    cpu_bind_origin: str = "--cpu-bind"
+    env: tuple[tuple[str, str], ...] = ()
+    master_addr: str = ""
+    master_port: str = ""
     launcher_args: tuple[str, ...] = ()
     comm_env: str = "site"
     unset: tuple[str, ...] = ()
@@ -338,6 +384,8 @@ class LaunchOptions:
     exit_timeout: float | None = None
     explain: bool = False
     json: bool = False
+    verbose: bool = False
+    notes: tuple[str, ...] = ()
     dry_run: bool = False
     command: tuple[str, ...] = ()
 
@@ -366,69 +414,165 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchOptions:
     """Read the command line.
 
     ``WORLD_SIZE=12 launch …`` without ``RANK`` asks for 12 ranks, weaker than ``-n``; with ``RANK`` it is a leftover of
-    an outer launcher and ignored.
+    an outer launcher and ignored, and so is the one that ``ezpz_setup_job`` has exported. ``CPU_BIND`` is the same as
+    ``--cpu-bind``, and weaker.
 
     Raises:
         UsageError: An option is unknown, its value is not as expected, or two of them contradict each other.
         SystemExit: After ``--help``, with 0.
     """
-    given, command = _read(list(argv))
+    given, command, notes = _read(list(argv), environ)
     if "hosts" in given and "hostfile" in given:
         raise UsageError(
             f"--hosts and --hostfile {given['hostfile']} both name the hosts (from the command line); "
             "expected one of them. Leave one out; `--exclude` removes single hosts of a file."
         )
     wanted = environ.get("WORLD_SIZE", "")
-    if "ranks" not in given and wanted and "RANK" not in environ:
+    if "ranks" not in given and wanted and "RANK" not in environ and wanted != environ.get("EZPZ_WORLD_SIZE"):
         try:
             given.update(ranks=count(wanted), ranks_origin="WORLD_SIZE")
         except _argument_error() as error:
             raise UsageError(f"argument WORLD_SIZE: {error} (from the environment). Run `unset WORLD_SIZE`.") from None
-    return LaunchOptions(**given, command=tuple(command))
+    notes += _bind(given, environ)
+    return LaunchOptions(**given, command=tuple(command), **({"notes": tuple(notes)} if notes else {}))
 
 
-def _read(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of our options, and the command: it begins at the first word that is neither.
+def _bind(given: dict[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """Bring ``--cpu-bind``, ``--depth`` and ``CPU_BIND`` into one, and return what the user should know of that.
+
+    Raises:
+        UsageError: ``CPU_BIND`` holds other options.
+    """
+    depth, text = given.pop("depth", 0), environ.get("CPU_BIND", "").strip()
+    if text and not depth and "cpu_bind" not in given:
+        own = dict(given)
+        if text.startswith("-"):
+            try:
+                own, rest, _ = _read(list(words(text)), environ)
+            except (_argument_error(), UsageError):
+                own, rest = {}, [""]
+            if rest or not own.keys() <= {"cpu_bind", "depth"}:
+                raise UsageError(
+                    f"cannot read the binding {text!r} (from CPU_BIND); expected e.g. list:0-3:4-7 or depth:8. "
+                    "Run `unset CPU_BIND`, or write `--cpu-bind SPEC`."
+                )
+            depth, text = own.pop("depth", 0), own.get("cpu_bind", "")
+        given.update(cpu_bind=text or "depth", cpu_bind_origin="CPU_BIND")
+    elif text:
+        chosen = "--cpu-bind" if "cpu_bind" in given else "--depth"
+        return [f"CPU_BIND={text} has no effect beside {chosen}", *_deepened(given, depth)]
+    return _deepened(given, depth)
+
+
+def _deepened(given: dict[str, Any], depth: int) -> list[str]:
+    spec = given.get("cpu_bind", "")
+    if not depth:
+        return []
+    if spec in {"", "depth"}:
+        given["cpu_bind"] = f"depth:{depth}"
+        if not spec:
+            given["cpu_bind_origin"] = "--depth"
+        return []
+    return [f"--depth {depth} has no effect beside --cpu-bind {spec}"]
+
+
+def _read(argv: list[str], environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the values of our options, the command, and notes: it begins at the first word that is no option.
 
     A value that begins with a dash is taken as it is, unless it is one of our options.
     """
     options = {name: (names, keywords) for names, keywords in OPTIONS for name in names}
     given: dict[str, Any] = {}
-    index = 0
-    while index < len(argv) and argv[index].startswith("-") and argv[index] != "--":
+    notes: list[str] = []
+    index, of_python = 0, False
+    while index < len(argv) and argv[index].startswith("-") and argv[index] != "--" and "module" not in given:
         word = argv[index]
         if re.fullmatch(r"-n[0-9]+", word):  # srun's -n4
             word = f"-n={word[2:]}"
         name, equals, value = word.partition("=")
-        if name not in options:
-            raise UsageError(_unknown(word, list(options)))
-        names, option = options[name]
-        if "type" not in option:
-            if equals:
-                raise _wrong(names, f"ignored explicit argument {value!r}")
-            if option["action"] == "help":
-                _help()
-            given[option["dest"]] = True
-        else:
-            if not equals:
+        if name not in options and name.startswith("--") and f"--{name[2:].replace('_', '-')}" in options:
+            name = f"--{name[2:].replace('_', '-')}"
+            of_python = of_python or name.startswith("--master")
+        if name in options:
+            names, option = options[name]
+            if "type" in option and not equals:
                 index += 1
-                value = _next_word(argv, index, names, name, options)
-            if value == "--":
-                raise UsageError(
-                    f"{name} needs a value, but -- follows (from the command line); expected `{name} VALUE`."
-                )
-            try:
-                read = option["type"](value)
-            except _argument_error() as error:
-                raise _wrong(names, str(error)) from None
-            given[option["dest"]] = given.get(option["dest"], ()) + read if "action" in option else read
-        index += 1
-    return given, argv[index + (argv[index : index + 1] == ["--"]) :]
+                value = _next_word(argv, index, name, options)
+            _take(given, names, option, value if equals or "type" in option else None, name)
+            index += 1
+            continue
+        from ezpz.launch.words import understand
+
+        known = understand([word, *argv[index + 1 :]], environ)
+        if known is None:
+            known = _for_launcher(argv[index:], list(options))
+        index += known.taken
+        of_python = of_python or known.of_python
+        if known.note:
+            notes.append(known.note)
+        if known.ours:
+            names, option = options[known.ours]
+            _take(given, names, option, known.value, word.partition("=")[0])
+    command = argv[index + (argv[index : index + 1] == ["--"]) :]
+    if "module" in given:
+        command = [sys.executable, "-m", given.pop("module"), *argv[index:]]
+    elif of_python and command and command[0].endswith(".py"):
+        command = [sys.executable, *command]
+    return given, command, notes
 
 
-def _next_word(argv: list[str], index: int, names: tuple[str, ...], name: str, options: Mapping[str, Any]) -> str:
+def _take(
+    given: dict[str, Any], names: tuple[str, ...], option: Mapping[str, Any], value: str | None, said: str
+) -> None:
+    """Add an option and its value, None for a flag.
+
+    Args:
+        given: What was read until now.
+        names: The option's names.
+        option: Its keywords.
+        value: Its value as it was given.
+        said: The name that the user wrote.
+    """
+    if "type" not in option:
+        if value is not None:
+            raise _wrong(names, f"ignored explicit argument {value!r}")
+        if option["action"] == "help":
+            _help()
+        given[option["dest"]] = True
+        return
+    if value is None or value == "--":
+        raise UsageError(f"{said} needs a value, but -- follows (from the command line); expected `{said} VALUE`.")
+    try:
+        read = option["type"](value)
+    except _argument_error() as error:
+        raise _wrong(names if said in names else (said,), str(error)) from None
+    given[option["dest"]] = given.get(option["dest"], ()) + read if "action" in option else read
+
+
+def _for_launcher(argv: list[str], names: list[str]) -> Word:
+    """Return an option that nothing here knows as one for the launcher, where ``--`` shows that it is no command's.
+
+    Raises:
+        UsageError: Nothing says whose it is, or it is spelled like one of ours.
+    """
+    from ezpz.launch.words import Word
+
+    name, equals, _ = argv[0].partition("=")
+    own = argv[:1] if equals or len(argv) < 2 or argv[1].startswith("-") else argv[:2]
+    behind = argv[len(own) : len(own) + 1]
+    if "--" not in argv or (behind and not behind[0].startswith("-")) or nearest(name, names, cutoff=0.8):
+        raise UsageError(_unknown(argv[0], names))
+    shown = shlex.join(own)
+    return Word("--launcher-args", shown, len(own), f"{shown} is passed on to the launcher, as `--launcher-args` would")
+
+
+def _next_word(argv: list[str], index: int, name: str, options: Mapping[str, Any]) -> str:
     if index == len(argv):
-        raise _wrong(names, "expected one argument")
+        raise UsageError(
+            f"{name} needs a value, and nothing follows (from the command line); expected "
+            f"`launch {name} {options[name][1]['metavar']} COMMAND`. "
+            "Run `launch --help` for the options."
+        )
     value = argv[index]
     if value.partition("=")[0] in options:
         raise UsageError(
@@ -439,14 +583,14 @@ def _next_word(argv: list[str], index: int, names: tuple[str, ...], name: str, o
 
 
 def _wrong(names: tuple[str, ...], reason: str) -> UsageError:
-    return UsageError(f"argument {'/'.join(names)}: {reason}. Run `launch --help` for the options.")
+    return UsageError(
+        f"argument {'/'.join(names)}: {reason} (from the command line). Run `launch --help` for the options."
+    )
 
 
 def _unknown(word: str, names: list[str]) -> str:
-    name = word.split("=", 1)[0]
-    near = next(iter(nearest(name, names)), "")
-    same = next((ours for ours, words in _SAME_IDEA.items() if name in words.split()), near)
-    hint = f" Did you mean {same}?" if same else ""
+    near = next(iter(nearest(word.split("=", 1)[0], names)), "")
+    hint = f" Did you mean {near}?" if near else ""
     after = f"Options of the command come after it: `launch [options] COMMAND {word}`."
     return f"unknown option {word} (from the command line).{hint} {after}"
 

@@ -12,7 +12,7 @@ from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.files import state_folder
 from ezpz.interpreter import module_line
-from ezpz.launch.binding import Binding, parse_cpus, share
+from ezpz.launch.binding import Binding, chosen_cpus
 from ezpz.launch.contract import (
     BY_LAUNCHER,
     LONGEST_VARIABLE,
@@ -53,6 +53,7 @@ _REMOTE = ("EZPZ_REMOTE_SHELL", "EZPZ_REMOTE_AS")  # without which `bin/remote_s
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _REACH = Reach()
 _NO_COMMUNICATION = Communication({}, {}, {})
+BY_ENV = "--env"  # origin of variables that the user has given for the ranks alone
 NO_MASTER = (Setting("127.0.0.1", "all ranks are here"), Setting("0", "not chosen yet"))
 
 
@@ -229,8 +230,9 @@ class LaunchPlan:
             variables["PYTHONFAULTHANDLER"] = Setting("1", "a rank that crashes or hangs shows its Python stacks")
         if self.flavour:
             variables.update(self.flavour.environment(self.order()))
-        if self.flavour and self._binds and (self.binding.text == "auto" or self.binding.cpus):
-            variables["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or "auto", self.binding.origin)
+        if self.flavour and self._binds and self.binding.text != "none":
+            variables["EZPZ_CPUS"] = Setting(":".join(self.binding.cpus) or self.binding.text, self.binding.origin)
+        variables.update((name, setting) for name, setting in self.more.items() if setting.origin == BY_ENV)
         return variables
 
     def _supervised(self) -> dict[str, Setting]:
@@ -423,11 +425,11 @@ class LaunchPlan:
 
     def cpus(self, rank: int) -> list[int] | None:
         """Return the CPUs of one rank of the local flavour; None where it is not bound."""
-        if self.binding.cpus:
-            return parse_cpus(self.binding.cpus[rank])
-        if self.binding.text == "auto" and hasattr(os, "sched_getaffinity"):  # macOS binds nothing
-            return share(os.sched_getaffinity(0), rank, self.placement.world_size)
-        return None
+        text = ":".join(self.binding.cpus) or self.binding.text
+        if text == "none" or not hasattr(os, "sched_getaffinity"):  # macOS binds nothing
+            return None
+        cpus, misfit = chosen_cpus(text, os.sched_getaffinity(0), rank, self.placement.world_size)
+        return None if misfit else cpus
 
     def lines(self) -> list[str]:
         """Return the lines that ``--dry-run`` prints; pasted into a shell they start the same ranks, unsupervised."""
@@ -437,7 +439,8 @@ class LaunchPlan:
         if self.by_hosts:
             return self._lines_by_host()
         if self.flavour is not None:
-            assigned = [f"{name}={value}" for name, value in _values(self.portable).items()]
+            told = _values(self.portable).items()
+            assigned = [f"{name}={value}" for name, value in told if value or name in self.environ]
             return [shell_line([*unset, *assigned, *self._argv(tuple(self.portable))])]
         lines = []
         for rank in range(self.placement.world_size):
@@ -476,7 +479,7 @@ class LaunchPlan:
         ]
 
     def _changed(self, environ: Mapping[str, str]) -> list[str]:
-        return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name) != value]
+        return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name, "") != value]
 
 
 def _values(variables: Mapping[str, Setting]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from types import MappingProxyType
 from zlib import crc32
@@ -17,7 +18,7 @@ from ezpz.cluster.probe import is_here
 from ezpz.cluster.scheduler import Reach, scheduler
 from ezpz.errors import MachineError, UsageError, did_you_mean
 from ezpz.files import private_folder, write_lines
-from ezpz.launch.binding import by_agents, choose_binding
+from ezpz.launch.binding import by_agents, choose_binding, chosen_cpus
 from ezpz.launch.choice import choose, choose_mpi
 from ezpz.launch.contract import cores
 from ezpz.launch.flavours import LOCAL
@@ -27,8 +28,8 @@ from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.masks import chosen_devices, mask_settings
 from ezpz.launch.placement import place
-from ezpz.launch.plan import NO_MASTER, Context, LaunchPlan, Supervision
-from ezpz.launch.settings import communication, flight_recorder, has_input, piped
+from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
+from ezpz.launch.settings import communication, flight_recorder, has_input, may_draw, piped
 from ezpz.records import NamedTuple, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.devices import Devices
     from ezpz.cluster.scheduler import Scheduler
     from ezpz.cluster.site import Recognised
+    from ezpz.launch.binding import Binding
     from ezpz.launch.choice import Choice
     from ezpz.launch.hostfile import HostFile
     from ezpz.launch.master import Listening, Rendezvous
@@ -52,6 +54,7 @@ _CLEANS = ("--cleanenv", "--containall", "-e", "-C")
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
 _PARTING = 30.0  # seconds: Slurm's own KillWait, unless its slurm.conf says another
+_STAGES_OF_EACH = 4096  # ranks: in a larger world, run.json has the stages of hosts alone
 
 
 class Survey(NamedTuple):
@@ -145,11 +148,17 @@ class PlanBuilder:
         self._is_local = self._choice.flavour is None
         flavour = self._choice.flavour
         self._mpi = choose_mpi(options.mpi, self._choice, site, options.launcher_args)
-        self._binding = choose_binding(options.cpu_bind, site, max(placement.counts), survey.devices.count)
+        self._binding = choose_binding(
+            options.cpu_bind, site, max(placement.counts), survey.devices.count, origin=options.cpu_bind_origin
+        )
         if flavour and flavour.binds and self._mpi.value == "no":
             self._binding = by_agents(self._binding, flavour.title)
         self._communication = communication(
-            self.environ, site, allocation, use_site=options.comm_env == "site", unset=options.unset
+            {**self.environ, **dict(options.env)},
+            site,
+            allocation,
+            use_site=options.comm_env == "site",
+            unset=options.unset,
         )
         self._daemon = around.signalling_daemon if around.signals_ranks(self.environ, probe.read) else ""
         self._hostfile = ""
@@ -166,12 +175,22 @@ class PlanBuilder:
             "input": self.keeps_terminal or has_input(),
             "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
             "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
+            "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
+            "live": not self.keeps_terminal and may_draw(self.environ),
         }
         advice = _advice(self._choice, site, options.launcher_args)
         told = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
         if not options.flavour:
             advice = (*advice, *_unreached(around, self._choice, self._reach.problem, site, told))
-        self.notes = (*survey.notes, *advice, *_in_front(allocation), *_cleaned(options.command, self.environ))
+        own_words = _unread(self._choice, options, self._binding, placement)
+        self.notes = (
+            *survey.notes,
+            *options.notes,
+            *own_words,
+            *advice,
+            *_in_front(allocation),
+            *_cleaned(options.command, self.environ),
+        )
         self.moot = "" if options.ranks is None and options.per_host is None else survey.devices.assumed
 
     def write_hostfile(self, folder: str) -> None:
@@ -197,7 +216,14 @@ class PlanBuilder:
         """
         from ezpz.launch.master import choose_rendezvous  # with sockets, which the words of a launch line need not
 
-        return choose_rendezvous(self.survey.placement, self.environ, self.survey.site.site, must_know=must_know)
+        options = self.options
+        return choose_rendezvous(
+            self.survey.placement,
+            self.environ,
+            self.survey.site.site,
+            must_know=must_know,
+            wanted=(options.master_addr, options.master_port),
+        )
 
     def listening(self) -> Listening | None:
         """Return where the launcher listens for its agents; None where it forks its only agent."""
@@ -263,6 +289,7 @@ class PlanBuilder:
             **mask_settings(self.environ, self.survey.devices, self.options.devices, around),
             "EZPZ_SCHEDULER": Setting(allocation.scheduler, why),
             "EZPZ_JOBID": Setting(allocation.job_id, why),
+            **{name: Setting(value, BY_ENV) for name, value in self.options.env},
         }
 
     def _supervised_variables(self, run_id: str) -> dict[str, Setting]:
@@ -329,6 +356,22 @@ def _unreached(around: Scheduler, choice: Choice, why: str, site: Site | None, t
     if _knows_its_way(site, around):
         return ()
     return (f"{chosen.title} starts its daemons in a way of its own, mostly ssh, and not by {program}: {why}",)
+
+
+def _unread(choice: Choice, options: LaunchOptions, binding: Binding, placement: Placement) -> tuple[str, ...]:
+    """Return which options change nothing, because ezpz starts the ranks of this host itself."""
+    if choice.flavour is not None:
+        return ()
+    notes = []
+    if options.launcher_args:
+        notes.append(
+            f"--launcher-args {shlex.join(options.launcher_args)} has no effect: no mpiexec or srun starts these "
+            f"ranks, but ezpz itself ({choice.reason})"
+        )
+    if binding.text not in {"none", "auto"} and not binding.cpus and hasattr(os, "sched_getaffinity"):
+        _, misfit = chosen_cpus(binding.text, os.sched_getaffinity(0), 0, placement.world_size)
+        notes += [f"each rank {misfit} (from {binding.origin})"] * bool(misfit)
+    return tuple(notes)
 
 
 def _in_front(allocation: Allocation) -> tuple[str, ...]:

@@ -115,6 +115,19 @@ def flight_recorder(folder: str, environ: Mapping[str, str]) -> dict[str, Settin
     return {name: Setting(value, "--timeout or --idle-timeout") for name, value in variables.items()}
 
 
+_NO_LINE = {"0", "no", "off", "false"}  # of EZPZ_LIVE
+
+
+def may_draw(environ: Mapping[str, str], fd: int = 1) -> bool:
+    """Tell whether a line that is drawn again and again belongs where a descriptor leads."""
+    if environ.get("EZPZ_LIVE", "").strip().lower() in _NO_LINE or environ.get("TERM", "dumb") in {"", "dumb"}:
+        return False
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False
+
+
 def has_input() -> bool:
     """Tell whether there is input to pass on: a pipe or a file, and neither a terminal nor the null device."""
     try:

@@ -55,7 +55,10 @@ class Pals(MpiFlavour):
         ]
         if order.hostfile:
             flags.append(Flag(("--hostfile", order.hostfile), "hosts"))
-        if order.binding.text not in {"none", "auto"}:
+        if order.binding.depth:
+            depth = ("--depth", str(order.binding.depth))
+            flags.append(Flag(("--cpu-bind", "depth", *depth), order.binding.origin))
+        elif order.binding.text not in {"none", "auto"}:
             words = f"list:{':'.join(order.binding.cpus)}" if order.binding.cpus else order.binding.text
             flags.append(Flag(("--cpu-bind", words), order.binding.origin))
         elif order.binding.text == "none" and order.binding != Binding():  # chosen, and not for want of an answer

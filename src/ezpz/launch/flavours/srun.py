@@ -180,6 +180,10 @@ def _listed(hosts: list[str]) -> str:
 
 def _binding(order: Order) -> list[Flag]:
     binding = order.binding
+    if binding.depth:
+        each = binding.depth
+        by_rank = [hex((1 << each) - 1 << rank * each) for rank in range(max(order.placement.counts))]
+        return [Flag((f"--cpu-bind=mask_cpu:{','.join(by_rank)}",), binding.origin)]
     if binding.cpus:
         masks = (
             binding.text
@@ -187,9 +191,9 @@ def _binding(order: Order) -> list[Flag]:
             else f"mask_cpu:{','.join(binding.masks)}"
         )
         return [Flag((f"--cpu-bind={masks}",), binding.origin)]
-    if binding.text == "auto" or (binding.text == "none" and binding.origin != "--cpu-bind"):
+    if binding.text == "auto" or (binding.text == "none" and not binding.is_chosen):
         return []
-    return [Flag((f"--cpu-bind={binding.text}",), binding.origin)]
+    return [Flag((f"--cpu-bind={'ldoms' if binding.text == 'numa' else binding.text}",), binding.origin)]
 
 
 def _cpus_per_rank(order: Order) -> int:

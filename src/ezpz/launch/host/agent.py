@@ -374,6 +374,7 @@ class Agent:
             self._rank_ready(rank)
         elif isinstance(message, messages.RankStarted):
             rank.pid = message.pid
+            rank.reach("process", time.time())
             self._give_input(rank)
         elif isinstance(message, messages.SignalPassed):
             rank.pass_on(message.number)

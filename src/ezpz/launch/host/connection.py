@@ -161,7 +161,9 @@ class NoConnection:
 
     clock = 0.0
     full = waiting = False
-    settings = messages.Settings(log_dir="", idle=None, input=False, recorder="", parting=0.0)
+    settings = messages.Settings(
+        log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=False, live=False
+    )
 
     def report(self, message: Message) -> None:
         """Write what a person should know."""

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress"]
 
-_FIRST_LOOK, _SLOWER, _SLOWEST, _LAST_LOOK = 0.25, 1.5, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
+_FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
+_EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
 _LATE = 1.0  # seconds behind the time when it was to look
-_ORDER = ("shim", "interpreter", "torch", "group", "step")
+_ORDER = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
 
 
 class Progress:
@@ -73,11 +74,16 @@ class Progress:
             return False
         if isinstance(message, messages.StageReached):
             rank.reach(message.stage, time.time())
+            if message.stage == "setup":  # it has imported torch, perhaps since the last look
+                rank.reach("torch", time.time())
         elif isinstance(message, messages.Beat):
             rank.beat = time.monotonic()
             self._idle.discard(rank.rank)
         elif isinstance(message, messages.At):
             rank.step = message.step
+        elif isinstance(message, messages.Pace):
+            if self._settings.live and rank.rank == 0:
+                self._told.append(message)
         elif isinstance(message, messages.Busy):
             self._set_busy(rank, busy=bool(message.busy))
         elif isinstance(message, messages.DumpsAt):
@@ -156,12 +162,16 @@ class Progress:
         reports: list[Message] = []
         ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
         for stage in _ORDER:
-            times = sorted(rank.stages[stage] for rank in ranks if stage in rank.stages)
+            by_rank = [(rank.rank, rank.stages[stage]) for rank in ranks if stage in rank.stages]
+            times = sorted(when for _, when in by_rank)
             known = self._reported.get(stage, 0)
             if times and len(times) > known and (final or len(times) >= expected):
                 self._reported[stage] = len(times)
                 low, median, high = (times[index] + self._clock for index in (0, len(times) // 2, -1))
-                reports.append(messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high))
+                each = [(rank, when + self._clock) for rank, when in by_rank] if self._settings.by_rank else []
+                reports.append(
+                    messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high, ranks=each)
+                )
         return reports
 
     def take_stacks(self, order: messages.TakeStacks) -> None:
@@ -239,7 +249,7 @@ class Progress:
                 rank.reach("interpreter", time.time())
             if stage == "torch":
                 rank.reach("torch", time.time())
-        self._pause = min(_SLOWEST, self._pause * _SLOWER)
+        self._pause = min(_SLOWEST, max(_FIRST_LOOK, _EXACT * (now - self._began)))
         self._look_at = now + self._pause if now - self._began < _LAST_LOOK else None
 
     def _beating(self) -> list[RankProcess]:

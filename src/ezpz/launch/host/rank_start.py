@@ -288,11 +288,10 @@ def bind(text: str, local_rank: int, local_world: int) -> tuple[list[int] | None
     """Return the CPUs of a rank as ``EZPZ_CPUS`` plans them, None without a plan, and why they cannot be had."""
     if not text or not hasattr(os, "sched_getaffinity"):  # macOS binds nothing
         return None, ""
-    from ezpz.launch.binding import parse_cpus, share
+    from ezpz.launch.binding import chosen_cpus
 
-    allowed = os.sched_getaffinity(0)
-    wanted = share(allowed, local_rank, local_world) if text == "auto" else parse_cpus(text.split(":")[local_rank])
-    note = afford(wanted)
+    wanted, note = chosen_cpus(text, os.sched_getaffinity(0), local_rank, local_world)
+    note = note or afford(wanted)
     return (None if note else wanted), note
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))  # pathlib costs 10 ms
@@ -380,6 +381,7 @@ def _start_own(
     except OSError as error:  # no more files or processes
         raise LaunchError(f"rank {rank} cannot be started: {error.strerror}; see `ulimit -n` and `ulimit -u`") from None
     process = RankProcess(rank, pid=pid, pipes=ours, stdin=stdin[1], log_dir=agent.connection.settings.log_dir)
+    process.reach("process", time.time())
     if problem:
         process.end(cannot_run(problem), f"cannot run {os.fsdecode(command[0])}: {os.strerror(problem)}")
     agent.add(process)

@@ -18,7 +18,7 @@ from ezpz.launch import frames
 from ezpz.launch.frames import GREETING_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import keep_alive
-from ezpz.launch.loop import NO_ROOM
+from ezpz.launch.loop import NO_ROOM, ready
 from ezpz.launch.messages import (
     HELLOS,
     LONGEST_PIECE,
@@ -159,12 +159,10 @@ class Control:
 
     def read(self) -> Iterator[Report | Piece]:
         """Yield what has come since the last call; does not block."""
-        for key, _ in self._selector.select(0):
+        for key in ready(self._selector, 0):
             if key.data is None:
                 assert isinstance(key.fileobj, socket.socket)
                 self._accept(key.fileobj)
-            elif key.fd not in self._selector.get_map():
-                continue  # closed by what was just read
             elif isinstance(key.data, _Stranger):
                 self._listen_to(key.data)
             else:

@@ -10,6 +10,7 @@ import time
 
 from ezpz.errors import LaunchError
 from ezpz.files import private_folder
+from ezpz.interrupt import Raising
 from ezpz.launch import record
 from ezpz.launch.host import connection, local_socket
 from ezpz.launch.host.payload import pack
@@ -77,6 +78,8 @@ def supervise(
 class _Run(Supervisor):
     """A supervisor that starts the programs of its plan; each kind knows how."""
 
+    _begun: dict[str, Any]  # what run.json holds so far
+
     def start_programs(self) -> None:
         """Start what brings up the ranks."""
         raise NotImplementedError
@@ -86,22 +89,29 @@ class _Run(Supervisor):
 
         Raises:
             EzpzError: The ranks could not even be started.
+            KeyboardInterrupt: Ctrl-C came before.
         """
         with self.signals:  # until the record is complete
             index = record.Index()
             try:
+                Raising.raise_dropped()  # from now on each is heard by the supervisor
                 with self:
                     self.start_programs()
-                    fields = self._keep_first_record(index)
+                    self._begun = self._keep_first_record(index)
                     outcome = self.wait()
             finally:
                 index.leave()
                 self.control.close()
             if outcome.code != PORT_TAKEN:
-                reason = record.write(self.folder, self._completed(fields))
+                reason = record.write(self.folder, self._completed(self._begun))
                 if reason:
                     self.say(f"note: {reason}")
         return outcome.code
+
+    def all_train(self) -> None:
+        """Write the stages of the start into run.json while the ranks train, for `ezpz startup`."""
+        self._begun = {**self._begun, "stages": self.stages.summary()}
+        record.write(self.folder, self._begun)
 
     def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
         """Write run.json while the ranks start, and let `ezpz kill` and `ezpz stacks` find the launch."""

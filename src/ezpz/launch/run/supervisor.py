@@ -19,8 +19,9 @@ from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
 from ezpz.launch.run.failures import Failure, Outcome, earliest, host_lost, last_words, left_early, log_of, rank_failed
 from ezpz.launch.run.hangs import Askers, Inquiry
+from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
-from ezpz.launch.run.world import Stages, World
+from ezpz.launch.run.world import STAGES, Stages, World
 from ezpz.visible import LINES, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -105,6 +106,7 @@ class Supervisor:
         self._wall = wall
         self._shares_terminal = shares_terminal
         self._inquiry = Inquiry()
+        self._live_line = LiveLine()
         self._askers = Askers()
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._was_full = False  # whether the screen was when hosts were to be given up
@@ -152,7 +154,8 @@ class Supervisor:
         if not self.world.begun:
             self.loop.after("late", _LATE, self._tell_late)
         if limits.run is not None:
-            reason = f"the run has not ended within {limits.run:g} s (--timeout)"
+            whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
+            reason = f"the run has not ended within {limits.run:g} s ({whole})"
             self.loop.after("run", limits.run, lambda: self._end_hanging(reason))
         self.loop.read(self.signals, lambda _: self._signalled())
         self.loop.read(self.control, lambda _: self.listen())
@@ -261,6 +264,7 @@ class Supervisor:
 
     def _pause(self) -> None:
         """Stop all ranks and this process, as Ctrl-Z asks, until SIGCONT; no time limit counts that time."""
+        self.screen.hide()
         self._send(signal.SIGSTOP)  # SIGTSTP stops no process that has a session of its own, as ranks have
         began = time.monotonic()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -486,7 +490,7 @@ class Supervisor:
                 self._let_begin()
         elif isinstance(message, messages.Partial):
             self.world.partly(index, message.have)
-        elif isinstance(message, messages.Stages | messages.RankBusy | messages.Idle):
+        elif isinstance(message, messages.Stages | messages.RankBusy | messages.Idle | messages.Pace):
             self._hear_of_progress(self.world.host(index), message)
         elif isinstance(message, messages.Finished):
             self._rank_finished(self.world.host(index), message)
@@ -549,11 +553,20 @@ class Supervisor:
         elif isinstance(message, messages.Refused):
             self.fail(host_lost(host, message.text))
 
-    def _hear_of_progress(self, host: str, message: messages.Stages | messages.RankBusy | messages.Idle) -> None:
+    def all_train(self) -> None:
+        """Take note that every rank has made its second step: the start is over."""
+
+    def _hear_of_progress(
+        self, host: str, message: messages.Stages | messages.RankBusy | messages.Idle | messages.Pace
+    ) -> None:
         if isinstance(message, messages.Stages):
             self.stages.add(host, message, self.began)
+            if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
+                self.all_train()
         elif isinstance(message, messages.Idle):
             self._rank_is_idle(host, message)
+        elif isinstance(message, messages.Pace):
+            self.screen.live("" if self.stopping else self._live_line.text(message, time.monotonic()))
         elif message.busy:  # with its record, and the others may wait for it
             self._busy.add(message.rank)
         elif message.rank in self._busy:

@@ -114,6 +114,11 @@ class Sink:
         if not self._waits:
             self.flush()
 
+    def put_over(self, data: bytes) -> None:
+        """Write what is taken away again before anything else is put: it is no line of any speaker."""
+        if not self.lost:
+            self._backlog.put(data)
+
     def push(self) -> None:
         """Write what can be written at once, if the system tells by itself what cannot."""
         if self._second:
@@ -173,6 +178,8 @@ __all__ = ["Screen"]
 
 _MOST_QUEUED = 1 << 20  # bytes: more, and ranks have to wait for who reads
 _ENDS = b"\r\n"
+_NEWLINE = ord("\n")
+_ERASE = b"\r\x1b[K"
 
 
 class Screen:
@@ -193,6 +200,8 @@ class Screen:
         self._label = label
         self._folds = Folds(world_size) if world_size > 1 else None
         self._now = 0.0  # the last time that was given
+        self._live = b""  # the line below all others, which is drawn whenever nothing else waits
+        self._is_drawn = False
 
     @property
     def full(self) -> bool:
@@ -240,8 +249,31 @@ class Screen:
         if self._folds:
             self._show_all(self._folds.tick(now))
 
+    def live(self, text: str) -> None:
+        """Keep a line below all others on stdout, which must be a terminal; an empty one takes it away.
+
+        It is taken away before anything else is written, and drawn again behind that. Behind a line that has not ended,
+        such as a program's own bar of progress, it is not drawn.
+        """
+        self._hide()
+        self._live = text.encode(errors="replace")
+
+    def hide(self) -> None:
+        """Take the live line away until the next `push`."""
+        self._hide()
+        for sink in {self._out, self._err}:
+            sink.push()
+
+    def _hide(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            self._out.put_over(_ERASE)
+
     def push(self) -> None:
         """Write what can be written at once."""
+        if self._live and not self._is_drawn and not self._out.queued and self._out.last == _NEWLINE:
+            self._is_drawn = True
+            self._out.put_over(self._live)
         for sink in {self._out, self._err}:
             sink.push()
 
@@ -257,6 +289,7 @@ class Screen:
 
     def finish(self) -> None:
         """Queue all that still waits for other ranks, and the counts, without waiting for a reader."""
+        self.live("")
         if self._folds:
             self._show_all(self._folds.finish())
 
@@ -283,6 +316,7 @@ class Screen:
         sink = self._out if speaker[1] == 1 else self._err
         if not data or sink.lost:
             return
+        self._hide()
         continues = sink.speaker == speaker and sink.last not in _ENDS
         if sink.last not in _ENDS and not continues:
             sink.put(b"\n")

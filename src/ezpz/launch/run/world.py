@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
 
 
-# How far the ranks have come, summed per host: what is held grows with hosts, not with ranks.
+# How far the ranks have come, summed per host: what is held grows with hosts, not with ranks, of which each is known
+# in small worlds only.
 
-STAGES = ("shim", "interpreter", "torch", "group", "step")
+STAGES = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
 
 
 class _Times(NamedTuple):
@@ -32,6 +33,7 @@ class Stages:
 
     def __init__(self) -> None:
         self._hosts: dict[str, dict[str, _Times]] = {}
+        self._ranks: dict[str, dict[int, float]] = {}
 
     def add(self, host: str, report: StagesReport, began: float) -> None:
         """Note what a host reports of its ranks; its earlier report of the same stage counts no more.
@@ -45,6 +47,8 @@ class Stages:
         if report.stage in STAGES and report.count > 0:
             low, median, high = (moment - began for moment in (report.low, report.median, report.high))
             self._hosts.setdefault(report.stage, {})[host] = _Times(report.count, low, median, high)
+            for rank, moment in report.ranks:
+                self._ranks.setdefault(report.stage, {})[rank] = moment - began
 
     def reached(self, stage: str) -> int:
         """Return how many ranks have reached a stage."""
@@ -55,7 +59,19 @@ class Stages:
 
         The median is that of the hosts' medians, weighted by their ranks.
         """
-        return {stage: _summed(self._hosts[stage]) for stage in STAGES if stage in self._hosts}
+        return {
+            stage: {**_summed(self._hosts[stage]), **_by_rank(self._ranks.get(stage, {}))}
+            for stage in STAGES
+            if stage in self._hosts
+        }
+
+
+def _by_rank(ranks: dict[int, float]) -> dict[str, object]:
+    """Return the time of each rank, None for those that have not come so far; nothing in a large world."""
+    if not ranks:
+        return {}
+    times = [ranks.get(rank) for rank in range(max(ranks) + 1)]
+    return {"by_rank": [None if seconds is None else round(seconds, 3) for seconds in times]}
 
 
 def _summed(hosts: dict[str, _Times]) -> dict[str, object]:

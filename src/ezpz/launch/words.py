@@ -1,0 +1,298 @@
+"""Understand the options of other launchers: torchrun, mpiexec, srun, PALS, accelerate, and an older ``launch``.
+
+Read only when a word is none of `ezpz.launch.options.OPTIONS`. Words of the same meaning become our option; words that
+ask for what a launch does anyway are passed over with a note; words of another meaning are refused with a sentence that
+names what to write. docs/older-scripts.md has the same tables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ezpz.errors import UsageError
+from ezpz.records import NamedTuple
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
+
+
+class Word(NamedTuple):
+    """What a foreign option means.
+
+    Attributes:
+        ours: Our option; empty for a word that changes nothing.
+        value: Its value; None where ours takes none.
+        taken: How many words of the command line that were.
+        note: What the user should know.
+        of_python: Whether the option is one of a launcher that starts Python itself, so that a script may follow.
+    """
+
+    ours: str
+    value: str | None
+    taken: int
+    note: str = ""
+    of_python: bool = False
+
+
+def _each(words: str, meaning: _T) -> dict[str, _T]:
+    return dict.fromkeys(words.split(), meaning)
+
+
+def _table(**rows: str) -> dict[str, str]:
+    return {word: f"--{ours.replace('_', '-')}" for ours, words in rows.items() for word in words.split()}
+
+
+# Of the same meaning, with a value.
+_SAME = _table(
+    np="--n --nproc --nprocs --ntasks --num_processes --world_size",
+    ppn="--nproc_per_node --nproc_per_host --npernode -npernode --ntasks_per_node --tasks_per_node -perhost --perhost",
+    nhosts="-nh --nh --nhost --nnode --nnodes --nodes --num_machines --num_nodes",
+    devices_per_host="--gpus_per_node --ngpu_per_host --num_gpus",
+    devices="--gpu_ids",
+    hosts="-w -H --host -host -hosts --nodelist",
+    hostfile="-f -hostfile --machinefile -machinefile --host_file --hosts_file --nodefile",
+    exit_timeout="-W --wait",
+    cpu_bind="-cpu-bind",
+    depth="-d -depth --cpus_per_task -c",
+    launcher_args="--mpi_args --srun_args",
+)
+_FLAGS = _table(
+    label="-l --prepend_rank -prepend-rank --tag_output -tag-output",
+    oversubscribe="-oversubscribe --overcommit -O",
+    verbose="-v",
+)
+# Open MPI's and Hydra's --bind-to.
+_BIND_TO = {
+    "none": "none",
+    "core": "cores",
+    "hwthread": "threads",
+    "socket": "sockets",
+    "package": "sockets",
+    "numa": "numa",
+    "user": "",
+}
+# Launchers that start Python themselves: what follows may be a script, or the name of a module behind -m.
+_OF_PYTHON = _each(
+    "--nproc_per_node --nnodes --node_rank --standalone --max_restarts --monitor_interval --start_method --role "
+    "--num_processes --num_machines --machine_rank --master_addr --master_port --local_addr --use_env --num_gpus "
+    "--num_nodes --rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --main_process_ip --main_process_port "
+    "--multi_gpu --no_python --module -m",
+    "Python",
+)
+# What is done in any case. Those with a value may be given as NAME=VALUE or NAME VALUE.
+_ALL_VARIABLES = "ranks get the whole environment"
+_MEETING = "launch finds where the ranks meet; MASTER_ADDR and MASTER_PORT decide it by hand"
+_DONE_FLAGS = {
+    **_each(
+        "--envall -envall -genvall --genvall --no_local_rank --use_env",
+        f"{_ALL_VARIABLES}, LOCAL_RANK in it",
+    ),
+    **_each("--standalone --multi_gpu", "launch starts the ranks of one job by itself"),
+    **_each("-u --unbuffered --line_buffer", "lines come out whole and at once"),
+    **_each("--allow_run_as_root -allow-run-as-root", "launch tells mpiexec so where it must"),
+    **_each("--overlap --exclusive -K --kill_on_bad_exit", "launch chooses that for srun"),
+    "--no_python": "the command is run as it is",
+}
+_DONE_VALUES = {
+    **_each("--rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --local_addr", _MEETING),
+    **_each("--genvlist -genvlist -envlist", _ALL_VARIABLES),
+    **_each("--monitor_interval --start_method --role", "only torchrun's own agent needs it"),
+    "--tee": "ranks are shown, and with --log-dir kept",
+}
+# What has another meaning here, or none. `{value}` is what was given.
+_JOB = "launch uses the job that is there: say it to salloc, sbatch or qsub"
+_DIFFERENT = {
+    "-N": "hosts to srun and ranks per host to Open MPI: write --nhosts or --ppn",
+    "-t": "minutes to srun, output to torchrun: write `--timeout TIME` or `--log-dir DIR`",
+    "--time": "minutes to srun, and seconds here: write --timeout 90, 10m or HH:MM:SS",
+    "--walltime": "the time of a job: ask qsub for it; `--timeout` ends one launch",
+    "--max_restarts": "launch restarts no ranks: a trainer with `--resume auto` continues when it is started again",
+    "--retries": "launch restarts no ranks: a trainer with `--resume auto` continues when it is started again",
+    "--auto_retry": "launch restarts no ranks: start it again with `--exclude HOST`, which the last line names",
+    "--spare_nodes": "launch keeps no spare hosts: start it again with `--exclude HOST`",
+    "--max_failover_retries": "launch restarts no ranks: start it again with `--exclude HOST`",
+    "--redirects": "output is shown in any case; `--log-dir DIR` keeps a file per rank",
+    "-r": "output is shown in any case; `--log-dir DIR` keeps a file per rank",
+    "--output": "a file to srun; here `--log-dir DIR` keeps a file per rank",
+    "-o": "a file to srun; here `--log-dir DIR` keeps a file per rank",
+    "--error": "a file to srun; here `--log-dir DIR` keeps a file per rank",
+    "-e": "a file to srun; here `--log-dir DIR` keeps a file per rank",
+    "-outfile-pattern": "launch names the files itself: `--log-dir DIR` keeps one per rank",
+    "-errfile-pattern": "launch names the files itself: `--log-dir DIR` keeps one per rank",
+    "--filter": "launch filters no output: pipe it through grep",
+    "--local_ranks_filter": "launch shows all ranks; `--label` names them, `--log-dir DIR` parts them",
+    "--map_by": "hosts are filled in order, `--ppn N` ranks each",
+    "-map-by": "hosts are filled in order, `--ppn N` ranks each",
+    "--rank_by": "ranks are numbered host by host",
+    "--distribution": "hosts are filled in order, `--ppn N` ranks each",
+    "--gpus": "a number of devices in all to srun, a list elsewhere: write `-n N` ranks, or `--devices 0,1`",
+    "-G": "a number of devices in all to srun: write `-n N` ranks, or `--devices 0,1`",
+    "--gpus_per_task": "each rank uses the device of its LOCAL_RANK; for srun: `--launcher-args=--gpus-per-task=N`",
+    "--gpu_bind": "each rank uses the device of its LOCAL_RANK; for srun: `--launcher-args=--gpu-bind=…`",
+    "--chdir": "ranks run in this folder: `cd DIR` first",
+    "--wdir": "ranks run in this folder: `cd DIR` first",
+    "-wdir": "ranks run in this folder: `cd DIR` first",
+    "-D": "ranks run in this folder: `cd DIR` first",
+    "--genvnone": "ranks get the whole environment: `--unset NAMES` takes variables away",
+    "-genvnone": "ranks get the whole environment: `--unset NAMES` takes variables away",
+    "--envnone": "ranks get the whole environment: `--unset NAMES` takes variables away",
+    "--report_bindings": "`launch --explain COMMAND` shows the binding of each rank",
+    "--display_map": "`launch --explain COMMAND` shows hosts and ranks",
+    "--pty": "a single rank of the local launcher has the terminal; no other has one",
+    "--multi_prog": "all ranks run one command",
+    "--mixed_precision": "a matter of the script, not of its launch",
+    "--config_file": "launch reads no file of accelerate: write -n, --nhosts and so on",
+    "--use_deepspeed": "a matter of the script, not of its launch",
+    "--run_path": "write `python3 FILE`, or `-m MODULE`",
+    **_each("-p --partition -A --account -q --qos -J --job_name --mem -C --constraint", _JOB),
+}
+
+
+def plain(name: str) -> str:
+    """Return an option's name as the tables here have it: with ``_`` inside, where it begins with two dashes."""
+    return f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
+
+
+def understand(argv: Sequence[str], environ: Mapping[str, str]) -> Word | None:
+    """Return what the first word of a command line means to another launcher; None where no launcher is known for it.
+
+    Args:
+        argv: The option, perhaps as ``NAME=VALUE``, and all that follows it.
+        environ: Tells which variables there are, for ``-x``.
+
+    Raises:
+        UsageError: It means something else here, or its value is missing or unusable.
+    """
+    given, equals, behind = argv[0].partition("=")
+    name = plain(given)
+    of_python = name in _OF_PYTHON
+    if name in _FLAGS or name in _DONE_FLAGS:
+        if equals and not (name == "--kill_on_bad_exit" and behind != "0"):
+            raise UsageError(f"{given} takes no value, but {behind!r} was given (from the command line). Leave it out.")
+        if name in _FLAGS:
+            return Word(_FLAGS[name], None, 1, of_python=of_python)
+        return Word("", None, 1, f"{given} is not needed: {_DONE_FLAGS[name]}", of_python)
+    if name in _DIFFERENT:
+        raise UsageError(
+            f"{argv[0]} (from the command line) has no such meaning here: {_DIFFERENT[name]}.{_not_ours()}"
+        )
+    special = _SPECIAL.get(name)
+    if not (special or name in _SAME or name in _DONE_VALUES):
+        return None
+    value, taken = (behind, 1) if equals else _next(argv, given)
+    if name in _DONE_VALUES:
+        return Word("", None, taken, f"{given} {value} is not needed: {_DONE_VALUES[name]}", of_python)
+    if special:
+        ours, value, more, note = special(given, value, argv[taken:], environ)
+        return Word(ours, value or None, taken + more, note, of_python)
+    return Word(_SAME[name], value, taken, of_python=of_python)
+
+
+def _not_ours() -> str:
+    return " Options of the command come after it: `launch [options] COMMAND [ARG ...]`."
+
+
+def _next(argv: Sequence[str], given: str) -> tuple[str, int]:
+    if len(argv) < 2 or argv[1] == "--":
+        raise UsageError(f"{given} needs a value (from the command line); expected `{given} VALUE`.")
+    return argv[1], 2
+
+
+# Options whose value is read here: (name, value, what follows, environment) -> our option, its value, how many more
+# words were taken, and a note.
+
+
+def _per_host(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    if value in {"auto", "gpu", "xpu"}:
+        return "", "", 0, f"{given} {value} is not needed: there is a rank per device, or a few where there is none"
+    if value == "cpu":
+        return "--ppn", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()), 0, ""
+    return "--ppn", value, 0, ""
+
+
+def _hosts(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    least, colon, most = value.partition(":")
+    if colon and least != most:
+        raise UsageError(
+            f"{given} {value} (from the command line) is a range of hosts, and no rank can join or leave a launch; "
+            f"expected one number. Write `--nhosts {most or least}`."
+        )
+    return "--nhosts", least, 0, ""
+
+
+def _host_number(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    if value != "0":
+        raise UsageError(
+            f"{given} {value} (from the command line) numbers one of several commands, one per host, but launch starts "
+            "the ranks of all hosts itself; expected 0, or nothing. Run it once, without this option."
+        )
+    return "", "", 0, f"{given} 0 is not needed: launch starts the ranks of all hosts itself"
+
+
+def _variable(given: str, value: str, more: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read ``-x NAME=VALUE``, ``-x NAME`` and ``-genv NAME VALUE``; srun's ``-x HOSTS`` is something else."""
+    if "=" in value:
+        return "--env", value, 0, ""
+    if given != "-x" and more and more[0] != "--":
+        return "--env", f"{value}={more[0]}", 1, ""
+    if given == "-x" and value not in environ and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+        raise UsageError(
+            f"-x {value} (from the command line): variables to Open MPI, hosts that are left out to srun, and {value} "
+            f"is no variable here; expected -x NAME=VALUE. Write `--exclude {value}` or `--env {value}=VALUE`."
+        )
+    return "", "", 0, f"{given} {value} is not needed: {_ALL_VARIABLES}"
+
+
+def _export(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read srun's ``--export=ALL,A=1``."""
+    first, _comma, rest = value.partition(",")
+    if first != "ALL":
+        raise UsageError(
+            f"{given}={value} (from the command line) leaves variables out; expected ALL: {_ALL_VARIABLES}. "
+            "Write `--unset NAMES`."
+        )
+    if not rest:
+        return "", "", 0, f"{given}={value} is not needed: {_ALL_VARIABLES}"
+    if "," in rest or "=" not in rest:
+        raise UsageError(f"cannot read {given}={value} (from the command line); expected one `--env NAME=VALUE` each.")
+    return "--env", rest, 0, ""
+
+
+def _bind_to(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    kind = _BIND_TO.get(value.partition(":")[0], "")
+    if not kind:
+        raise UsageError(
+            f"{given} {value} (from the command line) is no binding that is known here; expected one of "
+            f"{', '.join(name for name, ours in _BIND_TO.items() if ours)}. Or write `--cpu-bind list:0-3:4-7`."
+        )
+    return "--cpu-bind", kind, 0, ""
+
+
+def _parameter(given: str, value: str, more: Sequence[str], _: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read Open MPI's ``--mca NAME VALUE``, which is for itself."""
+    if not more or more[0] == "--":
+        raise UsageError(f"{given} {value} needs a value (from the command line); expected `{given} NAME VALUE`.")
+    from shlex import join
+
+    return "--launcher-args", join([given, value, more[0]]), 1, ""
+
+
+def _master(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    return ("--master-port" if given.endswith("port") else "--master-addr"), value, 0, ""
+
+
+_SPECIAL = {
+    "--nproc_per_node": _per_host,
+    "--nnodes": _hosts,
+    **_each("--node_rank --machine_rank", _host_number),
+    **_each("-x -genv --genv -env", _variable),
+    "--export": _export,
+    **_each("--bind_to -bind-to", _bind_to),
+    **_each("--mca -mca", _parameter),
+    **_each("--main_process_ip --main_process_port", _master),
+}

@@ -1,0 +1,296 @@
+"""Which build of torch `ezpz_setup_python` takes, by where it will run; and that it is never silent about it."""
+
+import time
+
+import pytest
+from shells import FAKE_PYTHON, ROOT, errors
+
+ALONE = {"squeue": 1, "sinfo": 1, "qstat": 1, "flux": 1, "nvidia-smi": 1}
+PIN = next(
+    line.split()[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")
+)
+
+
+@pytest.fixture
+def host(fake):
+    """A host without scheduler, driver or known site, whose pip notes the indexes that its environment names."""
+    for name, code in ALONE.items():
+        fake.program(name, f"exit {code}")
+    fake.program("uname", 'if [ "$*" = -n ]; then echo plain; else exec /usr/bin/uname "$@"; fi')
+    text = FAKE_PYTHON.replace(
+        "    shift 3; printf 'plan",
+        '    printf "index %s\\n" "$PIP_EXTRA_INDEX_URL" >>"$FAKE_LOG"\n    shift 3; printf \'plan',
+    )
+    assert text != FAKE_PYTHON
+    fake.program("python3", text.removeprefix("#!/bin/sh\n"))
+    fake.env.pop("EZPZ_TORCH", None)
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
+        fake.env.pop(name, None)
+    return fake
+
+
+def asked(host):
+    """Return what pip was asked for, and the indexes beside its own."""
+    lines = host.calls().splitlines()
+    plans = [line for line in lines if line.startswith("plan ")]
+    indexes = [line.removeprefix("index").strip() for line in lines if line.startswith("index")]
+    words = plans[-1].split() if plans else []
+    return next((word for word in words if word.startswith("torch")), ""), indexes[-1] if indexes else ""
+
+
+def test_a_machine_alone_without_a_driver_takes_the_cpu_build_and_says_so_before_it_begins(host):
+    result = host("ezpz_setup_python")
+    assert errors(result) == []
+    assert asked(host) == (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")
+    said = result.stderr
+    why = "no driver of a GPU here, and no scheduler"
+    line = f"{PIN}+cpu, the CPU build ({why}): about 200 MB to fetch and 800 MB on disk"
+    assert line in said
+    assert "for another: EZPZ_TORCH=cpu, cuda" in said
+    assert said.index(line) < said.index("importing torch and ezpz") < said.index("proved: ")
+    assert "secret" not in said
+
+
+def test_a_machine_alone_with_a_driver_takes_the_public_build(host):
+    host.program("nvidia-smi", "echo 'GPU 0: A'")
+    result = host("ezpz_setup_python")
+    assert asked(host) == ("torch", "")
+    assert "a CUDA build (a driver of NVIDIA is here, and no scheduler): about 3 GB to fetch and 5 GB" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "env", "who"),
+    [
+        ("sinfo", {}, "Slurm"),
+        ("qstat", {}, "PBS"),
+        ("flux", {}, "Flux"),
+        ("", {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}, "Slurm"),
+    ],
+)
+@pytest.mark.parametrize("driver", ["exit 1", "echo 'GPU 0: A'"])
+def test_where_a_scheduler_answers_no_driver_decides_and_the_two_lines_are_shown(host, program, env, who, driver):
+    """A login host has no driver and its compute hosts have: the show of the issue."""
+    host.program("nvidia-smi", driver)
+    if program:
+        host.program(program, "echo it is up")
+    result = host("ezpz_setup_python", **env)
+    assert result.returncode == 2
+    (error,) = errors(result)
+    assert f"which torch is not known: {who} answers here" in error
+    assert next(line for line in result.stderr.splitlines() if "export EZPZ_TORCH=" in line).endswith("xpu)")
+    assert result.stderr.count("export EZPZ_TORCH=") == 2
+    assert asked(host) == ("", "")
+    again = host("ezpz_setup_python", **env, EZPZ_TORCH="cpu")
+    assert again.returncode == 0, again.stderr
+    assert asked(host)[0] == f"{PIN}+cpu"
+
+
+@pytest.mark.parametrize(
+    ("site", "torch"),
+    [
+        ("crux", (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")),
+        ("perlmutter", ("torch", "")),
+        ("frontier", (f"{PIN}+rocm7.1", "https://download.pytorch.org/whl/rocm7.1")),
+    ],
+)
+def test_on_a_known_site_its_table_decides(host, site, torch):
+    result = host("ezpz_setup_python", EZPZ_SITE=site, EZPZ_MODULES="none")
+    assert errors(result) == []
+    assert asked(host) == torch
+    assert f"(of the site {site})" in result.stderr
+
+
+@pytest.mark.parametrize("site", ["lumi", "lonestar6"])
+def test_a_site_whose_hosts_differ_stops_where_the_partition_is_not_known(host, site):
+    result = host("ezpz_setup_python", EZPZ_SITE=site, EZPZ_MODULES="none")
+    assert result.returncode == 2
+    assert f"which torch is not known: this is the site {site}" in errors(result)[0]
+    result = host("ezpz_setup_python", EZPZ_SITE="lonestar6", EZPZ_MODULES="none", SLURM_JOB_PARTITION="gpu-a100")
+    assert asked(host) == ("torch", "")
+
+
+@pytest.mark.parametrize(
+    ("wish", "torch"),
+    [
+        ("cuda", ("torch", "")),
+        ("default", ("torch", "")),
+        ("cu128", (f"{PIN}+cu128", "https://download.pytorch.org/whl/cu128")),
+        ("https://me:hidden@mirror.example/whl/cpu", (f"{PIN}+cpu", "https://me:hidden@mirror.example/whl/cpu")),
+        ("https://mirror.example/wheels/", ("torch", "https://mirror.example/wheels/")),
+    ],
+)
+def test_what_the_user_says_decides_and_a_login_is_neither_printed_nor_in_a_command_line(host, wish, torch):
+    result = host("ezpz_setup_python", EZPZ_TORCH=wish)
+    assert errors(result) == []
+    assert asked(host) == torch
+    assert "(EZPZ_TORCH)" in result.stderr
+    assert "hidden" not in result.stderr
+    plans = [line for line in host.calls().splitlines() if not line.startswith("index")]
+    assert "hidden" not in "\n".join(plans)
+    for file in (host.cwd / ".venv").glob(".ezpz*"):
+        assert "hidden" not in file.read_text()
+
+
+def test_a_word_that_is_no_build_is_refused(host):
+    result = host("ezpz_setup_python", EZPZ_TORCH="gpu")
+    assert result.returncode == 2
+    assert "no build of torch: gpu (from EZPZ_TORCH); expected cpu, cuda" in errors(result)[0]
+
+
+def test_an_index_of_pips_own_that_holds_builds_or_wheels_decides(host):
+    for value in ("global.no-index='true'", "install.extra-index-url='https://me:secret@h/whl/cpu'"):
+        text = FAKE_PYTHON.replace("global.index-url='https://me:secret@index.example/simple'", value)
+        assert text != FAKE_PYTHON
+        host.program("python3", text.removeprefix("#!/bin/sh\n"))
+        result = host(f"ezpz_setup_python venv-{len(value)}")
+        assert errors(result) == []
+        assert "the index that pip is configured for decides" in result.stderr
+        assert asked(host)[0] == "torch"
+
+
+def test_what_was_begun_is_completed_with_the_same_build_and_another_wish_changes_it(host):
+    assert host("ezpz_setup_python", EZPZ_TORCH="cpu", FAKE_PIP_SAYS="ERROR: it broke").returncode == 125
+    host.program("sinfo", "echo up")
+    result = host("ezpz_setup_python")
+    assert "as this environment was begun" in result.stderr
+    assert asked(host)[0] == f"{PIN}+cpu"
+    plans = host.calls().count("plan ")
+    host("ezpz_setup_python", EZPZ_TORCH="cpu")
+    assert host.calls().count("plan ") == plans
+    host("ezpz_setup_python", EZPZ_TORCH="cuda")
+    assert asked(host)[0] == PIN.replace("==", "===")
+
+
+# ---- a Python that is used as it is ---------------------------------------------------------------------------------
+
+
+def complete(host, torch=True, ezpz=True):
+    """Let python3 of PATH bring packages: a container, or a virtual environment that is not active."""
+    base = host.cwd.parent
+    for name, there in (("torch", torch), ("ezpz", ezpz)):
+        if there:
+            (base / name).write_text("/in/the/image")
+    text = FAKE_PYTHON.replace('here="${0%/bin/python3}"', 'here="${0%/bin/python3}"', 1)
+    host.program("python3", text.removeprefix("#!/bin/sh\n"))
+
+
+def snapshot(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_python_on_path_that_imports_torch_and_ezpz_is_used_as_it_is(host):
+    complete(host)
+    before = snapshot(host.cwd) | snapshot(host.bin)
+    result = host('ezpz_setup_python; echo "$? ${VIRTUAL_ENV:-none} $EZPZ_READY"')
+    assert result.stdout == f"0 none {host.bin}/python3\n"
+    said = result.stderr
+    assert f"python3 is {host.bin}/python3 (on PATH), used as it is, nothing is written: Python 3.11.7, torch 2" in said
+    assert f"its ezpz is /in/the/image/src/ezpz, not {ROOT}" in said
+    assert said.index("importing torch") < said.index("used as it is")
+    assert snapshot(host.cwd) | snapshot(host.bin) == before
+    assert "plan" not in host.calls()
+    asked_for = host('ezpz_setup_python folder; echo "$VIRTUAL_ENV"', EZPZ_TORCH="cpu")
+    assert asked_for.stdout == f"{host.cwd}/folder\n"
+
+
+def test_one_that_does_not_import_them_gets_an_environment(host):
+    complete(host)
+    result = host("ezpz_setup_python", FAKE_IMPORT_SAYS="ImportError: libx.so")
+    assert "has both and imports them not: ImportError: libx.so; an environment is made" in result.stderr
+
+
+def test_with_torch_alone_a_thin_environment_is_made_over_it_and_says_why(host):
+    result = host("ezpz_setup_python", FAKE_TORCH="1")
+    assert errors(result) == []
+    assert "that Python imports torch and not ezpz: the environment sees its packages, and only ezpz" in result.stderr
+    assert "-m venv --system-site-packages" in host.calls()
+    assert asked(host)[0] == ""
+
+
+# ---- never silent ---------------------------------------------------------------------------------------------------
+
+
+def test_a_line_every_15_seconds_while_pip_works_and_no_pipe_is_held(host):
+    """`sleep 15` takes a moment here; pip works until two lines have been said."""
+    host.program("sleep", 'if [ "$1" = 15 ]; then exec /bin/sleep 0.2; else exec /bin/sleep "$@"; fi')
+    slow = FAKE_PYTHON.replace(
+        "    shift 3; printf 'plan",
+        "    echo 'Collecting torch==2 (from https://me:secret@h/simple)'\n"
+        '    until [ "$(grep -c \'pip has worked\' "$SAID")" -ge 2 ]; do /bin/sleep 0.1; done\n'
+        "    shift 3; printf 'plan",
+    )
+    host.program("python3", slow.removeprefix("#!/bin/sh\n"))
+    said = host.cwd.parent / "said"
+    said.touch()
+    begun = time.monotonic()
+    result = host(f"ezpz_setup_python 2>'{said}' | cat; echo done", SAID=str(said))
+    assert result.stdout == "done\n"
+    assert time.monotonic() - begun < 100
+    lines = said.read_text().splitlines()
+    assert any(line.startswith("[ezpz] pip has worked for 15 s: Collecting torch==2") for line in lines), lines
+    assert any(line.startswith("[ezpz] pip has worked for 30 s") for line in lines)
+    assert "secret" not in said.read_text()
+
+
+# ---- who brings the Python ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked_by", ["EZPZ_PYTHON", "an old python3"])
+@pytest.mark.parametrize("tool", ["uv", "micromamba"])
+def test_uv_and_micromamba_bring_the_python_where_it_is_missing_or_asked_for(host, tool, asked_by):
+    brought = host.cwd.parent / "brought/bin/python3"
+    brought.parent.mkdir(parents=True)
+    brought.write_bytes((host.bin / "python3").read_bytes())
+    brought.chmod(0o755)
+    if asked_by != "EZPZ_PYTHON":
+        host.program("python3", "exit 1")
+    host.program(
+        "uv", f'echo "uv $*" >>"$FAKE_LOG"\ncase "$1 $2" in "python find") echo {brought} ;; esac'
+    ) if tool == "uv" else host.program(
+        "micromamba",
+        'echo "micromamba $*" >>"$FAKE_LOG"\nfor at; do [ "$last" = --prefix ] && to="$at"; last="$at"; done\n'
+        f'mkdir -p "$to/bin" && cp {brought} "$to/bin/python3"',
+    )
+    env = {"EZPZ_PYTHON": tool} if asked_by == "EZPZ_PYTHON" else {}
+    result = host('ezpz_setup_python; echo "$VIRTUAL_ENV"', **env)
+    assert errors(result) == []
+    assert result.stdout == f"{host.cwd}/.venv\n"
+    assert "MB to fetch" in result.stderr
+    calls = host.calls()
+    if tool == "uv":
+        assert "uv python install 3.12" in calls
+    else:
+        assert f"micromamba create --yes --quiet --prefix {host.cwd}/.venv.python python=3.12" in calls
+    assert f"({tool}, Python 3.11.7)" in result.stderr
+
+
+def test_a_tool_that_brings_nothing_is_one_line(host):
+    host.program("uv", "echo no space >&2; exit 1")
+    result = host("ezpz_setup_python", EZPZ_PYTHON="uv")
+    assert result.returncode == 125
+    assert "uv brought no Python: no space" in errors(result)[0]
+    result = host("ezpz_setup_python", EZPZ_PYTHON="micromamba", PATH=f"{host.bin}:/usr/bin:/bin", MAMBA_EXE="")
+    assert result.returncode == 2
+    assert "no such program: micromamba (from EZPZ_PYTHON)" in errors(result)[0]
+    assert list(host.cwd.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wheel", ["torch-2.99.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.99.0%2Bcpu-x.whl"]
+)
+def test_a_folder_that_holds_the_wheel_needs_no_index(host, tmp_path, wheel):
+    """An index that cannot be reached would hold up every package for minutes."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    config = "echo \"global.index-url='https://me:secret@index.example/simple'\""
+    text = (host.bin / "python3").read_text()
+    assert config in text
+    more = f"{config}; echo \":env:.find-links='/nowhere file://{folder}'\""
+    host.program("python3", text.replace(config, more).removeprefix("#!/bin/sh\n"))
+    (folder / wheel.replace("cpu", "cu128")).touch()
+    assert errors(host("ezpz_setup_python")) == []
+    assert asked(host) == (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")
+    (folder / wheel).touch()
+    result = host("ezpz_setup_python", EZPZ_VENV_DIR=str(tmp_path / "another"))
+    assert errors(result) == []
+    assert asked(host) == (f"{PIN}+cpu", "")
