@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ezpz import proc
 from ezpz.cluster import detect
 from ezpz.cluster.questions import Questions
 from ezpz.errors import MachineError
@@ -54,7 +55,7 @@ def assert_gone(tmp_path):
     """Nothing of a command that hung is left, nor of what it had started."""
     for pid in (tmp_path / "calls.pids").read_text().split():
         end = time.monotonic() + 5
-        while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        while proc.start_time(pid):  # empty when it is gone or a zombie
             assert time.monotonic() < end, pid
             time.sleep(0.01)
 

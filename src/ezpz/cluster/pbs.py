@@ -26,7 +26,7 @@ from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import Reach, Scheduler
+from ezpz.cluster.scheduler import JobScript, Reach, Scheduler
 from ezpz.errors import MachineError
 from ezpz.files import find_program
 from ezpz.records import replace
@@ -50,6 +50,7 @@ class Pbs(Scheduler):
     ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
     kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
     programs = ("qstat",)
+    job_script = JobScript("job.pbs", "#PBS", ("-A PROJECT", "-q QUEUE", "-l select=2", "-l place=scatter"), "qsub")
     listing = ("qstat",)
     # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
     remote_shell = ("pbs_tmrsh",)

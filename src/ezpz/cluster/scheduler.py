@@ -31,6 +31,24 @@ class Reach(NamedTuple):
     process: int = 0
 
 
+class JobScript(NamedTuple):
+    """How a job script is written and submitted.
+
+    Attributes:
+        file: What `ezpz init` calls it.
+        mark: What is in front of an option in it.
+        options: Options of a job where the site's table names none.
+        program: What submits it.
+        devices: The option for ``{count}`` devices per host, where most clusters give none unasked; empty elsewhere.
+    """
+
+    file: str
+    mark: str
+    options: tuple[str, ...]
+    program: str
+    devices: str = ""
+
+
 class Scheduler:
     """The facts of one scheduler; what is empty here need not be overridden.
 
@@ -66,6 +84,7 @@ class Scheduler:
         signalling_daemon: Name of its program that signals the processes of a job on each host; empty where it
             signals its launcher alone.
         configuration: A command that prints how the scheduler is set up, for `kill_wait`.
+        job_script: How a job of it is written and submitted; None where `ezpz init` writes none.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
 
@@ -94,6 +113,7 @@ class Scheduler:
     device_variables: tuple[str, ...] = ()
     signalling_daemon = ""
     configuration: tuple[str, ...] = ()
+    job_script: JobScript | None = None
     singletons_cause = ""
 
     @property

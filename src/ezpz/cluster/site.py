@@ -179,6 +179,7 @@ class Site(Record):
     launcher_args: tuple[str, ...] = ()
     mpi: str = ""
     launcher_forbids: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
     environment: Mapping[str, str] = EMPTY
     environment_optional: Mapping[str, str] = EMPTY
     environment_on_hang: Mapping[str, str] = EMPTY
@@ -201,9 +202,21 @@ class Site(Record):
     origins: Mapping[str, str] = EMPTY
 
     @property
+    def torch(self) -> str:
+        """The build of torch that suits the hosts of its jobs; empty where that is not known."""
+        return torch_build(self.torch_index, self.device, self.vendor)
+
+    @property
     def is_users(self) -> bool:
         """Whether the user's own file speaks of this site."""
         return any(file != PACKAGED for file in self.origins.values())
+
+
+def torch_build(index: str, device: str, vendor: str) -> str:
+    """Return an index of wheels, or the word of ``EZPZ_TORCH`` for devices: ``cuda``, ``xpu``, ``cpu``, or nothing."""
+    if index:
+        return index
+    return "" if vendor == "amd" else {"cuda": "cuda", "xpu": "xpu", "cpu": "cpu"}.get(device, "")
 
 
 class Recognised(NamedTuple):

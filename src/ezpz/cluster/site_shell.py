@@ -17,7 +17,7 @@ import re
 import sys
 from textwrap import fill
 
-from ezpz.cluster.site import load
+from ezpz.cluster.site import load, torch_build
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.files import Replacement
 
@@ -49,6 +49,7 @@ _FACTS: dict[str, Callable[[Any], str]] = {
     "modules": _steps,
     "conda": str,
     "python": str,
+    "torch": str,
     "prepend_from": _pairs,
     "proxy": str,
     "no_proxy": str,
@@ -177,11 +178,27 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _torch_in(site: Site, variant: Variant) -> str:
+    whole = {key: variant.keys.get(key, getattr(site, key)) for key in ("torch_index", "device", "vendor")}
+    return torch_build(*whole.values())
+
+
+def _torch_of(site: Site) -> str:
+    """Return the site's build of torch; nothing where a part of the machine has devices that the others lack."""
+    others = {_torch_in(site, variant) for variant in site.variants}
+    return "" if site.torch == "cpu" and others - {"cpu"} else site.torch
+
+
 def _facts_of(site: Site) -> list[str]:
-    facts = {fact: getattr(site, fact) for fact in _FACTS if getattr(site, fact)}
+    torch = _torch_of(site)
+    facts = {fact: getattr(site, fact) for fact in _FACTS if getattr(site, fact)} | {"torch": torch}
+    if not torch:
+        del facts["torch"]
     lines = [f"    {site.name})", *(f"      {line}" for line in _assign(facts))]
     for variant in site.variants:
         other = {fact: value for fact, value in variant.keys.items() if fact in _FACTS}
+        if _torch_in(site, variant) != torch:
+            other["torch"] = _torch_in(site, variant)
         if other:
             lines += _cases(variant, " ".join(_assign(other)))
     return [*lines, "      ;;"]

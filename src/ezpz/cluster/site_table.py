@@ -127,6 +127,7 @@ KEYS = {
     "launcher_args": _OPTIONS,
     "mpi": _one_of("yes", "no"),
     "launcher_forbids": _OPTIONS,
+    "job": _key("texts", "options of a job, each a text that begins with -", _like(r"--?[A-Za-z0-9._/+@:=,~% -]+")),
     "environment": _ENVIRONMENT,
     "environment_optional": _ENVIRONMENT,
     "environment_on_hang": _ENVIRONMENT,

@@ -35,7 +35,7 @@ from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.hostlist import expand
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import Scheduler
+from ezpz.cluster.scheduler import JobScript, Scheduler
 from ezpz.cluster.scontrol import show_job
 from ezpz.errors import MachineError
 from ezpz.ranks import expand_counts
@@ -83,6 +83,13 @@ class Slurm(Scheduler):
     array_variables = ("SLURM_ARRAY_TASK_ID",)
     ancestor_prefixes = ("slurmstepd", "salloc", "srun")
     own_launcher = "srun"
+    job_script = JobScript(
+        "job.slurm",
+        "#SBATCH",
+        ("--account=ACCOUNT", "--partition=PARTITION", "--exclusive"),
+        "sbatch",
+        "--gpus-per-node={count}",
+    )
     programs = ("squeue", "scontrol")
     bootstrap = "slurm"
     remote_shell = ("srun", "-N1", "-n1", "--overlap", "--cpu-bind=none", "--input=none", "--nodelist")

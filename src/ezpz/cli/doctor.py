@@ -1,0 +1,204 @@
+"""Run ``ezpz doctor``: look at this host, or at every host of a job, and say what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
+from ezpz.cluster.diagnosis import Finding, diagnose, summary
+from ezpz.cluster.examine import examine, parse_answer, stale_variables
+from ezpz.errors import MachineError, UsageError
+from ezpz.interpreter import module_line
+from ezpz.redact import redact_text
+from ezpz.track.quantities import duration
+from ezpz.visible import show, use_color, visible
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+    from typing import Any
+
+_OPTIONS = (
+    option("script", nargs="?", metavar="SCRIPT", help="a program that must be the same file on every host"),
+    option("--hosts", metavar="LIST", help="these hosts, as for `launch`: n01,n[03-05]"),
+    option("--job", action="store_true", help="all hosts of the job that this shell is in"),
+    option("--outdir", metavar="DIR", help="where the run will write (outputs)"),
+    option("--json", action="store_true", help="print one JSON object: hosts, findings, facts"),
+    option("--bundle", metavar="FILE", help="also write a zip for a support ticket, without secrets"),
+)
+_ABOUT = """\
+Without options this host alone is looked at. Over several hosts one process per host is started as `launch` would start
+a rank, and tries to reach the first host."""
+_EXAMPLES = (("ezpz doctor", "look at this host"), ("ezpz doctor train.py", "and at a script"))
+_EXITS = (("125", "something is wrong that a launch must fail of"),)
+_TIMEOUT = 60  # seconds for all hosts to start a Python and answer
+_LATE = 10.0  # seconds for the last words of a launch that is over: this machine may be busy
+_TAIL = 1 << 16  # bytes of a log that go into a bundle
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what is wrong and return the exit code."""
+    parser = make_verb_parser("doctor", _OPTIONS, _ABOUT, usage="[SCRIPT] [options]", examples=_EXAMPLES, exits=_EXITS)
+    return run_verb(parser, argv, _doctor)
+
+
+def _doctor(options: Namespace) -> int:
+    if options.hosts and options.job:
+        raise UsageError("--hosts and --job are both given (from the command line); expected one of them.")
+    begun = time.monotonic()
+    request = _request(options)
+    if options.hosts or options.job:
+        hosts, findings = _look_at_job(request, options.hosts)
+    else:
+        hosts = [examine(request, os.environ)]
+        findings = []
+    findings = [*findings, *diagnose(hosts)]
+    seconds = time.monotonic() - begun
+    answer = {
+        "seconds": round(seconds, 2),
+        "hosts": [facts["host"] for facts in hosts],
+        "findings": [finding._asdict() for finding in findings],
+        "facts": hosts,
+    }
+    show(json.dumps(answer, indent=2) if options.json else _text(hosts, findings, seconds))
+    if options.bundle:
+        _write_bundle(Path(options.bundle).expanduser(), answer)
+    return 125 if any(finding.is_problem for finding in findings) else 0
+
+
+def _request(options: Namespace) -> dict[str, Any]:
+    try:
+        folder = str(Path.cwd())
+    except OSError:
+        raise UsageError("the working folder was removed; change into one that is there.") from None
+    script = str(Path(options.script).expanduser().absolute()) if options.script else ""
+    shm = "/dev/shm"  # noqa: S108  # the mount itself
+    places = {
+        "the run's folder": str(Path(options.outdir or "outputs").expanduser().absolute()),
+        "TMPDIR": os.environ.get("TMPDIR") or "/tmp",  # noqa: S108  # as ezpz.files takes it
+        "the home folder": os.environ.get("HOME", ""),
+        shm: shm if Path(shm).is_dir() else "",
+    }
+    return {
+        "folder": folder,
+        "script": script,
+        "places": {what: path for what, path in places.items() if path},
+        "stale": stale_variables(os.environ),
+    }
+
+
+def _look_at_job(request: dict[str, Any], hosts: str | None) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """Start one process per host as `launch` would, and return what they found, and what kept hosts from answering."""
+    chosen = ["--hosts", hosts] if hosts else []
+    line = [
+        *module_line("ezpz.launch"),
+        *(*chosen, "--ppn", "1", "--oversubscribe", "--timeout", str(_TIMEOUT)),
+        *("--", *module_line("ezpz.cluster.examine"), json.dumps(request)),
+    ]
+    environ = {name: value for name, value in os.environ.items() if name not in request["stale"]}
+    found: dict[str, dict[str, Any]] = {}
+    with subprocess.Popen(
+        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env=environ,
+    ) as process:  # fmt: skip
+        from threading import Thread
+
+        words: list[str] = []
+        listener = Thread(target=lambda: words.extend(process.stderr or ()), daemon=True)
+        listener.start()
+        for text in process.stdout or ():
+            facts = parse_answer(text)
+            if facts is not None:
+                facts["heard"] = time.time()
+                found[facts["host"]] = facts
+        code = process.wait()
+        listener.join(_LATE)
+    if not found:
+        raise MachineError(_last_words(words) or f"no host answered: `launch` ended with {code} and no word.")
+    failed = [Finding(True, _last_words(words), "see what `launch` says above this cause", "launch")] if code else []
+    ordered = sorted(found.values(), key=lambda facts: (facts.get("master") or {}).get("rank", 0))
+    return ordered, failed
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """Return the cause that `launch` named: its first line that is neither its plan nor a note."""
+    ours = [line.strip().removeprefix("ezpz: ") for line in lines if line.startswith(("ezpz: ", "ezpz launch: "))]
+    causes = [
+        line for line in ours if not line.startswith("note:") and "launcher (" not in line and " ranks on " not in line
+    ]
+    return causes[0] if causes else next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _text(hosts: Sequence[dict[str, Any]], findings: Sequence[Finding], seconds: float) -> str:
+    color = use_color(sys.stdout)
+    lines = []
+    for finding in findings:
+        word = "problem" if finding.is_problem else "note"
+        text = _filled(f"{word:<8} {visible(finding.text)}", " " * 9)
+        if color:
+            text = f"\x1b[{'31' if finding.is_problem else '33'}m{word}\x1b[0m{text[len(word) :]}"
+        indent = " " * 9
+        cure = _filled(f"{indent}→ {visible(finding.cure)}", f"{indent}  ")
+        lines += [text, cure]
+    names = visible(hosts[0]["host"]) if len(hosts) == 1 else f"{len(hosts)} hosts"
+    problems = sum(finding.is_problem for finding in findings)
+    counted = [f"{problems} problem{'s' * (problems != 1)}", f"{len(findings) - problems} notes"] if findings else []
+    verdict = ", ".join(counted) or "nothing is wrong"
+    lines += ["", ""] if lines else [""]
+    lines[-1] = _filled(f"{names}: {verdict}, looked at in {duration(seconds)}")
+    shared = summary(hosts)
+    return "\n".join([*lines, *([_filled(visible(shared))] if shared else [])])
+
+
+def _filled(text: str, indent: str = "") -> str:
+    """Return lines of 80 columns; paths stay whole, so that they can be copied."""
+    from textwrap import fill
+
+    return fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+# A file for a support ticket
+
+
+def _write_bundle(path: Path, answer: dict[str, Any]) -> None:
+    """Write what doctor found, what `ezpz where` shows and the last launch's record and logs, without secrets."""
+    from io import StringIO
+    from zipfile import ZIP_DEFLATED, ZipFile
+
+    from ezpz.cli import where
+    from ezpz.errors import EzpzError
+    from ezpz.track.launches import launch_records
+
+    parts = {"doctor.json": json.dumps(answer, indent=2)}
+    try:
+        parts["where.json"] = json.dumps(where.facts(), indent=2)
+    except EzpzError as error:
+        parts["where.json"] = json.dumps({"error": str(error)})
+    newest = next(launch_records(), None)
+    for file in sorted(newest.parent.iterdir()) if newest else ():
+        if file.is_file() and file.suffix in {".json", ".log"}:
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - _TAIL))
+                parts[f"launch/{file.name}"] = opened.read().decode(errors="replace")
+    listing = StringIO()
+    listing.write("What this machine and the last launch look like, for a support ticket; secrets are left out.\n\n")
+    listing.write("".join(f"{name}\n" for name in parts))
+    try:
+        with ZipFile(path, "x", ZIP_DEFLATED) as bundle:
+            bundle.writestr("README.txt", listing.getvalue())
+            for name, text in parts.items():
+                bundle.writestr(name, redact_text(text))
+    except FileExistsError:
+        raise UsageError(f"{path} (from --bundle) is there already; expected a new file. Name another one.") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path} (from --bundle): {error.strerror}; expected a file in a folder that can be written."
+        ) from None
+    show(f"written: {path}", sys.stderr)

@@ -1,0 +1,441 @@
+"""Run ``ezpz startup``: show where the time until the first step went, in one launch, over launches, or by a log."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import aligned
+from ezpz.cli.running import age
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import UsageError
+from ezpz.files import read_object
+from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
+from ezpz.track.quantities import duration
+from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
+from ezpz.track.terminal.screen import say
+from ezpz.visible import visible
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ezpz.track.foreign.start_times import StartTimes
+
+_OPTIONS = (
+    option(
+        "what", nargs="*", metavar="RUN|LAUNCH|LOG", help="run folders, records of launches, logs (the last launch)"
+    ),
+    option("--last", type=int, metavar="N", help="the last N launches of this user on this machine, as a table"),
+    option("--json", action="store_true", help="print a JSON list"),
+)
+_ABOUT = """\
+One launch: when the ranks reached each stage, by host, and who held up whom. Several: a table. A file that is no run:
+a table or log of start and stop times, whatever wrote it."""
+_EXAMPLES = (("ezpz startup", "the last launch"), ("ezpz startup --last 10", "ten launches as a table"))
+_HOSTS = 32  # lines of the picture
+# In the picture, the stage that a host is in until it has reached it.
+_LETTER = dict(zip([stage.name for stage in STAGES], "l.pitrgmbs2", strict=True))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the starts that are named, and return the exit code."""
+    usage = "[RUN|LAUNCH|LOG ...] [options]"
+    return run_verb(make_verb_parser("startup", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES), argv, _show)
+
+
+def _show(options: Namespace) -> int:
+    if options.last is not None and options.last < 1:
+        raise UsageError(f"--last {options.last} (from the command line); expected a number of launches from 1 on.")
+    if options.what and options.last is not None:
+        raise UsageError("--last N is for this machine's launches; expected either it or names, not both.")
+    found = [_read(Path(name).expanduser()) for name in options.what] or _last(options.last or 1)
+    if options.json:
+        text = json.dumps([_as_json(each) for each in found], indent=2)
+    elif len(found) == 1:
+        text = _one(found[0])
+    else:
+        text = _table(found)
+    say(sys.stdout, text, "backslashreplace")
+    return 0
+
+
+class _Launch:
+    """A launch that recorded its stages, and where from."""
+
+    def __init__(self, path: Path, startup: Startup) -> None:
+        self.path, self.startup = path, startup
+
+
+class _Log:
+    """A file with start and stop times."""
+
+    def __init__(self, path: Path, times: StartTimes) -> None:
+        self.path, self.times = path, times
+
+
+def _last(count: int) -> list[_Launch | _Log]:
+    found: list[_Launch | _Log] = []
+    for path in launch_records():
+        startup = read_startup(read_object(path))
+        if startup is not None:
+            found.append(_Launch(path, startup))
+        if len(found) == count:
+            break
+    if not found:
+        raise UsageError(
+            f"no launch in {launches_folder()} (the default) recorded a stage; expected one of `launch`. Start one, or "
+            "name a run, the record of a launch or a log: ezpz startup RUN|LAUNCH|LOG."
+        )
+    return found[::-1]
+
+
+def _read(path: Path) -> _Launch | _Log:
+    """Open what the command line names: the record of a launch, a run (whose launch is looked for), or a log."""
+    if not path.exists():
+        raise UsageError(
+            f"no file or folder {path} (from the command line); expected a run, the record of a launch, or a log. "
+            "`ezpz runs` lists runs."
+        )
+    record = path / "run.json" if path.is_dir() else path
+    fields = read_object(record) if record.name.endswith(".json") else {}
+    if "launch_id" in fields:
+        return _launch(record, fields)
+    if path.is_dir() or fields:
+        launch_id = launch_id_of(fields)
+        kept = find_launch(launch_id) if launch_id else None
+        if kept is None:
+            why = "its launch's record is not kept here any more" if launch_id else "it names no launch"
+            raise UsageError(
+                f"{path} (from the command line) tells nothing of its start: {why}; expected a run that `launch` "
+                f"started, of which the newest 100 are kept in {launches_folder()}."
+            )
+        return _launch(*kept)
+    return _log(path)
+
+
+def _launch(path: Path, fields: dict[str, Any]) -> _Launch:
+    startup = read_startup(fields)
+    if startup is None:
+        state = "it is running and has not reached any" if fields.get("state") == "running" else "no rank reached any"
+        raise UsageError(f"{path} (from the command line) holds no stages: {state}; expected a launch whose ranks ran.")
+    return _Launch(path, startup)
+
+
+def _log(path: Path) -> _Log:
+    from ezpz.track.foreign.start_times import read_start_times
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {path} (from the command line): {error.strerror}; expected a log.") from None
+    times = read_start_times(text, path.name)
+    if times is None:
+        raise UsageError(
+            f"no start in {path} (from the command line); expected a table with the columns start and stop, or a log "
+            "with lines such as 'Job started at: 2026-11-02-183323' and '[2026-11-02 18:34:13] step=0'."
+        )
+    return _Log(path, times)
+
+
+# One launch
+
+
+def _one(found: _Launch | _Log) -> str:
+    if isinstance(found, _Log):
+        return _log_table(found)
+    startup = found.startup
+    lines = [_head(startup), ""]
+    lines += aligned([_STAGE_TITLES, *_stage_rows(startup)], {1, 2, 3, 4})
+    picture = _picture(startup)
+    lines += ["", *picture] if picture else []
+    lines += ["", *_findings(startup)]
+    earlier = _earlier(found)
+    if earlier is not None:
+        lines += _changed(startup, earlier.startup)
+    lines += ["", f"record: {visible(str(found.path))}"]
+    return "\n".join(lines)
+
+
+def _command(startup: Startup) -> str:
+    return _fitting(visible(shlex.join(startup.command)), 78)
+
+
+def _fitting(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _head(startup: Startup) -> str:
+    started = startup.fields.get("started")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started)) if isinstance(started, (int, float)) else "?"
+    hosts = f" on {len(startup.hosts)} hosts" if len(startup.hosts) > 1 else ""
+    end = "the first step" if startup.first_step is not None else startup.arrivals[-1].stage.what
+    counted = f"{startup.world_size} rank{'s' * (startup.world_size > 1)}"
+    return f"{_command(startup)}\n{when}, {counted}{hosts}: {duration(startup.total)} from `launch` to {end}"
+
+
+_STAGE_TITLES = ("UNTIL THE END OF", "TOOK", "FIRST RANK", "MEDIAN", "LAST RANK", "WHICH")
+
+
+def _stage_rows(startup: Startup) -> list[tuple[str, ...]]:
+    return [
+        (
+            each.stage.what,
+            duration(each.took),
+            f"{each.first:.2f} s",
+            f"{each.median:.2f} s",
+            f"{each.last:.2f} s",
+            visible(f"{each.rank} on {each.host}" if each.rank >= 0 else each.host),
+        )
+        for each in startup.arrivals
+    ]
+
+
+def _picture(startup: Startup) -> list[str]:
+    """Return a line for each host: a letter for each piece of time, of the stage that its last rank was in."""
+    stages = [arrival.stage for arrival in startup.arrivals if arrival.stage.name in startup.times]
+    if len(startup.hosts) < 2 or not stages or startup.total <= 0:
+        return []
+    ends: dict[str, list[tuple[float, str]]] = {}
+    for stage in stages:
+        for host, (_, _, last, _) in startup.by_host(stage.name).items():
+            ends.setdefault(host, []).append((last, _LETTER[stage.name]))
+    label = min(20, max(map(len, ends)))
+    width = 80 - label - 2
+    lines = []
+    for host in _shown_hosts(startup, list(ends)):
+        row = ""
+        for place in range(width):
+            moment = (place + 0.5) / width * startup.total
+            row += next((letter for last, letter in ends[host] if moment <= last), " ")
+        lines.append(f"{visible(host)[:label].ljust(label)}  {row}".rstrip())
+    scale = f"{''.ljust(label)}  0 s{duration(startup.total).rjust(width - 3)}"
+    legend = [f"{''.ljust(label)}  {letter} {stage.what}" for stage in stages for letter in _LETTER[stage.name]]
+    keys = ", ".join(each.strip() for each in legend if not each.strip().startswith("2 "))
+    left = len(ends) - len(lines)
+    more = [f"{left} more hosts were not later than these"] if left else []
+    return [*lines, scale, *_wrapped(keys), *more]
+
+
+def _shown_hosts(startup: Startup, hosts: list[str]) -> list[str]:
+    """Return all hosts, or of many those that were last at any stage, in the order of ranks."""
+    if len(hosts) <= _HOSTS:
+        return hosts
+    late: dict[str, float] = dict.fromkeys(hosts, 0.0)
+    for arrival in startup.arrivals:
+        for host, (_, _, last, _) in startup.by_host(arrival.stage.name).items():
+            late[host] = max(late.get(host, 0.0), last - arrival.median)
+    chosen = set(sorted(late, key=lambda host: -late[host])[:_HOSTS])
+    return [host for host in hosts if host in chosen]
+
+
+def _findings(startup: Startup) -> list[str]:
+    lines: list[str] = []
+    for delay in delays(startup):
+        lines += _wrapped(visible(str(delay)))
+    longest = max((each for each in startup.arrivals if each.stage.name != "second_step"), key=lambda each: each.took)
+    share = longest.took / startup.total if startup.total else 0.0
+    lines += _wrapped(
+        f"longest: {longest.stage.what}, {duration(longest.took)} of {duration(startup.total)} ({share:.0%})"
+    )
+    took = {each.stage.name: each.took for each in startup.arrivals}
+    first, second = took.get("step"), took.get("second_step")
+    if first is not None and second is not None and first > max(0.5, 2 * second):
+        lines += _wrapped(
+            f"the first step took {duration(first)}, the second {duration(second)}: the difference is compilation, "
+            "first allocations and warming up"
+        )
+    return lines
+
+
+def _earlier(found: _Launch) -> _Launch | None:
+    """Return the last launch before this one of the same command in the same folder that ended well."""
+    fields = found.startup.fields
+    for path in launch_records():
+        if path.parent.name >= found.path.parent.name and path.parent.parent == found.path.parent.parent:
+            continue
+        other = read_object(path)
+        same = all(other.get(key) == fields.get(key) for key in ("command", "cwd"))
+        is_before = _number(other.get("started")) < _number(fields.get("started"))
+        if same and is_before and other.get("exit_code") == 0:
+            startup = read_startup(other)
+            if startup is not None:
+                return _Launch(path, startup)
+    return None
+
+
+def _changed(now: Startup, then: Startup) -> list[str]:
+    when = age(_number(now.fields.get("started")) - _number(then.fields.get("started")))
+    found = [str(change) for change in changes(now, then)]
+    new = [host for host in now.hosts if host not in then.hosts]
+    if found and new:
+        named = ", ".join(new[:3]) + (f" and {len(new) - 3} more" if len(new) > 3 else "")
+        found.append(f"not on {'this host' if len(new) == 1 else 'these hosts'} then: {visible(named)}")
+    if now.world_size != then.world_size:
+        found.append(f"{then.world_size} ranks then, {now.world_size} now")
+    text = "; ".join(found) or "no stage differs by more than half a second and a quarter"
+    return _wrapped(f"since this command's last good launch, {when} before: {text}")
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _wrapped(text: str) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, 80, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+# Several, and logs
+
+_GROUPS = (  # columns of the table over launches, and the stages that each sums
+    ("START", ("shim", "process", "interpreter")),
+    ("IMPORTS", ("torch", "setup")),
+    ("MEETING", ("met", "group")),
+    ("MODEL", ("model", "data")),
+    ("STEP 1", ("step",)),
+)
+
+
+def _table(found: Sequence[_Launch | _Log]) -> str:
+    logs = [each for each in found if isinstance(each, _Log)]
+    launches = [each for each in found if isinstance(each, _Launch)]
+    parts = []
+    if launches:
+        titles = ("SECONDS OF LAUNCH", "HOSTS", "RANKS", *(title for title, _ in _GROUPS), "IN ALL")
+        head, *rows = aligned([titles, *map(_launch_row, launches)], set(range(1, 9)))
+        lines, command = [head], ""
+        for each, row in zip(launches, rows, strict=True):
+            if (shown := _command(each.startup)) != command:
+                lines += [shown]
+                command = shown
+            lines.append(row)
+        parts.append("\n".join([*lines, "", f"records: {visible(str(launches[-1].path.parent.parent))}"]))
+    return "\n\n".join([*parts, *map(_log_table, logs)])
+
+
+def _launch_row(each: _Launch) -> tuple[str, ...]:
+    startup = each.startup
+    took = {arrival.stage.name: arrival.took for arrival in startup.arrivals}
+    sums = [[took[name] for name in names if name in took] for _, names in _GROUPS]
+    first = startup.first_step
+    return (
+        visible(each.path.parent.name[:17]),
+        str(len(startup.hosts)),
+        str(startup.world_size),
+        *(f"{sum(each):.1f}" if each else "-" for each in sums),
+        "-" if first is None else f"{first:.1f}",
+    )
+
+
+def _log_table(found: _Log) -> str:
+    rows = found.times.rows
+    known = [row for row in rows if row.seconds is not None]
+    names = any(row.world for row in rows)
+    titles = ("NAME", "RANKS", "STARTED", "TOOK", "LINES") if names else ("NAME", "STARTED", "TOOK", "LINES")
+    texts = []
+    for row in rows:
+        seconds = "no first step" if row.seconds is None else f"{row.seconds:.10g} s"
+        odd = row.given is not None and row.seconds is not None and abs(row.given - row.seconds) > 1
+        seconds += f" (not {row.given:g})" if odd else ""
+        when = row.started.strftime("%H:%M:%S" if row.started.year == 1900 else "%Y-%m-%d %H:%M:%S")
+        numbers = "-".join(str(line) for line in dict.fromkeys((row.lines[0], row.lines[-1])))
+        cells = (_name(visible(row.name)), visible(row.world), when, seconds, numbers)
+        texts.append(cells if names else (cells[0], *cells[2:]))
+    lines = aligned([titles, *texts], {1} if names else set())
+    lines += ["", *_by_world(known)] if names else [""]
+    wrong = sum(row.given is not None and abs(row.given - (row.seconds or 0.0)) > 1 for row in known)
+    if wrong:
+        told = sum(row.given is not None for row in known)
+        lines += _wrapped(f"{wrong} of {told} differences in the file are not the seconds between its two times")
+    kind = "rows of tables" if found.times.kind == "table" else "starts in a log"
+    lines += _wrapped(f"{len(rows)} {kind} in {visible(str(found.path))}; LINES says which lines were used")
+    for number, why in found.times.unusable:
+        lines += _wrapped(f"line {number} is not used: {visible(why)}")
+    return "\n".join(lines)
+
+
+def _name(name: str) -> str:
+    """Return a name; without its middle where it would not fit on the terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return name
+    from shutil import get_terminal_size
+
+    room = max(16, get_terminal_size().columns - 52)
+    return name if len(name) <= room else f"{name[: room // 2 - 1]}…{name[-(room - room // 2) :]}"
+
+
+def _by_world(rows: Sequence[Any]) -> list[str]:
+    """Return a table over world sizes: how many starts, and how long they took."""
+    worlds: dict[str, list[float]] = {}
+    for row in rows:
+        worlds.setdefault(row.world, []).append(row.seconds)
+    ordered = sorted(worlds, key=lambda world: (not world.isdecimal(), int(world) if world.isdecimal() else 0, world))
+    table: list[tuple[str, ...]] = [("RANKS", "STARTS", "SHORTEST", "MEDIAN", "LONGEST")]
+    for world in ordered:
+        seconds = sorted(worlds[world])
+        chosen = (seconds[0], seconds[len(seconds) // 2], seconds[-1])
+        table.append((visible(world) or "?", str(len(seconds)), *(duration(each) for each in chosen)))
+    return [*aligned(table, {0, 1, 2, 3, 4}), ""]
+
+
+def _as_json(found: _Launch | _Log) -> dict[str, Any]:
+    if isinstance(found, _Log):
+        rows = [
+            {
+                "name": row.name,
+                "world_size": row.world or None,
+                "started": row.started.isoformat(),
+                "stopped": row.stopped.isoformat() if row.stopped else None,
+                "seconds": row.seconds,
+                "seconds_in_file": row.given,
+                "lines": list(row.lines),
+            }
+            for row in found.times.rows
+        ]
+        return {"kind": found.times.kind, "path": str(found.path), "starts": rows}
+    startup = found.startup
+    return {
+        "kind": "launch",
+        "path": str(found.path),
+        "command": startup.command,
+        "started": startup.fields.get("started"),
+        "hosts": startup.hosts,
+        "world_size": startup.world_size,
+        "first_step_seconds": startup.first_step,
+        "stages": [
+            {
+                "stage": each.stage.name,
+                "took": round(each.took, 3),
+                "min": each.first,
+                "median": each.median,
+                "max": each.last,
+                "rank": each.rank if each.rank >= 0 else None,
+                "host": each.host,
+                "by_host": {
+                    host: dict(zip(("min", "median", "max", "rank"), times, strict=True))
+                    for host, times in startup.by_host(each.stage.name).items()
+                },
+            }
+            for each in startup.arrivals
+        ],
+        "delays": [
+            {
+                "stage": delay.stage.name,
+                "host": delay.host,
+                "rank": delay.rank,
+                "seconds": round(delay.seconds, 3),
+                "waited": round(delay.waited, 3),
+                "others": delay.others,
+                "text": str(delay),
+            }
+            for delay in delays(startup)
+        ],
+    }

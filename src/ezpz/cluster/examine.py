@@ -1,0 +1,352 @@
+"""Look at one host as a launch would find it: Python, devices, disks, network, limits, stale variables.
+
+``python3 -m ezpz.cluster.examine REQUEST`` prints one line of JSON, which begins with ``{"examined": 1,``; REQUEST is a
+JSON object with what is wanted, see `examine`. As ranks of a launch, one per host, such processes also try to reach the
+first one at MASTER_ADDR. `ezpz.cluster.diagnosis` says what is wrong with the answers.
+
+Whatever may hang (a mount, a name server, a driver) is asked in a thread of its own, with a limit. Only facts are
+returned that a support ticket may hold: values of variables that may be secret are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from functools import partial
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+__all__ = ["examine", "parse_answer"]
+
+MARK = '{"examined": 1,'
+_LIMIT = 2.0  # seconds for what may hang: a mount, the name server
+_MEETING = 5.0  # seconds for all hosts to reach the first
+_LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, and what waits by itself
+    "python": 20.0,
+    "interfaces": 20.0,
+    "proxies": 8.0,
+    "devices": 8.0,  # a driver's tool may have to wake them
+    "master": 2 * _MEETING,
+}
+_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+_STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE")
+_LIBRARIES = ("torch", "numpy", "ezpz", "mpi4py")
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def stale_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a rank that a shell holds, which is none; empty inside a rank of a launcher."""
+    if environ.get("EZPZ_LAUNCH_ID") or environ.get("TORCHELASTIC_RUN_ID"):
+        return {}
+    return {name: environ[name] for name in _STALE if name in environ}
+
+
+def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts of this host, as JSON can hold them.
+
+    Args:
+        request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
+            path), ``stale`` (what `stale_variables` returned where the command was typed).
+        environ: The environment.
+    """
+    tasks: dict[str, Callable[[], Any]] = {
+        "python": _python,
+        "folder": lambda: _folder(str(request.get("folder", ""))),
+        "script": lambda: _script(str(request.get("script", ""))),
+        "own_address": lambda: sorted(_addresses_of(os.uname().nodename)),
+        "interfaces": _interfaces,
+        "master": lambda: _master(environ),
+        "proxies": lambda: _proxies(environ),
+    }
+    for what, path in dict(request.get("places") or {}).items():
+        tasks[f"place {what}"] = partial(_space, str(path))
+    answers = _all_at_once({**tasks, "devices": lambda: _devices(environ)})
+    return {
+        "host": os.uname().nodename,
+        "time": time.time(),
+        "limits": _limits(),
+        "cpus": [len(_affinity()), os.cpu_count() or 1],
+        "infiniband": os.path.isdir("/sys/class/infiniband"),
+        "mpi": _mpi(environ),
+        "driver": _driver(),
+        "stale": dict(request.get("stale") or {}),
+        "interface_variables": {name: environ[name] for name in _INTERFACES if environ.get(name)},
+        **{name: answers.get(name) for name in tasks if not name.startswith("place ")},
+        "devices": answers.get("devices"),
+        "places": {name[6:]: answers.get(name) for name in tasks if name.startswith("place ")},
+        "hanging": sorted(name for name in [*tasks, "devices"] if name not in answers),
+    }
+
+
+def parse_answer(line: str) -> dict[str, Any] | None:
+    """Return the facts that a line of output holds; None where it holds none."""
+    import json
+
+    if not line.startswith(MARK):
+        return None
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and isinstance(answer.get("host"), str) else None
+
+
+def _all_at_once(tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Run every task in a thread of its own and return the answers that came in time."""
+    answers: dict[str, Any] = {}
+
+    def answer(name: str, task: Callable[[], Any]) -> None:
+        try:
+            answers[name] = task()
+        except Exception as error:  # noqa: BLE001  # a fact that cannot be had is told as such
+            answers[name] = {"error": f"{type(error).__name__}: {error}"}
+
+    threads = [
+        threading.Thread(target=answer, args=(name, task), name=f"ezpz-{name}", daemon=True)
+        for name, task in tasks.items()
+    ]
+    for thread in threads:
+        thread.start()
+    begun = time.monotonic()
+    for name, thread in zip(tasks, threads, strict=True):
+        thread.join(max(0.0, begun + _LIMITS.get(name, _LIMIT) - time.monotonic()))
+    return dict(answers)
+
+
+# Python
+
+
+def _python() -> dict[str, Any]:
+    from importlib import metadata
+
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    copies = [
+        path
+        for folder in dict.fromkeys(os.path.abspath(each) for each in sys.path)
+        if os.path.isfile(path := os.path.join(folder, "ezpz", "__init__.py"))
+    ]
+    return {
+        "path": sys.executable,
+        "version": sys.version.split(maxsplit=1)[0],
+        "versions": versions,
+        "torch_build": _torch_build(),
+        "ezpz": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        "ezpz_copies": [os.path.dirname(path) for path in copies],
+    }
+
+
+def _torch_build() -> str:
+    """Return what torch was built for (``cpu``, ``cuda 12.8``, ``hip 6.4``, ``xpu 2025.1``), without importing it.
+
+    ``torch/version.py`` has a line for each, ``cuda: Optional[str] = '12.8'`` or ``= None``.
+    """
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    folder = os.path.dirname(spec.origin) if spec and spec.origin else ""
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        name, _, value = line.partition("=")
+        kind = name.partition(":")[0].strip()
+        if kind in {"cuda", "hip", "xpu"} and value.strip().strip("'\"") not in {"", "None"}:
+            return f"{kind} {value.strip().strip(chr(39))}"
+    return "cpu"
+
+
+def _mpi(environ: Mapping[str, str]) -> str:
+    from ezpz.files import find_program
+
+    path = find_program("mpiexec", environ.get("PATH")) or find_program("mpirun", environ.get("PATH"))
+    return os.path.realpath(path) if path else ""
+
+
+def _driver() -> str:
+    """Return the first line of the NVIDIA driver's version; empty without that driver."""
+    from ezpz.cluster.probe import read
+
+    return (read("/proc/driver/nvidia/version") or "").partition("\n")[0].strip()
+
+
+def _devices(environ: Mapping[str, str]) -> dict[str, Any]:
+    from ezpz.cluster.devices import count_devices
+    from ezpz.cluster.probe import read, run
+
+    counted = count_devices(environ, read, run)
+    return {"kind": counted.kind, "count": counted.count, "origin": counted.origin}
+
+
+# Files
+
+
+def _folder(path: str) -> dict[str, Any]:
+    return {"path": path, "is_there": os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)}
+
+
+def _script(path: str) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        state = os.stat(path)
+    except OSError as error:
+        return {"path": path, "problem": error.strerror or str(error)}
+    problem = "" if os.access(path, os.R_OK) else "Permission denied"
+    return {"path": path, "size": state.st_size, "time": int(state.st_mtime), "problem": problem}
+
+
+def _space(path: str) -> dict[str, Any]:
+    """Return the room in a folder, or in the nearest folder above it that is there."""
+    there = path
+    while there != os.path.dirname(there) and not os.path.exists(there):
+        there = os.path.dirname(there)
+    state = os.statvfs(there)
+    return {
+        "path": path,
+        "free": state.f_bavail * state.f_frsize,
+        "inodes": state.f_favail if state.f_files else None,  # None: this file system counts none
+        "can_write": os.access(there, os.W_OK | os.X_OK),
+    }
+
+
+def _limits() -> dict[str, int]:
+    import resource
+
+    names = {"nofile": "RLIMIT_NOFILE", "memlock": "RLIMIT_MEMLOCK", "nproc": "RLIMIT_NPROC"}
+    return {
+        name: resource.getrlimit(getattr(resource, constant))[0]  # -1 is unlimited
+        for name, constant in names.items()
+        if hasattr(resource, constant)
+    }
+
+
+def _affinity() -> Sequence[int]:
+    known = getattr(os, "sched_getaffinity", None)
+    return sorted(known(0)) if known else range(os.cpu_count() or 1)
+
+
+# Network
+
+
+def _addresses_of(name: str) -> set[str]:
+    try:
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, socket.AF_INET)}
+    except OSError:
+        return set()
+
+
+def _interfaces() -> dict[str, dict[str, str]]:
+    """Return name to state (``up``, ``down``, ``unknown``) and IPv4 address of every interface."""
+    import struct
+
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return {}
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                address = socket.inet_ntoa(answer[20:24])
+            except OSError:  # it has none
+                address = ""
+            try:
+                with open(f"/sys/class/net/{name}/operstate", encoding="ascii") as file:
+                    state = file.read().strip()
+            except OSError:
+                state = "unknown"
+            found[name] = {"address": address, "state": state}
+    return found
+
+
+def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return each proxy's variable to why it cannot be reached; empty where it can."""
+    from urllib.parse import urlsplit
+
+    found = {}
+    for name in _PROXIES:
+        if not environ.get(name):
+            continue
+        try:
+            parts = urlsplit(environ[name] if "//" in environ[name] else f"//{environ[name]}")
+            with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=1.0):
+                found[name] = ""
+        except (OSError, ValueError) as error:
+            found[name] = str(getattr(error, "strerror", None) or error)
+    return found
+
+
+def _master(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Try to reach the first host, as ranks will; every host but the first connects, the first listens.
+
+    Returns:
+        ``name`` (MASTER_ADDR), the ``addresses`` that it means here, the ``interface`` that leads there, and the
+        ``problem`` of connecting, empty where it worked. Empty outside a launch over several hosts.
+    """
+    world, rank, name = environ.get("WORLD_SIZE", ""), environ.get("RANK", ""), environ.get("MASTER_ADDR", "")
+    port = environ.get("MASTER_PORT", "")
+    if not (environ.get("EZPZ_LAUNCH_ID") and world.isdigit() and rank.isdigit() and port.isdigit() and int(world) > 1):
+        return {}
+    from ezpz.cluster.network import route_to
+
+    addresses, route = sorted(_addresses_of(name)), route_to(name)
+    problem = _serve(int(port), int(world) - 1) if rank == "0" else _connect(name, int(port))
+    return {"name": name, "addresses": addresses, "interface": route.interface, "problem": problem, "rank": int(rank)}
+
+
+def _serve(port: int, count: int) -> str:
+    end = time.monotonic() + _MEETING
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("", port))
+        except OSError as error:
+            return f"cannot listen on port {port}: {error.strerror}"
+        server.listen(1024)
+        for _ in range(count):
+            server.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                server.accept()[0].close()
+            except OSError:
+                break  # those that did not come say so themselves
+    return ""
+
+
+def _connect(name: str, port: int) -> str:
+    end, problem = time.monotonic() + _MEETING, "no answer"
+    while time.monotonic() < end:
+        try:
+            with socket.create_connection((name, port), timeout=max(0.1, end - time.monotonic())):
+                return ""
+        except OSError as error:
+            problem = str(error.strerror or error)
+            time.sleep(0.05)  # the first host may not listen yet
+    return problem
+
+
+def _main(words: Sequence[str]) -> int:
+    import json
+
+    answer = {"examined": 1, **examine(json.loads(words[0]) if words else {}, os.environ)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # a thread that hangs in a mount would keep Python from ending
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

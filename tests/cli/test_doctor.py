@@ -1,0 +1,116 @@
+"""`ezpz doctor`: this host, hosts of a lab with planted faults, and the bundle for a support ticket."""
+
+import json
+import shutil
+import sys
+import zipfile
+
+import pytest
+
+from lab.ssh import Site
+
+DOCTOR = [sys.executable, "-m", "ezpz", "doctor"]
+STALE = {"RANK": "3", "MASTER_ADDR": "n09"}
+
+
+@pytest.fixture
+def environ(clean_env, tmp_path):
+    """Those of a shell on a host that is in order, whatever the machine of these tests is like."""
+    return {**clean_env, "TORCH_DEVICE": "cpu", "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+
+
+OF_THE_MACHINE = {"space", "inodes", "write", "copies", "nofile", "nproc", "memlock", "hangs", "clock"}
+
+
+def findings(done):
+    """Return checks and texts, but those of the machine that runs the tests: its disk, limits, load, name server."""
+    answer = json.loads(done.stdout)
+    return {each["check"]: each["text"] for each in answer["findings"] if each["check"] not in OF_THE_MACHINE}
+
+
+@pytest.mark.slow
+def test_this_host_is_in_order_until_something_is_planted(run_cli, environ, tmp_path):
+    done = run_cli([*DOCTOR, "--json"], environ)
+    assert findings(done) == {}, done.stdout + done.stderr
+    closed = {"http_proxy": "http://127.0.0.1:9", "GLOO_SOCKET_IFNAME": "ib77"}
+    done = run_cli([*DOCTOR, "--json", "nowhere.py"], {**environ, **STALE, **closed})
+    told = findings(done)
+    assert done.returncode == 125
+    assert set(told) == {"script", "ifname", "stale", "proxy"}
+    assert told["stale"] == "this shell is no rank, and holds RANK=3 MASTER_ADDR=n09"
+    text = run_cli([*DOCTOR, "nowhere.py"], environ)
+    assert text.returncode == 125
+    assert f"problem  cannot read {tmp_path}/nowhere.py" in text.stdout.replace("\n         ", " ")
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in text.stdout.splitlines())
+
+
+@pytest.mark.slow
+def test_hosts_of_a_lab_are_compared_and_one_that_is_gone_is_named(make_hosts, environ, tmp_path):
+    hosts = make_hosts("head", "n01", "n02", "n03")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "train.py").write_text("pass\n")
+    site = Site(hosts, environ, folder)
+
+    def doctor(*words, **more):
+        line = [*DOCTOR, "--json", "--hosts", "n[01-03]", *words]
+        return hosts["head"].run(line, {**site.env, **more}, cwd=folder, timeout=90)
+
+    done = doctor("train.py", **STALE)
+    assert not done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["hosts"] == ["n01", "n02", "n03"]
+    assert set(findings(done)) == {"stale"}
+    assert [facts["master"]["problem"] for facts in answer["facts"]] == ["", "", ""]
+    assert {facts["master"]["interface"] for facts in answer["facts"][1:]} == {"eth0"}
+    assert {facts["script"]["size"] for facts in answer["facts"]} == {5}
+
+    done = doctor(GLOO_SOCKET_IFNAME="ib77")
+    assert done.returncode == 125
+    assert findings(done)["ifname"].startswith("all 3 hosts: GLOO_SOCKET_IFNAME=ib77 names no interface; there are ")
+
+    hosts["n02"].vanish()
+    done = doctor()
+    assert done.returncode == 125
+    assert "n02" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(run_cli, environ, tmp_path):
+    environ = {**environ, "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz01"}
+    launch = [
+        sys.executable,
+        "-m",
+        "ezpz.launch",
+        "-n",
+        "1",
+        "--",
+        shutil.which("echo"),
+        "--token",
+        environ["HF_TOKEN"],
+    ]
+    assert run_cli(launch, environ).returncode == 0
+    done = run_cli([*DOCTOR, "--bundle", "ticket.zip"], environ)
+    assert "written: ticket.zip" in done.stderr
+    with zipfile.ZipFile(tmp_path / "ticket.zip") as bundle:
+        texts = {name: bundle.read(name).decode() for name in bundle.namelist()}
+    assert {"README.txt", "doctor.json", "where.json", "launch/run.json"} <= set(texts)
+    assert json.loads(texts["doctor.json"])["facts"][0]["python"]["path"] == sys.executable
+    assert environ["HF_TOKEN"] not in "".join(texts.values())
+    again = run_cli([*DOCTOR, "--bundle", "ticket.zip"], environ)
+    assert (again.returncode, "is there already" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hosts", "n01", "--job"], "--hosts and --job are both given"),
+        (["--hosts", "n[1"], "n[1"),
+        (["--bundle", "no/folder/x.zip"], "cannot write no/folder/x.zip (from --bundle)"),
+    ],
+)
+def test_what_cannot_be_done_is_one_error(words, said, run_cli, environ):
+    done = run_cli([*DOCTOR, *words], environ)
+    assert done.returncode in {2, 125}
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,199 @@
+"""What is wrong with hosts: healthy facts give no word, and each planted fault its own, with the host and a cure."""
+
+import copy
+import time
+
+import pytest
+
+from ezpz.cluster import examine as examination
+from ezpz.cluster.diagnosis import diagnose, summary
+from ezpz.cluster.examine import examine, parse_answer, stale_variables
+
+HEALTHY = {
+    "host": "n01",
+    "time": 1000.0,
+    "heard": 1000.1,
+    "python": {
+        "path": "/venv/bin/python3",
+        "version": "3.11.7",
+        "versions": {"torch": "2.13.0", "ezpz": "0.1.0", "numpy": "2.4"},
+        "torch_build": "cuda 12.8",
+        "ezpz": "/venv/lib/ezpz",
+        "ezpz_copies": ["/venv/lib/ezpz"],
+    },
+    "folder": {"path": "/project", "is_there": True},
+    "script": {"path": "/project/train.py", "size": 812, "time": 1, "problem": ""},
+    "places": {
+        "the run's folder": {"path": "/project/outputs", "free": 1 << 40, "inodes": 10**6, "can_write": True},
+        "/dev/shm": {"path": "/dev/shm", "free": 1 << 33, "inodes": None, "can_write": True},
+    },
+    "limits": {"nofile": 65536, "memlock": -1, "nproc": -1},
+    "cpus": [64, 64],
+    "infiniband": True,
+    "mpi": "/opt/mpich/bin/mpiexec",
+    "driver": "NVRM version: 570",
+    "devices": {"kind": "cuda", "count": 4, "origin": "kernel files"},
+    "own_address": ["10.0.0.1"],
+    "interfaces": {"lo": {"address": "127.0.0.1", "state": "unknown"}, "ib0": {"address": "10.0.0.1", "state": "up"}},
+    "interface_variables": {"NCCL_SOCKET_IFNAME": "ib"},
+    "master": {"name": "n01", "addresses": ["10.0.0.1"], "interface": "ib0", "problem": "", "rank": 0},
+    "proxies": {"http_proxy": ""},
+    "stale": {},
+    "hanging": [],
+}
+
+
+def host(number=1, **changes):
+    facts = copy.deepcopy(HEALTHY)
+    address = f"10.0.0.{number}"
+    facts["host"], facts["own_address"], facts["interfaces"]["ib0"]["address"] = f"n0{number}", [address], address
+    facts["master"]["rank"] = number - 1
+    for path, value in changes.items():
+        *parts, last = path.split("__")
+        place = facts
+        for part in parts:
+            place = place[part]
+        place[last] = value
+    return facts
+
+
+def three(**changes):
+    return [host(1), host(2), host(3, **changes)]
+
+
+def test_healthy_hosts_are_not_worth_a_word():
+    assert diagnose([host()]) == []
+    assert diagnose(three()) == []
+    assert summary(three()).startswith("Python 3.11.7, torch 2.13.0, ezpz 0.1.0, numpy 2.4, the driver NVRM")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_problem", "said", "cure"),
+    [
+        ({"python__versions": {"ezpz": "0.1.0"}}, True, "no torch in /venv/bin/python3", "ezpz_setup_env"),
+        (
+            {"python__torch_build": "cpu"},
+            True,
+            "torch is a CPU build, and there are 4 cuda devices",
+            "TORCH_DEVICE=cpu",
+        ),
+        (
+            {"devices": {"count": 0, "kind": "cpu"}, "driver": ""},
+            False,
+            "no NVIDIA driver is here",
+            "tenth of its size",
+        ),
+        ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
+        ({"folder__is_there": False}, True, "the working folder /project is not there", "all hosts share"),
+        (
+            {"script__problem": "Permission denied"},
+            True,
+            "cannot read /project/train.py: Permission denied",
+            "all hosts",
+        ),
+        ({"places__/dev/shm__free": 1 << 20}, False, "/dev/shm has 1 MiB left", "make room"),
+        ({"places__the run's folder__inodes": 3}, False, "has room for 3 more files", "quota"),
+        (
+            {"places__the run's folder__can_write": False},
+            False,
+            "the run's folder (/project/outputs) cannot be written",
+            "",
+        ),
+        ({"limits__nofile": 256}, False, "the limit nofile is 256", "ulimit -n 1024"),
+        ({"limits__memlock": 65536}, False, "only 64 KiB of memory may be locked", "unlimited memlock"),
+        (
+            {"interface_variables": {"GLOO_SOCKET_IFNAME": "ib"}},
+            True,
+            "GLOO_SOCKET_IFNAME=ib names no interface",
+            "unset",
+        ),
+        ({"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth9"}}, True, "NCCL_SOCKET_IFNAME==eth9 names no", "unset"),
+        ({"stale": {"RANK": "3"}}, False, "this shell is no rank, and holds RANK=3", "unset RANK"),
+        (
+            {"proxies": {"https_proxy": "timed out"}},
+            False,
+            "the proxy of https_proxy cannot be reached: timed out",
+            "unset",
+        ),
+        ({"hanging": ["place the home folder"]}, True, "the home folder does not answer", "administrators"),
+        ({"hanging": ["own_address"]}, False, "the name server does not answer", "administrators"),
+    ],
+)
+def test_a_fault_is_named_with_its_cure_and_on_several_hosts_with_the_host(changes, is_problem, said, cure):
+    [finding] = diagnose([host(**changes)])
+    assert (finding.is_problem, said in finding.text, cure in finding.cure) == (is_problem, True, True), finding
+    among = [each for each in diagnose(three(**changes)) if each.check == finding.check]
+    assert [each.text for each in among] == [f"n03: {finding.text}"]
+    everywhere = diagnose([host(number, **changes) for number in (1, 2, 3)])
+    assert [each.text for each in everywhere] == [f"all 3 hosts: {finding.text}"]
+
+
+@pytest.mark.parametrize("value", ["ib0", "=ib0", "^lo", "ib0,eth7", "ib0:1"])
+def test_names_of_interfaces_are_read_as_nccl_reads_them(value):
+    assert diagnose([host(interface_variables={"NCCL_SOCKET_IFNAME": value})]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"python__versions__torch": "2.12.0"}, "torch 2.12.0 on n03, 2.13.0 on 2 hosts"),
+        ({"python__versions": {"torch": "2.13.0", "numpy": "2.4"}}, "ezpz is missing on n03, 0.1.0 on 2 hosts"),
+        ({"devices__count": 3}, "devices 3 cuda on n03, 4 cuda on 2 hosts"),
+        ({"script__size": 811}, "the script of 811 bytes on n03, of 812 bytes on 2 hosts"),
+        ({"time": 1030.0}, "the clock of n03 is 30 s ahead"),
+        ({"time": 940.0}, "the clock of n03 is 60 s behind"),
+        ({"master__addresses": ["127.0.1.1"]}, "n01 means 127.0.1.1 on n03, 10.0.0.1 on 1 other(s)"),
+        ({"master__problem": "Connection refused"}, "n03 cannot reach n01: Connection refused"),
+        ({"interfaces__ib0__address": "10.0.0.2"}, "n02, n03 have the same address 10.0.0.2 on the interface"),
+    ],
+)  # fmt: skip
+def test_hosts_are_compared_by_majority(changes, said):
+    [finding] = diagnose(three(**changes))
+    assert finding.text.startswith(said)
+
+
+def test_what_no_host_can_reach_is_one_problem_and_a_bridge_that_all_have_is_none():
+    hosts = [host(1), *(host(number, master__problem="timed out") for number in (2, 3))]
+    [finding] = diagnose(hosts)
+    assert (finding.is_problem, finding.text) == (True, "no host reaches n01: timed out")
+    docker = {"address": "172.17.0.1", "state": "down"}
+    assert diagnose([host(number, interfaces__docker0=docker) for number in (1, 2, 3)]) == []
+
+
+def test_facts_that_could_not_be_had_are_no_fault_of_the_host():
+    error = {"error": "PermissionError: x"}
+    facts = host(python=error, devices=error, folder=error, script=error, interfaces=error, proxies=error, master=None)
+    facts["places"] = {"TMPDIR": error, "the home folder": None}
+    assert diagnose([facts]) == []
+
+
+def test_this_host_is_looked_at_and_what_hangs_holds_nobody(tmp_path, monkeypatch):
+    space = examination._space
+    monkeypatch.setattr(examination, "_space", lambda path: time.sleep(30) if "hangs" in path else space(path))
+    monkeypatch.setattr(examination, "_LIMIT", 0.5)
+    (tmp_path / "train.py").write_text("pass\n")
+    request = {
+        "folder": str(tmp_path),
+        "script": str(tmp_path / "train.py"),
+        "places": {"TMPDIR": str(tmp_path), "the run's folder": str(tmp_path / "a/b"), "the home folder": "/hangs"},
+    }
+    facts = examine(request, {"PATH": "", "TORCH_DEVICE": "cpu"})
+    assert "place the home folder" in facts["hanging"]
+    assert facts["places"]["TMPDIR"]["free"] == pytest.approx(facts["places"]["the run's folder"]["free"], rel=0.5)
+    assert facts["script"]["size"] == 5
+    assert facts["master"] in ({}, None)
+    assert [finding.check for finding in diagnose([facts]) if finding.is_problem and finding.check != "torch"] == [
+        "hangs"
+    ]
+
+
+def test_only_a_shell_that_is_no_rank_holds_stale_variables():
+    assert stale_variables({"RANK": "1", "MASTER_ADDR": "n01", "HOME": "/"}) == {"RANK": "1", "MASTER_ADDR": "n01"}
+    for name in ("EZPZ_LAUNCH_ID", "TORCHELASTIC_RUN_ID"):
+        assert stale_variables({"RANK": "1", name: "0"}) == {}
+
+
+def test_only_whole_answers_count():
+    assert parse_answer('{"examined": 1, "host": "n01"}')["host"] == "n01"
+    for line in ("", "hello", '{"examined": 1, "host"', '{"examined": 1, "host": 3}', '{"host": "n01"}'):
+        assert parse_answer(line) is None

@@ -1,0 +1,95 @@
+"""Start and stop times in tables and logs of others: midnight, ends of months, and differences that are no seconds."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ezpz.track.foreign.start_times import read_start_times
+
+TABLE = """
+Some words | with a bar.
+
+> |      log     | **model_size** | **world_size** |     **start**     |     **stop**      | **t0** | **t1** | **dt** |
+> |:------------:|:--------------:|:--------------:|:-----------------:|:-----------------:|:------:|:------:|:------:|
+> |   `a.log`    |    GPT1T_1L    |       8        | 2023-10-15-185952 | 2023-10-15-190046 | 185952 | 190046 |  4094  |
+> |   `b.log`    |    GPT1T_1L    |       16       | 2023-10-31-235930 | 2023-11-01-000015 | 235930 |   15   | -5985  |
+> |   `c.log`    |    GPT1T_1L    |       16       | 2023-10-31-120000 | 2023-10-31-120030 | 120000 | 120030 |   30   |
+> |   `d.log`    |    GPT1T_1L    |       16       |        no         | 2023-10-31-120030 |        |        |        |
+> |   `e.log`    |    GPT1T_1L    |       16       | 2023-10-31-120000 | 2023-10-31-115959 |        |        |        |
+"""
+LOG = """
+Job started at: 2023-11-02-183323 on x3004c0s13b0n0
+[2023-11-02 18:34:10,000] loading
+[2023-11-02 18:34:13,122] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0, 0.0]
+[2023-11-02 18:34:14,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=1, skipped=0, lr=[0.0, 0.0]
+Job started at: 2023-11-02-184240 on x3015c0s37b0n0
+Job started at: 2023-11-30-235959 on x3015c0s37b0n0
+[2023-12-01 00:00:23,385] [Rank 0] step=0, skipped=0
+"""
+
+
+def test_rows_of_a_table_are_seconds_and_not_differences_of_digits():
+    times = read_start_times(TABLE, "x")
+    assert times.kind == "table"
+    assert [(row.name, row.world, row.seconds, row.given) for row in times.rows] == [
+        ("a.log", "8", 54.0, 4094.0),
+        ("b.log", "16", 45.0, -5985.0),
+        ("c.log", "16", 30.0, 30.0),
+    ]
+    assert [row.lines for row in times.rows] == [(6,), (7,), (8,)]
+    assert times.unusable == (
+        (9, "no time: 'no'"),
+        (10, "ends before it starts: 2023-10-31-120000 to 2023-10-31-115959"),
+    )
+
+
+def test_a_log_holds_one_start_after_the_other():
+    times = read_start_times(LOG, "job.log")
+    assert times.kind == "log"
+    assert [(row.name, row.seconds, row.lines) for row in times.rows] == [
+        ("job.log", 50.122, (2, 4)),
+        ("job.log:6", None, (6,)),
+        ("job.log:7", 24.385, (7, 8)),
+    ]
+
+
+def test_a_log_without_a_start_begins_with_its_first_time():
+    log = "[2026-11-20 23:59:58.500][I] 2 ranks\n[2026-11-21 00:00:01.000][I] iter=0 loss=2.3\n"
+    [row] = read_start_times(log, "x").rows
+    assert (row.seconds, row.lines) == (2.5, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "seconds"),
+    [
+        ("23:59:58", "00:00:03", 5),
+        ("235958", "3", 5),
+        ("72717", "73131", 254),
+        ("1717", "2124", 247),
+        ("2024-02-28 23:59:59", "2024-02-29 00:00:01", 2),
+        ("2023-02-28T23:59:59", "2023-03-01T00:00:01", 2),
+        ("2026/12/31 23:59:00.250", "2027/01/01 00:00:00.750", 60.5),
+        ("20261231-235900", "20261231-235901", None),
+    ],
+)
+def test_midnight_and_ends_of_months_and_years_are_right(start, stop, seconds):
+    times = read_start_times(f"name,start,stop\nx,{start},{stop}\n", "x")
+    assert (times and times.rows[0].seconds) == seconds
+
+
+@given(st.integers(631152000, 3786912000), st.integers(0, 86399), st.booleans())
+def test_any_two_times_give_their_seconds(when, seconds, dated):
+    start = dt.datetime.fromtimestamp(when, dt.timezone.utc)
+    form = "%Y-%m-%d-%H%M%S" if dated else "%H:%M:%S"
+    stop = start + dt.timedelta(seconds=seconds)
+    text = f"| start | stop |\n|---|---|\n| {start:{form}} | {stop:{form}} |\n"
+    [row] = read_start_times(text, "x").rows
+    assert row.seconds == seconds
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=400))
+def test_any_other_text_is_no_error(text):
+    read_start_times(text, "x")
+    read_start_times(f"| start | stop |\n{text}\n{LOG[:200]}", "x")

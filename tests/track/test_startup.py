@@ -1,0 +1,133 @@
+"""Where the time until the first step went: planted delays over hosts and ranks, worked out by hand."""
+
+import pytest
+
+from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
+
+NAMES = [stage.name for stage in STAGES if stage.name != "shim"]
+TYPICAL = {
+    "process": 0.5,
+    "interpreter": 0.1,
+    "torch": 0.4,
+    "setup": 3.5,
+    "met": 0.1,
+    "group": 0.2,
+    "model": 1.0,
+    "data": 0.3,
+    "step": 0.8,
+    "second_step": 0.2,
+}
+
+
+def fields(hosts=("n01", "n02", "n03"), per_host=2, slower=(), **more):
+    """Return a launch whose ranks take the typical time for each stage; `slower` holds (rank, stage, seconds)."""
+    world = len(hosts) * per_host
+    times = dict.fromkeys(range(world), 0.0)
+    stages = {}
+    for stage in STAGES:
+        if stage.name not in TYPICAL:
+            continue
+        ready = max(times.values())
+        for rank in times:
+            extra = sum(seconds for which, name, seconds in slower if name == stage.name and which in {rank, None})
+            begin = ready if stage.is_gate else times[rank]
+            times[rank] = begin + TYPICAL[stage.name] + extra
+        every = sorted(times.values())
+        stages[stage.name] = {
+            "ranks": world,
+            "min": every[0],
+            "median": every[world // 2],
+            "max": every[-1],
+            "slowest_host": hosts[max(times, key=times.get) // per_host],
+            "by_rank": list(times.values()),
+        }
+    plan = {"hosts": list(hosts), "ranks_per_host": [per_host] * len(hosts), "world_size": world}
+    return {"command": ["python3", "train.py"], "started": 1.8e9, "plan": plan, "stages": stages, **more}
+
+
+def test_a_healthy_start_has_no_delay_and_its_stages_sum_to_the_whole():
+    startup = read_startup(fields())
+    assert delays(startup) == []
+    assert [each.stage.name for each in startup.arrivals] == NAMES
+    assert sum(each.took for each in startup.arrivals) == pytest.approx(sum(TYPICAL.values()))
+    assert startup.first_step == pytest.approx(sum(TYPICAL.values()) - TYPICAL["second_step"])
+    assert {each.stage.name: each.took for each in startup.arrivals} == pytest.approx(TYPICAL)
+
+
+@pytest.mark.parametrize(
+    ("slower", "said"),
+    [
+        ([(4, "setup", 10.0)], "13.5 s of import of torch on n03 (rank 4) held up 2 hosts for 10 s"),
+        ([(1, "torch", 4.0)], "4.4 s of imports before torch on n01 (rank 1) held up 2 hosts for 4 s"),
+        ([(3, "model", 6.0)], "7 s of model on n02 (rank 3) held up 2 hosts for 6 s"),
+        ([(5, "data", 3.0)], "3.3 s of first batch on n03 (rank 5) held up 2 hosts for 3 s"),
+        (
+            [(2, "interpreter", 2.0), (2, "setup", 9.0)],
+            "12.5 s of import of torch on n02 (rank 2) held up 2 hosts for 11 s",
+        ),
+    ],
+)
+def test_who_held_up_whom_is_named_with_the_stage_and_the_seconds(slower, said):
+    [delay] = delays(Startup(fields(slower=slower)))
+    assert str(delay) == said
+
+
+def test_two_delays_before_different_gates_are_both_named():
+    found = delays(Startup(fields(slower=[(0, "setup", 8.0), (4, "model", 5.0)])))
+    assert [(each.host, each.stage.name) for each in found] == [("n01", "setup"), ("n03", "model")]
+
+
+def test_what_is_slow_on_all_hosts_holds_up_nobody():
+    startup = Startup(fields(slower=[(None, "setup", 20.0), (None, "met", 15.0), (None, "step", 30.0)]))
+    assert delays(startup) == []
+    took = {each.stage.name: each.took for each in startup.arrivals}
+    assert (took["met"], took["step"]) == (pytest.approx(15.1), pytest.approx(30.8))
+
+
+def test_ranks_of_one_host_are_compared_with_each_other():
+    [delay] = delays(Startup(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))
+    assert str(delay) == "9.5 s of import of torch on rank 3 on laptop held up 3 ranks for 6 s"
+
+
+def test_a_world_too_large_for_single_ranks_keeps_its_summary():
+    told = fields()
+    for stage in told["stages"].values():
+        del stage["by_rank"]
+    startup = Startup(told)
+    assert delays(startup) == []
+    assert startup.by_host("setup") == {}
+    assert [each.rank for each in startup.arrivals] == [-1] * len(NAMES)
+    assert {each.host for each in startup.arrivals} == {"n01"}
+
+
+def test_a_rank_that_never_came_and_a_plain_script_are_no_error():
+    told = fields()
+    told["stages"]["setup"]["by_rank"][5] = None
+    told["stages"]["met"]["by_rank"] = told["stages"]["met"]["by_rank"][:3]
+    delays(Startup(told))
+    plain = fields(slower=[(4, "torch", 10.0)])
+    plain["stages"] = {name: plain["stages"][name] for name in ("process", "interpreter", "torch")}
+    startup = Startup(plain)
+    assert startup.first_step is None
+    assert startup.total == pytest.approx(11.0)
+    [delay] = delays(startup)
+    assert (delay.host, delay.stage.name, delay.waited) == ("n03", "torch", pytest.approx(10.0))
+
+
+@pytest.mark.parametrize("broken", [{}, {"stages": None}, {"stages": {"torch": 3, "step": {"min": "x"}}}, {"plan": []}])
+def test_a_damaged_record_tells_nothing(broken):
+    assert read_startup(broken) is None
+
+
+def test_hosts_come_with_their_first_and_last_rank():
+    by_host = Startup(fields(slower=[(3, "setup", 1.0)])).by_host("setup")
+    assert list(by_host) == ["n01", "n02", "n03"]
+    first, median, last, rank = by_host["n02"]
+    assert (first, median, last, rank) == (pytest.approx(4.5), pytest.approx(5.0), pytest.approx(5.5), 3)
+
+
+def test_changes_name_what_became_slower_and_nothing_else():
+    now, then = Startup(fields(slower=[(None, "setup", 9.0)])), Startup(fields())
+    assert list(map(str, changes(now, then))) == ["import of torch +9 s (12.5 s instead of 3.5 s)"]
+    assert list(map(str, changes(then, now))) == ["import of torch -9 s (3.5 s instead of 12.5 s)"]
+    assert changes(then, then) == []
