@@ -47,7 +47,7 @@ def sides(make, lr):
     found = []
     for _ in range(2):
         torch.manual_seed(1)
-        model = make().to(ezpz.get_torch_device())
+        model = make().to(ezpz.device())
         # The same optimizer on both sides: which one is faster is another question.
         found.append(side(model, torch.optim.AdamW(model.parameters(), lr=lr, fused=True)))
     return tuple(found)
@@ -59,7 +59,7 @@ def side(model, optimizer):
 
 def pairs(inputs, targets):
     """A function from position to batch, on the device, out of tensors whose first dimension counts positions."""
-    device = ezpz.get_torch_device()
+    device = ezpz.device()
     inputs, targets = inputs.to(device), targets.to(device)
     return lambda position: (inputs[position % POSITIONS], targets[position % POSITIONS])
 
@@ -108,7 +108,7 @@ def small_vit():
 
 def gpt(name, layers, heads, width, recipe=False):
     """A GPT on Shakespeare, 12 x 64 tokens as nanoGPT's README has for a CPU; `recipe`: plain torch optimizes and reads as its script."""
-    context, batch_size, device = 64, 12, ezpz.get_torch_device()
+    context, batch_size, device = 64, 12, ezpz.device()
     tokens = train.load_tokens("shakespeare")
     models = [
         make(tokens.vocabulary, layers, heads, width, context).to(device)

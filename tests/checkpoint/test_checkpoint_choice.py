@@ -90,6 +90,9 @@ def test_what_cannot_be_resumed_from_names_what_can(outputs):
     checkpoints = [write(run, step) for step in (100, 200, 300)]
     with pytest.raises(UsageError, match=r"there is nothing; .* The nearest are \S+00200 and \S+00300\."):
         choose(str(run / "checkpoints" / "step-00000240"), name="x", outdir=None)
+    there = next(path for path in sorted((run / "checkpoints").iterdir()) if path.name.startswith("step-"))
+    short = there.with_name(f"step-{int(there.name.partition('-')[2])}")
+    assert choose(str(short), name="x", outdir=None).checkpoint == there
     (checkpoints[1] / "data").write_text("abcd")
     with pytest.raises(UsageError, match="data has 4 bytes instead of 3; expected a complete checkpoint"):
         choose(str(checkpoints[1]), name="x", outdir=None)

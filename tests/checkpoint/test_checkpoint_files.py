@@ -347,9 +347,9 @@ def test_another_model_is_refused_by_its_first_differences(saved):
 def test_a_schedule_groups_and_objects_must_be_in_it(saved):
     path = find_latest(saved)
     model = torch.nn.Linear(8, 8)
-    two = torch.optim.AdamW([{"params": [model.weight]}, {"params": [model.bias]}])
-    with pytest.raises(UsageError, match=r"its optimizer has groups of \[2\] parameters, and this one of \[1, 1\]"):
-        Checkpoints(saved, model=model, optimizer=two).load(path)
+    half = torch.optim.AdamW([model.weight])
+    with pytest.raises(UsageError, match=r"its optimizer has groups of \[2\] parameters, and this one of \[1\]"):
+        Checkpoints(saved, model=model, optimizer=half).load(path)
     one = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.ConstantLR(one)
     with pytest.raises(UsageError, match="its schedule is none, and this one is ConstantLR"):
@@ -357,6 +357,52 @@ def test_a_schedule_groups_and_objects_must_be_in_it(saved):
     with pytest.raises(UsageError, match="it has no state 'scaler'; it has none"):
         Checkpoints(saved, model=model, optimizer=one, state={"scaler": torch.amp.GradScaler("cpu")}).load(path)
     assert Checkpoints(saved, model=model).load(path) == 2  # the weights alone
+
+
+def regrouped_run(folder, kinds, *, steps=3, load=None, lr=0.1):
+    """Train with groups of these parameters; return weights, groups and rates behind the steps."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    by_kind = {"all": list(model.parameters()), "matrix": [model[0].weight]}
+    by_kind["rest"] = [each for each in model.parameters() if each is not model[0].weight]
+    by_kind["biases"], by_kind["norm"] = [model[0].bias], list(model[1].parameters())
+    groups = [{"params": by_kind[kind], "weight_decay": 0.0 if kind == "rest" else 0.5} for kind in kinds]
+    optimizer = torch.optim.AdamW(groups, lr=lr)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 / (1 + done))
+    checkpoints = Checkpoints(folder, model=model, optimizer=optimizer, schedule=schedule)
+    if load is not None:
+        checkpoints.load(load)
+    generator = torch.Generator().manual_seed(schedule.last_epoch)
+    for _ in range(steps):
+        model(torch.randn(8, 4, generator=generator)).pow(2).sum().backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return model, optimizer, schedule, checkpoints
+
+
+@pytest.mark.parametrize(("before", "after"), [(["all"], ["matrix", "rest"]), (["matrix", "rest"], ["all"])])
+def test_an_optimizer_loads_what_other_groups_have_saved(tmp_path, before, after):
+    old, optimizer, _, checkpoints = regrouped_run(tmp_path, before)
+    path = checkpoints.save(3, wait=True)
+    new, other, schedule, _ = regrouped_run(tmp_path / "new", after, steps=0, load=path, lr=0.7)
+    assert [group["lr"] for group in other.param_groups] == [0.1 / 4] * len(after)
+    assert [group["weight_decay"] for group in other.param_groups] == [0.0 if kind == "rest" else 0.5 for kind in after]
+    for one, another in zip(old.parameters(), new.parameters(), strict=True):
+        assert torch.equal(one, another)
+        assert torch.equal(optimizer.state[one]["exp_avg"], other.state[another]["exp_avg"])
+        assert optimizer.state[one]["step"] == other.state[another]["step"]
+    schedule.step()
+    assert [group["lr"] for group in other.param_groups] == pytest.approx([0.1 / 5] * len(after))
+
+
+def test_groups_with_rates_of_their_own_load_only_as_many(tmp_path):
+    _, optimizer, _, checkpoints = regrouped_run(tmp_path, ["matrix", "biases", "norm"], steps=1)
+    optimizer.param_groups[1]["lr"] = 0.7
+    path = checkpoints.save(1, wait=True)
+    with pytest.raises(UsageError, match=r"groups of \[1, 1, 2\] parameters, and this one of \[1, 3\], and its groups"):
+        regrouped_run(tmp_path / "new", ["matrix", "rest"], load=path)
+    assert regrouped_run(tmp_path / "new", ["biases", "matrix", "norm"], steps=0, load=path)
 
 
 def test_a_parameter_that_never_had_a_gradient_has_no_state_after_loading(tmp_path):

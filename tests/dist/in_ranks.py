@@ -54,7 +54,7 @@ def test_every_getter_tells_the_same_world():
     assert (ezpz.get_num_nodes(), HOSTS[ezpz.get_node_index()]) == (len(HOSTS), ezpz.get_hostname())
     assert ezpz.all_ranks_agree((ezpz.get_scheduler(), ezpz.get_torch_backend()))
     assert ezpz.get_machine() == ezpz.get_hostname()  # no known site
-    assert (ezpz.get_torch_device_type(), ezpz.get_torch_device()) == ("cpu", torch.device("cpu"))
+    assert (ezpz.get_torch_device_type(), ezpz.device()) == ("cpu", torch.device("cpu"))
 
 
 def test_values_are_broadcast_gathered_and_reduced():

@@ -3,6 +3,8 @@
 Not collected by itself; `test_mesh.py` launches it.
 """
 
+import logging
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,6 +12,7 @@ from awkward_llama import Llama, full, loss_of, sharded, tensor_parallel
 from torch import nn
 
 import ezpz
+from ezpz.dist import block_draws
 from ezpz.dist.mesh import fsdp_mesh, init_mesh
 from ezpz.dist.meta_init import materialize
 from ezpz.errors import MachineError, UsageError
@@ -47,6 +50,19 @@ def on_meta(layout, make=Llama):
     return LAYOUTS[layout](model)
 
 
+def alone(make, **how):
+    """Return the model of one process, which is not cut."""
+    with torch.device("meta"):
+        model = make()
+    materialize(model, **how)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(block_draws, "BLOCK", 96)  # so that shards begin and end inside of blocks
+
+
 def assert_same(model, dense):
     mine = dict(model.named_parameters()) | dict(model.named_buffers())
     theirs = dict(dense.named_parameters()) | dict(dense.named_buffers())
@@ -59,8 +75,7 @@ def assert_same(model, dense):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_weights_are_bit_for_bit_those_of_one_process(layout, tied):
-    torch.manual_seed(11)
-    dense = Llama(tied=tied)
+    dense = alone(lambda: Llama(tied=tied), seed=11)
     model = on_meta(layout, lambda: Llama(tied=tied))
     materialize(model, seed=11)
     assert_same(model, dense)
@@ -94,7 +109,7 @@ def test_an_optimizer_steps_on_it():
 
 def test_without_a_seed_the_generator_decides_and_moves_on_alike_everywhere():
     torch.manual_seed(23)
-    dense = Llama()
+    dense = alone(Llama)
     after = torch.rand(3)
     torch.manual_seed(23)
     model = on_meta("fsdp")
@@ -103,11 +118,16 @@ def test_without_a_seed_the_generator_decides_and_moves_on_alike_everywhere():
     assert torch.equal(torch.rand(3), after)
 
 
-def test_a_generator_that_stood_elsewhere_stays_there():
+def test_generators_that_stand_apart_give_the_first_ranks_weights_and_stay_apart():
+    torch.manual_seed(100)
+    dense = alone(Llama)
     torch.manual_seed(100 + dist.get_rank())
-    before = torch.get_rng_state()
-    materialize(on_meta("fsdp"))
-    assert torch.equal(torch.get_rng_state(), before) == (dist.get_rank() != 0)
+    model = on_meta("fsdp")
+    materialize(model)
+    assert_same(model, dense)
+    drawn = [None] * dist.get_world_size()
+    dist.all_gather_object(drawn, torch.rand(()).item())
+    assert len(set(drawn)) == dist.get_world_size()
 
 
 def test_a_seed_leaves_the_generator_alone():
@@ -142,20 +162,19 @@ def whole_shard(make):
 
 
 def test_the_models_own_init_weights_is_asked():
-    dense = OwnInit()
-    torch.manual_seed(4)
-    dense.init_weights()
+    dense = alone(OwnInit, seed=4)
+    assert 0 < dense.first.weight.std() < 0.04
     model = whole_shard(OwnInit)
     materialize(model, seed=4)
     assert_same(model, dense)
 
 
 def test_build_repeats_what_a_constructor_draws():
-    torch.manual_seed(4)
-    dense = OwnInit()
+    dense = alone(OwnInit, build=OwnInit, seed=4)
     model = whole_shard(OwnInit)
     materialize(model, build=OwnInit, seed=4)
     assert_same(model, dense)
+    assert (dense.steps.tolist(), dense.mask.tolist()) == ([1, 2], [True, False, True])
 
 
 def test_an_initialiser_of_the_users_own_sees_a_dense_model():
@@ -184,8 +203,10 @@ def test_what_has_memory_is_left_alone():
 
 
 def test_torchs_attention_is_initialised_as_its_constructor_does():
-    torch.manual_seed(6)
-    dense = nn.MultiheadAttention(8, 2)
+    dense = alone(lambda: nn.MultiheadAttention(8, 2), seed=6)
+    assert dense.in_proj_bias.tolist() == [0] * 24
+    bound = (6 / (8 + 24)) ** 0.5  # Xavier's
+    assert 0.9 * bound < dense.in_proj_weight.abs().max() <= bound
     model = whole_shard(lambda: nn.MultiheadAttention(8, 2))
     materialize(model, seed=6)
     assert_same(model, dense)
@@ -212,9 +233,9 @@ def test_a_buffer_that_nobody_fills_is_named_and_no_rank_waits():
 
 
 def test_a_stage_of_a_pipeline_takes_its_part_of_the_whole_model():
+    init_mesh()
+    dense = alone(Llama, seed=8)
     mesh = init_mesh(pp=2)
-    torch.manual_seed(8)
-    dense = Llama()
     with torch.device("meta"):
         model = Llama()
     del model.layers[1 - mesh.get_local_rank("pp")]
@@ -230,3 +251,60 @@ def test_a_stage_of_a_pipeline_takes_its_part_of_the_whole_model():
     for name, parameter in model.named_parameters():
         assert torch.equal(full(parameter), theirs[name]), name
     init_mesh()
+
+
+class Orthogonal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(6, 5))
+        self.other = nn.Linear(5, 3)
+
+    def reset_parameters(self):
+        nn.init.orthogonal_(self.weight)
+
+
+def test_what_cannot_be_cut_is_initialised_whole_on_one_rank_and_a_line_says_so(caplog):
+    torch.manual_seed(9)
+    dense = Orthogonal()
+    dense.other.reset_parameters()
+    torch.manual_seed(9)
+    dense.other.reset_parameters()
+    dense.reset_parameters()
+    model = whole_shard(Orthogonal)
+    logger = logging.getLogger("ezpz.dist.meta_init")
+    logger.addHandler(caplog.handler)
+    try:
+        materialize(model, seed=9)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert_same(model, dense)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (dist.get_rank() == 0)
+    assert all("initialised whole on one rank's CPU" in line and "weight is" in line for line in said)
+
+
+def test_ranks_whose_initialisation_differs_take_the_first_ranks():
+    def initialize(model):
+        nn.init.constant_(model.weight, 1 + dist.get_rank())
+        nn.init.zeros_(model.bias)
+
+    model = whole_shard(lambda: nn.Linear(8, 8))
+    materialize(model, initialize)
+    assert full(model.weight).unique().tolist() == [1]
+
+
+def test_tables_that_ranks_compute_otherwise_are_the_first_ranks():
+    def initialize(model):
+        model.weight.copy_(torch.arange(64.0).view(8, 8) + dist.get_rank())
+        nn.init.zeros_(model.bias)
+
+    model = whole_shard(lambda: nn.Linear(8, 8))
+    materialize(model, initialize)
+    assert torch.equal(full(model.weight), torch.arange(64.0).view(8, 8))
+
+
+def test_nothing_is_drawn_before_a_load_but_buffers_are_there():
+    model = on_meta("tp x fsdp")
+    materialize(model, draw=False)
+    assert all(full(parameter).isnan().all() for parameter in model.parameters())
+    assert torch.equal(model.rope.table, Llama().rope.table)

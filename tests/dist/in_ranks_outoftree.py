@@ -31,7 +31,7 @@ def _group():
 
 @pytest.fixture
 def device():
-    return ezpz.get_torch_device()
+    return ezpz.device()
 
 
 def test_it_is_chosen_bound_and_served_by_its_own_backend(device, monkeypatch):

@@ -105,10 +105,27 @@ def test_without_a_mesh_all_ranks_are_data_parallel():
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_bf16_follows_one_process_in_float32_and_keeps_float32_weights(strategy):
     mesh = init_mesh()
-    model = wrap_model(build(), strategy, mesh)
+    model = wrap_model(build(), strategy, mesh, "bf16")
     follows(together(model, mesh), alone(), loss=2e-3, norm=2e-3)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model(batch_of(0)[0]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
+def test_without_a_dtype_the_models_own_computes(strategy):
+    """A default of 16 bits would miss 1e-5 by far."""
+    mesh = init_mesh()
+    follows(together(wrap_model(build(), strategy, mesh), mesh, steps=2), alone(steps=2))
+
+
+def test_a_bf16_model_stays_one_and_is_reduced_in_float32():
+    model = wrap_model(build().bfloat16(), "fsdp", init_mesh())
+    tokens, labels = (each.chunk(dist.get_world_size())[dist.get_rank()] for each in batch_of(0))
+    output = model(tokens)
+    mean_loss(output.float(), labels).backward()
+    assert output.dtype == torch.bfloat16
+    assert {each.grad.dtype for each in model.parameters()} == {torch.bfloat16}
+    assert {model._get_fsdp_state()._mp_policy.reduce_dtype} == {torch.float32}
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

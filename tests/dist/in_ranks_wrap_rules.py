@@ -1,6 +1,7 @@
 """Run by pytest inside every rank, beside `in_ranks_wrap.py`: what wrapping does to a model, and what it refuses."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -193,3 +194,56 @@ def test_a_wrapped_autocast_model_can_be_copied():
         twin.output.weight.zero_()
     assert model(batch_of(0)[0]).abs().sum() > 0
     assert twin(batch_of(0)[0]).abs().sum() == 0
+
+
+class Tables(nn.Module):
+    """Constants that no checkpoint holds, one of them shared, beside statistics that one does."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(3), nn.Linear(3, 3)
+        self.register_buffer("angles", torch.polar(torch.ones(4), torch.arange(4.0)), persistent=False)
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool), persistent=False)
+        self.layer.register_buffer("mask", self.mask, persistent=False)
+
+    def forward(self, x):
+        return self.layer(self.norm(x)) * self.layer.mask
+
+
+def sent_in_a_forward(model, monkeypatch):
+    seen = []
+    real = dist._broadcast_coalesced
+    monkeypatch.setattr(
+        dist, "_broadcast_coalesced", lambda group, tensors, *rest: seen.extend(tensors) or real(group, tensors, *rest)
+    )
+    model(torch.ones(4, 3) * (1 + dist.get_rank()))
+    monkeypatch.undo()
+    return sum(each.numel() * each.element_size() for each in seen)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_constants_are_sent_once_and_statistics_before_every_forward(strategy, monkeypatch):
+    network = Tables()
+    if dist.get_rank():
+        network.angles.zero_()
+        network.mask.logical_not_()
+    model = wrap_model(network, strategy, init_mesh())
+    assert network.mask.tolist() == [True] * 3
+    assert network.angles[1].item() == pytest.approx(complex(math.cos(1), math.sin(1)))
+    statistics = 3 * 4 + 3 * 4 + 8  # mean, variance, and the number of batches
+    assert sent_in_a_forward(model, monkeypatch) == statistics
+    everyone = [None] * dist.get_world_size()
+    model(torch.ones(4, 3))  # takes the first rank's, then adds its own
+    dist.all_gather_object(everyone, network.norm.running_mean.tolist())
+    assert all(each == everyone[0] for each in everyone)
+
+
+def test_whoever_asks_for_buffers_to_be_sent_gets_all_of_them(monkeypatch):
+    model = wrap_model(Tables(), "ddp", init_mesh(), broadcast_buffers=True)
+    assert sent_in_a_forward(model, monkeypatch) == 3 * 4 + 3 * 4 + 8 + 4 * 8 + 3
+
+
+def test_a_model_with_constants_alone_sends_nothing_in_a_forward(monkeypatch):
+    network = Tables()
+    network.norm = nn.Identity()
+    assert sent_in_a_forward(wrap_model(network, "ddp", init_mesh()), monkeypatch) == 0

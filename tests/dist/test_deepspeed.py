@@ -50,6 +50,12 @@ def test_a_configuration_is_generated_from_the_arguments(library, group):
     json.dumps(config)
 
 
+@pytest.mark.parametrize(("stored", "section"), [("float32", None), ("bfloat16", "bf16"), ("float16", "fp16")])
+def test_without_a_dtype_the_weights_say_it(library, group, stored, section):
+    ezpz.wrap_model(torch.nn.Linear(2, 2, dtype=getattr(torch, stored)), "deepspeed")
+    assert {"bf16", "fp16"} & set(library.asked["config"]) == ({section} if section else set())
+
+
 def test_an_optimizer_of_the_script_stays_the_only_one(library, group):
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())

@@ -1,5 +1,7 @@
 """Device and backend without an accelerator: torch is replaced where a test needs one, by a plain object."""
 
+import copy
+import json
 import sys
 
 import pytest
@@ -19,7 +21,7 @@ def _nothing_is_told(monkeypatch):
 
 
 def chosen():
-    return device.get_torch_device_type(), str(device.get_torch_device()), device.get_torch_backend()
+    return device.get_torch_device_type(), str(device.device()), device.get_torch_backend()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_one_visible_device_behind_a_mask_is_the_ranks_own(monkeypatch, mask):
     install(monkeypatch, cuda=1)
     be_rank(monkeypatch, 2, 4)
     monkeypatch.setenv(mask, "2")
-    assert str(device.get_torch_device()) == "cuda:0"
+    assert str(device.device()) == "cuda:0"
 
 
 @pytest.mark.parametrize(("local", "visible"), [(3, 2), (0, 2), (1, 1)])
@@ -67,7 +69,7 @@ def test_more_ranks_than_devices_is_an_error_on_every_rank_and_says_how_to_share
         rf"local rank {local} of 4 .* {visible} cuda devices are visible.*--ppn {visible}.*--oversubscribe.*TORCH"
     )
     with pytest.raises(MachineError, match=expected):
-        device.get_torch_device()
+        device.device()
 
 
 def test_a_launch_that_was_told_to_share_deals_devices_in_blocks_over_gloo(monkeypatch):
@@ -76,7 +78,7 @@ def test_a_launch_that_was_told_to_share_deals_devices_in_blocks_over_gloo(monke
     dealt = []
     for local in range(5):
         be_rank(monkeypatch, local, 5)
-        dealt.append(str(device.get_torch_device()))
+        dealt.append(str(device.device()))
     assert dealt == ["cuda:0"] * 3 + ["cuda:1"] * 2
     assert device.get_torch_backend() == "gloo"
 
@@ -100,14 +102,14 @@ def test_a_device_that_torch_does_not_know_names_those_that_it_does(monkeypatch,
     install(monkeypatch, cuda=2)
     monkeypatch.setenv("TORCH_DEVICE", text)
     with pytest.raises(UsageError, match=r"unknown device .*cuda, xpu, mps, cpu"):
-        device.get_torch_device()
+        device.device()
 
 
 def test_an_index_beyond_the_visible_devices_is_refused_before_the_group_is(monkeypatch):
     install(monkeypatch, cuda=2)
     monkeypatch.setenv("TORCH_DEVICE", "cuda:2")
     with pytest.raises(UsageError, match=r"no device cuda:2 \(from TORCH_DEVICE\): 2 cuda devices .* 0 to 1"):
-        device.get_torch_device()
+        device.device()
 
 
 def npu(monkeypatch, **kinds):
@@ -121,7 +123,7 @@ def test_a_vendors_registered_device_comes_before_mps_with_the_backend_that_it_r
     assert chosen() == ("npu", "npu:5", "hccl")
     assert device.group_backend("hccl", "npu") == "cpu:gloo,npu:hccl"
     monkeypatch.setenv("TORCH_DEVICE", "npu:1")
-    assert str(device.get_torch_device()) == "npu:1"
+    assert str(device.device()) == "npu:1"
 
 
 def test_a_vendors_device_counts_only_when_it_is_available_and_has_a_name(monkeypatch):
@@ -155,7 +157,7 @@ def test_two_masks_of_rocm_that_hide_everything_are_both_named(monkeypatch, rocm
     if wish:
         monkeypatch.setenv("TORCH_DEVICE", wish)
     with pytest.raises(MachineError, match=rf"ROCR_VISIBLE_DEVICES=3 and then by {inner}=3 .*unset {inner}"):
-        device.get_torch_device()
+        device.device()
 
 
 def test_a_host_without_the_driver_or_a_mask_that_hides_on_purpose_means_the_cpu(monkeypatch, rocm):
@@ -168,12 +170,40 @@ def test_a_host_without_the_driver_or_a_mask_that_hides_on_purpose_means_the_cpu
     assert device.get_torch_device_type() == "cpu"
 
 
+def test_older_scripts_get_the_type_and_add_the_index_themselves(monkeypatch):
+    install(monkeypatch, cuda=4)
+    be_rank(monkeypatch, 2, 4)
+    kind = device.get_torch_device()
+    assert f"{kind}:2" == str(device.device()) == "cuda:2"
+    assert isinstance(kind, str)
+    assert {"cuda": 1}[kind] == 1
+    assert (kind.type, kind.index, json.dumps({"device": copy.deepcopy(kind)})) == ("cuda", None, '{"device": "cuda"}')
+    monkeypatch.setenv("TORCH_DEVICE", "cuda:1")
+    assert (device.get_torch_device(), str(device.device())) == ("cuda", "cuda:1")
+
+
+def test_the_older_pattern_that_names_a_device_which_is_not_there_is_answered_by_what_to_use(monkeypatch):
+    install(monkeypatch, cuda=1)
+    be_rank(monkeypatch, 2, 4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    wrong = RuntimeError("CUDA error: invalid device ordinal")
+    assert not device.advice_on_index(wrong)  # before a device is bound nothing is known
+    device.bind_device(device.device())
+    advice = device.advice_on_index(wrong)
+    assert advice.startswith("cuda:2 does not exist here: the device of local rank 2 is cuda:0")
+    assert "ezpz.device()" in advice
+    assert "\n" not in advice
+    assert not device.advice_on_index(RuntimeError("out of memory"))
+    be_rank(monkeypatch, 0, 4)
+    assert not device.advice_on_index(wrong)  # the index was right there
+
+
 def test_older_keywords_select_the_type_and_the_form(monkeypatch):
     torch = install(monkeypatch, cuda=4)
     be_rank(monkeypatch, 2, 4)
-    assert device.get_torch_device(device_type="cpu") == torch.device("cpu")
+    assert device.device("cpu") == torch.device("cpu")
     assert device.get_torch_device_type("cpu") == "cpu"
-    assert device.get_torch_device(as_torch_device=False) == "cuda:2"
+    assert device.get_torch_device(as_torch_device=False) == "cuda"
     assert type(device.get_torch_device(as_torch_device=True)) is torch.device
     with pytest.raises(UsageError, match=r"no usable xpu device \(from device_type=xpu\)"):
         device.get_torch_device_type("xpu")
@@ -217,10 +247,10 @@ def test_while_a_group_stands_the_bound_device_is_the_answer_and_afterwards_the_
     be_rank(monkeypatch, 2, 4)
     device.bind_device(torch.device("cuda", 3))
     assert torch.calls == [("cuda", "set_device", "cuda:3")]
-    assert str(device.get_torch_device()) == "cuda:2"
+    assert str(device.device()) == "cuda:2"
     torch.distributed.is_initialized = lambda: True
-    assert str(device.get_torch_device()) == "cuda:3"
-    assert str(device.get_torch_device(device_type="cpu")) == "cpu"
+    assert str(device.device()) == "cuda:3"
+    assert str(device.device("cpu")) == "cpu"
 
 
 def test_a_cpu_and_mps_have_nothing_to_bind(monkeypatch):

@@ -174,6 +174,6 @@ def test_what_a_rank_knows_of_itself(monkeypatch, capsys):
 
 
 def test_a_mapping_is_logged_with_a_line_for_each_entry(capsys):
-    info.log_dict_as_bulleted_list({"lr": 0.1, "steps": 5}, name="CONFIG")
+    info.log_dict_as_bulleted_list({"lr": 0.1, "MESH": None, "JOB_ID": "", "steps": 5}, name="CONFIG")
     lines = capsys.readouterr().out.splitlines()
     assert [lines[0].rpartition("] ")[2], *lines[1:]] == ["[CONFIG]", "  - lr=0.1", "  - steps=5"]

@@ -96,7 +96,7 @@ def test_names_of_number_formats(name, dtype):
     assert resolve_dtype(name) == dtype
 
 
-@pytest.mark.parametrize("name", ["bf61", "half", "float64", torch.float64, torch.int8, None, 16, "torch.nn"])
+@pytest.mark.parametrize("name", ["bf61", "half", "float64", torch.float64, torch.int8, 16, "torch.nn"])
 def test_any_other_number_format_is_refused(name):
     with pytest.raises(UsageError, match=r"unknown dtype .*expected one of bf16, bfloat16, fp16"):
         wrap_model(Net(), "none", dtype=name)
@@ -130,6 +130,56 @@ def test_a_model_computes_in_the_dtype_and_returns_float32_and_keeps_its_weights
     assert output["more"][0][1:] == (3,)
     assert output["more"][1] is None
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_without_a_dtype_a_model_computes_in_its_own():
+    network = nn.Identity()
+    network.scale = nn.Parameter(torch.ones(()))
+    assert wrap_model(network, "none")(torch.tensor([1001.0])).item() == 1001.0
+    assert wrap_model(Net().double(), "none")(torch.ones(3, 4).double())["logits"].dtype == torch.float64
+    seen = []
+    model = Net().bfloat16()
+    model.one.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    assert wrap_model(model, "none")(torch.ones(3, 4).bfloat16())["logits"].dtype == torch.bfloat16
+    assert seen == [torch.bfloat16]
+
+
+OWN = " (the model's own; lower precision: dtype=)"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stored", "dtype", "line"),
+    [
+        ("ddp", "float32", None, "float32, reduces gradients in float32, stores weights in float32" + OWN),
+        ("ddp", "float32", "bf16", "bfloat16, reduces gradients in float32, stores weights in float32"),
+        ("ddp", "bfloat16", None, "bfloat16, reduces gradients in bfloat16, stores weights in bfloat16" + OWN),
+        ("ddp", "bfloat16", "fp32", "bfloat16, reduces gradients in bfloat16, stores weights in bfloat16"),
+        ("fsdp", "bfloat16", None, "bfloat16, reduces gradients in float32, stores weights in bfloat16" + OWN),
+        ("fsdp", "bfloat16", "fp32", "float32, reduces gradients in float32, stores weights in bfloat16"),
+        ("hsdp", "float64", None, "float64, reduces gradients in float64, stores weights in float64" + OWN),
+        ("none", "float32", "fp16", "float16, stores weights in float32"),
+    ],
+)
+def test_the_line_says_what_computes_reduces_and_stores(caplog, strategy, stored, dtype, line):
+    logger = logging.getLogger("ezpz.dist.precision")
+    logger.addHandler(caplog.handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        wished = None if dtype is None else resolve_dtype(dtype)
+        precision.log_precision(strategy, wished, [getattr(torch, stored)])
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(caplog.handler)
+    *warned, said = (record.getMessage() for record in caplog.records)
+    assert said == f"{strategy} computes in {line}"
+    assert len(warned) == (strategy == "ddp" and stored == "bfloat16" and dtype == "fp32")
+    assert all(text.startswith("dtype=fp32 has no effect: the model's weights are bfloat16") for text in warned)
+
+
+def test_mixed_weights_are_listed_by_size():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(9, 9).bfloat16())
+    assert precision.stored_formats(model) == [torch.bfloat16, torch.float32]
 
 
 def test_a_copy_of_a_wrapped_model_is_independent():
@@ -167,8 +217,8 @@ def test_without_a_compiler_there_is_one_warning_and_the_model_runs(monkeypatch,
         model = wrap_model(Net(), "none", compile=True)
     finally:
         logger.removeHandler(caplog.handler)
-    assert len(caplog.records) == 1
-    assert "no C++ compiler (" in caplog.records[0].getMessage()
+    (warning,) = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert "no C++ compiler (" in warning.getMessage()
     assert model._compiled_call_impl is None
     model(torch.ones(3, 4))
 
@@ -176,7 +226,7 @@ def test_without_a_compiler_there_is_one_warning_and_the_model_runs(monkeypatch,
 def test_sizes_that_do_not_divide_name_the_nearest_that_do():
     check_divisible(4, n_heads=8, n_kv_heads=4)
     with pytest.raises(
-        UsageError, match=r"n_heads=6 cannot be cut into tp=4 equal parts; expected n_heads=4 or 8, or tp=2 or 3\."
+        UsageError, match=r"n_heads=6 cannot be cut into tp=4 equal parts; expected n_heads=4 or 8, or tp=1 or 2\."
     ):
         check_divisible(4, n_kv_heads=4, n_heads=6)
     with pytest.raises(UsageError, match=r"n_kv_heads=2 .*expected n_kv_heads=4, or tp=1 or 2\."):
@@ -206,6 +256,29 @@ def test_a_loss_is_a_mean_where_there_is_one_rank():
     assert scale_loss(total, 4).item() == 1.5
     assert scale_loss(total, torch.tensor(4)).item() == 1.5
     assert scale_loss(total * 0, 0).item() == 0
+
+
+def test_the_degrees_that_are_advised_fit_all_sizes():
+    expected = r"n_heads=4 cannot be cut into tp=3 equal parts, nor n_kv_heads=2, ranks=4; expected tp=1 or 2\."
+    with pytest.raises(UsageError, match=expected):
+        check_divisible(3, n_heads=4, n_kv_heads=2, ffn_dim=12, ranks=4)
+    with pytest.raises(UsageError, match=r"n_kv_heads=2 cannot .* expected n_kv_heads=4, or tp=1 or 2\."):
+        check_divisible(4, n_heads=4, n_kv_heads=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"strategy": "deepspeed", "mesh": object()}, "mesh= is given with strategy='deepspeed'"),
+        ({"strategy": "deepspeed", "compile": True}, "compile= is given with strategy='deepspeed'"),
+        ({"strategy": "deepspeed", "activation_checkpoint": "full"}, "activation_checkpoint= is given"),
+        ({"strategy": "ddp", "reshard_after_forward": False}, "reshard_after_forward=False is given with .*'ddp'"),
+        ({"strategy": "none", "reshard_after_forward": 2}, "reshard_after_forward=2 is given with .*'none'"),
+    ],
+)
+def test_an_argument_that_a_strategy_has_no_use_for_is_refused(given, words):
+    with pytest.raises(UsageError, match=words):
+        wrap_model(torch.nn.Linear(2, 2), **given)
 
 
 def test_an_optimizer_takes_trainable_parameters_or_the_groups_given(monkeypatch):

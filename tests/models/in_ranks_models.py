@@ -125,10 +125,10 @@ def test_it_follows_one_process(case):
 @pytest.mark.parametrize(
     ("name", "degrees"), [("llama", {}), ("llama", {"tp": 2}), ("tied llama", {"tp": 2}), ("vit", {}), ("cnn", {})]
 )
-def test_weights_of_a_model_from_meta_are_bit_for_bit_the_dense_ones(name, degrees):
-    dense = build(name)
+def test_weights_of_a_sharded_model_are_bit_for_bit_those_of_a_whole_one(name, degrees):
     with torch.device("meta"):
-        model = MODELS[name]()
+        dense, model = MODELS[name](), MODELS[name]()
+    ezpz.materialize(dense, seed=11)
     mesh = ezpz.init_mesh(**degrees)
     plan = {"tp_plan": ezpz.llama_plan()} if degrees else {}
     model = ezpz.wrap_model(model, "fsdp", mesh, "fp32", seed=11, **plan)
@@ -162,9 +162,23 @@ def test_logits_may_stay_cut_along_the_vocabulary():
 @pytest.mark.parametrize("name", ["llama", "vit"])
 def test_bf16_stays_near_float32(name):
     mesh = ezpz.init_mesh()
-    model = ezpz.wrap_model(build(name), "fsdp", mesh)
+    model = ezpz.wrap_model(build(name), "fsdp", mesh, "bf16")
     losses = [loss for loss, _ in together(name, model, mesh)]
     assert losses == pytest.approx([loss for loss, _ in alone(name)], abs=4e-3)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_table_of_positions_is_float32_in_every_layer(strategy, monkeypatch):
+    used = []
+    rotate = ezpz.models.llama.rotate
+    monkeypatch.setattr(ezpz.models.llama, "rotate", lambda x, rope: used.append((x.dtype, rope)) or rotate(x, rope))
+    network = build("llama")
+    table = network.rope.clone()
+    model = ezpz.wrap_model(network, strategy, ezpz.init_mesh(), "bf16")
+    model(torch.zeros(1, 8, dtype=torch.int64))
+    assert {dtype for dtype, _ in used} == {torch.bfloat16}
+    assert len(used) == 2 * LLAMA.n_layers
+    assert all(rope.dtype == torch.float32 and torch.equal(rope, table[:, :8]) for _, rope in used)
 
 
 def test_heads_that_do_not_divide_are_named():

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 import tempfile
 import time
@@ -21,16 +22,7 @@ from ezpz.train import BatchIndices, Cost, Loop, load_digits
 from ezpz.train.stopping import NOTHING, SAVE, STOP, StopRequests
 
 GLOBAL_BATCH, STEPS, LR, CLIP = 24, 10, 1e-2, 0.5
-TITAN = [
-    "step",
-    "global_avg_loss",
-    "global_max_loss",
-    "throughput(tps)",
-    "mfu(%)",
-    "end_to_end(s)",
-    "data_loading(s)",
-    "data_loading(%)",
-]
+WINDOW = ["step", "loss", "max", "dt", "tps", "mfu"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -173,26 +165,28 @@ def test_a_line_per_window_has_losses_of_all_steps_and_ranks(folder):
         update = history.update
         history.update = lambda row, **more: (stepwise.append(row["loss"]), update(row, **more))[1]
         loop.run(history)
-    told = [dict(pair.split("=") for pair in line.split()) for line in lines]
-    assert [list(each) for each in told[:-1]] == [TITAN] * 3
-    assert list(told[-1]) == [*TITAN, "val_loss"]
+    told = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
+    # A line of 80 columns leaves out what does not fit: at last the mfu, where another number is long.
+    named = [[name for name in each if name != "mfu"] for each in told]
+    assert named == [[name for name in WINDOW if name != "mfu"]] * 4 + [["step", "val_loss"]]
+    assert any("mfu" in each for each in told)
+    assert told.pop() == {"step": "10", "val_loss": "2.5"}
     assert [int(each["step"]) for each in told] == [1, 4, 8, 10]
+    assert all(re.search(r" dt=\S+ s tps=\S+ tok/s( mfu=\S+ %)?$", line) for line in lines[:-1])
     for each, (first, end) in zip(told, ((0, 1), (1, 4), (4, 8), (8, 10)), strict=True):
         losses = stepwise[first:end]
         mean, most = ezpz.all_reduce(sum(losses) / len(losses), "mean"), ezpz.all_reduce(max(losses), "max")
-        assert float(each["global_avg_loss"]) == pytest.approx(mean, rel=1e-5)
-        assert float(each["global_max_loss"]) == pytest.approx(most, rel=1e-5)
+        assert float(each["loss"]) == pytest.approx(mean, rel=1e-2)
+        assert float(each["max"]) == pytest.approx(most, rel=1e-2)
     rows = rows_of(folder)
     for each, (first, end) in zip(told, ((0, 1), (1, 4), (4, 8), (8, 10)), strict=True):  # the rows are rank 0's
         if ezpz.get_rank() == 0:
             seconds = sum(row["dt"] for row in rows[first:end])
-            data = sum(row["dtd"] for row in rows[first:end])
-            tokens = (end - first) * GLOBAL_BATCH * 64 / ezpz.get_world_size()
-            assert float(each["throughput(tps)"]) == pytest.approx(tokens / seconds, rel=1e-4)
-            assert float(each["mfu(%)"]) == pytest.approx(tokens / 64 * 1e6 / seconds / 1e9 * 100, rel=1e-4)
-            assert float(each["end_to_end(s)"]) == pytest.approx(seconds / (end - first), rel=1e-4)
-            assert float(each["data_loading(s)"]) == pytest.approx(data / (end - first), rel=1e-4)
-            assert float(each["data_loading(%)"]) == pytest.approx(100 * data / seconds, rel=1e-4)
+            tokens = (end - first) * GLOBAL_BATCH * 64
+            mfu = tokens / ezpz.get_world_size() / 64 * 1e6 / seconds / 1e9 * 100
+            assert float(each["tps"]) == pytest.approx(tokens / seconds, rel=1e-2)
+            assert "mfu" not in each or float(each["mfu"]) == pytest.approx(mfu, rel=1e-2)
+            assert float(each["dt"]) == pytest.approx(seconds / (end - first), rel=1e-2)
     assert [row["iter"] for row in rows if "global_max_loss" in row] == [0, 3, 7, 9]
 
 
@@ -223,6 +217,9 @@ class Saves:
 
     def __init__(self):
         self.steps, self.waited = [], 0
+
+    def include(self, name, stateful, *, optional=False):
+        pass
 
     def save(self, step, *, wait=False):
         self.steps.append((step, wait))

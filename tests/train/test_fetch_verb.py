@@ -36,6 +36,7 @@ def test_it_fetches_and_prints_where_the_data_lies(tiny, tmp_path, capsys):
 
 def test_the_list_tells_sizes_and_what_is_here(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EZPZ_DATA", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
 
     def states():
         assert ezpz_main(["fetch", "--list"]) == 0

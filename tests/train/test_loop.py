@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,8 @@ SCRIPT = """
     from ezpz.train import Loop
 
     class Saves:
+        def include(self, name, stateful, *, optional=False):
+            pass
         def save(self, step, *, wait=False):
             time.sleep(float(sys.argv[2]))
             print(f"saved {step} {wait}", flush=True)
@@ -151,7 +154,7 @@ def test_events_tell_the_parts_of_a_step_when_the_device_has_passed_them(device)
 
 def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_late(device):
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Scale, Steps
 
     recorded, shown = [], []
 
@@ -160,7 +163,7 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
             assert not summarize
             recorded.append((step, row["loss"]))
 
-    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=999, log_every=10, log=shown.append)
+    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=999, log_every=10, report=Report(shown.append))
     clock = make_clock()
     device.made = 0
     clock.skip()
@@ -181,7 +184,7 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
 def test_the_row_of_a_step_that_saved_is_recorded_at_once(device):
     """A run that is killed and resumed from that checkpoint does not do the step again."""
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Scale, Steps
 
     recorded = []
 
@@ -189,7 +192,7 @@ def test_the_row_of_a_step_that_saved_is_recorded_at_once(device):
         def update(self, row, *, step, summarize):
             recorded.append(step)
 
-    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=9, log_every=0, log=lambda _: None)
+    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=9, log_every=0, report=Report(lambda _: None))
     clock = make_clock()
     clock.skip()
     for step, between in enumerate(({}, {}, {"dt_save": 0.1})):
@@ -213,21 +216,23 @@ def test_an_exception_leaves_the_rows_of_all_steps_before_it(run_cli, env, tmp_p
         ezpz.setup_torch(seed=1)
         model = ezpz.wrap_model(torch.nn.Linear(3, 1), "none", dtype="fp32")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loop = Loop(model, optimizer, lambda model, batch: model(batch).mean(), batches, steps=2000, batch_size=2)
+        loop = Loop(model, optimizer, lambda model, batch: model(batch).mean(), batches, steps=2000, batch_size=2,
+                    log_every=1)
         with ezpz.History("ended", "run") as history:
             loop.run(history)
     """
     done = run_cli([sys.executable, "-c", textwrap.dedent(script)], env)
     assert done.returncode == 1
     assert "no more data" in done.stderr
-    assert " iter=56 " in done.stdout.splitlines()[-2]
+    assert " iter=56 " in [line for line in done.stdout.splitlines() if " iter=" in line][-1]
+    assert "── ended failed" in done.stdout
     rows = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(57))
 
 
 def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Scale, Steps
 
     class Recorder:
         def update(self, *args, **more):
@@ -235,7 +240,7 @@ def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
 
     told = []
     monkeypatch.setattr("ezpz.log.logging.Logger.warning", lambda self, text: told.append(text), raising=False)
-    rows = Steps(Recorder(), Scale(8, 1, None, None), first=0, last=9, log_every=1, log=lambda text: None)
+    rows = Steps(Recorder(), Scale(8, 1, None, None), first=0, last=9, log_every=1, report=Report(lambda _: None))
     clock = make_clock()
     for step in range(4):
         clock.mark("dtf")
@@ -255,7 +260,7 @@ def test_an_impossible_number_is_refused_before_anything_runs():
 def test_a_printed_line_holds_what_its_values_were(capsys):
     from ezpz.log import LaterLines, get_logger
     from ezpz.train.clock import make_clock
-    from ezpz.train.loop import Measured, Scale, Steps
+    from ezpz.train.loop import Measured, Report, Scale, Steps
 
     class Recorder:
         def update(self, *args, **more):
@@ -278,7 +283,7 @@ def test_a_printed_line_holds_what_its_values_were(capsys):
             first=0,
             last=9,
             log_every=1,
-            log=lines,
+            report=Report(lines),
             row=lambda row: {**row, "sum": total},
         )
         for step in range(3):
@@ -287,7 +292,7 @@ def test_a_printed_line_holds_what_its_values_were(capsys):
             rows.record()
             total.value += 1
     shown = capsys.readouterr().out.splitlines()
-    assert [text.rpartition("sum=")[2] for text in shown] == ["1", "2", "3"]
+    assert [re.findall(r" sum=(\S+)", text) for text in shown] == [["1"], ["2"], ["3"]]
 
 
 def test_a_value_that_changes_in_place_before_the_end_of_its_step_is_recorded_as_it_was(monkeypatch):

@@ -176,6 +176,25 @@ def test_errors_of_the_run_end_it_with_their_code_and_an_interrupt_with_130(pars
     assert run_main(is_interrupted, parser, []) == 130
 
 
+def test_what_all_ranks_refuse_is_left_to_the_first_however_busy_the_machine_is(parser, monkeypatch, capsys):
+    """A launch ends the others when rank 0 has spoken; a rank with an error of its own speaks after a second."""
+    waited = []
+    monkeypatch.setattr("ezpz.train.running.is_first_rank", lambda: False)
+    monkeypatch.setattr("ezpz.train.running.time.sleep", waited.append)
+
+    def refuses(args):
+        raise UsageError("cannot resume from 'x'").everywhere()
+
+    def own(args):
+        raise UsageError("no such device")
+
+    assert [run_main(refuses, parser, []), run_main(print, parser, ["--nonsense"]), run_main(own, parser, [])] == [
+        2
+    ] * 3
+    assert waited[0] == waited[1] >= 30 * waited[2] > 0
+    assert capsys.readouterr().err.count("cannot resume") == 1
+
+
 def test_a_run_gets_what_was_parsed_and_the_peak_reaches_where_it_is_read(parser, monkeypatch):
     monkeypatch.setenv("EZPZ_PEAK_FLOPS", "1")
     seen = []

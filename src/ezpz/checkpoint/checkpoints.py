@@ -240,7 +240,11 @@ def _describe(contents: Contents, model: Fingerprint, together: Together) -> Man
         ezpz=__version__,
         model=model,
         optimizer=optimizer
-        and {"kind": optimizers.kind_of(optimizer), "groups": optimizers.describe_groups(optimizer)},
+        and {
+            "kind": optimizers.kind_of(optimizer),
+            "groups": optimizers.describe_groups(optimizer),
+            "rates": optimizers.rates(optimizer),
+        },
         schedule=type(contents.schedule).__name__ if contents.schedule is not None else "",
         state=sorted(contents.state),
         own_objects=False,
@@ -343,7 +347,7 @@ class Checkpoints:
             UsageError: ``keep`` is negative, or rank 0 gave no folder, or one that cannot be written; on all ranks.
         """
         self._together = Together()
-        self._contents = Contents(model, optimizer, schedule, dict(state or {}), _device_type(model))
+        self._contents = Contents(model, optimizer, schedule, dict(state or {}), _device_type(model), set())
         self._keep, self._asynchronous, self._verify = keep, asynchronous, verify
         self._pending: tuple[Future[EzpzError | None], Path] | None = None
         self._error: EzpzError | None = None  # of the last save
@@ -357,12 +361,13 @@ class Checkpoints:
             raise UsageError(problem)
         self.folder = base
 
-    def include(self, name: str, stateful: Stateful) -> None:
+    def include(self, name: str, stateful: Stateful, *, optional: bool = False) -> None:
         """Save and load a further object from now on, as if it had been given as ``state``.
 
         Args:
             name: Not used yet.
             stateful: Has ``state_dict`` and ``load_state_dict``.
+            optional: Load checkpoints that lack it, too, and leave it as it is then.
 
         Raises:
             UsageError: The name is taken.
@@ -372,6 +377,8 @@ class Checkpoints:
                 f"two objects are called {name!r} (from Checkpoints); expected one. Rename yours in `state=`."
             )
         self._contents.state[name] = stateful
+        if optional:
+            self._contents.optional.add(name)
 
     @property
     def latest(self) -> Path | None:

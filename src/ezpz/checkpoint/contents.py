@@ -129,6 +129,7 @@ class Contents(NamedTuple):
     schedule: Stateful | None
     state: dict[str, Stateful]
     device_type: str
+    optional: set[str]  # of ``state``, what a checkpoint may lack
 
     def collect(self) -> tuple[dict[str, Any], Fingerprint]:
         """Return this rank's model and optimizer as nested dictionaries of the live tensors, and the fingerprint."""
@@ -179,7 +180,7 @@ class Contents(NamedTuple):
         schedule = type(self.schedule).__name__ if self.schedule is not None else ""
         if schedule and schedule != manifest.schedule:
             return f"its schedule is {manifest.schedule or 'none'}, and this one is {schedule}"
-        lacking = sorted(self.state.keys() - set(manifest.state))
+        lacking = sorted(self.state.keys() - set(manifest.state) - self.optional)
         return f"it has no state {lacking[0]!r}; it has {', '.join(manifest.state) or 'none'}" if lacking else ""
 
     def prepare(self, manifest: Manifest, metadata: Any, layout: Layout) -> Loading:
@@ -199,7 +200,9 @@ class Contents(NamedTuple):
         if self.optimizer is None or manifest.optimizer is None:
             return Loading(tensors, None, source, "")
         fresh = bool(manifest.optimizer["fresh"])
-        prepared = optimizers.prepare(self.model, self.optimizer, places, fresh=fresh)
+        prepared = optimizers.prepare(
+            self.model, self.optimizer, places, fresh=fresh, groups=manifest.optimizer["groups"]
+        )
         problem = f"its optimizer is another one: {prepared.problem}" if prepared.problem else ""
         return Loading({**tensors, "optimizer": prepared.tensors}, prepared, source, problem)
 
@@ -211,9 +214,13 @@ class Contents(NamedTuple):
         if loading.optimizer is not None:
             optimizers.apply(loading.optimizer, objects["groups"])
         if self.schedule is not None:
-            self.schedule.load_state_dict(objects["schedule"])
+            origins = loading.optimizer.sources if loading.optimizer is not None else []
+            self.schedule.load_state_dict(
+                optimizers.regrouped(objects["schedule"], len(objects.get("groups", ())), origins)
+            )
         for name, each in self.state.items():
-            each.load_state_dict(objects["state"][name])
+            if name in objects["state"] or name not in self.optional:
+                each.load_state_dict(objects["state"][name])
         (random,) = map(unpack, loading.tensors["random"].values())
         if loading.source is None:
             derive(random, f"data-parallel place {layout.place}", self.device_type)

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from ezpz.checkpoint.packing import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
@@ -34,7 +34,15 @@ __all__ = [
     "kind_of",
     "objection",
     "prepare",
+    "rates",
+    "regrouped",
+    "sources",
 ]
+
+
+_RATES = {"lr", "initial_lr"}  # what a run changes in a group's options
+_KERNELS = {"fused", "foreach"}  # what suits this machine, and is no part of the mathematics
+_PER_GROUP = {"base_lrs", "_last_lr", "lr_lambdas", "max_lrs", "base_momentums", "max_momentums", "min_lrs"}
 
 
 def collect(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -73,12 +81,17 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> list[int]:
     return [len(group["params"]) for group in optimizer.param_groups]
 
 
+def rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return each group's learning rate."""
+    return [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+
+
 def objection(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None, *, is_whole: bool) -> str:
     """Return why what a manifest says of an optimizer does not fit this one; "" if it does.
 
     Args:
         optimizer: This one.
-        saved: Its ``kind`` and the sizes of its ``groups``; None without an optimizer.
+        saved: Its ``kind``, the sizes of its ``groups`` and their ``rates``; None without an optimizer.
         is_whole: Whether this rank has all parameters, so that groups can be compared.
     """
     kind, groups = kind_of(optimizer), describe_groups(optimizer)
@@ -86,9 +99,25 @@ def objection(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None,
         return f"it has no optimizer, and {kind} is to be loaded"
     if saved["kind"] != kind:
         return f"its optimizer is {saved['kind']}, and this one is {kind}"
-    if len(groups) != len(saved["groups"]) or (is_whole and groups != saved["groups"]):
-        return f"its optimizer has groups of {saved['groups']} parameters, and this one of {groups}"
+    shown = f"its optimizer has groups of {saved['groups']} parameters, and this one of {groups}"
+    if is_whole and sum(groups) != sum(saved["groups"]):
+        return shown
+    if len(groups) != len(saved["groups"]) > 1 and len(set(saved.get("rates") or (None, 0))) > 1:
+        return f"{shown}, and its groups have learning rates of their own, or none is recorded"
     return ""
+
+
+def sources(optimizer: torch.optim.Optimizer, saved: Sequence[int]) -> list[int]:
+    """Return from which saved group each group of this optimizer takes its learning rate; empty if they are the same.
+
+    Args:
+        optimizer: This one, to which `objection` had none.
+        saved: The sizes of the saved groups.
+    """
+    own = describe_groups(optimizer)
+    if own == list(saved):
+        return []
+    return list(range(len(own))) if len(own) == len(saved) else [0] * len(own)
 
 
 class Prepared(NamedTuple):
@@ -99,6 +128,7 @@ class Prepared(NamedTuple):
     tensors: dict[str, Any]
     problem: str  # why it cannot be loaded
     before: dict[Any, Any]
+    sources: list[int]  # see `sources`
 
     def undo(self) -> None:
         """Give the optimizer back the state that it had before."""
@@ -113,6 +143,7 @@ def prepare(
     places: Mapping[tuple[str, ...], Any],
     *,
     fresh: bool,
+    groups: Sequence[int],
 ) -> Prepared:
     """Return tensors of the right shapes for what was saved; the optimizer forgets its state.
 
@@ -121,14 +152,16 @@ def prepare(
         optimizer: The same kind as the one that was saved.
         places: What was saved: paths ``("optimizer", "state" or "packed", parameter, key)``.
         fresh: Whether it was saved before its first step.
+        groups: The sizes of the saved groups.
     """
     local = _local(optimizer)
     optimizer.zero_grad(set_to_none=True)  # gradients of other weights, and they keep torch from making a state
     before = dict(local.state)
     local.state.clear()
+    origins = sources(optimizer, groups)
     if fresh:
-        return Prepared(optimizer, [], {}, "", before)
-    prepared = Prepared(optimizer, [], {"state": {}, "packed": {}}, "", before)
+        return Prepared(optimizer, [], {}, "", before, origins)
+    prepared = Prepared(optimizer, [], {"state": {}, "packed": {}}, "", before, origins)
     try:
         return prepared._replace(**_made_ready(model, local, places, prepared.tensors))
     except BaseException:  # also Ctrl-C: the optimizer is as it was
@@ -170,11 +203,40 @@ def apply(prepared: Prepared, options: list[dict[str, Any]]) -> None:
             entries |= {key: unpack(value) for key, value in prepared.tensors["packed"].get(name, {}).items()}
             if entries:  # a parameter that has never had a gradient has none
                 whole["state"][number] = entries
-    whole["param_groups"] = [{**saved, "params": ids} for saved, ids in zip(options, numbers, strict=True)]
+    taken = _taken(group_options(prepared.optimizer), options, prepared.sources)
+    whole["param_groups"] = [{**group, "params": ids} for group, ids in zip(taken, numbers, strict=True)]
     local.load_state_dict(whole)
     if local is not prepared.optimizer:
-        for group, saved in zip(prepared.optimizer.param_groups, options, strict=True):
-            group.update(saved)
+        for group, options_ in zip(prepared.optimizer.param_groups, taken, strict=True):
+            group.update(options_)
+
+
+def _taken(own: list[dict[str, Any]], saved: list[dict[str, Any]], origins: list[int]) -> list[dict[str, Any]]:
+    """Return the options that groups shall have: as saved, but for the kernel; of other groups the rates alone."""
+    if origins:
+        rates = [{name: saved[at][name] for name in _RATES & saved[at].keys()} for at in origins]
+        return [{**group, **rate} for group, rate in zip(own, rates, strict=True)]
+    kept = [{name: group[name] for name in _KERNELS & group.keys()} for group in own]
+    return [{**group, **kernel} for group, kernel in zip(saved, kept, strict=True)]
+
+
+def regrouped(state: Any, groups: int, origins: list[int]) -> Any:
+    """Return a schedule's state for other groups: what it holds per group, each takes from its origin.
+
+    Args:
+        state: As saved; torch's schedules keep lists with an entry per group, some hold further schedules.
+        groups: How many groups were saved.
+        origins: See `sources`.
+    """
+    if not origins or not isinstance(state, dict):
+        return state
+    changed = dict(state)
+    for name, value in state.items():
+        if name in _PER_GROUP and isinstance(value, (list, tuple)) and len(value) == groups:
+            changed[name] = [value[at] for at in origins]
+        elif name == "_schedulers":
+            changed[name] = [regrouped(each, groups, origins) for each in value]
+    return changed
 
 
 def _local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

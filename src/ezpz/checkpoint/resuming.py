@@ -65,7 +65,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", v
     while True:
         choice, manifest, problem = broadcast(search.look() if rank == 0 else (Choice(None, None), None, ""))
         if problem:
-            raise UsageError(problem)
+            raise UsageError(problem).everywhere()
         if choice.checkpoint is None or manifest is None:
             return choice
         damage = verify_in_ranks(choice.checkpoint, manifest, rank=rank, size=size, gather=gather_objects)
@@ -73,7 +73,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", v
             remember_verified(choice.checkpoint, manifest)
             return choice
         if search.is_named(choice.checkpoint):
-            raise UsageError(_refusal(wish, damage, choice.checkpoint))
+            raise UsageError(_refusal(wish, damage, choice.checkpoint)).everywhere()
         if rank == 0:
             search.leave_out(choice.checkpoint, damage)
 
@@ -133,7 +133,8 @@ class _Search:
         return max(filter(None, newest), key=_when, default=None)
 
     def _named(self, path: Path) -> Path:
-        """Return the checkpoint that a path means."""
+        """Return the checkpoint that a path means; ``step-5`` is ``step-00000005``, as its folder is called."""
+        path = _in_full(path)
         if not is_folder(path):
             what = "it is a file" if is_there(path) else "there is nothing"
             raise UsageError(
@@ -158,6 +159,15 @@ class _Search:
 def _refusal(wish: str, reason: Unusable, path: Path | None = None) -> str:
     expected = f"cannot resume from {wish!r}: {reason}; expected a complete checkpoint."
     return f"{expected} {_near(path)}" if path is not None else expected
+
+
+def _in_full(path: Path) -> Path:
+    """Return a path whose step is written without zeros as it is on the disk, if that is there."""
+    word, _, digits = path.name.partition("-")
+    if word != "step" or not digits.isdecimal() or is_there(path):
+        return path
+    full = path.with_name(f"step-{int(digits):08d}")
+    return full if is_folder(full) else path
 
 
 def _run_of(checkpoint: Path) -> Path:

@@ -11,20 +11,29 @@ TYPE_CHECKING = False  # `typing` would double the cost of this import; type che
 if TYPE_CHECKING:
     # names: begin (`make names`)
     from ezpz.compat import check as check
+    from ezpz.compat import flatten_device_mesh_safe as flatten_device_mesh_safe
+    from ezpz.compat import get_hostfile_with_fallback as get_hostfile_with_fallback
     from ezpz.compat import get_max_memory_allocated as get_max_memory_allocated
     from ezpz.compat import get_max_memory_reserved as get_max_memory_reserved
     from ezpz.compat import get_timestamp as get_timestamp
     from ezpz.compat import init_deepspeed as init_deepspeed
+    from ezpz.compat import init_device_mesh_safe as init_device_mesh_safe
     from ezpz.compat import setup as setup
+    from ezpz.compat import setup_mlflow as setup_mlflow
     from ezpz.compat import setup_tensorflow as setup_tensorflow
     from ezpz.compat import setup_torch_DDP as setup_torch_DDP
     from ezpz.compat import setup_torch_distributed as setup_torch_distributed
     from ezpz.compat import setup_wandb as setup_wandb
     from ezpz.compat import summarize_dict as summarize_dict
     from ezpz.compat import verify_wandb as verify_wandb
+    from ezpz.compat import wrap_model_for_ddp as wrap_model_for_ddp
+    from ezpz.compat import wrap_model_for_fsdp as wrap_model_for_fsdp
+    from ezpz.compat import wrap_model_for_fsdp2 as wrap_model_for_fsdp2
     from ezpz.compat import wrap_with_ddp as wrap_with_ddp
     from ezpz.compat import wrap_with_fsdp as wrap_with_fsdp
     from ezpz.compat import wrap_with_fsdp2 as wrap_with_fsdp2
+    from ezpz.compat import write_hostfile_from_list_of_hosts as write_hostfile_from_list_of_hosts
+    from ezpz.compat import write_localhost_to_hostfile as write_localhost_to_hostfile
     from ezpz.dist.accelerator import device_name as device_name
     from ezpz.dist.accelerator import empty_cache as empty_cache
     from ezpz.dist.accelerator import get_device_properties as get_device_properties
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
     from ezpz.dist.accelerator import reset_peak_memory as reset_peak_memory
     from ezpz.dist.accelerator import synchronize as synchronize
     from ezpz.dist.accelerator import total_memory as total_memory
+    from ezpz.dist.adamw import decay_groups as decay_groups
+    from ezpz.dist.adamw import make_adamw as make_adamw
     from ezpz.dist.backend import get_torch_backend as get_torch_backend
     from ezpz.dist.clip import clip_grad_norm_ as clip_grad_norm_
     from ezpz.dist.collectives import all_ranks_agree as all_ranks_agree
@@ -99,6 +110,8 @@ if TYPE_CHECKING:
     from ezpz.dist.weighting import scale_loss as scale_loss
     from ezpz.dist.wrap import wrap_model as wrap_model
     from ezpz.log import get_logger as get_logger
+    from ezpz.older import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP
+    from ezpz.older import get_memory_metrics as get_memory_metrics
     # names: end
 
 __getattr__, __dir__ = attach(
@@ -117,11 +130,14 @@ __getattr__, __dir__ = attach(
         "device_type": "get_torch_device_type",
         "ending": "cleanup",
         "ezpz.compat": (
-            "check get_max_memory_allocated get_max_memory_reserved get_timestamp init_deepspeed setup "
+            "check flatten_device_mesh_safe get_hostfile_with_fallback get_max_memory_allocated "
+            "get_max_memory_reserved get_timestamp init_deepspeed init_device_mesh_safe setup setup_mlflow "
             "setup_tensorflow setup_torch_DDP setup_torch_distributed setup_wandb summarize_dict verify_wandb "
-            "wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2"
+            "wrap_model_for_ddp wrap_model_for_fsdp wrap_model_for_fsdp2 wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2 "
+            "write_hostfile_from_list_of_hosts write_localhost_to_hostfile"
         ),
         "ezpz.log": "get_logger",
+        "ezpz.older": "TORCH_DTYPES_MAP get_memory_metrics",
         "info": "get_dist_info log_dict_as_bulleted_list print_dist_setup",
         "job": (
             "get_cpus_per_node get_gpus_per_node get_hostname get_local_rank get_machine get_node_index "
@@ -138,6 +154,7 @@ __getattr__, __dir__ = attach(
         ),
         "peaks": "peak_flops",
         "seeds": "data_seed seed_dropout seed_everything",
+        "adamw": "decay_groups make_adamw",
         "sharding": "make_optimizer",
         "startup": "setup_torch",
         "tensor_parallel": "check_divisible llama_plan loss_parallel",
@@ -146,4 +163,5 @@ __getattr__, __dir__ = attach(
         "weighting": "accumulating scale_loss",
         "wrap": "wrap_model",
     },
+    unknown="ezpz.compat",
 )

@@ -28,6 +28,7 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     *,
     mesh: DeviceMesh | None = None,
+    scale: float | torch.Tensor = 1.0,
 ) -> torch.Tensor:
     """Scale all gradients down so that their total norm is at most ``max_norm``; as torch's function of this name.
 
@@ -39,6 +40,7 @@ def clip_grad_norm_(
         max_norm: The largest norm to keep; ``inf`` only measures.
         norm_type: 2 for the Euclidean norm, any p > 0, or ``inf`` for the largest absolute value.
         mesh: Its pipeline stages (``pp``) hold one model together; by default the mesh of the last `init_mesh`.
+        scale: What all gradients are multiplied by before that, in the same pass; above 0, equal on all ranks.
 
     Returns:
         The total norm before clipping: a plain 0-d tensor, float32 (float64 if a parameter is), equal on all ranks. It
@@ -73,9 +75,24 @@ def clip_grad_norm_(
                 locals_.append(_local(gradient))
                 sums.add(gradient)
         total = sums.total(_stages(mesh if mesh is not None else get_mesh()))
+        scaled = not (isinstance(scale, float) and scale == 1.0)
+        if scaled:
+            total = total * scale
         if max_norm != math.inf:
-            _scale(locals_, torch.clamp(max_norm / (total + _SMALL), max=1.0))
+            factor = torch.clamp(max_norm / (total + _SMALL), max=1.0)
+            _scale(locals_, factor * scale if scaled else factor)
+        elif scaled:
+            _scale(locals_, torch.as_tensor(scale))
     return total
+
+
+def scale_gradients_(parameters: Iterable[torch.Tensor], scale: float | torch.Tensor) -> None:
+    """Multiply all gradients, whatever their placement; linear, so that those still to be added up fit too."""
+    import torch
+
+    with torch.no_grad():
+        held = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        _scale(held, torch.as_tensor(scale))
 
 
 class _Sums:

@@ -7,20 +7,31 @@ them. None belongs into a training step: they cost a round trip each.
 from __future__ import annotations
 
 import pickle
+import sys
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
     from torch.distributed import ProcessGroup
 
 _T = TypeVar("_T")
 _OPS = {"sum": "SUM", "mean": "SUM", "avg": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT", "product": "PRODUCT"}
+_MPI_NAMES = {"PRODUCT": "PROD"}
 
 
-def barrier(group: ProcessGroup | None = None) -> None:
-    """Wait until every rank of the group (all, by default) has come here."""
+def barrier(group: ProcessGroup | None = None, implementation: str | None = None) -> None:
+    """Wait until every rank of the group (all, by default) has come here.
+
+    Args:
+        group: A process group; all ranks by default.
+        implementation: Ignored: older code chooses MPI or torch here, and no MPI is needed.
+    """
+    del implementation
     dist = _up()
     if dist is not None:
         dist.barrier(group=group)
@@ -43,7 +54,9 @@ def broadcast(value: _T, root: int = 0, group: ProcessGroup | None = None) -> _T
     return box[0]
 
 
-def all_reduce(value: Any, op: str = "sum", group: ProcessGroup | None = None) -> Any:
+def all_reduce(
+    value: Any, op: Any = "sum", group: ProcessGroup | None = None, implementation: str | None = None
+) -> Any:
     """Return the values of all ranks, reduced to one.
 
     Whole numbers stay exact in int64, other numbers are added in float64; a mean is always a float. Nothing is changed
@@ -51,14 +64,17 @@ def all_reduce(value: Any, op: str = "sum", group: ProcessGroup | None = None) -
 
     Args:
         value: A number, a numpy array, or a tensor of the same shape on every rank.
-        op: ``sum``, ``mean`` (``avg``), ``min``, ``max`` or ``product``.
+        op: ``sum``, ``mean`` (``avg``), ``min``, ``max`` or ``product``; torch's and mpi4py's own mean the same.
         group: A process group; all ranks by default.
+        implementation: Ignored: older code chooses MPI or torch here, and no MPI is needed.
 
     Raises:
         UsageError: ``op`` or the kind of value is not one of these.
     """
     import torch
 
+    del implementation
+    op = _op_name(op)
     if op not in _OPS:
         raise UsageError(f"unknown reduction {op!r} (from all_reduce); expected one of {', '.join(_OPS)}.")
     dist = _up()
@@ -89,6 +105,44 @@ def all_reduce(value: Any, op: str = "sum", group: ProcessGroup | None = None) -
         return reduced.numpy()
     number = reduced.item()
     return bool(number) if isinstance(value, bool) and op in {"min", "max"} else number
+
+
+def begin_sum(tensor: torch.Tensor) -> Callable[[], tuple[torch.Tensor, int]]:
+    """Begin to add up a tensor over all ranks while the caller computes; all ranks must call it.
+
+    Args:
+        tensor: Of the same shape on every rank; it belongs to the sum from now on.
+
+    Returns:
+        What ends it: returns the sum, where the tensor was, and the number of ranks. On a CPU it waits for the sum;
+        elsewhere only the device's queue does.
+    """
+    dist = _up()
+    if dist is None:
+        return lambda: (tensor, 1)
+    ranks = dist.get_world_size()
+    if _is_simulated(dist, None):  # the other ranks hold the same
+        return lambda: (tensor * ranks, ranks)
+    moved = tensor.to(_device(dist, None, tensor))
+    work = dist.all_reduce(moved, async_op=True)
+
+    def finish() -> tuple[torch.Tensor, int]:
+        work.wait()
+        return moved.to(tensor.device), ranks
+
+    return finish
+
+
+def _op_name(op: Any) -> str:
+    """Return ``sum`` for None, for ``torch.distributed.ReduceOp.SUM`` and for ``MPI.SUM``; other texts as they are."""
+    if op is None:
+        return "sum"
+    if isinstance(op, str):
+        return op
+    if type(op).__module__.startswith("mpi4py"):
+        mpi = sys.modules["mpi4py.MPI"]
+        return next((name for name, own in _OPS.items() if op == getattr(mpi, _MPI_NAMES.get(own, own), None)), str(op))
+    return str(op).rpartition(".")[2].lower()
 
 
 def gather_objects(value: _T, root: int | None = None, group: ProcessGroup | None = None) -> list[_T]:
@@ -195,6 +249,6 @@ def _device(dist: Any, group: ProcessGroup | None, tensor: Any) -> Any:
     served = dist.get_backend_config(group)
     if f"{tensor.device.type}:" in served:
         return tensor.device
-    from ezpz.dist.device import get_torch_device
+    from ezpz.dist.device import device as own_device
 
-    return "cpu" if "cpu:" in served else get_torch_device()
+    return "cpu" if "cpu:" in served else own_device()

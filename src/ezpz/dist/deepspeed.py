@@ -27,7 +27,7 @@ _PRECISION = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}  # our names
 def wrap(
     model: nn.Module,
     *,
-    dtype: str | torch.dtype = "bf16",
+    dtype: str | torch.dtype | None = None,
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     scheduler: Any = None,
@@ -37,7 +37,8 @@ def wrap(
 
     Args:
         model: A plain model.
-        dtype: bf16, fp16 or fp32, for a generated configuration; a given one says it itself.
+        dtype: bf16, fp16 or fp32, for a generated configuration; a given one says it itself. By default the format of
+            most of the weights.
         config: DeepSpeed's configuration, or the path of a JSON file with it; generated when None.
         optimizer: A torch optimizer over the model's parameters; by default the one that the configuration names.
         scheduler: A torch learning-rate scheduler of that optimizer.
@@ -49,7 +50,7 @@ def wrap(
     """
     import torch.distributed as dist
 
-    from ezpz.dist.precision import resolve_dtype
+    from ezpz.dist.precision import resolve_dtype, stored_formats
 
     if not dist.is_initialized():
         raise UsageError(
@@ -58,9 +59,8 @@ def wrap(
         )
     library = _library()
     if config is None:
-        config = make_config(
-            str(resolve_dtype(dtype)).removeprefix("torch."), own_optimizer=optimizer is not None, **generated
-        )
+        wished = resolve_dtype(next(iter(stored_formats(model)), "fp32") if dtype is None else dtype)
+        config = make_config(str(wished).removeprefix("torch."), own_optimizer=optimizer is not None, **generated)
     elif generated:
         raise UsageError(
             f"DeepSpeed's configuration is given and {', '.join(generated)} too (from wrap_model); expected one of "

@@ -11,6 +11,7 @@ from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     import torch
     from torch import nn
@@ -31,7 +32,8 @@ def dense_values(
     wanted: list[str],
     initialize: Callable[[nn.Module], object] | None = None,
     build: Callable[[], nn.Module] | None = None,
-    seed: int | None = None,
+    *,
+    seed: int,
 ) -> dict[str, torch.Tensor]:
     """Return the initial values of the wanted parameters and buffers, dense and on the CPU.
 
@@ -40,7 +42,7 @@ def dense_values(
         wanted: Names as of `named_tensors`.
         initialize: What initialises the dense copy; by default the model's own methods.
         build: What makes a whole new model, instead of a copy that is initialised.
-        seed: Seed of the CPU's generator, which is as before afterwards; None draws from it as it is.
+        seed: Seed of the CPU's generator, which is as before afterwards.
 
     Raises:
         UsageError: A tensor is left without a value, or ``build`` makes another model; the message has the first such
@@ -53,25 +55,58 @@ def dense_values(
         if build is not None:
             made, who = build(), "build()"
         else:
-            made, who = _copy(model, {}, {}), "initialize()" if initialize is not None else _ASKED
-            if initialize is not None:
-                initialize(made)
-            else:
-                _initialize(made, set(), set())
-            _fill_buffers(made)
-    values = {_plain(name): tensor.detach() for name, tensor in _all_names(made)}
+            made, who = structure_of(model, _dense), "initialize()" if initialize is not None else _ASKED
+            initialize_copy(made, initialize, _is_unset, _unchanged)
+    values = {plain_name(name): tensor.detach() for name, tensor in all_names(made)}
     for name in wanted:
-        _check(name, values.get(_plain(name)), expected[name], who, model)
-    return {name: values[_plain(name)] for name in wanted}
+        _check(name, values.get(plain_name(name)), expected[name], who, model)
+    return {name: values[plain_name(name)] for name in wanted}
+
+
+def initialize_copy(
+    made: nn.Module,
+    initialize: Callable[[nn.Module], object] | None,
+    is_unset: Callable[[torch.Tensor], bool],
+    unchanged: Callable[[list[torch.Tensor]], AbstractContextManager[None]],
+) -> None:
+    """Initialise a model in place, by the function given or by its own methods.
+
+    Args:
+        made: The model.
+        initialize: Called with it; None for its own methods.
+        is_unset: Tells whether a buffer has no value.
+        unchanged: Makes a block behind which these tensors are as before it.
+    """
+    if initialize is not None:
+        initialize(made)
+    else:
+        _initialize(made, set(), set(), unchanged)
+    for module in made.modules():
+        unset = any(is_unset(buffer) for buffer in module.buffers(recurse=False))
+        if unset and callable(getattr(module, "reset_buffers", None)):
+            _call(module, "reset_buffers")
 
 
 @contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
+def _unchanged(tensors: list[torch.Tensor]) -> Iterator[None]:
+    before = [(tensor, tensor.clone()) for tensor in tensors]
+    yield
+    for tensor, values in before:
+        tensor.copy_(values)
+
+
+def structure_of(model: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """Return the same structure with tensors that ``make`` returns for those of the model; what is tied stays so.
+
+    Not by copy.deepcopy, which sharded modules refuse, and which would copy what else the model holds.
+    """
+    return _copy(model, make, {}, {})
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
     import torch
 
-    if seed is None:
-        yield
-        return
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the devices too, which draw nothing here
     try:
@@ -80,41 +115,45 @@ def _seeded(seed: int | None) -> Iterator[None]:
         torch.set_rng_state(before)
 
 
-def _copy(module: nn.Module, tensors: dict[int, Any], modules: dict[int, nn.Module]) -> nn.Module:
-    """Return the same structure with dense tensors of the global shapes; what is tied or shared stays so.
-
-    Not by copy.deepcopy, which sharded modules refuse, and which would copy what else the model holds.
-    """
+def _copy(
+    module: nn.Module,
+    make: Callable[[torch.Tensor], torch.Tensor],
+    tensors: dict[int, Any],
+    modules: dict[int, nn.Module],
+) -> nn.Module:
     if id(module) in modules:
         return modules[id(module)]
     twin: nn.Module = object.__new__(type(module))
     modules[id(module)] = twin
     vars(twin).update(vars(module))
     for kind in ("_parameters", "_buffers"):
-        vars(twin)[kind] = {name: _dense(tensor, tensors) for name, tensor in vars(module)[kind].items()}
+        vars(twin)[kind] = {name: _made(tensor, make, tensors) for name, tensor in vars(module)[kind].items()}
     vars(twin)["_modules"] = {
-        name: None if child is None else _copy(child, tensors, modules)
+        name: None if child is None else _copy(child, make, tensors, modules)
         for name, child in vars(module)["_modules"].items()
     }
     return twin
 
 
-def _dense(tensor: torch.Tensor | None, tensors: dict[int, Any]) -> Any:
+def _made(tensor: torch.Tensor | None, make: Callable[[torch.Tensor], torch.Tensor], tensors: dict[int, Any]) -> Any:
     import torch
 
     if tensor is None:
         return None
     if id(tensor) not in tensors:
-        values = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        if not tensor.is_meta:
-            values = values.zero_() if hasattr(tensor, "placements") else values.copy_(tensor.detach())
-        elif tensor.is_floating_point() or tensor.is_complex():
-            values.fill_(math.nan)
-        else:
-            values.fill_(_unlikely(tensor.dtype))
+        values = make(tensor)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         tensors[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
     return tensors[id(tensor)]
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    values = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    if not tensor.is_meta:
+        return values.zero_() if hasattr(tensor, "placements") else values.copy_(tensor.detach())
+    return values.fill_(math.nan if tensor.is_floating_point() or tensor.is_complex() else _unlikely(tensor.dtype))
 
 
 def _unlikely(dtype: torch.dtype) -> int | bool:
@@ -131,7 +170,12 @@ def _is_unset(tensor: torch.Tensor) -> bool:
     return bool((tensor == _unlikely(tensor.dtype)).all())
 
 
-def _initialize(module: nn.Module, done: set[int], set_before: set[int]) -> None:
+def _initialize(
+    module: nn.Module,
+    done: set[int],
+    set_before: set[int],
+    unchanged: Callable[[list[torch.Tensor]], AbstractContextManager[None]],
+) -> None:
     """Initialise in the order in which constructors do: children first, then the module itself.
 
     So the same seed gives the same numbers as building the dense model. ``init_weights`` answers for all that is below
@@ -145,23 +189,15 @@ def _initialize(module: nn.Module, done: set[int], set_before: set[int]) -> None
         _call(module, "init_weights")
         return
     for child in module.children():
-        _initialize(child, done, set_before)
+        _initialize(child, done, set_before, unchanged)
     own = list(module.parameters(recurse=False))
-    tied = [(parameter, parameter.clone()) for parameter in own if id(parameter) in set_before]
+    tied = [parameter for parameter in own if id(parameter) in set_before]
     set_before.update(map(id, own))
-    for name in _RESET:
-        if callable(getattr(module, name, None)):
-            _call(module, name)
-            break
-    for parameter, values in tied:
-        parameter.copy_(values)
-
-
-def _fill_buffers(model: nn.Module) -> None:
-    for module in model.modules():
-        unset = any(_is_unset(buffer) for buffer in module.buffers(recurse=False))
-        if unset and callable(getattr(module, "reset_buffers", None)):
-            _call(module, "reset_buffers")
+    with unchanged(tied):
+        for name in _RESET:
+            if callable(getattr(module, name, None)):
+                _call(module, name)
+                break
 
 
 def _call(module: nn.Module, name: str) -> None:
@@ -178,12 +214,14 @@ def _call(module: nn.Module, name: str) -> None:
     method()
 
 
-def _all_names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def all_names(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return parameters and buffers under all of their names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return a tensor's name without what wrappers of torch put into it."""
     for part in _WRAPPERS:
         name = name.replace(part, "")
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ezpz.dist.accelerator import synchronize
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BACKENDS",
     "DEVICE_TYPES",
+    "DeviceType",
+    "advice_on_index",
     "bind_device",
     "check_backend",
     "choose_device",
+    "device",
     "device_id_for_group",
     "get_torch_backend",
     "get_torch_device",
@@ -43,13 +47,23 @@ __all__ = [
 _UNBOUND = {"", "gloo", "mpi", "ucc", "ccl", "fake"}
 
 
-@overload
-def get_torch_device(
-    *, device_type: str | None = None, as_torch_device: Literal[True] | None = None
-) -> torch.device: ...
-@overload
-def get_torch_device(*, device_type: str | None = None, as_torch_device: Literal[False]) -> str: ...
-def get_torch_device(*, device_type: str | None = None, as_torch_device: bool | None = None) -> torch.device | str:
+class DeviceType(str):
+    """A type of device as older code takes it: the text ``cuda``, which has ``.type`` and ``.index`` as well."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> str:
+        """The text itself."""
+        return str(self)
+
+    @property
+    def index(self) -> None:  # type: ignore[override]  # as of torch.device("cuda"); nobody searches this text
+        """None: the current device, as of ``torch.device("cuda")``."""
+        return
+
+
+def device(device_type: str | None = None) -> torch.device:
     """Return the device of this rank, with its index on accelerators.
 
     The index is the local rank among the visible devices; where the launcher shows each rank one device only, it is 0.
@@ -57,14 +71,59 @@ def get_torch_device(*, device_type: str | None = None, as_torch_device: bool | 
 
     Args:
         device_type: For a device of another type than `get_torch_device_type` tells.
-        as_torch_device: False returns the text, ``cuda:1``.
 
     Raises:
         MachineError: The host shows fewer devices than it has ranks.
         UsageError: ``TORCH_DEVICE`` or ``device_type`` cannot be used.
     """
-    device = choose_device(device_type) if device_type else bound_device() or choose_device()
-    return str(device) if as_torch_device is False else device
+    return choose_device(device_type) if device_type else bound_device() or choose_device()
+
+
+@overload
+def get_torch_device(*, device_type: str | None = None, as_torch_device: Literal[True]) -> torch.device: ...
+@overload
+def get_torch_device(
+    *, device_type: str | None = None, as_torch_device: Literal[False] | None = None
+) -> DeviceType: ...
+def get_torch_device(
+    *, device_type: str | None = None, as_torch_device: bool | None = None
+) -> torch.device | DeviceType:
+    """Return the type of this rank's device: the text ``cuda``, to which public scripts add the local rank themselves.
+
+    The device itself is `device`. After `setup_torch` the text alone is enough for ``.to(…)``, because this rank's
+    device is the current one then.
+
+    Args:
+        device_type: A type to check and return instead.
+        as_torch_device: True returns what `device` does.
+
+    Raises:
+        MachineError: The host shows fewer devices than it has ranks.
+        UsageError: ``TORCH_DEVICE`` or ``device_type`` cannot be used.
+    """
+    if as_torch_device:
+        return device(device_type)
+    return DeviceType(get_torch_device_type(device_type))
+
+
+_ORDINAL = re.compile(r"ordinal|out of range|num_devices|device_count|device index|is it visible", re.IGNORECASE)
+
+
+def advice_on_index(error: BaseException) -> str:
+    """Return what to use instead of a device's type and the local rank, where an error comes from these two.
+
+    It is right only where the local rank is the index of the device: not where a rank sees one device alone, nor where
+    ranks share devices. Empty for every other error.
+    """
+    own = bound_device(in_group=False)
+    index, local_rank = getattr(own, "index", None), this_rank().local_rank
+    if index is None or index == local_rank or not _ORDINAL.search(str(error)):
+        return ""
+    return (
+        f"{own.type}:{local_rank} does not exist here: the device of local rank {local_rank} is {own}, as far as this "
+        "process sees devices. Use ezpz.device() instead of "
+        'f"{ezpz.get_torch_device()}:{ezpz.get_local_rank()}".'
+    )
 
 
 def choose_device(device_id: int | str | torch.device | None = None) -> torch.device:
@@ -99,31 +158,31 @@ def choose_device(device_id: int | str | torch.device | None = None) -> torch.de
     return torch.device(kind, index)
 
 
-def bind_device(device: torch.device) -> None:
-    """Make ``device`` the current one, which must happen before a process group is made.
+def bind_device(own: torch.device) -> None:
+    """Make a device the current one, which must happen before a process group is made.
 
     Otherwise the group binds device 0 for every rank; on xpu FSDP2 then waits for ever in its first all-gather.
     """
-    remember_device(device)
-    if device.type not in {"cpu", "mps"}:
-        accelerator_module(device.type).set_device(device)
+    remember_device(own)
+    if own.type not in {"cpu", "mps"}:
+        accelerator_module(own.type).set_device(own)
 
 
-def device_id_for_group(device: torch.device, backend: str) -> torch.device | None:
+def device_id_for_group(own: torch.device, backend: str) -> torch.device | None:
     """Return what to pass to ``init_process_group`` as ``device_id``, None where torch would refuse it.
 
     Says once per host when the masks of its ranks are known to make the collectives of xccl hang.
 
     Args:
-        device: The device of this rank.
+        own: The device of this rank.
         backend: One name, or ``cpu:gloo,cuda:nccl``.
     """
-    name = backend_for(backend, device.type)
-    if device.type == "xpu" and name == "xccl":
+    name = backend_for(backend, own.type)
+    if own.type == "xpu" and name == "xccl":
         _warn_of_tile_masks()
-    if device.type in {"cpu", "mps"} or device.index is None or name in _UNBOUND:
+    if own.type in {"cpu", "mps"} or own.index is None or name in _UNBOUND:
         return None
-    return device
+    return own
 
 
 def _asked(device_id: Any) -> tuple[str, int | None]:

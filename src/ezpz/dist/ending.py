@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ezpz.dist.device import advice_on_index
 from ezpz.dist.siblings import is_supervised
 from ezpz.errors import EzpzError
 from ezpz.files import write_whole
@@ -104,7 +105,10 @@ def install(environ: Mapping[str, str]) -> None:
         if issubclass(kind, KeyboardInterrupt):
             return  # that one reaches every rank by itself
         code = error.exit_code if isinstance(error, EzpzError) else 1
-        _fail(code, f"{kind.__name__}: {error}")
+        advice = advice_on_index(error)
+        if advice:
+            print(advice, file=sys.stderr, flush=True)
+        _fail(code, advice or f"{kind.__name__}: {error}")
         if code != 1:
             raise SystemExit(code)  # Python then ends with this code instead of 1
 

@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.arguments import check_framework
-from ezpz.dist.device import get_torch_backend, get_torch_device, get_torch_device_type
+from ezpz.dist.device import device as own_device
+from ezpz.dist.device import get_torch_backend, get_torch_device_type
 from ezpz.dist.job import (
     get_gpus_per_node,
     get_hostname,
@@ -47,7 +48,7 @@ def get_dist_info(
         "LOCAL_WORLD_SIZE": ranks.local_world_size,
         "HOST_INDEX": host_index(),
         "LAUNCHER": os.environ.get("EZPZ_FLAVOUR", ranks.family),
-        "DEVICE": str(get_torch_device()),
+        "DEVICE": str(own_device()),
         "DEVICE_TYPE": get_torch_device_type(),
         "DEVICES_PER_HOST": get_gpus_per_node(),
         "BACKEND": get_torch_backend(),
@@ -82,7 +83,7 @@ def print_dist_setup(
     ranks = this_rank()
     index = host_index()
     line = (
-        f"['{get_hostname()}'][device='{get_torch_device()}']"
+        f"['{get_hostname()}'][device='{own_device()}']"
         f"[host={'?' if index is None else index}/{get_num_nodes(hostfile)}]"
         f"[local_rank={ranks.local_rank}/{ranks.local_world_size}][rank={ranks.rank}/{ranks.world_size}]"
     )
@@ -92,7 +93,7 @@ def print_dist_setup(
 
 
 def log_dict_as_bulleted_list(d: Mapping[str, object], name: str | None = None) -> None:
-    """Log a mapping with one line per entry, on rank 0.
+    """Log a mapping with one line per entry that has a value, on rank 0.
 
     Args:
         d: What to show.
@@ -100,7 +101,7 @@ def log_dict_as_bulleted_list(d: Mapping[str, object], name: str | None = None) 
     """
     lines = [
         f"[{name or getattr(d, '__qualname__', type(d).__name__)}]",
-        *(f"  - {key}={value}" for key, value in d.items()),
+        *(f"  - {key}={value}" for key, value in d.items() if value is not None and value != ""),
     ]
     get_logger(__name__).info("\n".join(lines))
 

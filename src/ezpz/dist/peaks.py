@@ -130,6 +130,11 @@ def peak_flops(dtype: object = "bf16", device: torch.device | str | None = None)
     return _of_max_series(name, wanted, device) or _of_table(name, wanted)
 
 
+def peak_of(name: str, dtype: str = "bf16") -> Peak | None:
+    """Return the most FLOP/s of a device by its name alone, such as ``A100`` or ``NVIDIA H100 80GB HBM3``."""
+    return _of_table(name, _FORMATS.get(dtype, ""))
+
+
 def _of_table(name: str, wanted: str) -> Peak | None:
     words = set(re.findall(r"[a-z0-9]+", name.lower()))
     if words & _OTHER_CHIP:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.job import this_rank
@@ -16,7 +17,7 @@ from ezpz.errors import UsageError
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
     import torch
     from torch import nn
@@ -55,8 +56,8 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     """Return the dtype to compute in: the wished one, or float32 with one warning where the device has no bfloat16.
 
-    bfloat16 is the default, so a device without it (V100, for example) must not stop the first run. float16 would need
-    a GradScaler that the script does not have, therefore float32. A CPU always computes bfloat16, fast or slowly.
+    Scripts that ask for bfloat16 run on devices without it (V100, for example), too. float16 would need a GradScaler
+    that the script does not have, therefore float32. A CPU always computes bfloat16, fast or slowly.
     """
     import torch
 
@@ -75,28 +76,79 @@ def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
-def fsdp_policies(dtype: torch.dtype) -> tuple[Any, Any]:
+def fsdp_policies(dtype: torch.dtype | None, stored: Collection[torch.dtype]) -> tuple[Any, Any]:
     """Return the MixedPrecisionPolicy of blocks and of the root.
 
-    Gradients are summed in float32, because a sum over many ranks loses bits in 16. The root returns float32, so that
-    a loss computed outside of the model is not computed in 16 bits.
+    Gradients are summed in float32, because a sum over many ranks loses bits in 16. Under a lower precision that was
+    asked for, the root returns float32, so that a loss computed outside of the model is not computed in 16 bits.
+
+    Args:
+        dtype: To compute in; None is the weights' own.
+        stored: Formats of the weights.
     """
     import torch
 
     from ezpz.dist.support import fsdp2
 
     policy = fsdp2().MixedPrecisionPolicy
-    if dtype == torch.float32:
-        return policy(), policy()
-    inside = {"param_dtype": dtype, "reduce_dtype": torch.float32}
+    reduce = {"reduce_dtype": torch.float32} if _HALVES & {_name(each) for each in (*stored, dtype)} else {}
+    if dtype is None or set(stored) <= {dtype}:
+        return policy(**reduce), policy(**reduce)
+    inside = {"param_dtype": dtype, **reduce}
     return policy(**inside), policy(**inside, output_dtype=torch.float32)
 
 
-def autocast_forward(model: nn.Module, dtype: torch.dtype, device_type: str) -> None:
-    """Let ``model.forward`` compute under autocast and return float32; weights and gradients keep their format."""
+def stored_formats(model: nn.Module) -> list[torch.dtype]:
+    """Return the formats of the model's floating-point weights, those of most numbers first."""
+    counts: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point() or parameter.is_complex():
+            counts[parameter.dtype] += parameter.numel()
+    return [each for each, _ in counts.most_common()]
+
+
+def log_precision(strategy: str, dtype: torch.dtype | None, stored: Collection[torch.dtype]) -> None:
+    """Say on rank 0 which number formats compute, reduce and store; warn where the wished one cannot compute."""
     import torch
 
-    if dtype != torch.float32:
+    if not stored or this_rank().rank != 0:
+        return
+    sharded = strategy in {"fsdp", "hsdp"}
+    computes = list(stored) if dtype is None else [dtype]
+    if dtype == torch.float32 and _HALVES & {_name(each) for each in stored} and not sharded:
+        computes = list(stored)
+        get_logger(__name__).warning(
+            f"dtype=fp32 has no effect: the model's weights are {_names(stored)}, and {strategy} computes in what "
+            "they are. Call model.float() before wrap_model, or leave out dtype=."
+        )
+    halves = _HALVES & {_name(each) for each in (*stored, *computes)}
+    reduces = "float32" if sharded and halves else _names(stored)
+    sums = "" if strategy == "none" else f", reduces gradients in {reduces}"
+    asked = "" if dtype is not None else " (the model's own; lower precision: dtype=)"
+    get_logger(__name__).info(
+        f"{strategy} computes in {_names(computes)}{sums}, stores weights in {_names(stored)}{asked}"
+    )
+
+
+_HALVES = {"bfloat16", "float16"}
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _names(dtypes: Iterable[torch.dtype]) -> str:
+    return " and ".join(map(_name, dtypes))
+
+
+def autocast_forward(model: nn.Module, dtype: torch.dtype | None, device_type: str) -> None:
+    """Let ``model.forward`` compute under autocast and return float32; weights and gradients keep their format.
+
+    None and float32 leave it as it is.
+    """
+    import torch
+
+    if dtype not in {None, torch.float32}:
         forward = model.forward
         model.forward = functools.update_wrapper(
             functools.partial(_under_autocast, forward, device_type, dtype), forward

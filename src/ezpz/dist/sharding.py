@@ -10,7 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.mesh import axis, degree, fsdp_mesh
-from ezpz.dist.precision import fsdp_policies
+from ezpz.dist.precision import fsdp_policies, stored_formats
 from ezpz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,11 +79,13 @@ def ddp_options() -> set[str]:
 def replicate(model: nn.Module, group: Any, device: torch.device, **options: Any) -> nn.Module:
     """Return the model under DistributedDataParallel; it is on ``device`` already.
 
-    Weights come from the first rank of the group (None: all ranks). Gradients are views into the buffers that are sent,
-    which saves one copy of them.
+    Weights come from the first rank of the group (None: all ranks), and so do constant buffers, once. Gradients are
+    views into the buffers that are sent, which saves one copy of them.
     """
     from torch.nn.parallel import DistributedDataParallel
 
+    if not options.keys() & {"broadcast_buffers", "forward_sync_buffers", "init_sync_buffers"}:
+        _send_constants_once(model, group)
     options = {"gradient_as_bucket_view": True, **options}
     return DistributedDataParallel(
         model,
@@ -91,6 +93,36 @@ def replicate(model: nn.Module, group: Any, device: torch.device, **options: Any
         process_group=group,
         **options,
     )
+
+
+def _send_constants_once(model: nn.Module, group: Any) -> None:
+    """Send buffers that no checkpoint holds now, and keep them out of what DDP sends before every forward.
+
+    They follow from the configuration, as tables of positions do. Buffers that a checkpoint holds may be statistics,
+    as those of batch norms, which DDP takes from the first rank at every step.
+    """
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from ezpz.dist.whole_tensors import broadcast
+
+    ignore = getattr(DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model", None)
+    named = dict(model.named_buffers(remove_duplicate=False))
+    owners = {name.rpartition(".")[0] for name in named}
+    held = {name: module._non_persistent_buffers_set for name, module in model.named_modules() if name in owners}  # noqa: SLF001  # torch has no public way to tell them
+    state = {id(buffer) for name, buffer in named.items() if not _is_constant(name, held)}
+    constants = {name: buffer for name, buffer in named.items() if id(buffer) not in state}
+    if ignore is None or not constants:
+        return
+    source = dist.get_process_group_ranks(group or dist.group.WORLD)[0]
+    for buffer in {id(each): each for each in constants.values()}.values():
+        buffer.copy_(broadcast(buffer, source, group))
+    ignore(model, [*getattr(model, "_ddp_params_and_buffers_to_ignore", ()), *constants])
+
+
+def _is_constant(name: str, held: dict[str, set[str]]) -> bool:
+    owner, _, own = name.rpartition(".")
+    return own in held.get(owner, set())
 
 
 def ddp_group(mesh: DeviceMesh | None) -> Any:
@@ -133,7 +165,7 @@ def shard(
     model: nn.Module,
     mesh: DeviceMesh,
     blocks: Sequence[nn.Module],
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     *,
     reshard_after_forward: bool | int = True,
     **options: Any,
@@ -150,14 +182,15 @@ def shard(
         model: The model, on any device, or on meta.
         mesh: 1-D, or 2-D with the copies first.
         blocks: Units to gather and free together; none shares a parameter with another.
-        dtype: What forward and backward compute in; gradients are averaged in float32.
+        dtype: What forward and backward compute in, None for the weights' own; gradients of 16 bits are averaged in
+            float32.
         reshard_after_forward: As for torch's ``fully_shard``; a number keeps the weights cut over that many ranks.
         **options: Passed on to ``fully_shard``.
     """
     from ezpz.dist.support import fsdp2, sum_gradients
 
     fully_shard = fsdp2().fully_shard
-    inner, outer = fsdp_policies(dtype)
+    inner, outer = fsdp_policies(dtype, stored_formats(model))
     chosen = {id(block) for block in blocks}
     last = blocks[-1] if blocks else None
     for module in reversed(list(model.modules())):  # what is inside comes first, where a user names nested blocks

@@ -15,9 +15,9 @@ from ezpz.dist.device import (
     choose_device,
     device_id_for_group,
     get_torch_backend,
-    get_torch_device,
     group_backend,
 )
+from ezpz.dist.device import device as own_device
 from ezpz.dist.ending import answer_requests
 from ezpz.dist.failure_watch import join
 from ezpz.dist.job import this_rank
@@ -120,7 +120,7 @@ def setup_torch(
     if seed is not None:
         seed_everything(seed)
     if verbose:
-        say_who(ranks, str(get_torch_device()))
+        say_who(ranks, str(own_device()))
     return ranks.rank
 
 
@@ -130,7 +130,7 @@ def _ready(sizes: dict[str, int]) -> Ranks:
     ranks = this_rank()
     check_plan(ranks, os.environ)
     _distributed()
-    stage("torch")
+    stage("setup")
     if _asks_for_mesh(sizes):
         from ezpz.dist.mesh import check_degrees
 
@@ -157,6 +157,7 @@ def _join_group(
         make_group(ranks, device)
     else:
         met = meet(ranks, os.environ, _seconds("EZPZ_RENDEZVOUS_SECONDS", _RENDEZVOUS_SECONDS), port)
+        stage("met")
         _fill_environ(ranks)
         _make_group(backend, device, ranks, met, timeout)
         if ranks.world_size > 1 and not is_supervised(os.environ):
@@ -227,5 +228,8 @@ def _seconds(name: str, otherwise: float) -> timedelta:
 
 
 def _fill_environ(ranks: Ranks) -> None:
-    for name, value in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), ranks[:4], strict=True):
-        os.environ.setdefault(name, str(value))
+    told = dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, ranks[:4]), strict=True))
+    if "RANK" not in os.environ:  # a WORLD_SIZE without it is that of the job, which ezpz_setup_job exports
+        os.environ.update(told)
+    for name, value in told.items():
+        os.environ.setdefault(name, value)

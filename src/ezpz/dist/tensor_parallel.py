@@ -6,6 +6,7 @@ weight. Here the first is an error, and the second is put right or refused.
 
 from __future__ import annotations
 
+import math
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -145,17 +146,18 @@ def check_divisible(by: int, /, **sizes: int) -> None:
         **sizes: The sizes by their names.
 
     Raises:
-        UsageError: One is no multiple of ``by``; it names the nearest that are, and the degrees that would fit.
+        UsageError: One is no multiple of ``by``; it names the nearest that are, and degrees that fit all the sizes.
     """
-    for name, size in sizes.items():
-        if size % by == 0 and size > 0:
-            continue
-        near = [str(multiple) for multiple in (size // by * by, (size // by + 1) * by) if multiple > 0]
-        fits = [str(degree) for degree in range(1, by + 1) if size % degree == 0]
-        raise UsageError(
-            f"{name}={size} cannot be cut into tp={by} equal parts; expected {name}={' or '.join(near)}, "
-            f"or tp={' or '.join(fits[-2:])}."
-        )
+    odd = {name: size for name, size in sizes.items() if size % by or size <= 0}
+    if not odd:
+        return
+    (name, size), *others = odd.items()
+    common = math.gcd(*sizes.values())
+    fits = [str(degree) for degree in range(1, by) if common % degree == 0]
+    near = [str(multiple) for multiple in (size // by * by, (size // by + 1) * by) if multiple > 0]
+    also = f", nor {', '.join(f'{other}={value}' for other, value in others)}" if others else ""
+    expected = [*([] if others else [f"{name}={' or '.join(near)}"]), f"tp={' or '.join(fits[-2:])}"]
+    raise UsageError(f"{name}={size} cannot be cut into tp={by} equal parts{also}; expected {', or '.join(expected)}.")
 
 
 # Names under which configurations tell numbers of heads; a rank must get whole heads.

@@ -18,14 +18,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ezpz.dist.blocks import find_blocks, largest_parts, select_blocks, without_shared
-from ezpz.dist.device import get_torch_device
+from ezpz.dist.device import device as own_device
 from ezpz.dist.job import this_rank
-from ezpz.dist.precision import autocast_forward, usable_dtype
+from ezpz.dist.precision import autocast_forward, log_precision, stored_formats, usable_dtype
 from ezpz.dist.recompute import recompute_blocks, stride_of
 from ezpz.dist.sharding import ddp_group, ddp_options, fsdp_options, mark, replicate, shard
 from ezpz.dist.tensor_parallel import apply_plan, find_plan
 from ezpz.errors import UsageError, did_you_mean
 from ezpz.log import get_logger
+from ezpz.progress import stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ def _missing(device_type: str) -> str:
 
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "zero1", "none", "deepspeed")
-_META = {"initialize", "build", "seed"}  # of `materialize`
+_META = {"initialize", "build", "seed", "draw"}  # of `materialize`
 _OWN_EXTRA = {"blocks", *_META}
 _MOVED_BY_FSDP = {"cpu", "cuda", "xpu"}  # block by block; to other devices the whole model must go before
 _ARGUMENTS = {"mesh", "dtype", "reshard_after_forward", "tp_plan", "activation_checkpoint", "compile"}
@@ -73,7 +74,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
     model: nn.Module,
     strategy: str | bool = "ddp",
     mesh: DeviceMesh | None = None,
-    dtype: str | torch.dtype = "bf16",
+    dtype: str | torch.dtype | None = None,
     reshard_after_forward: bool | int = True,
     tp_plan: Mapping[str, Any] | None = None,
     activation_checkpoint: str | int | None = None,
@@ -82,8 +83,9 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
 ) -> nn.Module:
     """Return ``model`` ready for training on all ranks; call `setup_torch` first, and make the optimizer afterwards.
 
-    Outputs are float32 whatever ``dtype`` is. ``dtype="fp16"`` needs a ``torch.amp.GradScaler(device.type)`` in the
-    script, because small gradients vanish in float16; bf16 needs none.
+    It computes in the model's own number format unless ``dtype`` asks for another, and a line says which formats
+    compute, reduce and store. Under a ``dtype`` outputs are float32. ``dtype="fp16"`` needs a
+    ``torch.amp.GradScaler(device.type)`` in the script, because small gradients vanish in float16; bf16 needs none.
 
     Args:
         model: On any device, or built under ``torch.device("meta")``. It is changed in place.
@@ -91,7 +93,8 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
             hosts. "zero1": as ddp, the optimizer's state cut (`make_optimizer`). "none": no data parallelism.
             "deepspeed". Older code's True and ``use_fsdp=True`` mean "fsdp", False means "ddp".
         mesh: From `init_mesh`; by default the one that it made last, else all ranks are data parallel.
-        dtype: To compute in: bf16 (float32 with a warning where the device has none), fp16, fp32. Weights keep theirs.
+        dtype: To compute in: bf16 (float32 with a warning where the device has none), fp16, fp32; by default the format
+            of the weights, which they keep in any case.
         reshard_after_forward: FSDP: free a block's weights after its forward (less memory) or keep them until its
             backward (less traffic). Last block and root are kept in any case.
         tp_plan: What the "tp" axis cuts: names of modules to styles, see `ezpz.dist.tensor_parallel`. By default the
@@ -100,7 +103,7 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
             memory for time.
         compile: Compile block by block.
         **extra: ``blocks=`` (classes, their names, or a function of a module) instead of those that repeat, see
-            `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=`` for `materialize`; keywords of
+            `ezpz.dist.blocks`; ``initialize=``, ``build=``, ``seed=``, ``draw=`` for `materialize`; keywords of
             DistributedDataParallel, ``fully_shard`` or `ezpz.dist.deepspeed.wrap`.
 
     Returns:
@@ -111,31 +114,61 @@ def wrap_model(  # noqa: PLR0917  # public code passes strategy and mesh by posi
         MachineError: This torch cannot do it on this device.
     """
     strategy, mesh, extra = _modern(strategy, mesh, extra)
+    _refuse_unused(strategy, mesh, tp_plan, activation_checkpoint, compile=compile, reshard=reshard_after_forward)
     if strategy == "deepspeed":
-        return _by_deepspeed(model, {"dtype": dtype, **extra})
+        return _by_deepspeed(model, extra if dtype is None else {"dtype": dtype, **extra})
     stride_of(activation_checkpoint)  # refuses a wrong word before anything is changed
     options = _options(model, strategy, extra)
-    number_format = usable_dtype(dtype, get_torch_device())
+    number_format = None if dtype is None else usable_dtype(dtype, own_device())
     mesh = _mesh_for(strategy, mesh)
     blocks = find_blocks(model) if extra.get("blocks") is None else select_blocks(model, extra["blocks"])
     _cut_by_plan(model, mesh, tp_plan)
     recompute_blocks(model, blocks, activation_checkpoint)
+    log_precision(strategy, number_format, stored_formats(model))
     if compile:
-        compile_blocks(model, blocks, get_torch_device().type)
+        compile_blocks(model, blocks, own_device().type)
     if strategy in {"fsdp", "hsdp"}:
         options["reshard_after_forward"] = reshard_after_forward
         _shard(model, mesh, blocks, number_format, options)
         _fill_meta(model, extra)
-        return model
-    _move(model, extra)
-    autocast_forward(model, number_format, get_torch_device().type)
-    return model if strategy == "none" else _replicate(model, strategy, mesh, options)
+    else:
+        _move(model, extra)
+        autocast_forward(model, number_format, own_device().type)
+        model = model if strategy == "none" else _replicate(model, strategy, mesh, options)
+    stage("model")
+    return model
+
+
+def _refuse_unused(
+    strategy: str,
+    mesh: Any,
+    tp_plan: Any,
+    recompute: Any,
+    *,
+    compile: bool,  # noqa: A002
+    reshard: bool | int,
+) -> None:
+    """Refuse arguments that the strategy has no use for, rather than to leave them out in silence."""
+    if strategy == "deepspeed":
+        given = {"mesh": mesh, "tp_plan": tp_plan, "activation_checkpoint": recompute, "compile": compile or None}
+        name = next((name for name, value in given.items() if value not in {None, "none"}), "")
+        if name:
+            raise UsageError(
+                f"{name}= is given with strategy='deepspeed' (from wrap_model); expected it without: DeepSpeed makes "
+                f"its own groups and goes by its own configuration. Leave {name}= out, or choose another strategy."
+            )
+    if strategy not in {"fsdp", "hsdp"} and reshard is not True:
+        raise UsageError(
+            f"reshard_after_forward={reshard!r} is given with strategy={strategy!r} (from wrap_model); expected 'fsdp' "
+            "or 'hsdp', which alone cut weights. Leave it out, or choose one of them."
+        )
 
 
 def _by_deepspeed(model: nn.Module, extra: dict[str, Any]) -> nn.Module:
     from ezpz.dist.deepspeed import wrap
 
     wrapped: nn.Module = wrap(model, **extra)
+    stage("model")
     return wrapped
 
 
@@ -223,26 +256,28 @@ def _cut_by_plan(model: nn.Module, mesh: DeviceMesh | None, tp_plan: Mapping[str
         apply_plan(model, axis(mesh, "tp"), find_plan(model, tp_plan, parts))
 
 
-def _shard(model: nn.Module, mesh: Any, blocks: list[nn.Module], dtype: torch.dtype, options: dict[str, Any]) -> None:
+def _shard(
+    model: nn.Module, mesh: Any, blocks: list[nn.Module], dtype: torch.dtype | None, options: dict[str, Any]
+) -> None:
     from ezpz.dist.mesh import fsdp_mesh
     from ezpz.dist.support import check_fsdp2, move_model
 
     check_fsdp2(mesh.device_type)
     if mesh.device_type not in _MOVED_BY_FSDP and not _on_meta(model):
-        move_model(model, get_torch_device())
+        move_model(model, own_device())
     shard(model, fsdp_mesh(mesh), without_shared(model, blocks or largest_parts(model)), dtype, **options)
 
 
 def _replicate(model: nn.Module, strategy: str, mesh: DeviceMesh | None, options: dict[str, Any]) -> nn.Module:
-    wrapped = replicate(model, ddp_group(mesh), get_torch_device(), **options)
+    wrapped = replicate(model, ddp_group(mesh), own_device(), **options)
     return mark(wrapped) if strategy == "zero1" else wrapped
 
 
 def _move(model: nn.Module, extra: Mapping[str, Any]) -> None:
     from ezpz.dist.support import move_model
 
-    if not _fill_meta(model, extra, get_torch_device()):
-        move_model(model, get_torch_device())
+    if not _fill_meta(model, extra, own_device()):
+        move_model(model, own_device())
 
 
 def _fill_meta(model: nn.Module, extra: Mapping[str, Any], device: torch.device | None = None) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ezpz.models.mlp import MLP as MLP
     from ezpz.models.vit import VisionTransformer as VisionTransformer
     from ezpz.models.vit import ViTConfig as ViTConfig
+    from ezpz.older import summarize_model as summarize_model
     # names: end
 
 __getattr__, __dir__ = attach(
@@ -27,6 +28,7 @@ __getattr__, __dir__ = attach(
     {
         "attention": "ATTENTIONS check_attention",
         "cnn": "CNN",
+        "ezpz.older": "summarize_model",
         "gpt": "GPT GPTConfig",
         "llama": "Llama",
         "llama_config": "LLAMA_SIZES LlamaConfig ffn_width",

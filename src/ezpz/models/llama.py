@@ -18,6 +18,18 @@ from ezpz.errors import UsageError
 from ezpz.models.llama_config import LlamaConfig
 
 
+class RotaryTable:
+    """Cosines and sines ``(2, length, head_dim / 2)`` in float32, on their way to the layers.
+
+    As bare tensors FSDP would round them to the precision that it computes in, as it does with all inputs of a block.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+
 class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     """Causal attention with rotary positions; groups of queries share keys and values."""
 
@@ -30,11 +42,12 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type ch
         self.wv = nn.Linear(config.dim, kv_dim, bias=False)
         self.wo = nn.Linear(config.dim, config.dim, bias=False)
 
-    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """Return ``(batch, length, dim)`` for ``x`` of the same shape and a rope ``(2, length, head_dim / 2)``."""
+    def forward(self, x: torch.Tensor, rope: RotaryTable) -> torch.Tensor:
+        """Return ``(batch, length, dim)`` for ``x`` of the same shape, and the positions of its length."""
         batch, length, _ = x.shape
         q, k, v = (each(x).view(batch, length, -1, self.head_dim) for each in (self.wq, self.wk, self.wv))
-        q, k, v = rotate(q, rope).transpose(1, 2), rotate(k, rope).transpose(1, 2), v.transpose(1, 2)
+        q, k = (rotate(each, rope.values).transpose(1, 2) for each in (q, k))
+        v = v.transpose(1, 2)
         # torch's own enable_gqa came with 2.5, and leaves only the slow kernel in float32 and on older devices.
         k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
         y = scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -67,8 +80,8 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         self.attention_norm = nn.RMSNorm(config.dim, config.norm_eps)
         self.ffn_norm = nn.RMSNorm(config.dim, config.norm_eps)
 
-    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """Return ``(batch, length, dim)`` for ``x`` of the same shape and a rope ``(2, length, head_dim / 2)``."""
+    def forward(self, x: torch.Tensor, rope: RotaryTable) -> torch.Tensor:
+        """Return ``(batch, length, dim)`` for ``x`` of the same shape, and the positions of its length."""
         x = x + self.attention(self.attention_norm(x), rope)
         return x + self.feed_forward(self.ffn_norm(x))
 
@@ -136,7 +149,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
                 f"a sequence of {length} tokens is longer than max_seq_len={longest} (from LlamaConfig); expected at "
                 f"most {longest}. Cut the sequence, or make the model with max_seq_len={length}."
             )
-        x, rope = self.tok_embeddings(tokens), self.rope[:, :length]
+        x, rope = self.tok_embeddings(tokens), RotaryTable(self.rope[:, :length])
         for layer in self.layers:
             x = layer(x, rope)
         logits: torch.Tensor = self.output(self.norm(x))

@@ -27,3 +27,10 @@ class MLP(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         """Return ``(batch, output_size)`` for ``x`` of ``(batch, input_size)``."""
         out: torch.Tensor = self.layers(x)
         return out
+
+
+class SequentialLinearNet(MLP):
+    """The same, as older code makes it."""
+
+    def __init__(self, input_dim: int, output_dim: int, sizes: Sequence[int] | None = None) -> None:
+        super().__init__(input_dim, sizes or (), output_dim)

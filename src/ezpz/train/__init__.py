@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from ezpz.train.data.feeding import ImageBatches as ImageBatches
     from ezpz.train.data.feeding import TokenBatches as TokenBatches
     from ezpz.train.data.feeding import shard_indices as shard_indices
+    from ezpz.train.data.image_folder import ImageFolder as ImageFolder
+    from ezpz.train.data.image_folder import image_data as image_data
+    from ezpz.train.data.image_folder import image_folder_name as image_folder_name
     from ezpz.train.data.images import Images as Images
     from ezpz.train.data.images import load_digits as load_digits
     from ezpz.train.data.images import load_images as load_images
+    from ezpz.train.data.prepare import Loader as Loader
+    from ezpz.train.data.prepare import prepare as prepare
     from ezpz.train.data.synthetic import SyntheticImages as SyntheticImages
     from ezpz.train.data.tokenizers import Tokenizer as Tokenizer
     from ezpz.train.data.tokenizers import load_tokenizer as load_tokenizer
@@ -40,11 +45,9 @@ if TYPE_CHECKING:
     from ezpz.train.options import parse as parse
     from ezpz.train.options import rank_batch_size as rank_batch_size
     from ezpz.train.running import checkpoint_options as checkpoint_options
-    from ezpz.train.running import finish_history as finish_history
     from ezpz.train.running import finish_run as finish_run
     from ezpz.train.running import log_setup as log_setup
     from ezpz.train.running import loop_options as loop_options
-    from ezpz.train.running import print_timing as print_timing
     from ezpz.train.running import run_main as run_main
     from ezpz.train.running import schedule_options as schedule_options
     from ezpz.train.sampling import sample_tokens as sample_tokens
@@ -62,7 +65,9 @@ __getattr__, __dir__ = attach(
         "data.baselines": "text_baselines",
         "data.download": "data_folder fetch",
         "data.feeding": "BatchIndices ImageBatches TokenBatches shard_indices",
+        "data.image_folder": "ImageFolder image_data image_folder_name",
         "data.images": "Images load_digits load_images",
+        "data.prepare": "Loader prepare",
         "data.synthetic": "SyntheticImages",
         "data.tokenizers": "Tokenizer load_tokenizer",
         "data.tokens": "Tokens load_tokens",
@@ -71,9 +76,7 @@ __getattr__, __dir__ = attach(
         "flops": "Cost count_flops mfu parameters_for_flops transformer_flops",
         "loop": "Loop Outcome",
         "options": "DTYPES Parser make_parser parse rank_batch_size",
-        "running": (
-            "checkpoint_options finish_history finish_run log_setup loop_options print_timing run_main schedule_options"
-        ),
+        "running": "checkpoint_options finish_run log_setup loop_options run_main schedule_options",
         "sampling": "sample_tokens",
         "schedule": "make_schedule",
         "settings": "as_dict as_toml make_settings_parser setting",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.train.counting import read_computed
+from ezpz.train.data.prepare import Loader
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import torch
+
+    from ezpz.train.counting import Computed
 
 
 def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], Any]) -> dict[str, float]:
@@ -19,42 +24,48 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
 
     Args:
         model: Set to ``eval()`` meanwhile, and back.
-        batches: This rank's, perhaps none: tensors, or tuples, lists or dicts of them, whose first dimension counts
-            samples. All are held at once; where that is too much, let them be indices, and ``compute`` take the
-            samples.
-        compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor, or
-            a pair of it and a mapping of further means.
+        batches: What `ezpz.prepare` returned, or this rank's, perhaps none: tensors, or tuples, lists or dicts of them,
+            whose first dimension counts samples. All are held at once; where that is too much, let them be indices, and
+            ``compute`` take the samples.
+        compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor,
+            which weighs as much as the batch has samples, or ``(sum, count)``, which weighs by its count; a mapping of
+            further means may follow.
 
     Returns:
-        ``loss`` and the further means; empty if no rank has a sample.
+        ``loss`` and the further means; empty if no rank has a sample, or nothing counts. A perplexity is
+        ``math.exp`` of the loss.
     """
     import torch
 
-    from ezpz.dist import all_reduce, get_torch_device
+    from ezpz.dist import all_reduce
+    from ezpz.dist.device import device as own_device
 
-    device = get_torch_device()
+    device = own_device()
     exact = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+    if isinstance(batches, Loader):
+        batches = batches.counted()
     mine = [batch for batch in batches if _samples(batch)]  # nothing has a mean of no samples
     turns, spare = _equal_turns(mine)
     sums: dict[str, torch.Tensor] = {}
-    count = 0
+    count = torch.zeros((), dtype=exact, device=device)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             for turn in range(turns):
                 batch = mine[turn] if turn < len(mine) else spare
-                weight = _samples(batch) if turn < len(mine) else 0
-                count += weight
-                for name, value in _named(compute(model, _moved(batch, device))).items():
-                    part = value.detach().to(exact) * weight if weight else torch.zeros((), dtype=exact, device=device)
-                    sums[name] = sums[name] + part if name in sums else part
+                computed = compute(model, _moved(batch, device))
+                if turn < len(mine):
+                    count += _add(read_computed(computed, None), _samples(batch), sums, exact)
+                else:
+                    _add(read_computed(computed, 0), 0, sums, exact)
     finally:
         model.train(was_training)
     if not sums:
         return {}
-    totals = all_reduce(torch.stack([*sums.values(), torch.tensor(count, dtype=exact, device=device)]))
-    *added, samples = totals.tolist()
+    *added, samples = all_reduce(torch.stack([*sums.values(), count])).tolist()
+    if not samples:
+        return {}
     return {name: total / samples for name, total in zip(sums, added, strict=True)}
 
 
@@ -72,9 +83,17 @@ def _equal_turns(mine: list[Any]) -> tuple[int, Any]:
     return most, mine[-1] if mine else lent
 
 
-def _named(computed: Any) -> dict[str, Any]:
-    loss, more = computed if isinstance(computed, tuple) else (computed, {})
-    return {"loss": loss, **more}
+def _add(computed: Computed, samples: int, sums: dict[str, Any], exact: Any) -> Any:
+    """Add a batch's sums, in double precision, and return what they are over; with 0 samples, nothing."""
+    weight = samples if computed.count is None or not samples else computed.count
+    values = {"loss": computed.loss.detach().to(exact)}
+    if computed.count is None:
+        values["loss"] = values["loss"] * weight
+    values |= {name: value.detach().to(exact) * weight for name, value in computed.more.items()}
+    for name, value in values.items():
+        part = value.reshape(()) if samples else value.new_zeros(())
+        sums[name] = sums[name] + part if name in sums else part
+    return weight
 
 
 def _samples(batch: Any) -> int:

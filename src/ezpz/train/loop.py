@@ -4,9 +4,13 @@
     with ezpz.History("mine") as history:
         loop.run(history)
 
-Every rank runs the same loop. It adds no collective and no wait for the device to a step: loss and accuracy are those
-of this rank's part of the batch (the history has mean, minimum and maximum over ranks), they are copied to the host
-behind the step, and a row is recorded once its numbers have come, of fast steps some rows at a time.
+    loop = Loop(model, optimizer, compute_loss, data=DataLoader(…), epochs=3)    # any data: see `ezpz.prepare`
+
+Every rank runs the same loop, and no step waits for the device. Of a loss function that returns a mean, loss and
+accuracy are those of this rank's part of the batch (the history has mean, minimum and maximum over ranks), and the loop
+adds no collective. Of one that returns a sum and its count, they are those of all ranks, each token counted once: one
+all-reduce of a few numbers runs beside the last backward. Numbers are copied to the host behind the step, and a row is
+recorded once they have come, of fast steps some rows at a time.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from __future__ import annotations
 import gc
 import math
 import signal
+import sys
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,19 +32,25 @@ from ezpz.dist import (
     clip_grad_norm_,
     degree,
     get_mesh,
-    get_torch_device,
     get_torch_device_type,
     get_world_size,
     max_memory_allocated,
     peak_flops,
 )
+from ezpz.dist.clip import scale_gradients_
+from ezpz.dist.device import device as own_device
 from ezpz.dist.precision import resolve_dtype
+from ezpz.dist.weighting import scale_loss
 from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
-from ezpz.progress import heartbeat
-from ezpz.track.values import line
+from ezpz.progress import end_pace, heartbeat, pace, stage
 from ezpz.train.clock import make_clock
+from ezpz.train.counting import IGNORED, Tally, Weighed, ignored_targets, nominal_count, read_computed
+from ezpz.train.data.copying import moved
+from ezpz.train.data.prepare import prepare
+from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
+from ezpz.train.step_lines import step_lines
 from ezpz.train.stopping import NOTHING, STOP, StopRequests
 
 if TYPE_CHECKING:
@@ -52,6 +64,8 @@ if TYPE_CHECKING:
     from ezpz.dist.peaks import Peak
     from ezpz.track import History
     from ezpz.train.clock import Clock, Times
+    from ezpz.train.counting import Computed
+    from ezpz.train.feeds import Feed
     from ezpz.train.flops import Cost
 
 __all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
@@ -61,10 +75,10 @@ _MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest i
 # times as long.
 _RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
-# Recorded and drawn, but not on the line that people read.
-_NOT_PRINTED = {"dtd", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save"}
-_NOT_PRINTED_OF_EPOCHS = _NOT_PRINTED | {"sps", "sps_per_gpu", "tps", "tps_per_gpu", "mfu"}
+# Of a loss that is a sum: what all ranks counted, and this rank's mean. No row has them.
+_COUNT, _MINE = "count ", "mine "
 _FIXED = {bool, int, float, str}  # types of values that cannot change
+_ENDLESS = sys.maxsize  # steps of data whose end is not known yet
 _YOUNG = 1  # generation: what has lived through a collection of new objects is left for the whole collection at the end
 
 
@@ -89,7 +103,7 @@ class _Evaluation(NamedTuple):
 
     def is_due(self, done: int, steps: int) -> bool:
         """Tell whether to evaluate when ``done`` of all ``steps`` are done."""
-        return self.compute is not None and (done % self.every == 0 or done == steps)
+        return self.compute is not None and (done == steps or (bool(self.every) and done % self.every == 0))
 
 
 class _Saving(NamedTuple):
@@ -103,8 +117,7 @@ class _Saving(NamedTuple):
 
 
 class _Reporting(NamedTuple):
-    log: Callable[[str], object]
-    own: bool
+    log: Callable[[str], object] | None
     log_every: int
     window: int
     epoch_steps: int
@@ -117,12 +130,18 @@ class Loop:
     Args:
         model: As `ezpz.wrap_model` returned it.
         optimizer: Its optimizer, as `ezpz.make_optimizer` returned it.
-        compute_loss: Called with model and batch; returns this rank's mean loss, a 0-d tensor, or a pair of it and a
-            mapping of further 0-d tensors to record.
+        compute_loss: Called with model and batch; returns this rank's mean loss, a 0-d tensor; or ``(sum, count)``, the
+            sum of its losses and how many tokens or samples that is, where batches differ in it: then gradients are
+            those of the mean over all that counts, however it lies over ranks and micro-batches. A mapping of further
+            means to record, 0-d tensors, may follow: ``(mean, more)`` or ``(sum, count, more)``. DeepSpeed's engine
+            updates by itself: under it micro-batches weigh the same, ranks by their count.
         batches: Called with a position, returns this rank's batch: tensors, or tuples, lists and dicts of them, on
             any device. A pure function, so that a resumed run sees what the unbroken one would have seen.
-        steps: Optimizer steps in all.
-        batch_size: Samples of this rank in one batch.
+        data: In place of it: what `ezpz.prepare` takes or returned, such as a DataLoader. Each sample is trained with
+            once per epoch, also by a run that is resumed with other ranks, another mesh or another batch size.
+        epochs: How often to go through ``data``; None: until ``steps`` are done.
+        steps: Optimizer steps in all; None: as many as ``epochs`` take.
+        batch_size: Samples of this rank in one batch; of a DataLoader its own.
         accumulate: Batches per step; step ``s`` takes the positions from ``s * accumulate`` on.
         max_norm: Largest norm of the gradients; 0 leaves them as they are.
         schedule: A scheduler of torch, stepped once per step.
@@ -131,14 +150,14 @@ class Loop:
         evaluate: Returns metrics to be recorded with the step before; every rank calls it.
         eval_every: Steps between two evaluations; 0 means only after the last step.
         epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
-        log_every: Print every n-th step; all are recorded.
+        log_every: Print every n-th step, the first, the last, and those with an evaluation; all are recorded.
         window: Instead, print one line per so many steps, with losses of all ranks: see `Windows`.
         checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, and SIGTERM saves and ends.
         save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
         save_seconds: Time between two checkpoints, also where no number of steps is set.
         start: Steps done already.
         resume: A checkpoint to load from ``checkpoints`` first, such as `ezpz.checkpoint.choose` returned; it holds
-            the number of steps done.
+            the number of steps done, and the samples consumed.
         sync_timing: Wait for the device after each part of each step: exact times per step, slower steps.
         gc_every: Collect Python's garbage every n steps on all ranks at once; 0 leaves it to Python.
         ended: Called after every step, such as a profiler's ``step``.
@@ -154,10 +173,12 @@ class Loop:
         model: Any,
         optimizer: Any,
         compute_loss: Callable[[Any, Any], Any],
-        batches: Callable[[int], Any],
+        batches: Callable[[int], Any] | None = None,
         *,
-        steps: int,
-        batch_size: int,
+        data: Any = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        batch_size: int = 0,
         accumulate: int = 1,
         max_norm: float = 0.0,
         schedule: Any = None,
@@ -166,7 +187,7 @@ class Loop:
         evaluate: Callable[[], Mapping[str, float]] | None = None,
         eval_every: int = 0,
         epoch_steps: int = 0,
-        log_every: int = 1,
+        log_every: int = 10,
         window: int = 0,
         checkpoints: Any = None,
         save_every: int = 0,
@@ -179,23 +200,35 @@ class Loop:
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         log: Callable[[str], object] | None = None,
     ) -> None:
-        _require_at_least(0, steps=steps)
-        _require_at_least(1, batch_size=batch_size, accumulate=accumulate, log_every=log_every)
+        _require_at_least(1, accumulate=accumulate, log_every=log_every)
+        if checkpoints is None:
+            _refuse_without_checkpoints(save_every=save_every, save_seconds=save_seconds, resume=resume)
         self._model, self._optimizer, self._schedule = model, optimizer, schedule
-        self._compute_loss, self._batches = compute_loss, batches
-        self._steps, self._accumulate = steps, accumulate
-        self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps or steps)
-        self._saving = _Saving(checkpoints, save_every if checkpoints is not None else 0, save_seconds)
-        to_log = log or get_logger("ezpz.train").info
-        self._reporting = _Reporting(to_log, log is not None, log_every, window, epoch_steps, row)
+        self._compute_loss, self._accumulate = compute_loss, accumulate
+        self._feed, step_samples = _make_feed(batches, data, epochs, steps, batch_size, accumulate)
+        self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)
+        self._saving = _Saving(checkpoints, save_every, save_seconds)
+        self._reporting = _Reporting(log, log_every, window, epoch_steps, row)
         self._exact_times, self._gc_every, self._ended = sync_timing, gc_every, ended
-        self._device = get_torch_device()
+        self._device = own_device()
         self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
+        by_engine = isinstance(self._update, _ByEngine)
+        self._averages = by_engine or hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")
+        self._nominal = 0.0  # what sums are divided by before the counts of all ranks are known; 0: not chosen yet
+        self._looked = False
         if checkpoints is not None and self._update.scaler is not None:
             checkpoints.include("loss scaler", self._update.scaler)
+        if checkpoints is not None:
+            checkpoints.include("samples consumed", self._feed, optional=True)
         self._start = checkpoints.load(resume) if resume is not None else start
-        samples = batch_size * accumulate * degree(get_mesh(), "dp")
-        self._scale = Scale(samples, get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
+        self._feed.begin_after(self._start)
+        left = self._feed.steps_left()
+        self._steps = min(
+            _ENDLESS if steps is None else steps,
+            _ENDLESS if left is None else self._start + left,
+        )
+        self._end_is_open = data is not None and epochs is not None and left is None
+        self._scale = Scale(step_samples, get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
 
     def run(self, history: History) -> Outcome:
         """Train to the end, or until all ranks have agreed to stop.
@@ -207,17 +240,22 @@ class Loop:
             history: Where the rows go.
         """
         outcome = Outcome(self._start)
+        if hasattr(history, "rates_count"):  # what records rows in its place needs no card
+            history.rates_count(self._scale.world_size)
         begin = perf_counter()
         requests = StopRequests(self._saving.seconds)
         with (
-            LaterLines(get_logger("ezpz.train")) as lines,
+            LaterLines(get_logger("ezpz.train"), brief=True) as lines,
             requests if self._saving.checkpoints is not None else nullcontext(),
         ):
-            rows = self._rows(history, lines)
+            report = Report(self._reporting.log or lines)
+            rows = self._rows(history, report)
             self._model.train()
             try:
-                stopped = self._train(rows, history, requests, outcome)
+                stopped = self._train(rows, history, requests, outcome, report)
             finally:  # whatever ends the training, what was measured before it is recorded
+                self._feed.close()
+                end_pace()
                 rows.record()
         outcome.seconds = perf_counter() - begin
         outcome.times = rows.times
@@ -225,33 +263,40 @@ class Loop:
             signal.raise_signal(signal.SIGTERM)
         return outcome
 
-    def _rows(self, history: History, lines: LaterLines) -> Steps | Epochs:
+    def _rows(self, history: History, report: Report) -> Steps | Epochs:
         how = self._reporting
         if how.epoch_steps:
-            return Epochs(history, self._scale, every=how.epoch_steps, log=how.log)
+            return Epochs(history, self._scale, every=how.epoch_steps, report=report)
         ends = {"first": self._start, "last": self._steps - 1}
         log_every = how.log_every if not how.window else 0
-        log = how.log if how.own else lines
-        return Steps(history, self._scale, **ends, log_every=log_every, log=log, row=how.row)
+        return Steps(history, self._scale, **ends, log_every=log_every, report=report, row=how.row)
 
     def _windows(self) -> Windows | None:
         every = self._reporting.window
         return Windows(every, self._scale, first=self._start, last=self._steps - 1) if every else None
 
-    def _train(self, rows: Steps | Epochs, history: History, requests: StopRequests, outcome: Outcome) -> bool:
+    def _train(
+        self, rows: Steps | Epochs, history: History, requests: StopRequests, outcome: Outcome, report: Report
+    ) -> bool:
         """Do the steps; return whether they were stopped."""
         checkpoints, windows = self._saving.checkpoints, self._windows()
         clock = make_clock(exact=self._exact_times)
+        step = self._start - 1
+        self._look_for_end(self._start, rows, windows)
         with GarbageCollection(self._gc_every) as garbage:
-            for step in range(self._start, self._steps):
+            while step + 1 < self._steps:
+                step += 1
                 measured = self._step(step, clock)
                 outcome.steps = step + 1
+                self._look_for_end(step + 1, rows, windows)
+                if self._steps < _ENDLESS:
+                    pace(step + 1, self._start, self._steps)
                 heartbeat(step)
                 request = requests.after(step) if checkpoints is not None else NOTHING
                 between = self._between(step, request, rows, history)
                 paused = bool(between)
                 if windows is not None and windows.add(measured):
-                    between |= self._print_window(windows, between)
+                    between |= self._print_window(windows, between, report)
                 rows.add(measured, between)
                 if paused:  # a window's line is no pause: what it costs belongs to the time of the training
                     clock.skip()
@@ -265,35 +310,94 @@ class Loop:
             checkpoints.wait()
         return outcome.steps < self._steps
 
+    def _look_for_end(self, done: int, rows: Steps | Epochs, windows: Windows | None) -> None:
+        """End after ``done`` steps if the data do whose length was not known."""
+        if not self._end_is_open or self._feed.has_next():
+            return
+        self._steps = done
+        for each in (rows, windows):
+            if each is not None:
+                each.last = done - 1
+
     def _step(self, step: int, clock: Clock) -> Measured:
         sums: dict[str, Any] = {}
-        share = 1.0 / self._accumulate
-        for micro in range(self._accumulate):
-            batch = _to(self._device, self._batches(step * self._accumulate + micro))
+        tally: Tally | None = None
+        for number, each in enumerate(self._feed.step()):
+            batch, samples = self._on_device(each.batch)
             clock.mark("dtd")
-            with self._update.within(last=micro == self._accumulate - 1):
-                computed = self._compute_loss(self._model, batch)
-                loss, more = computed if isinstance(computed, tuple) else (computed, {})
+            with self._update.within(last=each.ends_step):
+                computed = read_computed(self._compute_loss(self._model, batch), samples)
+                if computed.count is not None and not each.samples:  # it only keeps other ranks company
+                    computed = computed._replace(loss=computed.loss * 0, count=0)
                 clock.mark("dtf")
-                self._update.backward(loss, share)
+                if number and (computed.count is None) != (tally is None):
+                    raise UsageError(
+                        f"compute_loss returned a mean and (sum, count) in step {step}; expected one of the two "
+                        "throughout."
+                    )
+                if computed.count is None:
+                    self._look_for_ignored(batch)
+                    self._update.backward(computed.loss, each.share)
+                else:
+                    tally = tally or Tally(averages=self._averages)
+                    self._backward_sum(computed, tally, last=each.ends_step)
                 clock.mark("dtb")
-            for name, value in {"loss": loss, **more}.items():
-                part = _as_now(value, share)
-                sums[name] = sums[name] + part if name in sums else part
+            if tally is None:
+                for name, value in {"loss": computed.loss, **computed.more}.items():
+                    part = _as_now(value, each.share)
+                    sums[name] = sums[name] + part if name in sums else part
         lr = float(self._optimizer.param_groups[0]["lr"])
-        norm = self._update.step()
+        totals = None if tally is None else tally.read()
+        if totals is None:
+            norm = self._update.step(1.0)
+        else:
+            sums = {**totals.means, _COUNT: totals.count, _MINE: totals.mine}
+            norm = self._update.step(totals.factor * self._nominal if self._nominal else 1.0)
         if self._schedule is not None:
             self._schedule.step()
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
         clock.mark("dto")
         return Measured(step, names, values, clock.stop(), lr)
 
-    def _print_window(self, windows: Windows, evaluated: Mapping[str, float]) -> dict[str, float]:
+    def _on_device(self, batch: Any) -> tuple[Any, float | None]:
+        """Return a batch on the device, and what a function of the position says of how many of its samples count."""
+        stage("data")
+        samples = batch.samples if isinstance(batch, Weighed) else None
+        return moved(batch.batch if isinstance(batch, Weighed) else batch, self._device), samples
+
+    def _backward_sum(self, computed: Computed, tally: Tally, *, last: bool) -> None:
+        """Add the gradients of a sum, and begin to add up what all ranks counted beside the last of them."""
+        tally.add(computed)
+        if last:
+            tally.exchange()
+        if isinstance(self._update, _ByEngine):  # it has its own order of averaging, clipping and updating
+            self._update.backward(scale_loss(computed.loss, computed.count), 1.0 / self._accumulate)
+        elif not self._averages and self._accumulate == 1 and tally.count() is not None:  # all is known already
+            self._update.backward(computed.loss, 1.0 / (tally.count() or 1.0))
+        else:
+            if not self._nominal:
+                scaled = self._update.scaler is not None
+                self._nominal = nominal_count(computed.count, averages=self._averages) if scaled else 1.0
+            self._update.backward(computed.loss, 1.0 / self._nominal)
+
+    def _look_for_ignored(self, batch: Any) -> None:
+        """Warn of a mean over targets that are partly ignored; of the first batch only: later it would cost a sync."""
+        if self._looked:
+            return
+        self._looked = True
+        parts = self._accumulate * (get_world_size() if self._averages else 1)
+        if parts > 1 and ignored_targets(batch):
+            get_logger(__name__).warning(
+                f"compute_loss returned a mean, and the first batch has ignored targets ({IGNORED}): {parts} means "
+                "over different numbers of tokens make one step, each with the same weight. Return (sum, count) to "
+                "weigh every token alike."
+            )
+
+    def _print_window(self, windows: Windows, evaluated: Mapping[str, float], report: Report) -> dict[str, float]:
         """Print a window's line with what was evaluated at its end, and return what of it no row has."""
         values = windows.close()
-        shown = {name: value for name, value in evaluated.items() if not name.startswith("dt_")}
-        self._reporting.log(line({**values, **shown}))
-        return {name: values[name] for name in ("global_avg_loss", "global_max_loss")}
+        report({**values, **evaluated}, evaluated)
+        return {"global_avg_loss": values["loss"], "global_max_loss": values["max"]}
 
     def _between(self, step: int, request: int, rows: Steps | Epochs, history: History) -> dict[str, float]:
         """Evaluate and save where it is time; return what to record of it."""
@@ -331,19 +435,46 @@ def _as_now(value: Any, share: float) -> Any:
     return value.detach() * share
 
 
-def _to(device: Any, batch: Any) -> Any:
-    """Return a batch on the device; from pinned memory, where the copy can run beside the computation."""
-    if hasattr(batch, "to") and hasattr(batch, "device"):
-        if batch.device == device or (batch.device.type == device.type and device.index is None):
-            return batch
-        if device.type == "cuda" and batch.device.type == "cpu":
-            batch = batch.pin_memory()
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {name: _to(device, value) for name, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_to(device, value) for value in batch)
-    return batch
+def _refuse_without_checkpoints(**asked: Any) -> None:
+    for name, value in asked.items():
+        if value:
+            raise UsageError(
+                f"{name}={value} saves and loads nothing without checkpoints (from Loop); expected checkpoints=. Type "
+                "checkpoints=ezpz.checkpoint.Checkpoints(folder, model=model, optimizer=optimizer)."
+            )
+
+
+def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
+    batches: Any, data: Any, epochs: int | None, steps: int | None, batch_size: int, accumulate: int
+) -> tuple[Feed, int]:
+    """Return what feeds the loop, and the samples of a step on all ranks.
+
+    Raises:
+        UsageError: There are two sources or none, or no end.
+    """
+    if (batches is None) == (data is None):
+        raise UsageError(
+            f"{'neither batches nor data' if data is None else 'both batches and data'} (from Loop); expected one: a "
+            "function of the position, or data= such as a DataLoader."
+        )
+    if steps is not None:
+        _require_at_least(0, steps=steps)
+    if data is None:
+        if epochs is not None or steps is None:
+            what = f"epochs={epochs} with" if epochs is not None else "no steps for"
+            raise UsageError(
+                f"{what} batches that are a function of the position (from Loop), which have no end; expected steps=. "
+                "Epochs are for data=."
+            )
+        _require_at_least(1, batch_size=batch_size)
+        samples = batch_size * accumulate * degree(get_mesh(), "dp")
+        return PositionFeed(batches, step=samples, accumulate=accumulate), samples
+    if epochs is None and steps is None:
+        raise UsageError("no end for data= (from Loop); expected epochs=, or steps=.")
+    if epochs is not None:
+        _require_at_least(0, epochs=epochs)
+    loader = prepare(data, batch_size=batch_size)
+    return DataFeed(loader, epochs=epochs, accumulate=accumulate), loader.cut(accumulate).step
 
 
 # From steps to rows of the history: one per step, or one per epoch.
@@ -368,7 +499,19 @@ class Measured(NamedTuple):
     lr: float
 
     def numbers(self) -> dict[str, float]:
-        """Return names and values; call it when the times have been read."""
+        """Return names and values of a row; call it when the times have been read."""
+        return {name: value for name, value in self._all().items() if name not in {_COUNT, _MINE}}
+
+    def weight(self) -> float:
+        """Return how much a step weighs beside others: what its loss counted on all ranks, or 1 where it is a mean."""
+        return self._all().get(_COUNT, 1.0)
+
+    def own_loss(self) -> float:
+        """Return the loss of this rank's part of the batch."""
+        every = self._all()
+        return every.get(_MINE, every["loss"])
+
+    def _all(self) -> dict[str, float]:
         values = self.values if isinstance(self.values, list) else self.values.tolist()
         return dict(zip(self.names, values, strict=True))
 
@@ -410,6 +553,35 @@ def to_host(values: Mapping[str, Any]) -> tuple[Sequence[str], Any]:
     return tuple(values), stacked.to("cpu", non_blocking=True)
 
 
+class Report:
+    """Prints the lines of steps, of epochs and of windows (`ezpz.train.step_lines`).
+
+    Args:
+        log: Prints a line; or lines that a thread will write.
+    """
+
+    def __init__(self, log: Callable[[str], object] | LaterLines) -> None:
+        self._log = log
+
+    def __call__(self, row: Mapping[str, Any], between: Mapping[str, Any] | None = None) -> None:
+        """Print a row: as it is now, where a value could change before a thread has formatted it."""
+        log = self._log
+        if isinstance(log, LaterLines) and not between and _FIXED.issuperset(map(type, row.values())):
+            values = dict(row)
+            log.put(lambda: step_lines(values)[0])
+            return
+        for text in step_lines(row, between):
+            if isinstance(log, LaterLines):
+                log.put(partial(str, text))
+            else:
+                log(text)
+
+    def write(self) -> None:
+        """Have all lines written when this returns."""
+        if isinstance(self._log, LaterLines):
+            self._log.write()
+
+
 class Steps:
     """One row per step."""
 
@@ -421,16 +593,17 @@ class Steps:
         first: int,
         last: int,
         log_every: int,
-        log: Callable[[str], object] | LaterLines,
+        report: Report,
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         """Begin with no steps; every ``log_every``-th is printed, with 0 none is."""
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
         self._history = history
         self._scale = scale
-        self._first, self._last = first, last
+        self._first = first
+        self.last = last  # changes when the end of the data shows itself
         self._log_every = log_every
-        self._log = log
+        self._report = report
         self._row = row
         self._waiting: deque[tuple[Measured, dict[str, float]]] = deque()
         self._due = 0.0  # when to record next, of perf_counter
@@ -453,8 +626,8 @@ class Steps:
                 return
             self._waiting.popleft()
             self._record(measured, between)
-        if wait and isinstance(self._log, LaterLines):
-            self._log.write()  # what comes now may print by itself
+        if wait:
+            self._report.write()  # what comes now may print by itself
 
     def _record(self, measured: Measured, between: dict[str, float]) -> None:
         step = measured.step
@@ -463,24 +636,16 @@ class Steps:
         norm = {"grad_norm": numbers.pop("grad_norm")} if "grad_norm" in numbers else {}
         row: dict[str, Any] = {"iter": step, **numbers, **times, **self._scale.rates(times["dt"])}
         row |= {**norm, "lr": measured.lr, **between}
-        if step % _MEMORY_EVERY == 0 or step in {self._first, self._first + 1, self._last}:
+        if step % _MEMORY_EVERY == 0 or step in {self._first, self._first + 1, self.last}:
             row["memory_gib"] = max_memory_allocated() / 2**30
         if self._row is not None:
             row = self._row(row)
         self._warn_of_loss(step, row)
         self._history.update(row, step=row.get("step", step), summarize=False)  # a trainer may count from 1
-        if self._log_every and (step % self._log_every == 0 or step == self._last or between):
-            self._print({name: value for name, value in row.items() if name not in _NOT_PRINTED})
+        if self._log_every and (step % self._log_every == 0 or step == self.last or between):
+            self._report(row, between)
         for name, values in self.times.items():
             values.append(row[name])
-
-    def _print(self, values: dict[str, Any]) -> None:
-        """Print a step's line: as it is now, where a value could change before a thread has formatted it."""
-        if not isinstance(self._log, LaterLines):
-            self._log(line(values))
-            return
-        text = "" if _FIXED.issuperset(map(type, values.values())) else line(values)
-        self._log.put(lambda: text or line(values))
 
     def _warn_of_loss(self, step: int, row: Mapping[str, Any]) -> None:
         if not self._warned and not math.isfinite(row.get("loss", 0.0)):
@@ -491,12 +656,13 @@ class Steps:
 class Epochs:
     """One row per ``every`` steps, with the mean loss of all of them on all ranks."""
 
-    def __init__(self, history: History, scale: Scale, *, every: int, log: Callable[[str], object]) -> None:
+    def __init__(self, history: History, scale: Scale, *, every: int, report: Report) -> None:
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
         self._history = history
         self._scale = scale
         self._every = every
-        self._log = log
+        self._report = report
+        self.last = 0  # not asked for
         self._waiting: list[Measured] = []
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
@@ -511,25 +677,30 @@ class Epochs:
     def _record(self, last: Measured, between: dict[str, float]) -> None:
         steps, self._waiting = self._waiting, []
         seconds = 0.0
-        loss = 0.0
         for measured in steps:
             times = measured.times.read()
             seconds += times["dt"]
-            loss += measured.numbers()["loss"]
             for name, values in self.times.items():
                 values.append(times[name])
         epoch = (last.step + 1) // self._every
-        row = {"epoch": epoch, "dt": seconds, "train_loss": all_reduce(loss / len(steps), "mean"), **between}
+        row = {"epoch": epoch, "dt": seconds, "train_loss": all_reduce(_mean_loss(steps), "mean"), **between}
         row |= {**self._scale.rates(seconds, len(steps)), "lr": last.lr, "memory_gib": max_memory_allocated() / 2**30}
         self._history.update(row, step=epoch, summarize=False)
-        self._log(line({name: value for name, value in row.items() if name not in _NOT_PRINTED_OF_EPOCHS}))
+        self._report(row)
+
+
+def _mean_loss(steps: Sequence[Measured]) -> float:
+    """Return the mean loss of steps, each weighed by what it counted; their times have been read."""
+    weights = [measured.weight() for measured in steps]
+    total = sum(weights)
+    losses = (measured.numbers()["loss"] for measured in steps)
+    return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / total if total else 0.0
 
 
 class Windows:
     """Gathers steps until their line is due: one per window of steps, with losses of all ranks.
 
-        step=10 global_avg_loss=6.886052 global_max_loss=8.090250 throughput(tps)=268.175160 mfu(%)=4.711792
-        end_to_end(s)=30.547199 data_loading(s)=0.007497 data_loading(%)=0.024541
+        step=10 loss=6.8861 max=8.09 dt=30.5 s tps=1073 tok/s mfu=4.71 %
 
     That takes two reductions of one number per window, and no collective in between. A window is the steps since the
     line before: the first one has one step, and each time is that of one of its steps, in seconds.
@@ -545,37 +716,33 @@ class Windows:
             last: The last one.
         """
         self._every, self._scale = every, scale
-        self._ends = {first + 1, last + 1}
+        self._first = first
+        self.last = last  # changes when the end of the data shows itself
         self._steps: list[Measured] = []
 
     def add(self, measured: Measured) -> bool:
         """Take a step, and tell whether the window ends with it; the same on every rank."""
         self._steps.append(measured)
         done = measured.step + 1
-        return done % self._every == 0 or done in self._ends
+        return done % self._every == 0 or measured.step in {self._first, self.last}
 
     def close(self) -> dict[str, float]:
         """End the window; all ranks call it. It waits for the device.
 
         Returns:
-            The numbers of the line: the losses are the mean and the largest of all steps and ranks; the throughput is
-            in tokens per second and device; without a known peak there is no ``mfu(%)``, without tokens no throughput.
+            The numbers of the line: ``loss`` and ``max`` are the mean and the largest of all steps and ranks,
+            ``dt`` is the mean time of a step in seconds; rates are those of `Scale.rates`.
         """
         steps, self._steps = self._steps, []
-        losses = [measured.numbers()["loss"] for measured in steps]
         times = [measured.times.read() for measured in steps]
-        seconds, data = (sum(each[part] for each in times) for part in ("dt", "dtd"))
+        seconds = sum(each["dt"] for each in times)
         values = {
             "step": steps[-1].step + 1,
-            "global_avg_loss": all_reduce(sum(losses) / len(losses), "mean"),
-            "global_max_loss": all_reduce(max(losses), "max"),
+            "loss": all_reduce(_mean_loss(steps), "mean"),
+            "max": all_reduce(max(measured.own_loss() for measured in steps), "max"),
+            "dt": seconds / len(steps),
         }
-        rates = self._scale.rates(seconds, len(steps))
-        for name, key in (("throughput(tps)", "tps_per_gpu"), ("mfu(%)", "mfu")):
-            if key in rates:
-                values[name] = rates[key]
-        share = {"data_loading(%)": 100.0 * data / seconds} if seconds > 0 else {}
-        return {**values, "end_to_end(s)": seconds / len(steps), "data_loading(s)": data / len(steps), **share}
+        return {**values, **self._scale.rates(seconds, len(steps))}
 
 
 # From a loss to new weights: backward, scaling of float16's gradients, clipping and the optimizer's step.
@@ -596,8 +763,12 @@ class Update(Protocol):
     def backward(self, loss: torch.Tensor, share: float) -> None:
         """Add the gradients of ``share * loss``."""
 
-    def step(self) -> Any:
-        """Change the weights, forget the gradients, and return the gradients' norm; None where it was not computed."""
+    def step(self, scale: Any) -> Any:
+        """Multiply the gradients by ``scale``, a number or a 0-d tensor, change the weights and forget the gradients.
+
+        Returns:
+            The gradients' norm behind ``scale``; None where it was not computed.
+        """
 
 
 def make_update(model: Any, optimizer: Any, *, max_norm: float, dtype: str) -> Update:
@@ -631,13 +802,17 @@ class _ByOptimizer:
         weighted = loss if share == 1.0 else loss * share
         (weighted if self.scaler is None else self.scaler.scale(weighted)).backward()
 
-    def step(self) -> Any:
+    def step(self, scale: Any) -> Any:
         norm = None
+        scaled = not (isinstance(scale, float) and scale == 1.0)
         if self.scaler is not None and self._max_norm:
             self.scaler.unscale_(self._optimizer)
-        if self._max_norm:
+        if self._max_norm or scaled:
             self._parameters = self._parameters or list(self._model.parameters())
-            norm = clip_grad_norm_(self._parameters, self._max_norm)
+        if self._max_norm:
+            norm = clip_grad_norm_(self._parameters, self._max_norm, scale=scale)
+        elif scaled:
+            scale_gradients_(self._parameters, scale)
         if self.scaler is None:
             self._optimizer.step()
         else:
@@ -657,11 +832,12 @@ class _ByEngine:
     def within(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  # the engine counts by itself
         return nullcontext()
 
-    def backward(self, loss: torch.Tensor, share: float) -> None:  # noqa: ARG002  # the engine divides by itself
-        self._engine.backward(loss)
+    def backward(self, loss: torch.Tensor, share: float) -> None:
+        own = share * self._engine.gradient_accumulation_steps()  # the engine divides by that itself
+        self._engine.backward(loss if own == 1.0 else loss * own)
         self._engine.step()
 
-    def step(self) -> Any:
+    def step(self, scale: Any) -> Any:  # noqa: ARG002  # each loss was scaled
         return None
 
 

@@ -56,7 +56,14 @@ def add_output(group: Any, *, log_freq: bool = False) -> None:
 
     add = group.add_argument
     if log_freq:
-        add("--log_freq", type=positive_int, default=1, metavar="N", help="print every N-th step; all are recorded")
+        add(
+            "--log_freq",
+            "--print_freq",
+            type=positive_int,
+            default=10,
+            metavar="N",
+            help="print every N-th step; all are recorded",
+        )
     add("--name", help="name of the run")
     add("--outdir", metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
     add("--no_plots", action="store_true", help="draw nothing; the data is written all the same")

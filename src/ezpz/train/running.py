@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.log import get_logger
 from ezpz.train.options import is_first_rank, parse
-from ezpz.visible import use_color
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from ezpz.track import History
@@ -22,36 +20,12 @@ if TYPE_CHECKING:
     from ezpz.train.options import Parser
 
 
-# The summary of step times that ends a run.
-
-
-def print_timing(seconds: Mapping[str, Sequence[float]], *, skip: int = 1) -> None:
-    """Print a table of step times, the first step apart: it pays for start-up and would hide all others.
-
-    Args:
-        seconds: Name of a time to its values in step order, in seconds.
-        skip: Steps at the start that median, p95 and max leave out; at least the first.
-    """
-    import numpy as np
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"seconds per step, the first {max(1, skip)} apart", title_justify="left")
-    table.add_column("")
-    for head in ("first", "median", "p95", "max"):
-        table.add_column(head, justify="right")
-    for name, values in seconds.items():
-        rest = np.asarray(values[max(1, skip) :] or values, dtype=np.float64)
-        figures = (values[0], np.median(rest), np.percentile(rest, 95), rest.max())
-        table.add_row(name, *(f"{figure:.6f}" for figure in figures))
-    Console(force_terminal=use_color(sys.stdout)).print(table)
-
-
 logger = get_logger("ezpz.train")
 
 # What the user typed wrong is wrong on every rank. Rank 0 says it; until this time has passed a launcher has ended the
 # others. A rank that is alone with its error says it then.
 _FIRST_SPEAKS = 1.0  # seconds
+_FIRST_SPEAKS_FOR_ALL = 60.0  # the same for an error that all ranks are known to meet: a busy machine takes long
 
 _SHOWN = ("WORLD_SIZE", "NUM_HOSTS", "DEVICE", "BACKEND", "LAUNCHER", "MESH", "TORCH")  # of the ranks, in a log
 
@@ -74,13 +48,16 @@ def run_main(run: Callable[[Namespace], object], parser: Parser, argv: Sequence[
     from ezpz.dist.ending import cleanup
 
     try:
-        args = parse(parser, argv)
+        try:
+            args = parse(parser, argv)
+        except UsageError as error:  # every rank reads the same words
+            raise error.everywhere() from error
         if args.peak_flops:
             os.environ["EZPZ_PEAK_FLOPS"] = repr(args.peak_flops)
         run(args)
     except EzpzError as error:
         if isinstance(error, UsageError) and not is_first_rank():
-            time.sleep(_FIRST_SPEAKS)
+            time.sleep(_FIRST_SPEAKS_FOR_ALL if error.on_all_ranks else _FIRST_SPEAKS)
         return end_with(error, parser.prog)
     except KeyboardInterrupt:
         logger.info("interrupted; what was recorded until now is written")
@@ -137,16 +114,8 @@ def checkpoint_options(args: Namespace) -> dict[str, Any]:
     return {"keep": args.keep, "asynchronous": args.async_save, "verify": not args.no_verify}
 
 
-def finish_history(history: History, *, plots: bool = True) -> str:
-    """Finalize a history on rank 0 and return what its dataset holds, in a line, without loading xarray."""
-    from ezpz.track.dataset import outline
-
-    history.finalize(plots=plots)
-    return outline(history.paths["dataset"])
-
-
 def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files: Iterable[Path] = ()) -> None:
-    """End a run's log: a table of times, the dataset, and where everything was written; only rank 0 does anything.
+    """Finalize a history, whose card ends the run's output; only rank 0 does anything.
 
     Args:
         history: Is finalized.
@@ -154,13 +123,12 @@ def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files:
         plots: Draw.
         files: Further files that were written, such as profiles.
     """
-    from ezpz.dist import get_rank, log_dict_as_bulleted_list
+    from ezpz.dist import get_rank
 
     if get_rank() != 0:
         return
-    if outcome.times["dt"]:
-        print_timing(outcome.times)
-    else:
+    if not outcome.times["dt"]:
         logger.info(f"nothing was left to train: {outcome.steps} steps are done")
-    logger.info(f"dataset={finish_history(history, plots=plots)}")
-    log_dict_as_bulleted_list({**history.paths, **{file.name: file for file in files}}, "written")
+    for file in files:
+        logger.info(f"profile: {file}")
+    history.finalize(plots=plots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+
+_ASK = 8  # tokens from one look at the time to the next
 
 
 def sample_tokens(
@@ -21,6 +25,7 @@ def sample_tokens(
     temperature: float = 0.8,
     top_k: int = 200,
     seed: int,
+    seconds: float = 0.0,
 ) -> list[int]:
     """Return tokens that a model puts behind a prompt; every rank must call it, and all get the same.
 
@@ -37,6 +42,8 @@ def sample_tokens(
         temperature: What logits are divided by; 0 takes the likeliest token every time.
         top_k: Draw among so many likeliest tokens; 0 among all.
         seed: Of the draws.
+        seconds: Draw fewer tokens where ``count`` would take longer, at least one; ranks agree on that every
+            few tokens. 0 draws all.
 
     Returns:
         The drawn tokens, without the prompt.
@@ -46,7 +53,8 @@ def sample_tokens(
     """
     import torch
 
-    from ezpz.dist import broadcast, get_torch_device
+    from ezpz.dist import all_reduce, broadcast
+    from ezpz.dist.device import device as own_device
 
     _check(prompt, count, context, temperature, top_k)
     generator = torch.Generator().manual_seed(seed)
@@ -55,8 +63,13 @@ def sample_tokens(
     model.eval()
     try:
         with torch.no_grad():
-            for _ in range(count):
-                seen = torch.tensor([tokens[-context:]], device=get_torch_device())
+            begin = perf_counter()
+            for drawn in range(count):
+                if seconds and (drawn == 1 or (drawn and drawn % _ASK == 0)):
+                    taken = all_reduce(perf_counter() - begin, "max")
+                    if taken * (1 + _ASK / drawn) > seconds:  # the next ones would end too late
+                        break
+                seen = torch.tensor([tokens[-context:]], device=own_device())
                 tokens.append(_draw(_last(model(seen)), temperature, top_k, generator))
     finally:
         model.train(was_training)

@@ -423,6 +423,7 @@ class Plan:
         groups: Name of a group to what a choice in it sets.
         presets: Name of a preset to the values of keys that it sets.
         fallback: The preset where neither a preset nor a file is named.
+        sizes: Groups that stand for a preset: a choice in one of them leaves the fallback out.
     """
 
     kind: type
@@ -432,6 +433,7 @@ class Plan:
     groups: Mapping[str, Callable[[str], Mapping[str, object]]]
     presets: Mapping[str, Mapping[str, object]]
     fallback: str = ""
+    sizes: frozenset[str] = frozenset()
 
     def key(self, name: str) -> Key:
         """Return the key that has this name, its own or another."""
@@ -690,7 +692,7 @@ class SettingsParser(Parser):
         plan = self.plan
         split = split_words(plan, self, words)
         args = self._with_defaults(self._read_options(split.rest), {})
-        if plan.presets and args.preset is None and not split.files:
+        if plan.presets and args.preset is None and not split.files and not set(split.groups) & plan.sizes:
             args.preset = plan.fallback or None
         args.config, args.origins = resolve(plan, split, getattr(args, "preset", None))
         args.typed = sorted([*args.typed, *(plan.names[name][0] for name in split.keys)])
@@ -707,6 +709,7 @@ def make_settings_parser(
     aliases: Mapping[str, str] | None = None,
     presets: Mapping[str, Mapping[str, object]] | None = None,
     fallback: str = "",
+    sizes: Sequence[str] = (),
     **defaults: object,
 ) -> SettingsParser:
     """Return a parser whose `parse` gives ``config`` and ``origins`` too, beside the options of every run.
@@ -728,6 +731,7 @@ def make_settings_parser(
         aliases: Other names of keys -> the key, or "not " and the key for one that means the opposite.
         presets: Name of a preset -> values by ``section.key``.
         fallback: The preset where neither a preset nor a file is named.
+        sizes: Groups that stand for a preset, such as ``model``: a choice in one of them leaves the fallback out.
         **defaults: Values of the options of every run; ``name`` must be given.
 
     Raises:
@@ -743,6 +747,7 @@ def make_settings_parser(
         groups or {},
         presets,
         fallback,
+        frozenset(sizes),
     )
     if fallback and fallback not in presets:
         raise UsageError(

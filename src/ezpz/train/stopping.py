@@ -167,6 +167,6 @@ def _device() -> Any:
     """Return where numbers travel: the CPU where the group serves it, which leaves the device's queue alone."""
     import torch.distributed as dist
 
-    from ezpz.dist.device import get_torch_device
+    from ezpz.dist.device import device as own_device
 
-    return "cpu" if "cpu:" in dist.get_backend_config() else get_torch_device()
+    return "cpu" if "cpu:" in dist.get_backend_config() else own_device()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.train.data.place import epoch_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,11 +52,25 @@ class BatchIndices:
         self._seed = seed
         self._orders: dict[int, torch.Tensor] = {}
 
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of all ranks in one batch."""
+        return self._batch_size * self._world_size
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Samples of an epoch, and the seed of its order."""
+        return self._samples, self._seed
+
     def __call__(self, step: int) -> torch.Tensor:
         """Return the indices of this rank's samples at ``step``, ``(batch_size,)`` int64."""
+        return self.at(step * self.global_batch_size)
+
+    def at(self, consumed: int) -> torch.Tensor:
+        """Return the indices of this rank's next samples when all ranks together have consumed so many."""
         import torch
 
-        start = (step * self._world_size + self._rank) * self._batch_size
+        start = consumed + self._rank * self._batch_size
         positions = torch.arange(start, start + self._batch_size)
         epochs = positions // self._samples
         first, last = int(epochs[0]), int(epochs[-1])
@@ -67,13 +82,10 @@ class BatchIndices:
 
     def _order(self, epoch: int) -> torch.Tensor:
         if epoch not in self._orders:
-            import torch
-
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
             self._orders = {
                 k: v for k, v in self._orders.items() if k >= epoch - 1
             }  # an epoch that is over is not kept
-            self._orders[epoch] = torch.randperm(self._samples, generator=generator)
+            self._orders[epoch] = epoch_order(self._samples, self._seed, epoch)
         return self._orders[epoch]
 
 
@@ -108,7 +120,21 @@ class _Batches:
 
     def __call__(self, position: int) -> Batch:
         """Return this rank's batch; the same position gives the same batch in any order and after a restart."""
-        return self.take(self._indices(position))
+        return self.at(position * self.global_batch_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of all ranks in one batch."""
+        return self._indices.global_batch_size
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Samples of an epoch, and the seed of its order."""
+        return self._indices.order
+
+    def at(self, consumed: int) -> Batch:
+        """Return this rank's next batch when all ranks together have consumed so many samples."""
+        return self.take(self._indices.at(consumed))
 
     def take(self, indices: torch.Tensor) -> Batch:
         """Return the samples with these indices, ``(n,)`` int64."""
@@ -189,7 +215,8 @@ class TokenBatches(_Batches):
     later.
 
     The stream is cut into sequences that follow each other, so that an epoch predicts every token once (but for a rest
-    at the end that is shorter than a sequence).
+    at the end that is shorter than a sequence). With ``shift=True`` the first cut lies elsewhere in every epoch, so
+    that no token always begins a sequence; then what is left out, less than two sequences, lies at both ends.
     """
 
     def __init__(
@@ -202,6 +229,7 @@ class TokenBatches(_Batches):
         world_size: int | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
+        shift: bool = False,
     ) -> None:
         """Prepare the stream.
 
@@ -214,6 +242,7 @@ class TokenBatches(_Batches):
             seed: Of the order, the same on all ranks.
             device: Where the stream is kept and batches are cut; by default where it is. Not for files larger than the
                 device.
+            shift: Cut at other places in each epoch; a function of the seed and the epoch alone.
 
         Raises:
             UsageError: The stream is shorter than one sequence and a token, or a size is not positive.
@@ -221,29 +250,54 @@ class TokenBatches(_Batches):
         import torch
 
         stream = tokens if isinstance(tokens, torch.Tensor) else tokens.train
-        if seq_len < 1 or len(stream) < seq_len + 1:
+        least = 2 * max(1, seq_len) if shift else max(1, seq_len) + 1
+        if seq_len < 1 or len(stream) < least:
             raise UsageError(
                 f"cannot cut sequences of {seq_len} out of {len(stream)} tokens (from TokenBatches); expected at least "
-                f"{max(1, seq_len) + 1} tokens. Use a shorter sequence length, or more data."
+                f"{least} tokens{' with shift=True' if shift else ''}. Use a shorter sequence length, or more data."
             )
-        super().__init__((len(stream) - 1) // seq_len, batch_size, rank, world_size, seed)
-        self._seq_len = seq_len
+        lost = seq_len - 1 if shift else 0  # the largest shift
+        super().__init__((len(stream) - 1 - lost) // seq_len, batch_size, rank, world_size, seed)
+        self._seq_len, self._shift = seq_len, shift
         # torch's unsigned 16-bit numbers can do next to nothing: they travel as signed ones.
         self._short = stream.dtype == torch.uint16
         stream = (stream.view(torch.int16) if self._short else stream).to(device)
-        self._x, self._y = (part.unfold(0, seq_len, seq_len) for part in (stream[:-1], stream[1:]))
+        # Views of all sequences that there are: one may begin at any token.
+        self._x, self._y = (part.unfold(0, seq_len, 1) for part in (stream[:-1], stream[1:]))
+
+    def at(self, consumed: int) -> Batch:
+        """Return this rank's next batch when all ranks together have consumed so many samples."""
+        if not self._shift:
+            return super().at(consumed)
+        import torch
+
+        first = consumed + self._rank * self._batch_size
+        epochs = torch.arange(first, first + self._batch_size) // self._samples
+        shifts = {epoch: self._shift_of(epoch) for epoch in epochs.unique().tolist()}
+        moved = torch.tensor([shifts[epoch] for epoch in epochs.tolist()])
+        return self._cut(self._indices.at(consumed) * self._seq_len + moved)
+
+    def _shift_of(self, epoch: int) -> int:
+        import torch
+
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        return int(torch.randint(self._seq_len, (), generator=generator))
 
     def take(self, indices: torch.Tensor) -> Batch:
-        """Return the sequences with these indices, and what follows each of their tokens."""
-        indices = indices.to(self._x.device)
-        x, y = self._x.index_select(0, indices), self._y.index_select(0, indices)
+        """Return the sequences with these indices, and what follows each of their tokens; they are not shifted."""
+        return self._cut(indices * self._seq_len)
+
+    def _cut(self, begins: torch.Tensor) -> Batch:
+        """Return the sequences that begin at these tokens, and what follows each of their tokens."""
+        begins = begins.to(self._x.device)
+        x, y = self._x.index_select(0, begins), self._y.index_select(0, begins)
         if self._short:
             return x.long() & 0xFFFF, y.long() & 0xFFFF
         return x.long(), y.long()
 
     def describe(self) -> dict[str, Any]:
         """Return what a run's records should hold."""
-        return {**super().describe(), "seq_len": self._seq_len}
+        return {**super().describe(), "seq_len": self._seq_len, **({"shift": True} if self._shift else {})}
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -1,0 +1,567 @@
+"""Give every rank its part of the user's own data: `prepare`.
+
+    loader = ezpz.prepare(DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2))
+    for epoch in range(3):
+        for x, y in loader:                      # this rank's part, on this rank's device
+            loss = cross_entropy(model(x), y)
+            (loss * loader.weight).backward()    # 1, but where a last batch is shared unevenly
+
+Each sample comes once per epoch, whatever the number of ranks; what is left at the end of an epoch is shared as evenly
+as it goes. Ranks of one replica (tensor parallel) get the same batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ezpz.errors import UsageError
+from ezpz.log import get_logger
+from ezpz.train.data.place import Batch, Consumed, Cut, Slot, epoch_order, epoch_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import torch
+
+__all__ = ["Loader", "prepare", "warn_once"]
+
+_KEPT = (  # what a DataLoader is asked for, and the one that takes its place is given
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+_SLOW_SKIP = 1.0  # seconds from which on the end of a skip is worth a line
+
+logger = get_logger("ezpz.train")
+
+
+def prepare(
+    data: Any,
+    *,
+    batch_size: int = 0,
+    shuffle: bool | None = None,
+    seed: int | None = None,
+    load: Callable[[Any], Any] | None = None,
+    **loader: Any,
+) -> Loader:
+    """Return a loader of this rank's part of some data.
+
+    Args:
+        data: A DataLoader of torch or torchdata, whose settings are kept; a data set of torch or of Hugging Face, with
+            a length or as a stream; or a list of files, or of other samples.
+        batch_size: Samples per rank and batch; of a DataLoader its own.
+        shuffle: Draw another order for each epoch; of a DataLoader its own, otherwise by default True. A stream
+            comes in its own order.
+        seed: Of the orders, the same on all ranks; by default that of the DataLoader's generator or sampler, else 0.
+        load: Called with each element of a list, such as a file's path; returns the sample. It runs in the workers.
+        **loader: Keywords of a DataLoader (``num_workers=2``, ``collate_fn=``, ``drop_last=True``), where ``data`` is
+            none.
+
+    Raises:
+        UsageError: The data cannot be cut over ranks, or an argument contradicts a DataLoader's.
+    """
+    if isinstance(data, Loader):
+        _refuse_changes("a loader that is prepared", data.batch_size, batch_size, shuffle, seed, load, loader)
+        return data
+    if all(hasattr(data, name) for name in ("dataset", "batch_sampler", "num_workers", "collate_fn")):
+        settings = _of_loader(data)
+        _refuse_changes("a DataLoader", settings.batch_size, batch_size, shuffle, None, load, loader)
+        return Loader(settings if seed is None else settings._replace(seed=seed))
+    return Loader(_of_data(data, batch_size, shuffle, seed or 0, load, loader))
+
+
+def warn_once(text: str) -> None:
+    """Log a warning that is the same on all ranks, once."""
+    from ezpz.dist import get_rank
+
+    if get_rank() == 0:
+        logger.warning(text)
+
+
+class Settings(NamedTuple):
+    """What is known of the data, and how it is to be read.
+
+    Attributes:
+        dataset: With a length, or a stream.
+        is_stream: Whether it is one.
+        batch_size: Samples per rank and batch.
+        shuffle: Whether each epoch has an order of its own.
+        seed: Of the orders.
+        drop_last: Whether a last step that is not full is left out.
+        indices: The part of the data set that is used; None for all.
+        options: Further keywords for DataLoader.
+    """
+
+    dataset: Any
+    is_stream: bool
+    batch_size: int
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    indices: Any
+    options: dict[str, Any]
+
+
+class Loader:
+    """This rank's part of the data, an epoch per ``for`` loop.
+
+    Attributes:
+        weight: What the mean loss of the batch that came last is to be multiplied with, so that the average over ranks
+            is the mean over the samples of all ranks: 1 but at the end of an epoch that cannot be shared evenly, and 0
+            where this rank had no sample left and repeats another one.
+        samples: How many samples of the batch that came last count.
+        epoch: The epoch that is under way, or comes next; from 0.
+        consumed: Samples of it that all ranks have consumed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Take what `prepare` found out."""
+        self._settings = settings
+        self.weight, self.samples = 1.0, 0
+        self.epoch, self.consumed = 0, 0
+        self._stream: Any = None  # state of the stream at this place
+        self._continues = True  # whether the next loop begins at this place, and not with another epoch
+        self._agreed = False
+        self._torch_loader: Any = None
+        self._order: deque[Any] = deque(maxlen=1)
+
+    @property
+    def dataset(self) -> Any:
+        """The data set."""
+        return self._settings.dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per rank and batch."""
+        return self._settings.batch_size
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch; a stream without a length has none (TypeError)."""
+        return self.cut().steps(self._length(), drop_last=self._settings.drop_last)
+
+    def cut(self, accumulate: int = 1) -> Cut:
+        """Return how a step is shared out over the ranks of the present mesh."""
+        from ezpz.dist import coordinate, degree, get_mesh
+
+        mesh = get_mesh()
+        return Cut(self.batch_size, coordinate(mesh, "dp"), degree(mesh, "dp"), accumulate)
+
+    def steps_left(self, epochs: int, accumulate: int = 1) -> int | None:
+        """Return the steps from here to the end of so many epochs, counted from the run's begin; None if not known."""
+        if self._settings.is_stream:
+            return None
+        samples, cut, drop = self._length(), self.cut(accumulate), self._settings.drop_last
+        left = max(0, samples - self.consumed)
+        ahead = max(0, epochs - self.epoch - 1) * cut.steps(samples, drop_last=drop)
+        return cut.steps(left, drop_last=drop) + ahead if self.epoch < epochs else 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next loop be that of ``epoch``, from its begin unless it is under way; nobody has to call it."""
+        if epoch != self.epoch:
+            self.epoch, self.consumed, self._stream = epoch, 0, None
+        self._continues = True
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch, or what a resumed run has left of it."""
+        if not self._continues:
+            self.epoch, self.consumed, self._stream = self.epoch + 1, 0, None
+        for each in self.epoch_batches():
+            self.take(each)
+            yield each.batch
+        self.end_epoch()
+
+    def counted(self) -> Iterator[Any]:
+        """Yield the batches of an epoch but for those that only keep other ranks company: for evaluation."""
+        for batch in self:
+            if self.samples:
+                yield batch
+
+    def take(self, batch: Batch) -> None:
+        """Count a batch of `epoch_batches` as consumed."""
+        self._continues = False
+        self.weight, self.samples = batch.share, batch.samples
+        if batch.ends_step:
+            self.consumed, self._stream = batch.consumed, batch.stream
+
+    def end_epoch(self) -> None:
+        """Go to the begin of the next epoch."""
+        self.epoch, self.consumed, self._stream = self.epoch + 1, 0, None
+        self._continues = True
+
+    def epoch_batches(self, accumulate: int = 1) -> Iterator[Batch]:
+        """Yield the batches from the present place to the end of its epoch, ``accumulate`` per step.
+
+        The place does not move by itself: `take` every batch, and call `end_epoch` at the end.
+        """
+        from ezpz.dist import get_torch_device
+        from ezpz.train.data.copying import copied_ahead
+
+        cut = self.cut(accumulate)
+        self._agree(cut)
+        if hasattr(self._settings.dataset, "set_epoch"):
+            self._settings.dataset.set_epoch(self.epoch)
+        found = self._stream_batches(cut) if self._settings.is_stream else self._map_batches(cut)
+        return copied_ahead(found, get_torch_device())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place, the same on every rank."""
+        return self._consumed()._asdict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a place that any number of ranks, with any mesh and batch, has saved.
+
+        A line says where, and whether anything about it cannot be exact.
+        """
+        saved, own = Consumed(**state), self._consumed()
+        place = saved.place_in(own.samples)
+        doubts = saved.doubts(own)
+        if doubts:
+            warn_once(
+                f"epoch {place.epoch} continues after {place.consumed:,} samples and not exactly: {doubts}. Some "
+                "samples of this epoch come twice or not at all; from the next one on each comes once."
+            )
+        self.epoch, self.consumed, self._stream = *place, saved.stream if saved.kind == "stream" else None
+        if own.samples and self.consumed >= own.samples:
+            self.epoch, self.consumed = self.epoch + 1, 0
+        self._continues = True
+
+    def _consumed(self) -> Consumed:
+        how = self._settings
+        samples = 0 if how.is_stream else self._length()
+        kind = "stream" if how.is_stream else "samples"
+        return Consumed(kind, self.epoch, self.consumed, samples, how.seed, how.shuffle, self._stream)
+
+    def _length(self) -> int:
+        how = self._settings
+        return len(how.dataset if how.indices is None else how.indices)
+
+    def _agree(self, cut: Cut) -> None:
+        """Make sure that all ranks cut the same data; collective, once."""
+        from ezpz.dist import all_ranks_agree
+
+        if self._agreed:
+            return
+        self._agreed = True
+        how = self._settings
+        samples = None if how.is_stream else self._length()
+        mine = (samples, how.batch_size, cut.accumulate, how.shuffle, how.seed, how.drop_last)
+        if not all_ranks_agree(mine):
+            raise UsageError(
+                f"ranks have different data: here are samples={samples} batch_size={how.batch_size} "
+                f"shuffle={how.shuffle} seed={how.seed} (from prepare); expected the same on all ranks, because "
+                "prepare cuts them over ranks itself. Give it the whole data set on every rank."
+            )
+
+    # Data with a length: the main process knows which samples come, and workers load them.
+
+    def _map_batches(self, cut: Cut) -> Iterator[Batch]:
+        samples, drop = self._length(), self._settings.drop_last
+        begin = self.consumed
+        if begin >= samples:
+            return iter(())
+        loader = self._map_loader()
+        loader.batch_sampler.slots = lambda: cut.slots(begin, samples, drop_last=drop)
+        loader.batch_sampler.order = self._epoch_order()
+        # Workers of one replica draw the same numbers, and those of others draw others.
+        loader.generator.manual_seed(epoch_seed(self._settings.seed, self.epoch, 1 + cut.rank))
+        return self._counted(loader, cut.slots(begin, samples, drop_last=drop), cut.accumulate, begin)
+
+    @staticmethod
+    def _counted(loader: Any, slots: Iterator[Slot], accumulate: int, consumed: int) -> Iterator[Batch]:
+        for number, (batch, slot) in enumerate(zip(loader, slots, strict=True), 1):
+            ends = number % accumulate == 0
+            consumed += slot.total if ends else 0
+            yield Batch(batch, slot.samples, slot.share, consumed, ends)
+
+    def _epoch_order(self) -> torch.Tensor | None:
+        """Return which samples of the data set come, in their order; None for all as they are."""
+        how = self._settings
+        if not how.shuffle:
+            return None if how.indices is None else how.indices
+        order = epoch_order(self._length(), how.seed, self.epoch)
+        return order if how.indices is None else how.indices[order]
+
+    def _map_loader(self) -> Any:
+        """Return a DataLoader over this rank's slots; the same one in every epoch, so that its workers may stay."""
+        if self._torch_loader is None:
+            import torch
+            from torch.utils.data import DataLoader
+
+            self._torch_loader = DataLoader(
+                self._settings.dataset,
+                batch_sampler=_RankIndices(),
+                generator=torch.Generator(),
+                **self._options(stays=not hasattr(self._settings.dataset, "set_epoch")),
+            )
+        return self._torch_loader
+
+    def _options(self, *, stays: bool) -> dict[str, Any]:
+        """Return keywords for a DataLoader; workers that stay would not hear of ``set_epoch``."""
+        from ezpz.dist import get_torch_device_type
+
+        options = dict(self._settings.options)
+        if not stays:
+            options.pop("persistent_workers", None)
+        if get_torch_device_type() == "cuda":
+            options["pin_memory"] = True
+        return options
+
+    # A stream: one worker reads it.
+
+    def _stream_batches(self, cut: Cut) -> Iterator[Batch]:
+        import torch
+        from torch.utils.data import DataLoader
+
+        from ezpz.train.data.streams import StreamParts
+
+        how, begin = self._settings, self.consumed
+        options = self._options(stays=False)
+        options.pop("in_order", None)
+        collate = options.pop("collate_fn", None) or _collate()
+        workers = options.get("num_workers", 0)
+        if workers > 1:
+            options["num_workers"] = 1
+            if not self._agreed_on_stream:
+                logger.info(f"a stream is read by one worker per rank instead of {workers}: each would read all of it")
+        parts = StreamParts(how.dataset, cut, collate, skip=begin, state=self._stream, drop_last=how.drop_last)
+        # Every rank's worker draws the same numbers: a stream that shuffles itself must be the same on all ranks.
+        generator = torch.Generator().manual_seed(epoch_seed(how.seed, self.epoch, 1))
+        loader = DataLoader(parts, batch_size=None, collate_fn=_as_it_is, generator=generator, **options)
+        return self._counted_parts(loader, cut, begin)
+
+    _agreed_on_stream = False
+
+    def _counted_parts(self, loader: Any, cut: Cut, consumed: int) -> Iterator[Batch]:
+        skipped = consumed if self._stream is None else 0
+        start = perf_counter()
+        if skipped:
+            warn_once(
+                f"epoch {self.epoch}: this stream has no state that leads to its sample {skipped:,}, so that all "
+                "before it are read again and dropped, on every rank. One with state_dict() and load_state_dict() "
+                "would continue at once."
+            )
+        for number, part in enumerate(loader, 1):
+            if number == 1:
+                self._agree_on_stream(part.digest)
+                if skipped and perf_counter() - start > _SLOW_SKIP:
+                    logger.info(f"{skipped:,} samples were read and dropped in {perf_counter() - start:.1f} s")
+            ends = number % cut.accumulate == 0
+            consumed += part.total if ends else 0
+            share = part.samples * cut.ranks / part.total
+            yield Batch(part.batch, part.samples, share, consumed, ends, part.state)
+
+    def _agree_on_stream(self, digest: str) -> None:
+        """Make sure that all ranks read the same stream; collective, once."""
+        from ezpz.dist import all_ranks_agree
+
+        if self._agreed_on_stream:
+            return
+        self._agreed_on_stream = True
+        if not all_ranks_agree(digest):
+            raise UsageError(
+                "ranks read different streams: their first samples differ (from prepare); expected the same stream on "
+                "all ranks, of which prepare gives each its part. Leave out what shares the stream out already "
+                "(split_dataset_by_node, a rank in the data set), or seed what shuffles it."
+            )
+
+
+class _RankIndices:
+    """The batch sampler: indices of this rank's samples, and one to be repeated where there is none."""
+
+    def __init__(self) -> None:
+        self.slots: Callable[[], Iterator[Slot]] = lambda: iter(())
+        self.order: Any = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for slot in self.slots():
+            stop = max(slot.stop, slot.start + 1)
+            yield list(range(slot.start, stop)) if self.order is None else self.order[slot.start : stop].tolist()
+
+
+class _Loaded:
+    """A list whose elements a function turns into samples."""
+
+    def __init__(self, elements: Any, load: Callable[[Any], Any]) -> None:
+        self._elements, self._load = elements, load
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._load(self._elements[index])
+
+
+def _collate() -> Callable[[list[Any]], Any]:
+    from torch.utils.data import default_collate
+
+    found: Callable[[list[Any]], Any] = default_collate
+    return found
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+# What the user gave.
+
+
+def _refuse_changes(  # noqa: PLR0917  # the arguments of `prepare`
+    what: str, size: int, batch_size: int, shuffle: bool | None, seed: int | None, load: Any, loader: dict[str, Any]
+) -> None:
+    changes = {"shuffle": shuffle, "seed": seed, "load": load, **loader}
+    changed = [name for name, value in changes.items() if value is not None]
+    if batch_size not in {0, size}:
+        changed.insert(0, f"batch_size={batch_size}, where its own is {size}")
+    if changed:
+        raise UsageError(
+            f"{what} brings its own settings, and here is another {changed[0]} (from prepare); expected one place. "
+            "Set it there."
+        )
+
+
+def _of_loader(loader: Any) -> Settings:
+    """Return the settings of a DataLoader.
+
+    Raises:
+        UsageError: Its sampler is not known, or it makes no batches.
+    """
+    if getattr(loader, "next_iter_state", None) is not None:
+        raise UsageError(
+            "this StatefulDataLoader has loaded a state of its own, which counts the batches of one rank (from "
+            "prepare); expected one at its begin. Save and load the state of what prepare returns."
+        )
+    options = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
+    if not options.get("pin_memory_device"):
+        options.pop("pin_memory_device", None)  # torch warns of it
+    if not options["num_workers"]:
+        options = {name: value for name, value in options.items() if name not in {"prefetch_factor", "in_order"}}
+    if loader.batch_sampler is None and not _is_stream(loader.dataset):
+        raise UsageError(
+            "a DataLoader with batch_size=None yields what its data set makes, and nothing tells how many samples that "
+            "is (from prepare); expected a batch size. Give the DataLoader a batch_size."
+        )
+    seed = _seed_of(loader.generator)
+    if _is_stream(loader.dataset):
+        size = loader.batch_size
+        if size is None:
+            raise UsageError(
+                "a DataLoader with batch_size=None yields what its stream makes, and nothing tells how many samples "
+                "that is (from prepare); expected a batch size. Let the stream yield samples."
+            )
+        return Settings(loader.dataset, True, size, False, seed or 0, loader.drop_last, None, options)
+    batches = loader.batch_sampler
+    if not _is_one_of(batches, "BatchSampler"):
+        raise UsageError(_unknown(batches, "batch sampler"))
+    shuffle, own_seed, indices = _order_of(batches.sampler, loader.dataset)
+    chosen = own_seed if own_seed is not None else seed
+    size, drop = batches.batch_size, batches.drop_last
+    return Settings(loader.dataset, False, size, shuffle, chosen or 0, drop, indices, options)
+
+
+def _order_of(sampler: Any, dataset: Any) -> tuple[bool, int | None, Any]:
+    """Return whether a sampler shuffles, its seed, and its part of the data set.
+
+    Raises:
+        UsageError: It is not known.
+    """
+    if _is_one_of(sampler, "SequentialSampler"):
+        return False, None, None
+    if _is_one_of(sampler, "RandomSampler"):
+        if sampler.replacement or sampler.num_samples != len(dataset):
+            raise UsageError(
+                f"RandomSampler(replacement={sampler.replacement}, num_samples={sampler.num_samples}) draws other than "
+                f"each of {len(dataset)} samples once (from prepare); expected shuffle=True. Take a Subset of the data "
+                "set, or repeat it."
+            )
+        return True, _seed_of(sampler.generator), None
+    if _is_one_of(sampler, "DistributedSampler", "StatefulDistributedSampler"):
+        return bool(sampler.shuffle), int(sampler.seed), None
+    if _is_one_of(sampler, "SubsetRandomSampler"):
+        import torch
+
+        return True, _seed_of(sampler.generator), torch.as_tensor(list(sampler.indices), dtype=torch.int64)
+    raise UsageError(_unknown(sampler, "sampler"))
+
+
+def _is_one_of(sampler: Any, *names: str) -> bool:
+    """Tell whether a sampler is torch's or torchdata's own of this name; a class made of one may do anything."""
+    kind = type(sampler)
+    return kind.__name__ in names and kind.__module__.partition(".")[0] in {"torch", "torchdata"}
+
+
+def _unknown(sampler: Any, what: str) -> str:
+    return (
+        f"the {what} {type(sampler).__name__} chooses its samples itself, and cannot be cut over ranks and continued "
+        "at another number of them (from prepare); expected shuffle=True or False, or torch's SequentialSampler, "
+        "RandomSampler, SubsetRandomSampler or DistributedSampler. Order the data set itself, or make the data set a "
+        "stream."
+    )
+
+
+def _seed_of(generator: Any) -> int | None:
+    return None if generator is None else int(generator.initial_seed()) % 2**40
+
+
+def _of_data(  # noqa: PLR0917  # the arguments of `prepare`
+    data: Any, batch_size: int, shuffle: bool | None, seed: int, load: Any, loader: dict[str, Any]
+) -> Settings:
+    """Return the settings of data without a DataLoader.
+
+    Raises:
+        UsageError: They are no data, or lack a batch size.
+    """
+    from inspect import signature
+
+    from torch.utils.data import DataLoader
+
+    drop = bool(loader.pop("drop_last", False))
+    known = {*_KEPT} & signature(DataLoader).parameters.keys()
+    strange = sorted(loader.keys() - known)
+    if strange:
+        raise UsageError(
+            f"unknown or unusable argument {strange[0]!r} (from prepare); expected batch_size, shuffle, seed, load, "
+            f"drop_last, or of a DataLoader {', '.join(sorted(known))}."
+        )
+    if isinstance(data, dict) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        names = f": {', '.join(map(str, data))}" if isinstance(data, dict) else ""
+        raise UsageError(
+            f"cannot take samples from a {type(data).__name__}{names} (from prepare); expected a DataLoader, a data "
+            "set, or a list of files or samples. Name one of its parts, or wrap it."
+        )
+    if hasattr(data, "__next__"):
+        raise UsageError(
+            f"a {type(data).__name__} can be read once, and epochs and resumed runs read from the begin (from "
+            "prepare); expected data that can be read again. Give a list, or an IterableDataset."
+        )
+    if batch_size < 1:
+        raise UsageError(f"unusable batch_size={batch_size} (from prepare); expected the samples per rank and batch.")
+    is_stream = _is_stream(data)
+    if is_stream and shuffle:
+        raise UsageError(
+            f"a {type(data).__name__} without a length comes in its own order, and shuffle=True cannot change it (from "
+            "prepare); expected data with a length. Let the stream shuffle itself, with a seed."
+        )
+    if load is not None:
+        if is_stream:
+            raise UsageError("load= is for elements of a list (from prepare); expected a stream that yields samples.")
+        data = _Loaded(data, load)
+    elif isinstance(data, (list, tuple)) and data and isinstance(data[0], Path):
+        data = [str(path) for path in data]  # what workers send and torch's collate function takes
+    return Settings(data, is_stream, batch_size, shuffle is not False and not is_stream, seed, drop, None, loader)
+
+
+def _is_stream(data: Any) -> bool:
+    """Tell whether samples can only be had one after the other; an IterableDataset of torch may have a length."""
+    from torch.utils.data import IterableDataset
+
+    return isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__"))

@@ -1,0 +1,54 @@
+"""The scripts of "my script, my data" in docs/data.md: run as they stand there, and as short as the others'."""
+
+import ast
+import re
+import sys
+from collections import Counter
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pytest
+
+import ezpz
+
+HERE = Path(__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+PLAIN, OURS = "# train.py\n", "# train.py with ezpz\n"
+
+
+def block(begin):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (found,) = [each for each in blocks if each.startswith(begin)]
+    return [line.partition("  #")[0].rstrip() for line in found.splitlines() if line.strip() and line[0] != "#"]
+
+
+def changed(lines):
+    """How many lines of another script are not in the plain one."""
+    matches = SequenceMatcher(None, block(PLAIN), lines, autojunk=False).get_matching_blocks()
+    return len(lines) - sum(match.size for match in matches)
+
+
+def test_four_lines_change_and_no_more_than_with_others():
+    assert changed(block(OURS)) == 4
+    for other in ("# train.py with accelerate\n", "# train.py with Fabric\n"):
+        ast.parse("\n".join(block(other)))
+        assert changed(block(OURS)) <= changed(block(other))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_trains_alike_alone_and_on_ranks(run_cli, clean_env, tmp_path):
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    weights = {}
+    for name, fence, ranks in (("plain", PLAIN, 0), ("ours", OURS, 3)):
+        folder = tmp_path / name
+        folder.mkdir()
+        launch = [sys.executable, "-m", "ezpz.launch", "-n", ranks] if ranks else []
+        done = run_cli([*launch, sys.executable, HERE / "my_script.py", PAGE, fence, folder], env, 300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = Counter(int(number) for file in folder.glob("seen-*") for number in file.read_text().split())
+        weights[name] = [ast.literal_eval(file.read_text()) for file in sorted(folder.glob("weights-*"))]
+        # 3 epochs of 13: on 3 ranks with 2 each, 6 + 6 + 1 samples, where two ranks repeat one without weight.
+        assert set(seen) == set(range(13))
+        assert seen.total() == 39 + (6 if ranks else 0)
+    assert weights["ours"][0] == weights["ours"][1] == weights["ours"][2]

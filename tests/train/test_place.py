@@ -1,0 +1,258 @@
+"""`in_ranks_place.py` with 1, 2 and 4 ranks, and what `prepare` knows and refuses without any."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+import ezpz
+from ezpz.errors import UsageError
+from ezpz.train import Loop
+from ezpz.train.data.place import Consumed, Cut
+from ezpz.train.data.streams import has_state
+
+HERE = Path(__file__).parent
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=240"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_inside_ranks(run_cli, clean_env, ranks):
+    env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    inside = [sys.executable, *PYTEST, HERE / "in_ranks_place.py"]
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", ranks, *inside], env, 500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" passed") == ranks, done.stdout
+
+
+# Where a run is, and how what lies ahead is shared out.
+
+
+sizes = st.integers(1, 5)
+
+
+@given(st.integers(0, 40), st.integers(1, 40), sizes, sizes, sizes)
+def test_the_slots_of_all_ranks_are_the_rest_of_the_epoch_once(begin, samples, batch, ranks, accumulate):
+    slots = [list(Cut(batch, rank, ranks, accumulate).slots(begin, samples)) for rank in range(ranks)]
+    assert len({len(each) for each in slots}) == 1  # no rank waits for another one
+    found = Counter(place for each in slots for slot in each for place in range(slot.start, slot.stop))
+    assert found == Counter(range(begin, samples))
+    assert all(slot.samples <= batch for each in slots for slot in each)
+    steps = len(slots[0]) // accumulate
+    assert steps == Cut(batch, 0, ranks, accumulate).steps(max(0, samples - begin))
+    for step in range(steps):
+        shares = [slot.share for each in slots for slot in each[step * accumulate : (step + 1) * accumulate]]
+        assert sum(shares) == pytest.approx(ranks)  # their average over ranks is a whole
+        counts = [slot.samples for each in slots for slot in each[step * accumulate : (step + 1) * accumulate]]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_a_place_counted_without_epochs_is_found_in_epochs():
+    assert Consumed("positions", 0, 25, 0, 0, False).place_in(10) == (2, 5)
+    assert Consumed("samples", 1, 4, 10, 0, True).total == 14
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (Consumed("samples", 0, 0, 20, 1, True), "30 samples, and here are 20"),
+        (Consumed("samples", 0, 0, 30, 2, True), "shuffled by seed 1, and this one by 2"),
+        (Consumed("samples", 0, 0, 30, 1, False), "a shuffled order"),
+        (Consumed("samples", 0, 0, 30, 1, True), ""),
+    ],
+)
+def test_a_place_in_another_order_is_doubted(other, says):
+    doubts = Consumed("samples", 0, 7, 30, 1, True).doubts(other)
+    assert says in doubts
+    assert bool(says) == bool(doubts)
+
+
+# What a DataLoader says of itself.
+
+
+DATA = TensorDataset(torch.arange(12))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "shuffle", "seed"),
+    [
+        ({"batch_size": 3}, False, 0),
+        ({"batch_size": 3, "shuffle": True}, True, 0),
+        ({"batch_size": 3, "shuffle": True, "generator": torch.Generator().manual_seed(9)}, True, 9),
+        ({"batch_size": 3, "sampler": SequentialSampler(DATA)}, False, 0),
+        ({"batch_size": 3, "sampler": SubsetRandomSampler([1, 3, 5])}, True, 0),
+        ({"batch_size": 3, "sampler": DistributedSampler(DATA, 2, 1, shuffle=True, seed=4)}, True, 4),
+        ({"batch_sampler": BatchSampler(RandomSampler(DATA), 3, drop_last=False)}, True, 0),
+    ],
+)
+def test_the_settings_of_a_loader_are_kept(keywords, shuffle, seed):
+    def collate(samples):
+        return torch.stack([sample[0] for sample in samples]) * 10
+
+    loader = ezpz.prepare(DataLoader(DATA, collate_fn=collate, **keywords))
+    how = loader._settings
+    assert (how.batch_size, how.shuffle, how.seed) == (3, shuffle, seed)
+    ids = [number // 10 for batch in loader for number in batch.tolist()]
+    subset = isinstance(keywords.get("sampler"), SubsetRandomSampler)
+    assert sorted(ids) == ([1, 3, 5] if subset else list(range(12)))
+    assert (ids == sorted(ids)) == (not shuffle) or subset
+
+
+class Odd(SequentialSampler):
+    pass
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: ezpz.prepare(DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 12, 12))),
+            "WeightedRandomSampler",
+        ),
+        (lambda: ezpz.prepare(DataLoader(DATA, sampler=Odd(DATA))), "Odd chooses its samples itself"),
+        (lambda: ezpz.prepare(DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True))), "replacement=True"),
+        (lambda: ezpz.prepare(DataLoader(DATA, batch_size=None)), "batch_size=None"),
+        (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), batch_size=8), "another batch_size=8"),
+        (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), num_workers=1), "another num_workers"),
+        (lambda: ezpz.prepare(DATA), "unusable batch_size=0"),
+        (lambda: ezpz.prepare(DATA, batch_size=2, workers=3), "argument 'workers'"),
+        (lambda: ezpz.prepare({"train": DATA}, batch_size=2), "cannot take samples from a dict: train"),
+        (lambda: ezpz.prepare(5, batch_size=2), "cannot take samples from a int"),
+        (lambda: ezpz.prepare(iter([1]), batch_size=2), "can be read once"),
+        (lambda: ezpz.prepare(Numbers(), batch_size=2, shuffle=True), "comes in its own order"),
+        (lambda: Loop(None, None, None, steps=1), "neither batches nor data"),
+        (lambda: Loop(None, None, None, len, data=DATA, steps=1), "both batches and data"),
+        (lambda: Loop(None, None, None, len, epochs=1, batch_size=1), "epochs=1 with batches"),
+        (lambda: Loop(None, None, None, data=DATA, batch_size=1), "no end for data="),
+        (lambda: Loop(None, None, None, len, steps=1, batch_size=1, save_every=5), "save_every=5 saves"),
+        (lambda: Loop(None, None, None, len, steps=1, batch_size=1, resume=Path("there")), "resume=there"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_sentence(make, says):
+    with pytest.raises(UsageError, match=says):
+        make()
+
+
+def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_one():
+    loader = ezpz.prepare(list(range(6)), batch_size=2, shuffle=False)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+    assert loader.epoch == 2
+    again = ezpz.prepare(list(range(6)), batch_size=3, shuffle=False)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == [[2, 3, 4], [5]]
+    assert again.epoch == 1
+
+
+def test_files_are_loaded_one_by_one(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(str(number * 10))
+    files = sorted(tmp_path.iterdir())
+    loader = ezpz.prepare(files, batch_size=2, shuffle=False, load=lambda path: int(path.read_text()))
+    assert [batch.tolist() for batch in loader] == [[0, 10], [20]]
+    named = ezpz.prepare(files, batch_size=2, shuffle=False)
+    assert [list(batch) for batch in named] == [[str(files[0]), str(files[1])], [str(files[2])]]
+
+
+# Stand-ins for libraries that are not installed: what prepare asks of them, and nothing else.
+
+
+class HuggingFace:
+    """As `datasets.Dataset`: no Dataset of torch, but with a length, and rows that are dictionaries."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return {"id": index, "text": f"row {index}"}
+
+
+class BufferShuffledExamplesIterable:
+    ex_iterable = None
+
+
+class Streaming:
+    """As `datasets.IterableDataset`: no IterableDataset of torch, with a state and `set_epoch`."""
+
+    def __init__(self, inside=None):
+        self._ex_iterable, self.at, self.epochs = inside, 0, []
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+    def __iter__(self):
+        while self.at < 5:
+            self.at += 1
+            yield {"id": self.at - 1}
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def test_data_sets_of_hugging_face():
+    loader = ezpz.prepare(HuggingFace(), batch_size=2, shuffle=False)
+    batches = list(loader)
+    assert [batch["id"].tolist() for batch in batches] == [[0, 1], [2, 3], [4]]
+    assert batches[2]["text"] == ["row 4"]
+    stream = Streaming()
+    loader = ezpz.prepare(stream, batch_size=2)
+    for _ in range(2):
+        assert [batch["id"].tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    assert stream.epochs == [0, 1]
+
+
+def test_a_stream_with_a_state_continues_at_once_and_one_with_a_buffer_is_read_again():
+    loader = ezpz.prepare(Streaming(), batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    assert state["stream"] == ("stream", {"at": 2})
+    again = ezpz.prepare(Streaming(), batch_size=1)
+    again.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in again] == [[2], [3], [4]]
+    assert not has_state(Streaming(BufferShuffledExamplesIterable()))
+
+
+class StatefulDataLoader(DataLoader):
+    """As torchdata's, which is a DataLoader with a state of its own."""
+
+    next_iter_state = None
+
+
+StatefulDataLoader.__module__ = "torchdata.stateful_dataloader"
+
+
+def test_the_loader_of_torchdata():
+    loader = StatefulDataLoader(DATA, batch_size=5, shuffle=True)
+    ids = [number for (batch,) in ezpz.prepare(loader) for number in batch.tolist()]
+    assert sorted(ids) == list(range(12))
+    loader.next_iter_state = {"batches": 3}
+    with pytest.raises(UsageError, match="has loaded a state of its own"):
+        ezpz.prepare(loader)
