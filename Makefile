@@ -7,6 +7,8 @@
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
 # machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
+# make older SOURCES=DIR [ARGS="--only wordplay"]: run public programs of the older package, from checkouts in DIR, into
+# docs/older-scripts.md
 # make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
@@ -24,15 +26,13 @@ export PY TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix distros soak names sites clean
+.PHONY: help test learn check bench fuzz matrix distros soak older names sites clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
 	@tests/lab/setup venv mpi trackers hugging_face distribution
-	@$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
-	[ $$code = 1 ] || exit $$code; echo 'make test: what failed beside other tests runs once more, alone'; \
-	$(BIN)/python -m pytest tests --lf --lfnf=none $(if $(K),-k "$(K)") $(ARGS)
+	@$(BIN)/python tests/lab/tries.py $(JOBS) tests $(if $(K),-k "$(K)") $(ARGS)
 
 learn:
 	@tests/lab/setup venv
@@ -76,6 +76,11 @@ soak:
 	@tests/lab/setup venv mpi
 	@$(BIN)/python tests/reliability/soak.py --killed $(N) --healthy $(HEALTHY) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(SEED),--seed $(SEED)) $(ARGS) --table docs/reliability.md
+
+older:
+	@[ -n "$(SOURCES)" ] || { echo 'make older: SOURCES=DIR names the folder of the checkouts (docs/older-scripts.md)' >&2; exit 2; }
+	@tests/lab/setup venv trackers hugging_face older
+	@$(BIN)/python tests/older/run.py "$(SOURCES)" --table docs/older-scripts.md $(ARGS)
 
 names:
 	@tests/lab/setup venv

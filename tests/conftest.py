@@ -30,6 +30,7 @@ def pytest_configure(config):
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     node.workerinput["quick"] = selection.is_quick(node.config)  # a worker of xdist cannot tell it from its arguments
+    node.workerinput["dist"] = node.config.option.dist
 
 
 @pytest.hookimpl(tryfirst=True)

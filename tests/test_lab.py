@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -199,3 +200,176 @@ def test_a_record_holds_no_errors_of_commands_that_are_not_installed(run_cli, cl
     told = json.loads(run_cli([sys.executable, Path(__file__).parent / "lab" / "record.py", "bare"], job).stdout)
     assert (told["commands"], told["files"], told["recorded"]) == ({}, {}, "")
     assert told["env"]["PBS_JOBID"] == "7.head"
+
+
+TOYS = {
+    "test_a.py": """
+        import os, signal, sys, time
+        from pathlib import Path
+
+        import pytest
+
+        def count(name):
+            with Path(name).open("a") as file:
+                file.write("x")
+            return Path(name).stat().st_size
+
+        def test_passes(): count("passes")
+        def test_sees_the_folders_that_any_pytest_has():
+            assert not [folder for folder in sys.path if Path(folder, "tries.py").exists()]
+        def test_fails_once(): assert count("fails_once") > 1
+        def test_fails_twice(): assert count("fails_twice") > 2
+    """,
+    "test_fails.py": """
+        from test_a import count
+        def test_fails_always(): assert not count("always")
+        def test_fails_in_teardown_once(request):
+            number = count("teardown")
+            request.addfinalizer(lambda: [][0] if number < 2 else None)
+    """,
+    "test_worker.py": """
+        import os
+        from test_a import count
+        def test_ends_the_worker_once():
+            if count("worker") < 2: os._exit(1)
+        def test_after_it(): count("after_it")
+    """,
+    "test_signal.py": """
+        import os, signal, time
+        from test_a import count
+        def test_interrupts_pytest_once():
+            if count("interrupts") < 2:
+                os.kill(os.getppid(), signal.SIGINT)
+                time.sleep(8)
+    """,
+    "test_group.py": """
+        import os, signal, time
+        from test_a import count
+        def test_ends_its_group_once():
+            if count("group") < 2:
+                os.killpg(0, signal.SIGTERM)
+                time.sleep(8)
+    """,
+    "test_import.py": """
+        from test_a import count
+        assert count("import") > 2
+        def test_in_it(): count("in_it")
+    """,
+    "test_slow.py": """
+        import time
+        from test_a import count
+        def test_takes_long(): count("slow"); time.sleep(60)
+    """,
+}
+
+
+@pytest.fixture
+def toys(tmp_path, clean_env):
+    """``toys("test_a.py", …)``: the line that runs these files as `make test` does; ``toys.env``, ``toys.cwd``."""
+    folder = tmp_path / "toys"
+    folder.mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -q -p no:cacheprovider --timeout=120\n")
+
+    def line(*names, options=()):
+        for name in names:
+            (folder / name).write_text(textwrap.dedent(TOYS[name]))
+        return [sys.executable, str(HERE / "lab" / "tries.py"), "2", ".", *options]
+
+    line.cwd, line.env = folder, {**clean_env, "PYTHONPATH": str(folder)}
+    return line
+
+
+def ran(toys, name):
+    path = toys.cwd / name
+    return path.stat().st_size if path.exists() else 0
+
+
+def listed(text):
+    """What `make test` prints at its end: for each try, the tests that failed."""
+    tries = []
+    for line in text.splitlines():
+        if line.startswith("make test: try ") and line.endswith(" failed"):
+            tries.append([])
+        elif tries and line.startswith("  "):
+            tries[-1].append(line.strip())
+    return tries
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_fails_beside_other_tests_runs_twice_again_alone(toys):
+    done = process.run(toys("test_a.py", "test_fails.py"), toys.env, cwd=toys.cwd, timeout=240)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [ran(toys, name) for name in ("passes", "fails_once", "fails_twice", "always", "teardown")] == [
+        1,
+        2,
+        3,
+        3,
+        2,
+    ]
+    always, twice = "test_fails.py::test_fails_always", "test_a.py::test_fails_twice"
+    once = ["test_a.py::test_fails_once", "test_fails.py::test_fails_in_teardown_once"]
+    assert [sorted(names) for names in listed(done.stdout)] == [
+        sorted([always, twice, *once]),
+        sorted([always, twice]),
+        [always],
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_failure_is_hidden_by_an_interruption(toys):
+    """A signal to pytest, one to its group, and a worker that ends: all other tests run, and each of these again."""
+    names = ("test_a.py", "test_worker.py", "test_signal.py", "test_group.py")
+    done = process.run(toys(*names), toys.env, cwd=toys.cwd, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = [ran(toys, name) for name in ("fails_once", "fails_twice", "worker", "interrupts", "group")]
+    # A worker may run one more whose report nobody hears, until it notices that it has been left.
+    assert all(times >= least for times, least in zip(counted, [2, 3, 2, 2, 2], strict=True)), done.stdout
+    assert ran(toys, "passes") >= 1
+    assert ran(toys, "after_it") >= 1
+    assert listed(done.stdout)[-1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_file_that_cannot_be_collected_fails_and_the_others_run(toys):
+    done = process.run(toys("test_a.py", "test_import.py"), toys.env, cwd=toys.cwd, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [ran(toys, name) for name in ("passes", "in_it")] == [1, 1], done.stdout
+    assert "test_import.py" in listed(done.stdout)[0]
+    (toys.cwd / "test_import.py").write_text("import nothing_of_this_name")
+    done = process.run(toys(), toys.env, cwd=toys.cwd, timeout=240)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "test_import.py" in listed(done.stdout)[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_that_is_chosen_is_no_failure_of_a_test_and_a_mistake_is_told_once(toys):
+    done = process.run(toys("test_a.py", options=["-k", "nothing"]), toys.env, cwd=toys.cwd, timeout=240)
+    assert (done.returncode, listed(done.stdout)) == (5, [])
+    done = process.run(toys(options=["--no-such-option"]), toys.env, cwd=toys.cwd, timeout=240)
+    assert done.returncode == 4
+    assert done.stderr.count("unrecognized arguments") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_first_failure_stops_all_where_that_is_wanted(toys):
+    done = process.run(toys("test_fails.py", "test_a.py", options=["-x"]), toys.env, cwd=toys.cwd, timeout=240)
+    assert done.returncode == 1
+    assert listed(done.stdout)[-1] == ["test_fails.py::test_fails_always"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ctrl_c_ends_all_tries_and_their_processes(toys, survivors):
+    line = toys("test_slow.py", "test_a.py")
+    run = subprocess.Popen(line, env=toys.env, cwd=toys.cwd, stdout=subprocess.PIPE, start_new_session=True)
+    process.wait_until(lambda: ran(toys, "slow"), 200, "the slow test")
+    run.send_signal(signal.SIGINT)
+    assert run.communicate(timeout=200)[0].count(b"make test:") == 0
+    assert run.returncode == 130
+    process.wait_until(lambda: not survivors(), 60, "the end of pytest and its workers")
+    assert ran(toys, "slow") == 1

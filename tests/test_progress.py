@@ -102,7 +102,7 @@ def test_a_busy_rank_that_never_beat_is_left_alone(rank, listener):
 
 def test_the_last_step_is_told_when_the_program_ends(rank, listener):
     rank("import ezpz\nfor step in range(9): ezpz.heartbeat(step)\nezpz.heartbeat()")
-    assert spoken(listener) == [["stage step", "beat", "at 0", "at 8"]]
+    assert spoken(listener) == [["stage step", "beat", "at 0", "stage second_step", "beat", "at 1", "at 8"]]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The first hour: the README's line, typed literally in a fresh folder with an empty home."""
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -19,6 +20,21 @@ def checkout(tmp_path):
     return copy_checkout(tmp_path / "ezpz")
 
 
+def shape(text):
+    """What the main job says about its steps and at its end: names of step lines, first words of the card."""
+    steps = {
+        tuple(re.findall(r"(\w+)=", line)) for line in text.splitlines() if re.match(r"\d\d:\d\d:\d\d iter=", line)
+    }
+    card = text.partition("\n── test_dist finished: ")[2].partition("```")[0].splitlines()[1:]
+    return steps, [line[2:14].strip() for line in card if line.startswith("  ")]
+
+
+def test_the_readmes_sample_holds_steps_and_the_card():
+    steps, card = shape((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert steps == {("iter", "loss", "accuracy", "dt", "sps")}
+    assert card == ["loss", "accuracy", "speed", "step", "first step", "report", "next"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -35,6 +51,7 @@ def test_the_readmes_line_ends_with_a_trained_plotted_saved_run(shell, checkout,
     assert "[DIST INFO]" in done.stdout
     assert "┤" in done.stdout
     assert "[rank=0/2]" in done.stdout
+    assert shape(done.stdout) == shape((ROOT / "README.md").read_text(encoding="utf-8"))
     folder = next((checkout / "outputs" / "test_dist").iterdir())
     rows = read_journal(folder / "metrics.jsonl")
     losses = [row["m"]["loss"] for row in rows]

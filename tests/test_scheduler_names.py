@@ -20,6 +20,7 @@ SCHEDULERS_OWN = {
     "cluster/qstat.py": "PBS's second file: the answer of qstat",
     "cluster/launchers.py": "a flavour that is called as its scheduler",
     "ranks.py": "the ordered table of what launchers set for ranks, srun and flux run among them",
+    "compat.py": "functions and variables as older scripts call them",
     **{f"launch/flavours/{name}.py": "variables that this launcher reads or must not pass on" for name in FLAVOURS},
 }
 FLAVOURS_OWN = {

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import xarray
@@ -16,7 +15,9 @@ from ezpz.errors import UsageError
 from ezpz.track import read_journal
 
 MODULE = ["-m", "ezpz.test_dist"]
-LINE = re.compile(r"iter=(\d+) loss=(\S+) accuracy=(\S+) dt=(\S+) dtf=(\S+) dtb=(\S+) sps=(\S+)")
+LINE = re.compile(r"^\d\d:\d\d:\d\d iter=(\d+) loss=(\S+) accuracy=(\S+) dt=(\S+) s sps=(\S+) samples/s$", re.MULTILINE)
+TITLE = re.compile(r"── test_dist finished: 100 steps in \S+ \S+(?: \d+ s)?, 2 ranks ─+$")
+LONGEST = 60  # lines of the main job, what `launch` says on stderr apart
 
 
 def run_folder(base):
@@ -33,14 +34,17 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
     assert two_ranks.returncode == 0, two_ranks.stderr
     out = two_ranks.stdout
     lines = LINE.findall(out)
-    assert [int(line[0]) for line in lines] == list(range(100))
+    assert [int(line[0]) for line in lines] == [*range(0, 100, 10), 99]
     assert out.count("[dist_info]:") == out.count("[CONFIG]:") == 1
     assert "756,874 parameters" in out
     assert "['" in out
     assert "[rank=0/2][local_rank=0/2]" in out
-    assert all(
-        word in out for word in ("first", "median", "p95", "max", "xarray.Dataset", "(draw: 100, ", "rank: 2)", "┤")
-    )
+    shown = out.splitlines()
+    assert len(shown) <= LONGEST
+    assert all(len(line) <= 80 for line in shown if not line.startswith("["))  # the log's own lines may be longer
+    assert sum("┌" in line for line in shown) == 2
+    card = {line[2:14].strip(): line[14:] for line in shown[shown.index(next(filter(TITLE.match, shown))) + 1 :]}
+    assert list(card) == ["loss", "accuracy", "speed", "step", "first step", "report", "next"]
 
     folder = run_folder(tmp_path)
     rows = read_journal(folder / "metrics.jsonl")
@@ -56,9 +60,15 @@ def test_two_ranks_learn_the_digits_and_leave_a_true_record(two_ranks, tmp_path)
     assert accuracy[-10:].mean() > 0.9
     assert all(math.isclose(rate * seconds, 2 * 64) for rate, seconds in zip(sps, dt, strict=True))
 
-    written = re.findall(r"  • (?:run|journal|dataset|tplot|pngs|svgs)=(/\S+)", out)
-    assert len(written) == 6
-    assert all(Path(path).exists() for path in written)
+    assert [float(value) for value in card["loss"].split(" → ")] == pytest.approx([loss[0], loss[-1]], rel=1e-3)
+    assert card["accuracy"].count(" %") == 2
+    rate, each = (
+        float(text.replace(",", "")) for text in re.findall(r"([\d,.]+) (?:samples/s|per rank)", card["speed"])
+    )
+    assert rate == pytest.approx(2 * each, rel=1e-3)
+    assert min(sps) <= rate <= max(sps)
+    assert tmp_path / card["report"] == folder / "report.html"
+    assert card["next"] == f"ezpz open {folder.relative_to(tmp_path)}"
     assert {path.stem for path in folder.glob("plots/mplot/pngs/*.png")} == {
         "loss",
         "accuracy",
@@ -153,6 +163,8 @@ def test_an_option_that_cannot_be_is_refused_by_name(capsys, options, words):
         (["--warmup", "100"], "--warmup 100 does not fit --train-iters 100"),
         (["--warmup", "-1"], "expected 0 to 99"),
         (["--input-size", "65"], "do not fit the digits; expected 64 and 10"),
+        (["--tp", "2", "--strategy", "ddp"], "--strategy ddp cannot run with --tp 2"),
+        (["--tp", "2", "--layer-sizes", "7"], "7"),
         (["--dataset", "random", "--output-size", "3"], "reconstructs its input; expected 128"),
     ],
 )
@@ -162,18 +174,35 @@ def test_options_that_do_not_fit_each_other_are_refused(options, words):
 
 
 @pytest.mark.slow
+def test_tensor_parallel_layers_and_what_else_is_asked_for():
+    config = test_dist.configure(test_dist.parse_args(["--tp", "2", "--backend", "gloo", "--compile"]))
+    assert (config.tp, config.strategy, config.backend, config.compile) == (2, "fsdp", "gloo", True)
+    assert test_dist.configure(test_dist.parse_args([])).strategy == "ddp"
+
+
+@pytest.mark.slow
+def test_two_ranks_share_the_layers_and_their_samples(run_cli):
+    options = ["--tp", "2", "--backend", "gloo", "--layer-sizes", "32,16", "--train-iters", "2", "--no-plots"]
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, *MODULE, *options], timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "[rank=0/2][local_rank=0/2][tp:0/2][dp:0/1]" in done.stdout + done.stderr
+    assert "=None" not in done.stdout
+    assert "JOB_ID=" not in done.stdout
+
+
 def test_an_interrupt_keeps_the_data_and_shows_no_traceback(clean_env, tmp_path):
     launch = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, *MODULE, "--train-iters", "100000"]
     run = subprocess.Popen(
         launch, env=clean_env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     for line in run.stdout:
-        if "iter=5 " in line:
+        if "iter=10 " in line:
             break
     run.send_signal(signal.SIGINT)
     rest, errors = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "interrupted; what was recorded until now is written" in rest
+    assert "── test_dist stopped by SIGINT (Ctrl-C): " in rest
     assert "Traceback" not in errors
     folder = run_folder(tmp_path)
     with xarray.open_dataset(folder / "test_dist.h5", engine="h5netcdf") as dataset:

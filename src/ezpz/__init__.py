@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from ezpz.cluster import Allocation as Allocation
     from ezpz.cluster import detect as detect
     from ezpz.dist import *  # noqa: F403  # all of its names are this package's, too
+    from ezpz.dist.device import device as device
     from ezpz.errors import EzpzError as EzpzError
+    from ezpz.profile import profile as profile
     from ezpz.progress import heartbeat as heartbeat
     from ezpz.track import History as History
     from ezpz.track import add_profile_option as add_profile_option
     from ezpz.track import histogram as histogram
-    from ezpz.track import profile as profile
+    from ezpz.train.data.prepare import prepare as prepare
     # names: end
 
 __version__ = "0.1.0"
@@ -28,10 +30,17 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "cluster": "Allocation detect",
+        "dist.device": "device",
         "errors": "EzpzError",
         "progress": "heartbeat",
-        "track": "History add_profile_option histogram profile",
+        "profile": "profile",
+        "track": "History add_profile_option histogram",
+        "train.data.prepare": "prepare",
     },
-    modules="checkpoint cluster dist distributed errors examples launch log models progress ranks track train proc",
+    modules=(
+        "checkpoint cluster configs dist distributed errors examples flops history launch log models progress ranks "
+        "tp track tracker train proc utils"
+    ),
+    unknown="ezpz.compat",
     also="ezpz.dist",
 )

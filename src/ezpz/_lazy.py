@@ -14,13 +14,13 @@ import sys
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
 __all__ = ["attach"]
 
 
 def attach(
-    package: str, homes: Mapping[str, str], *, own: str = "", modules: str = "", also: str = ""
+    package: str, homes: Mapping[str, str], *, own: str = "", modules: str = "", also: str = "", unknown: str = ""
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``; the former also answers ``__all__``.
 
@@ -31,6 +31,7 @@ def attach(
         own: Further public names, which the package itself defines.
         modules: Files and packages in it that are imported when they are asked for, but are not in ``__all__``.
         also: A package all of whose public names are this one's, too.
+        unknown: The module whose ``refuse`` answers for names that are not here.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -47,6 +48,8 @@ def attach(
             value = every_name()
         elif also and not name.startswith("__") and name in _import(also).__all__:
             value = getattr(_import(also), name)
+        elif unknown and not name.startswith("_") and not _asks_for_file(sys._getframe(1)):  # noqa: SLF001  # who asks
+            _import(unknown).refuse(package, name, every_name(), sys._getframe(1))  # noqa: SLF001  # as above
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)
@@ -56,6 +59,11 @@ def attach(
         return sorted({*vars(sys.modules[package]), *every_name(), *modules.split()})
 
     return find, names
+
+
+def _asks_for_file(caller: FrameType) -> bool:
+    """Tell whether Python itself asks, which then looks for a file of that name."""
+    return caller.f_code.co_filename.startswith("<frozen importlib")
 
 
 def _import(name: str) -> ModuleType:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 import textwrap
 from argparse import ArgumentTypeError
 
 from ezpz.broken_pipe import ENDED, give_up
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with, nearest
+from ezpz.visible import painter, use_color
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
     Option = tuple[tuple[str, ...], dict[str, Any]]  # names, and argparse's keywords; `group` is the title above it
@@ -162,6 +164,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=lambda prog: _Help(prog, max_help_position=24 if width < 100 else 34, width=width),
             allow_abbrev=allow_abbrev,
         )
+        self.color = False  # of Python 3.14 on; `print_help` colours, so that all versions look alike
         self._positionals.title = "arguments"
         self._by_title: dict[str, Any] = {}
         self.add(options)
@@ -203,7 +206,7 @@ class Parser(argparse.ArgumentParser):
         if stream is None:  # it was closed
             return
         try:
-            stream.write(self.format_help())
+            stream.write(colored_help(self.format_help(), stream))
             stream.flush()
         except BrokenPipeError:
             give_up(stream)
@@ -269,6 +272,46 @@ class Parser(argparse.ArgumentParser):
                 f"unknown {name} {str(value)!r} {_SOURCE}; expected one of "
                 f"{', '.join(names)}.{did_you_mean(str(value), names)}"
             )
+
+
+_TITLE = re.compile(r"^(?:usage:|\S.*:$)", re.MULTILINE)
+_TYPED = re.compile(r"^  ((?:-|(?:ezpz|launch|eval|python3) ).*?)(?=  |$)", re.MULTILINE)
+
+
+def colored_help(text: str, stream: Any) -> str:
+    """Return a help with its titles and with what can be typed in colour, where ``stream`` takes colours."""
+    paint = painter(use_color(stream))
+    text = _TITLE.sub(lambda found: paint(found[0], "title"), text)
+    return _TYPED.sub(lambda found: f"  {paint(found[1], 'name')}", text)
+
+
+def closing(
+    examples: Sequence[tuple[str, str]] = (), exits: Sequence[tuple[str, str]] = (), page: str = "", width: int = 79
+) -> str:
+    """Return what stands below the options of every help: examples, exit codes, and the page to read.
+
+    Args:
+        examples: Command lines, and what each does.
+        exits: Exit codes, and what each means.
+        page: A page of the documentation.
+        width: Columns of the help.
+    """
+    blocks = [
+        "\n".join([f"{title}:", *_pairs(pairs, width)])
+        for title, pairs in (("examples", examples), ("exit code", exits))
+        if pairs
+    ]
+    return "\n\n".join([*blocks, *([f"more:\n  {page}"] if page else [])])
+
+
+def _pairs(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    side = min(max(len(name) for name, _ in pairs), width // 2 - 4)
+    for name, text in pairs:
+        first = f"  {name:<{side}}  "
+        if len(name) > side:
+            yield first.rstrip()
+            first = " " * (side + 4)
+        yield from textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * (side + 4))
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

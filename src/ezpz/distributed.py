@@ -9,4 +9,4 @@ if TYPE_CHECKING:
     # names: begin (`make names`)
     from ezpz.dist import *  # noqa: F403  # all of its names are this package's, too
     # names: end
-__getattr__, __dir__ = attach(__name__, {}, also="ezpz.dist")
+__getattr__, __dir__ = attach(__name__, {}, also="ezpz.dist", unknown="ezpz.compat")

@@ -28,9 +28,19 @@ class EzpzError(Exception):
 
 
 class UsageError(EzpzError):
-    """The command line, an environment variable or a file that the user named is wrong."""
+    """The command line, an environment variable or a file that the user named is wrong.
+
+    Attributes:
+        on_all_ranks: Whether every rank is known to meet the same error, so that one of them says it for all.
+    """
 
     exit_code = 2
+    on_all_ranks = False
+
+    def everywhere(self) -> UsageError:
+        """Return the error, known to be that of all ranks."""
+        self.on_all_ranks = True
+        return self
 
 
 class MachineError(EzpzError):
@@ -59,10 +69,15 @@ def end_with(error: EzpzError, who: str = "ezpz") -> int:
     """Say what went wrong in one line on stderr and return the exit code; with ``EZPZ_DEBUG=1`` raise it instead."""
     if os.environ.get("EZPZ_DEBUG") == "1":
         raise error
-    from ezpz.visible import show  # which only an error needs
+    from ezpz.visible import LINES, painter, show, use_color, visible  # which only an error needs
 
+    paint = painter(use_color(sys.stderr))
+    # Every second part stands between backticks: what can be typed.
+    parts = visible(str(error), LINES).split("`")
+    typed = [f"`{paint(part, 'name')}`" if number % 2 else part for number, part in enumerate(parts)]
+    text = "".join(typed) if len(parts) % 2 else "`".join(parts)
     try:
-        show(f"{who}: {error}", sys.stderr)
+        show(f"{paint(f'{who}:', 'very bad')} {text}", sys.stderr, colors=True)
     except OSError:
         pass  # the reader is gone; the exit code still tells
     return error.exit_code

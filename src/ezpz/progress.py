@@ -8,9 +8,10 @@ path. A process that is a rank of the launch keeps one connection and writes lin
 
     rank 3 4711       who speaks: rank and pid, once and first
     dumps 45          at this signal the process writes its Python stacks to its stderr
-    stage torch       reached for the first time: torch, group, step
+    stage setup       reached for the first time: setup, met, group, model, data, step, second_step
     beat              progress, at most once per second
     at 120            the last step that it told: with a beat, and when the program ends
+    pace 42 0 100     42 steps of 100 are done, and this run of the program began behind 0; with a beat, of a `Loop`
     busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
 
 Nobody else speaks for a rank: neither a child that it forked or that multiprocessing started, such as a loader of data,
@@ -44,8 +45,11 @@ _next = -math.inf  # the moment from which on a beat is due; infinite where no a
 _lock = threading.Lock()
 _agent: _Agent | None = None
 _told: set[str] = set()
+_first: int | None = None  # the first step, until a second one is told
 _step: int | None = None  # the last that was told here,
 _step_told: int | None = None  # and the last that the agent was told
+_pace: tuple[int, int, int] | None = None  # steps done, done at the start, and in all, of a loop that runs
+_pace_told: tuple[int, int, int] | None = None
 
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
@@ -62,15 +66,47 @@ def heartbeat(step: int | None = None) -> None:
     global _step
     if step is not None:
         _step = step
-    if monotonic() >= _next:
-        _speak("step", beat=True)
+    if monotonic() >= _next or (_first is not None and _step != _first):
+        _speak(_stage_of_step(), beat=True)
+
+
+def pace(done: int, first: int, total: int) -> None:
+    """Note how far a loop is; the next beat tells it, for the line that `launch` draws on a terminal.
+
+    Args:
+        done: Steps done.
+        first: Steps that were done when this run of the program began.
+        total: Steps in all.
+    """
+    global _pace
+    _pace = (done, first, total)
+
+
+def end_pace() -> None:
+    """Tell that the loop has ended, if it was ever told to run."""
+    global _pace, _pace_told
+    _pace = None
+    if _pace_told is not None:
+        _pace_told = None
+        _say("pace 0 0 0")
+
+
+def _stage_of_step() -> str:
+    """Return the stage that this step is; the second goes out at once, because the first holds compilation."""
+    global _first
+    if "step" not in _told:
+        _first = _step
+    elif _first is not None and _step != _first:
+        _first = None
+        return "second_step"
+    return "step"
 
 
 def stage(name: str) -> None:
     """Tell the agent, once per name, that this process has come so far.
 
     Args:
-        name: ``torch``, ``group`` or ``step``; one word.
+        name: ``setup``, ``met``, ``group``, ``model`` or ``data``; one word.
     """
     reached.setdefault(name, time())
     if name not in _told and _next != math.inf:
@@ -172,6 +208,7 @@ def _speak(name: str, *, beat: bool) -> None:
             _next = monotonic() + _EVERY
             _agent.say("beat", droppable=True)
             _tell_step(_agent)
+            _tell_pace(_agent)
     except BlockingIOError:
         _next = monotonic() + _LATER
     except OSError:
@@ -199,6 +236,13 @@ def _tell_step(agent: _Agent) -> None:
     if _step != _step_told and isinstance(_step, int) and abs(_step) < 2**53:
         _step_told = _step
         agent.say(f"at {_step}", droppable=True)
+
+
+def _tell_pace(agent: _Agent) -> None:
+    global _pace_told
+    if _pace is not None and _pace != _pace_told:
+        _pace_told = _pace
+        agent.say(f"pace {_pace[0]} {_pace[1]} {_pace[2]}", droppable=True)
 
 
 def _at_exit() -> None:

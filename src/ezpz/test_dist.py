@@ -36,6 +36,8 @@ DTYPES = {
     "float16": "float16",
     "fp16": "float16",
 }
+# What is printed of `ezpz.get_dist_info`; run.json has all of it.
+SHOWN = ("WORLD_SIZE", "NUM_HOSTS", "DEVICE", "BACKEND", "MESH", "LAUNCHER", "SCHEDULER", "TORCH")
 STRATEGIES = ("ddp", "fsdp", "zero1", "deepspeed")
 
 
@@ -51,11 +53,14 @@ class Config:
     layer_sizes: tuple[int, ...]
     dtype: str
     lr: float
-    log_freq: int
+    print_freq: int
     warmup: int
     seed: int
     strategy: str
     ds_config: str
+    tp: int
+    backend: str
+    compile: bool
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -86,10 +91,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--dtype", choices=tuple(DTYPES), default="float32", help="precision of the forward pass (float32)")
     add("--lr", type=float, default=1e-3, help="learning rate of Adam (0.001)")
-    add("--log-freq", type=_positive, default=1, metavar="N", help="print every N-th step; all are recorded")
+    add(
+        "--print-freq",
+        "--log-freq",
+        type=_positive,
+        default=10,
+        metavar="N",
+        help="print every N-th step (10); all are recorded",
+    )
     add("--warmup", type=int, default=0, metavar="N", help="steps at the start to mark, and to leave out of the timing")
     add("--seed", type=int, default=42, help="seed of weights and of the order of samples (42)")
-    add("--strategy", choices=STRATEGIES, default="ddp", help="how ranks share the model (ddp)")
+    add("--strategy", choices=STRATEGIES, default=None, help="how ranks share the model (ddp; with --tp fsdp)")
+    add("--tp", type=_positive, default=1, metavar="N", help="ranks that share every pair of layers (1)")
+    add("--backend", default="", metavar="NAME", help="collective backend, such as gloo (the device's own)")
+    add("--compile", action="store_true", help="compile the network (warns where there is no compiler)")
     add(
         "--ds-config",
         default="",
@@ -128,6 +143,13 @@ def configure(args: argparse.Namespace) -> Config:
             f"--warmup {args.warmup} does not fit --train-iters {args.train_iters}; expected 0 to "
             f"{args.train_iters - 1}."
         )
+    strategy = args.strategy or ("fsdp" if args.tp > 1 else "ddp")
+    if args.tp > 1 and strategy != "fsdp":
+        raise UsageError(
+            f"--strategy {strategy} cannot run with --tp {args.tp} (from the command line); expected fsdp."
+        )
+    if args.tp > 1:
+        ezpz.check_divisible(args.tp, **{f"layer_{at}": size for at, size in enumerate(args.layer_sizes)})
     return Config(
         train_iters=args.train_iters,
         batch_size=args.batch_size,
@@ -137,11 +159,14 @@ def configure(args: argparse.Namespace) -> Config:
         layer_sizes=args.layer_sizes,
         dtype=DTYPES[args.dtype],
         lr=args.lr,
-        log_freq=args.log_freq,
+        print_freq=args.print_freq,
         warmup=args.warmup,
         seed=args.seed,
-        strategy=args.strategy,
+        strategy=strategy,
         ds_config=args.ds_config,
+        tp=args.tp,
+        backend=args.backend,
+        compile=args.compile,
     )
 
 
@@ -170,17 +195,23 @@ def make_batches(config: Config, rank: int, world_size: int, device: torch.devic
 
 
 def make_model(config: Config, world_size: int) -> tuple[Any, torch.optim.Optimizer, str, int]:
-    """Return the wrapped network, its optimizer, the network in words, and its number of parameters."""
+    """Return the wrapped network, its optimizer, the network in a line, and its number of parameters."""
     import torch
 
     from ezpz.models import MLP
 
     network = MLP(config.input_size, config.layer_sizes, config.output_size)
-    shown, parameters = str(network), sum(parameter.numel() for parameter in network.parameters())
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    shown = "-".join(map(str, (config.input_size, *config.layer_sizes, config.output_size)))
     more: dict[str, Any] = {}
     if config.strategy == "deepspeed":
         given = {"config": config.ds_config} if config.ds_config else {"micro_batch_size": config.batch_size}
         more = {**given, "optimizer": torch.optim.Adam(network.parameters(), lr=config.lr)}
+    elif config.compile:
+        more["compile"] = True
+    if config.tp > 1:  # the first of two layers by its outputs, the second by its inputs; a last one alone stays whole
+        layers = range(0, (len(config.layer_sizes) + 1) // 2 * 4, 2)
+        more["tp_plan"] = {f"layers.{at}": "rowwise" if at % 4 else "colwise" for at in layers}
     shared = world_size > 1 or config.strategy == "deepspeed"
     model = ezpz.wrap_model(network, config.strategy if shared else "none", dtype=config.dtype, **more)
     optimizer = more.get("optimizer") or ezpz.make_optimizer(model, torch.optim.Adam, lr=config.lr)
@@ -219,17 +250,19 @@ def make_row(config: Config, world_size: int) -> Callable[[dict[str, Any]], dict
 
 def run(args: argparse.Namespace) -> None:
     """Set up, train, and show what happened."""
-    from ezpz.train import Loop, finish_history, print_timing
+    from ezpz.train import Loop, finish_run
 
     config = configure(args)
-    rank = ezpz.setup_torch(seed=config.seed)
-    world_size, device = ezpz.get_world_size(), ezpz.get_torch_device()
+    rank = ezpz.setup_torch(config.backend or None, seed=config.seed, tensor_parallel_size=config.tp)
+    world_size, device = ezpz.get_world_size(), ezpz.device()
+    mesh = ezpz.get_mesh()
+    data_rank, data_ranks = ezpz.coordinate(mesh, "dp"), ezpz.degree(mesh, "dp")  # tp ranks share their samples
     if rank == 0:
-        _bullets("dist_info", ezpz.get_dist_info())
-        _bullets("CONFIG", asdict(config))
+        _say("dist_info", {name: value for name, value in ezpz.get_dist_info().items() if name in SHOWN and value})
+        _say("CONFIG", {name: value for name, value in asdict(config).items() if value not in {None, ""}})
     _wandb(config, args.name)
     model, optimizer, shown, parameters = make_model(config, world_size)
-    logger.info(f"model={shown}\n{parameters:,} parameters")
+    logger.info(f"model: {shown}, {parameters:,} parameters")
     with ezpz.History(args.name, args.outdir) as history:
         facts = {**asdict(config), "world_size": world_size, "parameters": parameters}
         history.log_config(facts, model=model, optimizer=optimizer)
@@ -238,21 +271,17 @@ def run(args: argparse.Namespace) -> None:
                 model,
                 optimizer,
                 make_loss(config),
-                make_batches(config, rank, world_size, device),
+                make_batches(config, data_rank, data_ranks, device),
                 steps=config.train_iters,
                 batch_size=config.batch_size,
                 dtype=config.dtype,
-                log_every=config.log_freq,
+                log_every=config.print_freq,
                 sync_timing=True,
                 ended=prof.step,
-                row=make_row(config, world_size),
-                log=_say,
+                row=make_row(config, data_ranks),
             )
-            times = loop.run(history).times
-        if rank == 0:
-            print_timing(times, skip=config.warmup)
-            logger.info(f"dataset={finish_history(history, plots=not args.no_plots)}")
-            _bullets("written", {**history.paths, **{file.name: file for file in prof.files}})
+            outcome = loop.run(history)
+        finish_run(history, outcome, plots=not args.no_plots, files=prof.files)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -274,12 +303,13 @@ def _wandb(config: Config, name: str) -> None:
         ezpz.setup_wandb(None, config=asdict(config), name=name)
 
 
-def _say(line: str) -> None:
-    logger.info(line)  # from here, so that the log names this trainer
+def _say(title: str, values: dict[str, Any]) -> None:
+    """Log values as a paragraph of lines that fit 80 columns."""
+    import textwrap
 
-
-def _bullets(title: str, values: dict[str, Any]) -> None:
-    logger.info("\n".join([f"[{title}]:", *(f"  • {name}={value}" for name, value in values.items())]))
+    text = ", ".join(f"{name}={value}" for name, value in values.items())
+    lines = textwrap.wrap(text, 76, break_long_words=False, break_on_hyphens=False)
+    logger.info("\n".join([f"[{title}]:", *(f"  {line}" for line in lines)]))
 
 
 def _positive(text: str) -> int:

@@ -12,7 +12,7 @@ import sys
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import TextIO
 
 LINES = "\n\t"  # what a text of several lines may hold
@@ -58,22 +58,50 @@ def _escape(letter: str) -> str:
 
 
 def use_color(stream: object) -> bool:
-    """Tell whether ``stream`` may receive colour: a terminal without ``NO_COLOR``, or ``FORCE_COLOR``."""
-    if os.environ.get("FORCE_COLOR"):
+    """Tell whether ``stream`` may receive colour: a terminal that is not ``TERM=dumb``, without ``NO_COLOR``; or
+    anything with ``FORCE_COLOR``.
+    """
+    if os.environ.get("FORCE_COLOR", "0") not in {"", "0"}:
         return True
     # Open MPI gives every rank a terminal of its own, wherever mpiexec writes to.
-    if os.environ.get("NO_COLOR") or "OMPI_COMM_WORLD_RANK" in os.environ:
+    if os.environ.get("NO_COLOR") or "OMPI_COMM_WORLD_RANK" in os.environ or os.environ.get("TERM") == "dumb":
         return False
     isatty = getattr(stream, "isatty", None)
     return bool(isatty and isatty())
 
 
-def show(text: str, stream: TextIO | None = None) -> None:
+# Colours by what they mean; `visible` lets these pass and no others.
+_MEANINGS = {
+    "good": "32",  # it ended well; the runs agree
+    "bad": "31",  # it failed; the runs differ
+    "doubtful": "33",  # it was stopped; nothing can be said
+    "busy": "36",  # it runs
+    "name": "36",  # what can be typed
+    "title": "1",
+    "minor": "2",
+    "very good": "1;32",
+    "very bad": "1;31",
+    "very doubtful": "1;33",
+}
+
+
+def painter(color: bool) -> Callable[[str, str], str]:
+    """Return a function that gives a text the colour of a meaning; without colour, one that returns the text.
+
+    The meanings: ``good``, ``bad`` and ``doubtful``, each also ``very …``, ``busy``, ``name``, ``title``, ``minor``.
+    """
+    if not color:
+        return lambda text, meaning: text  # noqa: ARG005  # called as the other
+    return lambda text, meaning: f"\x1b[{_MEANINGS[meaning]}m{text}\x1b[0m" if text else text
+
+
+def show(text: str, stream: TextIO | None = None, *, colors: bool = False) -> None:
     """Print a text of one line or several, visible.
 
     Args:
         text: The text.
         stream: Where to; otherwise stdout.
+        colors: Let the colours pass that ezpz writes; foreign parts were made visible before.
 
     Raises:
         OSError: The reader has left, or the disk is full.
@@ -81,7 +109,7 @@ def show(text: str, stream: TextIO | None = None) -> None:
     stream = sys.stdout if stream is None else stream
     if stream is None:  # a process without a standard output
         return
-    line = visible(text, LINES) + "\n"
+    line = visible(text, LINES, colors=colors) + "\n"
     encoding = stream.encoding or "utf-8"
     stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()

@@ -284,6 +284,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path, capsys):
 
 def test_the_list_and_the_dry_run_start_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["--list"]) == 0
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines()[::2]] == list(TRAINERS)

@@ -1,11 +1,14 @@
 import sys
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from ezpz.cli import VERBS
+from ezpz.cli import GROUPS, VERBS
 
 EZPZ = [sys.executable, "-m", "ezpz"]
+ROOT = Path(__file__).parents[2]
 
 
 def test_help_lists_the_verbs_and_version_tells_the_version(run_cli):
@@ -14,6 +17,81 @@ def test_help_lists_the_verbs_and_version_tells_the_version(run_cli):
     assert all(verb in run_cli([*EZPZ, "--help"]).stdout for verb in ("launch", "test", "where"))
     assert run_cli([*EZPZ, "--version"]).stdout == f"ezpz {ezpz.__version__}\n"
     assert run_cli([*EZPZ]).returncode == 0
+
+
+def test_every_verb_is_in_one_group_and_five_are_shown_first(capsys):
+    from ezpz.cli import main
+
+    assert sorted(verb for group in GROUPS.values() for verb in group) == sorted(VERBS)
+    assert main(["--help"]) == 0
+    everything = capsys.readouterr().out
+    assert max(map(len, everything.splitlines())) <= 80
+    titles = [line for line in everything.splitlines() if line.endswith(":")]
+    assert titles == ["start:", "look:", "compare:", "machine:"]
+    assert main([]) == 0
+    first = capsys.readouterr().out
+    assert [line.split()[0] for line in first.splitlines() if line.startswith("  ")] == [
+        *("launch", "runs", "open", "compare", "where"),
+    ]
+    assert f"all {len(VERBS)} verbs" in first
+    assert main(["help", "runs"]) == 0
+    assert capsys.readouterr().out.startswith("usage: ezpz runs")
+
+
+COLORS = [
+    ({}, False, False),
+    ({}, True, True),
+    ({"NO_COLOR": "1"}, True, False),
+    ({"TERM": "dumb"}, True, False),
+    ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, True),
+    ({"FORCE_COLOR": "0"}, False, False),
+]
+
+
+@pytest.mark.parametrize(("variables", "is_terminal", "colored"), COLORS)
+def test_help_and_errors_are_coloured_on_terminals_that_take_it(variables, is_terminal, colored, monkeypatch, capsys):
+    from ezpz.cli import main
+
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "OMPI_COMM_WORLD_RANK", "EZPZ_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert main(["--help"]) == main(["kill", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert ("\x1b[1musage:\x1b[0m" in out, "\x1b[36m--all\x1b[0m" in out) == (colored, colored)
+    assert main(["lunch"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("\x1b[1;31mezpz:\x1b[0m unknown verb" if colored else "ezpz: unknown verb")
+    assert ("\x1b" in err) is colored
+
+
+def test_what_an_error_repeats_colours_nothing(monkeypatch, capsys):
+    from ezpz.cli import main
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("EZPZ_DEBUG", raising=False)
+    assert main(["\x1b[32mgood\x1b[0m `"]) == 2
+    err = capsys.readouterr().err
+    assert "\x1b[32m" not in err
+    assert "\\x1b[32mgood" in err
+
+
+ORDER = ["arguments:", "options:", "examples:", "exit code:", "more:"]
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"launch", "test"}))
+def test_every_help_has_the_same_parts_in_the_same_order(verb, capsys):
+    with suppress(SystemExit):
+        assert import_module(VERBS[verb][0]).main(["--help"]) == 0
+    text = capsys.readouterr().out
+    titles = [line for line in text.splitlines() if line in ORDER]
+    assert titles == ORDER or titles == ORDER[1:]
+    examples = text.partition("examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert any(f"ezpz {verb}" in line for line in examples)
+    assert (ROOT / VERBS[verb][2]).is_file()
+    assert text.rstrip().endswith(VERBS[verb][2])
 
 
 def test_a_mistyped_verb_is_one_line_with_the_nearest(run_cli):
@@ -53,7 +131,8 @@ def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, verb):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "unknown option --jsno (from the command line)" in err
-    if verb not in {"checkpoint", "export", "fetch", "kill", "plot", "report", "watch"}:  # those without --json
+    without = {"checkpoint", "export", "fetch", "init", "kill", "open", "plot", "report", "shell", "watch"}
+    if verb not in without:
         assert "Did you mean --json?" in err
 
 

@@ -13,7 +13,14 @@ RUN = [sys.executable, "-m", "ezpz"]
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["DDP", "FSDP"])
 def test_it_trains_the_smoke_model_under_that_backend(run_cli, clean_env, backend, tmp_path):
-    words = ["framework=pytorch", f"backend={backend}", "train_iters=30", "no_plots=true", f"outdir={tmp_path}/out"]
+    words = [
+        "framework=pytorch",
+        f"backend={backend}",
+        "train_iters=30",
+        "print_freq=1",
+        "no_plots=true",
+        f"outdir={tmp_path}/out",
+    ]
     launch = [sys.executable, "-m", "ezpz.launch", "-n", "2"]
     done = run_cli([*launch, *RUN, *words], clean_env, 120)
     assert done.returncode == 0, done.stdout + done.stderr

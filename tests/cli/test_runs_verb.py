@@ -68,7 +68,7 @@ def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, caps
     assert (found[0]["loss"], found[0]["rate"], found[0]["cause"]) == ("NaN", 2.0, "ValueError: x")
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["STATE", "STARTED", "STEP", "LOSS", "RATE", "TOOK", "RUN"]
+    assert lines[0].split() == ["STATE", "STARTED", "TO", "STEP", "STEP", "LOSS", "RATE", "TOOK", "RUN"]
     assert lines[1].endswith("train/1")
     assert lines[2] == "    ValueError: x"
     assert lines[3].split()[-8:] == ["2.1", "1k", "tok/s", "5", "min", "0", "s", "train/2"]

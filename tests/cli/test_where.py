@@ -90,7 +90,7 @@ def test_a_sister_host_without_a_node_file_asks_the_server(run_cli, programs, tm
 
 
 def test_on_a_terminal_lines_end_at_its_width(run_cli, clean_env):
-    env = {**clean_env, "COLUMNS": "80", "PBS_JOBID": "1.head", "PBS_NODEFILE": "nodes"}
+    env = {**clean_env, "COLUMNS": "80", "PBS_JOBID": "1.head", "PBS_NODEFILE": "nodes", "NO_COLOR": "1"}
     script = (
         f"printf 'x4415c6s5b0n0.hostmgmt2415.cm.aurora.alcf.anl.gov\\n%.0s' 1 2 >nodes; {sys.executable} -m ezpz where"
     )

@@ -95,10 +95,10 @@ def test_it_follows_one_process(strategy):
     assert model.training
 
 
-def test_a_model_from_meta_has_the_dense_weights_bit_for_bit():
-    dense = build()
+def test_a_sharded_model_has_the_weights_of_a_whole_one_bit_for_bit():
     with torch.device("meta"):
-        model = GPT(SIZES)
+        dense, model = GPT(SIZES), GPT(SIZES)
+    ezpz.materialize(dense, seed=11)
     model = ezpz.wrap_model(model, "fsdp", ezpz.init_mesh(), "fp32", seed=11)
     expected, found = dict(dense.named_parameters()), dict(model.named_parameters())
     assert found.keys() == expected.keys()
@@ -121,8 +121,12 @@ def by_hand():
     """Return the gradients' norm of each step, and the loss in the end, as plain torch has them on the whole batch."""
     tokens = load_tokens("shakespeare")
     ezpz.seed_everything(42)
-    model = GPT(GPTConfig(65, n_layer=1, n_head=4, n_embd=128, block_size=16))
-    matrices, others = ([each for each in model.parameters() if (each.dim() > 1) == many] for many in (True, False))
+    with torch.device("meta"):
+        model = GPT(GPTConfig(65, n_layer=1, n_head=4, n_embd=128, block_size=16))
+    ezpz.materialize(model)
+    table = model.transformer.wpe.weight  # of positions, which do not decay
+    decays = [(each.dim() > 1 and each is not table, each) for each in model.parameters()]
+    matrices, others = ([each for found, each in decays if found == wanted] for wanted in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
     batches = TokenBatches(tokens.train, 16, 8, rank=0, world_size=1, seed=42)

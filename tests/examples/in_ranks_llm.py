@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ezpz
+import ezpz.dist.mesh as meshes
 from ezpz.errors import UsageError
 from ezpz.examples import llm
 from ezpz.track import read_journal
@@ -44,8 +45,8 @@ def group_of_ranks():
 
 
 def train(folder, words, *, batch):
-    """Train in this world; return the rows on rank 0."""
-    ezpz.init_mesh()
+    """Train in this world; return the rows on rank 0. The mesh of one case is not that of the next."""
+    meshes._made.clear()
     small = [*os.environ["EZPZ_TEST_WORDS"].split(), "--training.batch_size", batch, "--outdir", folder]
     llm.run(parse(llm.options(), [*map(str, [*small, *words])]))
     return [row["m"] for row in read_journal(folder / "metrics.jsonl")] if ezpz.get_rank() == 0 else []
@@ -61,7 +62,7 @@ def test_every_mesh_follows_one_process(ranks, name):
         whole = [row["m"] for row in read_journal(HERE / "one" / "metrics.jsonl")]
         assert [row["step"] for row in rows] == [row["step"] for row in whole] == list(range(1, 7))
         for row, one in zip(rows, whole, strict=True):
-            assert row["grad_norm"] == pytest.approx(one["grad_norm"], abs=2e-5)
+            assert row["grad_norm"] == pytest.approx(one["grad_norm"], rel=2e-5)
             if parts == 1:  # the loss of a row is that of this rank's part of the data
                 assert row["loss"] == pytest.approx(one["loss"], abs=1e-5)
             if "global_avg_loss" in one:

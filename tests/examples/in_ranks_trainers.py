@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ezpz
+import ezpz.dist.mesh as meshes
 from ezpz.errors import UsageError
 from ezpz.examples import fsdp, fsdp_tp, vit
 from ezpz.track import read_journal
@@ -40,7 +41,7 @@ def group_of_ranks():
 
 def train(trainer, folder, *words):
     """Train in this world and return the rows, on rank 0; the mesh of one case is not that of the next."""
-    ezpz.init_mesh()
+    meshes._made.clear()
     trainer.run(parse(trainer.options(), [*map(str, words), "--outdir", str(folder)]))
     return read_journal(folder / "metrics.jsonl") if ezpz.get_rank() == 0 else []
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,7 +136,7 @@ def test_every_key_of_wordplay_is_understood():
         (["train.init_from=gpt2-xl"], "train.init_from='gpt2-xl' is not supported: weights of GPT-2"),
         (["train.framework=tensorflow"], "ezpz trains with PyTorch"),
         (["model=gtp2"], "unknown model=gtp2 (from the command line); expected one of debug, shakespeare, gpt2"),
-        (["model.n_head=5"], "n_head=5 does not divide n_embd=768 (from GPTConfig)"),
+        (["model.n_head=5"], "n_head=5 does not divide n_embd=128 (from GPTConfig)"),
         (["model.dropout=1"], "model.dropout=1.0 is wrong"),
         (["train.backend=deepspeed", "--resume", "auto"], "train.backend=deepspeed neither saves nor resumes"),
         (["train.backend=ds", "train.save_interval=5"], "Use train.backend=FSDP."),
@@ -181,3 +182,39 @@ def test_trainers_are_short_enough_to_be_read():
     for module in (gpt, gpt_config, gpt_data, gpt_evaluation, gpt_parts):
         limit = 200 if module is gpt else 250
         assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= limit
+
+
+def test_a_cpu_trains_the_small_one_unless_a_size_is_asked_for():
+    def width(device, *words):
+        args = parse(gpt.options(device), [*words])
+        return args.preset, args.config.model.n_embd, args.config.train.max_iters
+
+    assert width("cuda") == (None, 768, 1000)
+    assert width("cpu") == ("debug", 128, 300)
+    assert width("cpu", "data=shakespeare", "train.max_iters=7") == ("debug", 128, 7)
+    assert width("cpu", "--preset", "shakespeare") == ("shakespeare", 384, 5000)
+    assert width("cpu", "model=gpt2")[:2] == (None, 768)
+
+
+class Slow(torch.nn.Module):
+    """A language model of which one batch takes 20 ms."""
+
+    def forward(self, tokens):
+        time.sleep(0.02)
+        return torch.zeros(*tokens.shape, 32)
+
+
+@pytest.mark.parametrize(("limit", "all_of_them"), [("1", False), ("0", True)])
+def test_an_evaluation_takes_what_its_time_has_room_for(limit, all_of_them, monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(gpt_evaluation, "decode", lambda tokens, _: drawn.append(len(tokens)) or "")
+    words = ["data=markov", "model.batch_size=2", "model.block_size=4", "train.eval_iters=30", "train.sample_tokens=50"]
+    args = arguments("--preset", "debug", *words, f"train.eval_seconds={limit}", "train.prompt=")
+    tokens = gpt_data.load(args)
+    evaluation = gpt_evaluation.Evaluation(args, tokens, gpt.compute_loss)
+    evaluation._prompt = [1]
+    evaluation(Slow(), 0)
+    told = capsys.readouterr().out
+    assert ("train.eval_seconds=0 takes all" in told) != all_of_them
+    assert (max(drawn) < 51) != all_of_them
+    assert ("evaluating before the first step, for at most 1 s" in told) != all_of_them

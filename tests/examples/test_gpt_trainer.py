@@ -18,8 +18,8 @@ from ezpz.track.run import open_run
 
 IN_RANKS = Path(__file__).with_name("in_ranks_gpt.py")
 LINE = re.compile(
-    r"step=(\d+) loss=(\S+) dt=\S+ dtf=\S+ dtb=\S+ sps=\S+ sps_per_gpu=\S+ tps=\S+ tps_per_gpu=\S+ mfu=\S+"
-    r"( train_loss=(\S+) val_loss=(\S+))?\n"
+    r"step=(\d+) loss=(\S+) dt=\S+ s tps=\S+ tok/s mfu=\S+ %\n"
+    r"(\d\d:\d\d:\d\d step=\d+ train_loss=(\S+) val_loss=(\S+)\n)?"
 )
 
 
@@ -46,8 +46,8 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     counted = "guessing 4.174, unigram 3.309/3.347, bigram 2.452/2.488, trigram 1.904/2.066"
     assert out.count(f"baselines of the data, nats per token of train/val: {counted}\n") == 1
     assert "parameters=402,176 without the table of positions" in out
-    assert "num decayed parameter tensors: 10, with 409,728 parameters" in out
-    assert "num non-decayed parameter tensors: 5, with 640 parameters" in out
+    assert "num decayed parameter tensors: 9, with 401,536 parameters" in out
+    assert "num non-decayed parameter tensors: 6, with 8,832 parameters" in out
 
     lines = LINE.findall(out)
     assert [int(line[0]) for line in lines] == [0, 10, 20, 30, 39, 40, 50, 60, 70, 79]
@@ -84,7 +84,8 @@ def test_it_passes_the_bigrams_and_writes_by_two_ranks(run_cli, env, tmp_path):
     assert again.returncode == 0, again.stdout + again.stderr
     found = re.search(r"after 80 steps: train_loss=(\S+) val_loss=(\S+), below the bigrams", again.stdout)
     assert [float(loss) for loss in found.groups()] == pytest.approx(
-        [float(lines[-1][3]), float(lines[-1][4])], abs=1e-5
+        [float(lines[-1][3]), float(lines[-1][4])],
+        abs=1e-3,  # lines have five digits
     )
     assert "['prompt']: 'KING'" in again.stdout
     assert "step=" not in again.stdout

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -244,15 +245,19 @@ def test_the_laptop_script_trains_where_it_is_called(run_cli, env, tmp_path, che
 
 # As Slurm's --signal does some minutes before the end: to the ranks of the job's steps, not to the script.
 SIGNAL = (
-    """(while ! grep -q '"step":5,' out/metrics.jsonl; do sleep 0.2; done; scancel --signal=USR2 $SLURM_JOB_ID) &"""
+    """(while ! grep -q '"step":5,' out/metrics.jsonl; do sleep 0.05; done; scancel --signal=USR2 $SLURM_JOB_ID) &"""
 )
+
+
+WAITS = Path(__file__).with_name("awaits_its_warning.py")
+STEPS = 30
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_generic_job_saves_when_it_is_warned_and_goes_on_when_it_is_submitted_again(slurm, env, checkout):
     asked = ["--account=mine", "--partition=main", "--ntasks-per-node=1"]
-    train = "python3 -m ezpz.examples.fsdp_tp --preset debug --max_iters 40 --resume auto --no_plots --outdir out"
+    options = f"--preset debug --max_iters {STEPS} --resume auto --no_plots --outdir out"
     script = (ROOT / "examples" / "generic.slurm").read_text()
     unfilled = slurm.sbatch(["--partition=main"], script, env, timeout=60, cwd=checkout)
     assert unfilled.returncode == 2, unfilled.stdout + unfilled.stderr
@@ -262,21 +267,22 @@ def test_the_generic_job_saves_when_it_is_warned_and_goes_on_when_it_is_submitte
     env = {**env, "TORCH_DEVICE": "cpu"}
     # sbatch reads the script from its input here; what it runs stands in the place of its arguments.
     first, again = (
-        script.replace("if (($# == 0)); then", f"{more}\nset -- {train}\nif (($# == 0)); then") for more in (SIGNAL, "")
+        script.replace("if (($# == 0)); then", f"{more}\nset -- python3 {train} {options}\nif (($# == 0)); then")
+        for more, train in ((SIGNAL, shlex.quote(str(WAITS))), ("", "-m ezpz.examples.fsdp_tp"))
     )
     done = slurm.sbatch(asked, first, env, timeout=180, cwd=checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "['n01'][device='cpu'][rank=0/2]" in done.stdout
     assert "['n02'][device='cpu'][rank=1/2]" in done.stdout
-    assert [row["step"] for row in read_journal(checkout / "out")] == list(range(40))
+    assert [row["step"] for row in read_journal(checkout / "out")] == list(range(STEPS))
     (saved,) = (checkout / "out" / "checkpoints").glob("step-*")  # by the signal alone: --save_freq was not given
     done_then = int(saved.name.partition("-")[2])
-    assert 5 < done_then < 40
+    assert 5 < done_then < STEPS
 
     done = slurm.sbatch(asked, again, env, timeout=180, cwd=checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [row["step"] for row in read_journal(checkout / "out") if row["a"] == 2]
-    assert rows == list(range(done_then, 40))
+    assert rows == list(range(done_then, STEPS))
 
 
 def test_nothing_of_these_files_speaks_of_this_machine():

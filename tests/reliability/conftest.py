@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import datetime as dt
-import json
 import os
 import threading
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from playing import foreign_trouble, play
 from stages import Grounds, Stage, flavour_of
+from tables import keep
 
 from lab import process
 from lab.checkout import ROOT
@@ -57,7 +57,11 @@ class Floor:
 
 @pytest.fixture(scope="module")
 def played(request, grounds):
-    """Starts all selected cases of the module in order, `AT_ONCE` at a time; `played(name, case)` is one's result."""
+    """Starts all selected cases of the module in order, `AT_ONCE` at a time; `played(name, case)` is one's result.
+
+    Where xdist deals the cases of a file out to several workers (`make matrix ARGS="-n 4"`), each plays its own, one
+    after the other.
+    """
     floor = Floor()
     wanted = [
         item.callspec.params
@@ -87,6 +91,9 @@ def played(request, grounds):
         finally:
             stage.close()
 
+    if getattr(request.config, "workerinput", {"dist": "loadfile"})["dist"] not in {"loadfile", "loadscope"}:
+        yield one
+        return
     pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
     if any(
         "srun" in {flavour_of(params.get("name", "")), params["case"].on} for params in wanted
@@ -103,19 +110,19 @@ def played(request, grounds):
 def pytest_runtest_logreport(report):
     """With ``EZPZ_MATRIX=FILE`` note what came of each cell, when, why it was skipped or the test's note, the commit.
 
-    What earlier runs have found stays beside it.
+    What earlier runs have found stays beside it. With xdist the reports of all workers come to the process that has
+    started them, which alone writes.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     properties = dict(report.user_properties)
     told = properties.get("cell")
     if not (MATRIX and told) or (report.when != "call" and report.passed):
         return
-    path = Path(MATRIX)
-    found = json.loads(path.read_text()) if path.exists() else {}
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     outcome = "skipped" if report.skipped else "ok" if report.passed else "**failed**"
     why = report.longrepr[2].removeprefix("Skipped: ") if report.skipped else properties.get("note", "")
-    found[told] = [outcome, today, why, _commit()]
-    path.write_text(json.dumps(found, indent=1))
+    keep(Path(MATRIX), told, [outcome, today, why, _commit()])
 
 
 @cache

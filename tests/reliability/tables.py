@@ -7,9 +7,12 @@ Results are ``{CELL: [outcome, date, why it was skipped or a note, commit]}``; t
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sys
 from pathlib import Path
+
+from ezpz.files import write_whole
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -27,6 +30,15 @@ def replace_block(path, name, text):
     if not (found and found_too):
         raise ValueError(f"{path} lacks the lines {begin} and {end}")
     path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
+
+
+def keep(path, cell, result):
+    """Put the result of one cell among those of a file, which other processes may do at the same time."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = json.loads(path.read_text()) if path.exists() else {}
+        found[cell] = result
+        write_whole(path, json.dumps(found, indent=1))
 
 
 def matrix(results):

@@ -281,10 +281,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_one_row_costs_next_to_nothing():
     one = across()
     values = {f"metric{number}": 1.0 for number in range(8)}
-    begin = time.perf_counter()
-    for step in range(10_000):
-        one.add(step, values)
-    assert (time.perf_counter() - begin) / 10_000 < 20e-6  # 0.2 µs here
+    costs = []  # CPU seconds of this thread: others may be busy
+    for first in range(0, 10_000, 2000):
+        begin = time.thread_time()
+        for step in range(first, first + 2000):
+            one.add(step, values)
+        costs.append((time.thread_time() - begin) / 2000)
+    assert min(costs) < 20e-6  # 0.2 µs here
     one.finish()
 
 

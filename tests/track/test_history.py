@@ -56,8 +56,15 @@ def test_a_run_from_first_step_to_last_file(tmp_path, capsys):
     assert facts["state"] == "finished"
     assert facts["paths"] == {key: str(path.relative_to(history.outdir)) for key, path in history.paths.items()}
     assert "problems" not in facts
-    shown = capsys.readouterr().out
-    assert (history.outdir / "plots" / "tplot" / "loss.txt").read_text() in shown
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown if line.rstrip().endswith("]") and "[2" in line[:60]][:2] == [
+        "loss",
+        "accuracy",
+    ]
+    labels = [
+        line[:14].strip() for line in shown[next(n for n, line in enumerate(shown) if "── train finished" in line) :]
+    ]
+    assert labels[1:] == ["loss", "accuracy", "step", "first step", "report", "next"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from ezpz.track.dataset import outline
 from ezpz.track.lazy_dataset import LazyDataset, dataset_of, open_dataset
 
 
@@ -179,7 +178,3 @@ def test_every_operator_of_a_dataset_is_passed_on():
     missing = special - set(vars(LazyDataset)) - set(dir(object)) - own - asked_of_the_object
     assert not missing
     assert {"__repr__", "__str__", "__format__", "__eq__", "__hash__", "__reduce_ex__"} <= set(vars(LazyDataset))
-
-
-def test_an_export_in_a_line(path):
-    assert outline(path) == "xarray.Dataset (draw: 2), 4 variables"

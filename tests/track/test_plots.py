@@ -4,7 +4,7 @@ import pytest
 from test_series import series
 
 from ezpz.track import plots
-from ezpz.track.plots import draw_all, file_stem, that_matter
+from ezpz.track.plots import draw_all, file_stem, seen_first, that_matter
 
 STAMP = "2026-11-20-162001"
 
@@ -36,10 +36,13 @@ def test_each_of_a_few_metrics_is_drawn_three_times_and_shown(tmp_path, capsys):
         "svgs": tmp_path / "plots/mplot/svgs",
     }
     assert problems == []
-    saved = "".join((tmp_path / f"plots/tplot/{name}.txt").read_text() for name in ("train_loss", "dt"))
-    shown, line = capsys.readouterr().out.rsplit("[2", 1)
-    assert shown == saved
-    assert line.endswith("drawing train/loss, dt as PNG and SVG\n")
+    for name in ("train_loss", "dt"):
+        assert (tmp_path / f"plots/tplot/{name}.txt").read_text().count("\n") == 25
+    *shown, line = capsys.readouterr().out.splitlines()
+    assert len(shown) == 2 * 12
+    assert [shown[0].strip(), shown[12].strip()] == [f"train/loss [{STAMP}]", f"dt (s) [{STAMP}]"]
+    assert {len(text) for text in shown} == {75}
+    assert line.endswith("drawing train/loss, dt as PNG and SVG")
 
 
 @pytest.mark.slow
@@ -47,13 +50,13 @@ def test_what_is_shown_at_the_end_stands_side_by_side_where_there_is_room(tmp_pa
     monkeypatch.setenv("COLUMNS", "120")
     draw_all([series([1.0, 2.0])._replace(name=name) for name in ("loss", "dt")], tmp_path, STAMP, show=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["loss", f"[{STAMP}]", "dt", f"[{STAMP}]"]
+    assert lines[0].split() == ["loss", f"[{STAMP}]", "dt", "(s)", f"[{STAMP}]"]
     assert max(map(len, lines)) == 120
     assert {len(line) for line in (tmp_path / "plots/tplot/dt.txt").read_text().splitlines()} == {75}
 
 
 @pytest.mark.slow
-def test_of_many_metrics_the_terminal_shows_the_six_that_matter_first(tmp_path, capsys):
+def test_of_many_metrics_six_are_drawn_and_the_terminal_shows_loss_and_accuracy(tmp_path, capsys):
     names = [
         "loss",
         "dt",
@@ -74,14 +77,25 @@ def test_of_many_metrics_the_terminal_shows_the_six_that_matter_first(tmp_path, 
     draw_all(items, tmp_path, STAMP, show=True)
     shown = capsys.readouterr().out.splitlines()
     titles = [line.split()[0] for line in shown if line.rstrip().endswith(f"[{STAMP}]")]
-    assert titles == ["loss", "val_loss", "sps", "tps", "dt", "accuracy"]
+    assert titles == ["loss", "accuracy"]
     assert len(list((tmp_path / "plots/tplot").iterdir())) == len(items)
     for kind in ("png", "svg"):
-        assert {path.stem for path in (tmp_path / f"plots/mplot/{kind}s").iterdir()} == set(titles)
-    assert shown[-1].endswith(
-        "drawing loss, val_loss, sps, tps, dt, accuracy as PNG and SVG; dtf, dtb, dtd and 5 more are in report.html "
-        f"and plots/tplot: `ezpz plot {tmp_path} NAME` shows any of them, with --pictures as PNG and SVG"
-    )
+        drawn = {path.stem for path in (tmp_path / f"plots/mplot/{kind}s").iterdir()}
+        assert drawn == {"loss", "val_loss", "sps", "tps", "dt", "accuracy"}
+    assert shown[-1].endswith("drawing loss, val_loss, sps, tps, dt, accuracy as PNG and SVG; 8 more are in the report")
+
+
+def test_without_an_accuracy_the_end_shows_a_validation_loss_or_what_matters_next():
+    def seen(*names):
+        items = [series([1.0, 2.0])._replace(name=name) for name in names]
+        return [item.name for item in seen_first(items)]
+
+    assert seen("dt", "loss", "val_loss", "sps") == ["loss", "val_loss"]
+    assert seen("dt", "train_loss", "test_acc", "test_loss") == ["train_loss", "test_acc"]
+    assert seen("dt", "sps", "lr") == ["sps", "dt"]
+    assert seen("reward") == ["reward"]
+    single = [series([1.0])._replace(name="val_accuracy"), series([1.0, 2.0])._replace(name="loss")]
+    assert [item.name for item in seen_first(single)] == ["loss"]
 
 
 def test_a_throughput_per_second_matters_and_one_per_device_does_not():

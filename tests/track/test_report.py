@@ -135,7 +135,12 @@ class Page(HTMLParser):
 
     def pictures(self):
         """Each chart as XML: it must be whole."""
-        found = re.findall(r"<svg viewBox.*?</svg>(?=<p|</figure>)", self.source, re.DOTALL)
+        found = re.findall(r'<svg viewBox.*?</svg>(?=<p|</figure>|<svg class="narrow")', self.source, re.DOTALL)
+        return [ET.fromstring(each) for each in found]
+
+    def twins(self):
+        """The same of what narrow screens show in place of a wide chart."""
+        found = re.findall(r'<svg class="narrow".*?</svg>(?=<p|</figure>)', self.source, re.DOTALL)
         return [ET.fromstring(each) for each in found]
 
 
@@ -146,6 +151,7 @@ def check(page):
     for picture in pictures:
         assert picture.get("role") == "img"
         assert picture.get("aria-label")
+    for picture in (*pictures, *page.twins()):
         for element in picture.iter():
             for name in ("d", "x", "y", "width", "height", "points"):
                 assert not re.search(r"nan|inf", element.get(name, "")), element.attrib
@@ -161,7 +167,7 @@ def test_the_page_shows_first_what_people_ask_first(run):
     page = check(Page(build_page(run)))
     assert page.charts == [
         "chart-loss",
-        "chart-tokens-per-sec",
+        "chart-tokens-per-sec-tok-s",
         "chart-mfu",
         "chart-where-a-step-s-time-goes",
         "chart-seconds-per-step",
@@ -173,9 +179,39 @@ def test_the_page_shows_first_what_people_ask_first(run):
     ]
     for text in ("finished", "1 h 2 min", "100 (0 to 99)", "4 on 2 hosts", "train.py --lr 1e-3", "model.dropout"):
         assert text in page.text
-    for card in ("last train/loss", "best val/loss", "41.0 %", "29.8 GiB", "9.5 s"):
+    for card in ("last train/loss", "best val/loss", "41.0 %", "100,050 tok/s", "29.8 GiB", "9.5 s"):
         assert card in page.text
     assert "at 99" in page.text  # the last of a text metric
+
+
+def test_accuracy_and_validation_are_in_the_cards(tmp_path):
+    rows = [(step, {"loss": 1.0, "accuracy": step / 100}) for step in range(97)]
+    rows[40][1]["val/acc"] = 0.5
+    rows[80][1]["val/acc"] = 0.25
+    text = check(Page(build_page(write_run(tmp_path / "run", rows, {})))).text
+    assert "last accuracy96.0 %at step 96" in text
+    assert "last val/acc25.0 %at step 80" in text
+    assert "best val/acc50.0 %at step 40" in text
+    rows = [(step, {"top1": 50.0 + step}) for step in range(30)]  # some programs count in percent
+    assert "last top179.0 %at step 29" in Page(build_page(write_run(tmp_path / "other", rows, {}))).text
+
+
+@pytest.mark.parametrize(
+    ("matrix", "told"),
+    [
+        (np.array([[0.1] * 30, [0.2] * 30]), "rank 1 is the slowest: 200 ms, 1.33 x the median rank"),
+        (np.array([[0.1] * 3, [0.2] * 3]), "no rank stands out: 150 ms in the median of ranks"),  # three steps are few
+        (np.array([[0.1, 0.3] * 15, [0.3, 0.2] * 15]), "no rank stands out: 225 ms in the median of ranks"),
+        (np.array([[0.1] * 30, [0.101] * 30]), "no rank stands out: 100 ms in the median of ranks"),
+        (np.array([[0.1] * 30]), "one rank, 100 ms in the median"),
+    ],
+)
+def test_a_rank_is_called_slow_only_where_chance_does_not_explain_it(tmp_path, matrix, told):
+    steps = range(matrix.shape[1])
+    run = write_run(tmp_path / "run", [(step, {"dtf": 0.1}) for step in steps], {}, windows=[window(steps, dtf=matrix)])
+    text = check(Page(build_page(run))).text
+    assert told in text
+    assert ("slowest" in text) == ("slowest" in told)
 
 
 def test_the_report_is_written_where_it_is_asked_for(run, tmp_path):
@@ -299,7 +335,8 @@ def test_restarts_are_marked_and_what_they_overtook_is_not_drawn(tmp_path):
     )
     page = check(Page(build_page(run)))
     assert page.data[0]["lines"][0]["y"] == [9, 8, 7, 6]
-    assert page.source.count('class="restart"') == len(page.charts) == 2
+    assert len(page.charts) == 2
+    assert page.source.count('class="restart"') == 2 + page.source.count('<svg class="narrow"')
     assert "restart at step 2" in page.text
     assert "out of memory" in page.text
     assert page.data[1]["lines"][0]["y"] == [1, 1]
@@ -320,13 +357,13 @@ def test_checkpoints_and_evaluations_are_events(tmp_path):
     rows = [(step, {"loss": 1.0} | ({"dt_save": 0.25} if step % 10 == 9 else {})) for step in range(30)]
     rows[29][1]["dt_eval"] = 1.5
     text = Page(build_page(write_run(tmp_path / "run", rows, {}))).text
-    assert "a checkpoint was saved for the first time, 3 times in all, last at step 29, 0.75 s together" in text
+    assert "a checkpoint was saved for the first time, 3 times in all, last at step 29, 750 ms together" in text
     assert "the model was evaluated for the first time, 1.5 s together" in text
 
 
 def test_the_map_of_ranks_shows_a_time_before_the_first_collective_and_names_the_slowest(run):
     page = Page(build_page(run))
-    assert "rank 2 is the slowest: 0.2, 1.67 x the median rank" in page.text
+    assert "rank 2 is the slowest: 200 ms, 1.67 x the median rank" in page.text
     heat = page.data[5]
     assert [line["name"] for line in heat["lines"]] == ["rank 0", "rank 1", "rank 2", "rank 3"]
     assert heat["lines"][2]["y"] == [0.2] * 100

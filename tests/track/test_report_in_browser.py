@@ -171,7 +171,7 @@ def test_the_script_draws_what_the_page_shows_without_it(show, run):
 
 def test_a_logarithmic_axis_can_be_had_and_left(show, run):
     page = show(run)
-    labels = "[...document.querySelectorAll('#chart-loss .ya text')].map((text) => text.textContent)"
+    labels = "[...document.querySelectorAll('#chart-loss > svg[role=img] .ya text')].map((text) => text.textContent)"
     line = "document.querySelector('#chart-loss .line').getAttribute('d').match(/[0-9.-]+/g).map(Number)"
     before = page.ask(labels), page.ask(line)
     page.click("#chart-loss button.log")
@@ -189,7 +189,7 @@ def test_smoothing_adds_a_line_that_lies_among_the_points(show, tmp_path):
     page.ask(
         "(() => {const e = document.getElementById('smoothing'); e.value = 50; e.dispatchEvent(new Event('input'))})()"
     )
-    assert count(page, "#chart-loss .line") == 2
+    assert count(page, "#chart-loss > svg[role=img] .line") == 2
     assert count(page, "#chart-loss .line.faint") == 1
     xs = page.ask("charts[0].lines[0].mx")
     smoothed = page.ask("smooth(charts[0].lines[0].mx, charts[0].lines[0].my, 2000)")
@@ -198,8 +198,28 @@ def test_smoothing_adds_a_line_that_lies_among_the_points(show, tmp_path):
     page.ask(
         "(() => {const e = document.getElementById('smoothing'); e.value = 0; e.dispatchEvent(new Event('input'))})()"
     )
-    assert count(page, "#chart-loss .line") == 1
+    assert count(page, "#chart-loss > svg[role=img] .line") == 1
     assert page.complaints == []
+
+
+def test_on_a_phone_every_picture_fits_and_its_text_can_be_read(show, run):
+    page = show(run, size=(400, 800))
+    shown = page.ask("""[...document.querySelectorAll("figure > svg")].filter((svg) => svg.clientWidth).map((svg) => {
+        const texts = [...svg.querySelectorAll("text")].map((text) => text.getBoundingClientRect());
+        const scale = svg.clientWidth / svg.viewBox.baseVal.width;
+        const size = parseFloat(getComputedStyle(svg.querySelector("text")).fontSize) * scale;
+        return [svg.closest("figure").id, svg.clientWidth, size, Math.min(...texts.map((each) => each.left))];
+    })""")
+    assert len(shown) == 10
+    for name, width, size, left in shown:
+        if name == "chart-dtf-by-rank":  # a map of ranks is scrolled
+            continue
+        assert 300 < width <= 376, name
+        assert size >= 9.5, (name, size)
+        assert left >= 0, (name, left)
+    assert page.ask("document.documentElement.scrollWidth <= innerWidth")
+    page = show(run)
+    assert page.ask("[...document.querySelectorAll('svg.narrow')].every((svg) => !svg.clientWidth)")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["from light", "from dark"])

@@ -100,6 +100,36 @@ def test_rows_go_to_the_run_as_well(train, tmp_path):
     }
 
 
+TWICE = """
+import wandb
+from ezpz.track import setup_wandb
+made = []
+class Config(dict):
+    def update(self, values, allow_val_change=False):
+        assert allow_val_change
+        super().update(values)
+def init(**kwargs):
+    run = wandb.run = wandb.Run()
+    run.config, run.project, run.name = Config(kwargs["config"] or {}), kwargs["project"], kwargs["name"]
+    made.append(run)
+    return run
+wandb.init, wandb.run = init, None
+first = setup_wandb(project_name="p", config={"lr": 0.1, "seed": 1})
+assert setup_wandb(config={"lr": 0.2, "api_key": "hunter2"}) is first
+assert setup_wandb("p") is first
+assert first.config == {"lr": 0.2, "seed": 1, "api_key": "<redacted>"}, first.config
+assert setup_wandb("other", name="n") is first and len(made) == 1
+wandb.run = None  # as wandb.finish() leaves it
+assert setup_wandb("other") is not first and len(made) == 2
+"""
+
+
+def test_a_second_call_adds_to_the_run_of_the_first(train):
+    assert [line.partition("] ")[2] for line in warnings(train(code=TWICE))] == [
+        "wandb: the run that setup_wandb has started keeps its project 'p', not 'other'."
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [TRAIN, BOTH], ids=["setup_wandb", "tracker"])
 def test_wandb_does_not_collect_arguments_that_hold_a_secret(train, tmp_path, code):

@@ -10,32 +10,71 @@ from ezpz.interrupt import Raising, end_now
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from ezpz.cli_parser import Option, Parser
 
 __all__ = ["VERBS", "main", "make_verb_parser"]
 
-# verb: (module with a `main(argv) -> int`, what it does: its line in `ezpz --help`, and the first of its own help)
+# verb: (module with a `main(argv) -> int`, what it does: its line in `ezpz --help`, and the first of its own help, and
+# the page that says more)
 VERBS = {
-    "benchmark": ("ezpz.cli.benchmark", "run the trainers one after another and show what each reached"),
-    "checkpoint": ("ezpz.cli.checkpoint", "verify checkpoints: are their files as they were written?"),
-    "compare": ("ezpz.cli.compare", "show what runs have set differently, and where their curves part"),
-    "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it"),
-    "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them"),
-    "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them"),
-    "launch": ("ezpz.launch.entry", "start a command once per rank"),
-    "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters"),
-    "report": ("ezpz.cli.report", "write a run as one HTML page"),
-    "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why"),
-    "simulate": ("ezpz.cli.simulate", "run a script as one rank of a world of N: does it fit?"),
-    "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one"),
-    "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now"),
-    "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist"),
-    "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends"),
-    "where": ("ezpz.cli.where", "show scheduler, hosts, devices, site, and the source of each answer"),
+    "init": ("ezpz.cli.init", "write a job script and a training to start from into this folder", "docs/trainers.md"),
+    "launch": ("ezpz.launch.entry", "start a command once per rank", "docs/launch.md"),
+    "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist", "docs/trainers.md"),
+    "simulate": ("ezpz.cli.simulate", "run a script as one rank of a world of N: does it fit?", "docs/simulate.md"),
+    "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them", "docs/data.md"),
+    "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them", "docs/runs.md"),
+    "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why", "docs/history.md"),
+    "open": ("ezpz.cli.open", "show the report of a run in a browser, or print its path", "docs/history.md"),
+    "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends", "docs/history.md"),
+    "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters", "docs/history.md"),
+    "report": ("ezpz.cli.report", "write a run as one HTML page", "docs/history.md"),
+    "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it", "docs/history.md"),
+    "startup": (
+        "ezpz.cli.startup",
+        "show where the time to the first step went, and who held up whom",
+        "docs/runs.md",
+    ),
+    "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now", "docs/runs.md"),
+    "checkpoint": (
+        "ezpz.cli.checkpoint",
+        "verify checkpoints: are their files as they were written?",
+        "docs/checkpoints.md",
+    ),
+    "compare": (
+        "ezpz.cli.compare",
+        "show what runs have set differently, and where their curves part",
+        "docs/compare.md",
+    ),
+    "benchmark": (
+        "ezpz.cli.benchmark",
+        "run the trainers one after another and show what each reached",
+        "docs/trainers.md",
+    ),
+    "where": (
+        "ezpz.cli.where",
+        "show scheduler, hosts, devices and site, each with its source",
+        "docs/cluster.md",
+    ),
+    "doctor": (
+        "ezpz.cli.doctor",
+        "look at this host, or all hosts of a job: what is wrong?",
+        "docs/doctor.md",
+    ),
+    "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one", "docs/sites.md"),
+    "shell": ("ezpz.cli.shell", "print the line that brings ezpz's functions into a shell", "docs/shell.md"),
 }
+
+# What people do, and the verbs for it, in the order of `ezpz --help`; each verb is in one group.
+GROUPS = {
+    "start": ("init", "launch", "test", "simulate", "fetch", "kill"),
+    "look": ("runs", "open", "watch", "plot", "report", "export", "startup", "stacks", "checkpoint"),
+    "compare": ("compare", "benchmark"),
+    "machine": ("doctor", "where", "sites", "shell"),
+}
+_FIRST = ("launch", "runs", "open", "compare", "where")  # what `ezpz` alone shows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]  # `ezpz help runs` is `ezpz runs --help`
     if not words or words[0] in {"-h", "--help"}:
-        print(_usage())
+        from ezpz.cli_parser import colored_help
+        from ezpz.visible import show
+
+        show(colored_help(_all_verbs() if words else _first_verbs(), sys.stdout), colors=True)
         return 0
     if words[0] == "--version":
         from ezpz import __version__
@@ -62,35 +106,73 @@ def _run(words: list[str]) -> int:
         with Raising():
             return main_configured(words)
     if words[0] not in VERBS:
-        from ezpz.errors import did_you_mean
+        from ezpz.errors import UsageError, did_you_mean, end_with
 
-        hint = did_you_mean(words[0], VERBS)
-        print(f"ezpz: unknown verb {words[0]!r}; expected one of {', '.join(VERBS)}.{hint}", file=sys.stderr)
-        return 2
+        hint = did_you_mean(words[0], VERBS, " Run `ezpz --help` for the verbs.")
+        known = ", ".join(VERBS)
+        return end_with(
+            UsageError(f"unknown verb {words[0]!r} (from the command line); expected one of {known}.{hint}")
+        )
     verb = import_module(VERBS[words[0]][0])
     with Raising():
         code: int = verb.main(words[1:])
     return code
 
 
-def make_verb_parser(verb: str, options: Iterable[Option], about: str = "", **more: Any) -> Parser:
-    """Return the parser of a verb.
+def make_verb_parser(
+    verb: str,
+    options: Iterable[Option],
+    about: str = "",
+    *,
+    examples: Sequence[tuple[str, str]] = (),
+    exits: Sequence[tuple[str, str]] = (),
+    **more: Any,
+) -> Parser:
+    """Return the parser of a verb; every verb's help has the same parts in the same order.
 
     Args:
         verb: A key of `VERBS`, whose line opens the description.
         options: The verb's table, rows of `ezpz.cli_parser.option`.
         about: Further paragraphs of the description.
-        more: What else `ezpz.cli_parser.Parser` takes: ``usage``, ``epilog``, ``allow_abbrev``.
+        examples: Command lines, and what each does.
+        exits: Exit codes and what each means, besides those of every verb.
+        more: What else `ezpz.cli_parser.Parser` takes: ``usage``, ``allow_abbrev``.
     """
-    from ezpz.cli_parser import Parser
+    from ezpz.cli_parser import Parser, closing
 
-    line = VERBS[verb][1]
+    _, line, page = VERBS[verb]
     summary = f"{line[0].upper()}{line[1:]}{'' if line.endswith('?') else '.'}"
-    return Parser(f"ezpz {verb}", f"{summary}\n\n{about}".rstrip(), options=options, **more)
+    description = f"{summary}\n\n{about}".rstrip()
+    epilog = closing(examples, exits or _EXITS, page)
+    return Parser(f"ezpz {verb}", description, options=options, epilog=epilog, **more)
 
 
-def _usage() -> str:
-    verbs = "\n".join(f"  {name:<11}{text}" for name, (_, text) in VERBS.items())
-    return (
-        f"usage: ezpz VERB [ARG ...]\n\n{verbs}\n\nezpz VERB --help explains a verb; ezpz --version shows the version."
+_EXITS = (("0", "done"), ("1, 2", "it could not be done; one line on stderr says why, and what to type"))
+
+
+_END = "ezpz VERB --help explains a verb; ezpz --version shows the version."
+
+
+def _first_verbs() -> str:
+    """Return what `ezpz` alone shows."""
+    return "\n".join(
+        [
+            "usage: ezpz VERB [ARG ...]",
+            "",
+            "Start distributed PyTorch the same way everywhere, and know what happened.",
+            "",
+            *_lines(_FIRST),
+            "",
+            f"ezpz --help shows all {len(VERBS)} verbs; ezpz VERB --help explains one.",
+        ]
     )
+
+
+def _all_verbs() -> str:
+    """Return every verb, by what people do."""
+    groups = (["", f"{title}:", *_lines(verbs)] for title, verbs in GROUPS.items())
+    return "\n".join(["usage: ezpz VERB [ARG ...]", *(line for group in groups for line in group), "", _END])
+
+
+def _lines(verbs: Iterable[str]) -> Iterator[str]:
+    return (f"  {verb:<12}{VERBS[verb][1]}" for verb in verbs)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option
 from ezpz.errors import EzpzError, UsageError, did_you_mean, end_with
 from ezpz.interpreter import module_line
@@ -160,12 +161,13 @@ def choose_preset(trainer: Trainer, preset: str | None, *, devices: int) -> str:
     return preset
 
 
-def listing() -> str:
-    """Return what can be run: a trainer a line, its presets below it."""
-    lines = []
+def listing(width: int) -> str:
+    """Return what can be run: a trainer a line, its presets below it, in lines of at most ``width`` columns."""
+    lines: list[str] = []
     for trainer in TRAINERS.values():
         shown = [f"{name} (on devices)" if name == trainer.on_devices else name for name in trainer.presets]
-        lines += [f"{trainer.name:<10}{trainer.about}", f"{'':<10}presets: {', '.join(shown)}"]
+        lines += hanging(f"{trainer.name:<10}", trainer.about, width)
+        lines += hanging(f"{'':<10}presets: ", ", ".join(shown), width)
     return "\n".join(lines)
 
 
@@ -194,13 +196,21 @@ _OPTIONS = (
 )
 _ABOUT = """\
 Throughput, MFU, memory, time of a step, time to the first step of each on the machine at hand. A trainer that fails
-is reported and the next one runs."""
-_MORE = """\
+is reported and the next one runs.
+
 Any option of `launch` can stand beside them: -n 4, --ppn 2, --hosts n01,n02. What follows -- goes to every
 trainer. The folder then holds benchmark.json, benchmark.md, report.html, and of each trainer its log and its run
-folder.
-
-Exit code: 0 when all trainers ran; else that of the first that failed. After Ctrl-C 130; what ran is written."""
+folder."""
+_EXAMPLES = (
+    ("ezpz benchmark --list", "what can be run"),
+    ("ezpz benchmark --run fsdp,vit", "two of them"),
+    ("ezpz benchmark -n 4 --max-iters 50", "four ranks, 50 steps each"),
+)
+_EXITS = (
+    ("0", "all trainers ran"),
+    ("130", "after Ctrl-C; what ran is written"),
+    ("other", "that of the first trainer that failed"),
+)
 _TAIL = 20  # lines of a failed trainer's log that are shown
 _TAIL_BYTES = 1 << 16  # where they are looked for
 _REFUSED = {"explain": "shows a launch and runs nothing", "log_dir": "would be written by one trainer after another"}
@@ -211,7 +221,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = _parse(argv)
         if options.list:
-            print(listing())
+            from ezpz.track.terminal.screen import look
+
+            print(listing(look(sys.stdout).width))
             return 0
         return _benchmark(options, shlex.join(["ezpz", "benchmark", *argv]))
     except EzpzError as error:
@@ -225,7 +237,9 @@ def _parse(argv: Sequence[str]) -> Namespace:
     words = list(argv)
     own = words[: words.index("--")] if "--" in words else words
     usage = "[options] [launch options] [-- trainer options]"
-    parser = make_verb_parser("benchmark", _OPTIONS, _ABOUT, usage=usage, epilog=_MORE, allow_abbrev=False)
+    parser = make_verb_parser(
+        "benchmark", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS, allow_abbrev=False
+    )
     options, rest = parser.parse_known_args(own)
     options.more = words[len(own) + 1 :]
     options.launch = rest if options.timeout is None else [*rest, f"--timeout={options.timeout}"]

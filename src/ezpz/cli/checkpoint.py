@@ -23,14 +23,18 @@ _OPTIONS = (
     option("folders", nargs="+", metavar="DIR", help="a run folder, its checkpoints folder, or one checkpoint"),
 )
 _ABOUT = "Nothing is changed, and torch is not needed."
+_EXAMPLES = (("ezpz checkpoint verify outputs/fsdp/2026-11-20-165036", "all checkpoints of a run"),)
 _EXITS = (
-    "exit codes: 0: all are sound; 1: one is damaged; 2: DIR is no checkpoint and holds none, or one cannot be read"
+    ("0", "all are sound"),
+    ("1", "one is damaged"),
+    ("2", "DIR is no checkpoint and holds none, or one cannot be read"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Verify checkpoints, a line each, and return the exit code."""
-    parser = make_verb_parser("checkpoint", _OPTIONS, _ABOUT, usage="verify DIR [DIR ...]", epilog=_EXITS)
+    usage = "verify DIR [DIR ...]"
+    parser = make_verb_parser("checkpoint", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
     return run_verb(parser, argv, _verify_all)
 
 

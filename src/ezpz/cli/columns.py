@@ -4,7 +4,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+
+_NARROWEST = 16  # columns of a text beside a start that leaves it less
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str = "  ") -> list[str]:
@@ -23,3 +25,19 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str
         ).rstrip()
         for row in rows
     ]
+
+
+def hanging(start: str, text: str, width: int) -> Iterator[str]:
+    """Yield a start with a text behind it, in lines of at most ``width`` columns; the text keeps its own column.
+
+    Args:
+        start: What stands in front of the first line.
+        text: Words; one that is longer than a line is broken, unless there is no room for it at all.
+        width: Columns.
+    """
+    from textwrap import wrap
+
+    room = max(width - len(start), _NARROWEST)
+    first, *others = wrap(text, room, break_on_hyphens=False) or [""]
+    yield f"{start}{first}".rstrip()
+    yield from (f"{'':<{len(start)}}{other}" for other in others)

@@ -38,14 +38,24 @@ _OPTIONS = (
         help="folder for overlay.png and overlay.svg (default on a terminal: outputs/compare/A-B; else none)",
     ),
 )
-_EXIT_CODES = """\
-Exit code: 0 the curves agree within numerics and nothing material is set differently; 1 they differ; 2 they cannot
-be compared. A run given after B whose settings are those of A is a rerun, and shows how large rounding noise is."""
+_ABOUT = "A run given after the second whose settings are those of the first is a rerun: it shows how large noise is."
+_EXAMPLES = (
+    ("ezpz compare outputs/train/*", "the newer runs, each with the first"),
+    ("ezpz compare A B --metric val/loss", "by another metric than the loss"),
+    ("ezpz compare A B --json", "for programs"),
+)
+_EXITS = (
+    ("0", "the curves agree within numerics, and nothing material is set differently"),
+    ("1", "they differ"),
+    ("2", "they cannot be compared; one line on stderr says why"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the comparison and return the exit code."""
-    parser = make_verb_parser("compare", _OPTIONS, usage="RUN RUN [RUN ...] [options]", epilog=_EXIT_CODES)
+    parser = make_verb_parser(
+        "compare", _OPTIONS, _ABOUT, usage="RUN RUN [RUN ...] [options]", examples=_EXAMPLES, exits=_EXITS
+    )
     # 1 says that the runs differ, so what could not be read is 2 here.
     return run_verb(parser, argv, _compare, failure=2)
 

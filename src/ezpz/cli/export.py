@@ -22,10 +22,13 @@ _OPTIONS = (
 )
 _ABOUT = "Also of a run that ended without its HDF5 file, or is still running."
 
+_EXAMPLES = (("ezpz export DIR", "the HDF5 file"), ("ezpz export DIR --csv -o run.csv", "a CSV"))
+
 
 def main(argv: Sequence[str]) -> int:
     """Export runs and return the exit code."""
-    return run_verb(make_verb_parser("export", _OPTIONS, _ABOUT, usage="DIR [DIR ...] [options]"), argv, _export)
+    parser = make_verb_parser("export", _OPTIONS, _ABOUT, usage="DIR [DIR ...] [options]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _export)
 
 
 def _export(options: Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
 from ezpz.visible import show
@@ -31,10 +32,17 @@ Data sets are downloaded and proved by their sums, and the place of each is prin
 kept, what is wrong is replaced. Type it on a login host when the hosts of jobs have no network. Proxies are taken
 from the environment (https_proxy, http_proxy, no_proxy)."""
 
+_EXAMPLES = (
+    ("ezpz fetch --list", "all data sets"),
+    ("ezpz fetch mnist cifar10", "two of them"),
+    ("ezpz fetch mnist --folder /data", "into a folder of your group"),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Fetch or list data sets and return the exit code."""
-    return run_verb(make_verb_parser("fetch", _OPTIONS, _ABOUT, usage="[NAME ...] [options]"), argv, _answer)
+    parser = make_verb_parser("fetch", _OPTIONS, _ABOUT, usage="[NAME ...] [options]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _answer)
 
 
 def _answer(options: Namespace) -> int:
@@ -84,14 +92,17 @@ class _Progress:
 
 
 def _table(folder: str | None) -> Iterator[str]:
+    from ezpz.track.terminal.screen import look
     from ezpz.train.data.download import CATALOG, SHIPPED, data_folder
 
     root = data_folder(folder)
     rows = [(name, f"{data.size / 1e6:.1f} MB", _state(data, folder), data.about) for name, data in CATALOG.items()]
     rows += [(name, "", "shipped", about) for name, (_, about) in SHIPPED.items()]
+    width = look(sys.stdout).width
     for name, size, state, about in rows:
-        yield f"{name:<14} {size:>9}  {state:<9} {about}"
-    yield f"\nData folder: {root}"
+        yield from hanging(f"{name:<14} {size:>9}  {state:<9} ", about, width)
+    yield ""
+    yield from hanging("Data folder: ", str(root), width)
 
 
 def _state(dataset: DataSet, folder: str | None) -> str:

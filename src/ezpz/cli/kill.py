@@ -46,7 +46,12 @@ _OPTIONS = (
     option("--here", action="store_true", help=SUPPRESS),  # how this verb calls itself on other hosts
 )
 _ABOUT = "All its processes are ended. Without ID the launches of yours that run on this host are listed."
-_EXIT_CODES = "Exit code: 0 when nothing of it is left, 125 with the pids of what is."
+_EXAMPLES = (
+    ("ezpz kill", "what runs here"),
+    ("ezpz kill 4f1c", "end the launch whose id begins so"),
+    ("ezpz kill --job WHOLE-ID", "what is left of it on all hosts of the job"),
+)
+_EXITS = (("0", "nothing of it is left"), ("2", "no such launch"), ("125", "with the pids of what is left"))
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 _PATIENCE = 15.0  # seconds: the launcher gives its ranks 10, and tidies up
 
@@ -64,7 +69,8 @@ def main(argv: Sequence[str]) -> int:
             os.execv(sys.executable, [*module_line("ezpz"), "kill", *argv])
         return _end(options) if options.ids or options.all else _list()
 
-    parser = make_verb_parser("kill", _OPTIONS, _ABOUT, usage="[ID ...] [options]", epilog=_EXIT_CODES)
+    usage = "[ID ...] [options]"
+    parser = make_verb_parser("kill", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
     return run_verb(parser, argv, kill)
 
 

@@ -44,10 +44,18 @@ the newest is meant; without one that is the newest below outputs/. Other words 
 (loss means train/loss and val/loss) or a pattern ('grad*'). Without one all numbers are drawn: losses, throughput,
 times, the rest. Of several runs, each plot holds one metric of all."""
 
+_EXAMPLES = (
+    ("ezpz plot", "all numbers of the newest run"),
+    ("ezpz plot DIR loss --log", "the losses of one"),
+    ("ezpz plot DIR1 DIR2 loss", "two runs in one plot"),
+    ("ezpz plot --list", "the names of its metrics"),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Draw and return the exit code."""
-    return run_verb(make_verb_parser("plot", _OPTIONS, _ABOUT, usage="[DIR ...] [KEY ...] [options]"), argv, _plot)
+    parser = make_verb_parser("plot", _OPTIONS, _ABOUT, usage="[DIR ...] [KEY ...] [options]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _plot)
 
 
 def _plot(options: Namespace) -> int:

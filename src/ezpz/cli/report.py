@@ -29,10 +29,17 @@ _ABOUT = """\
 Curves, throughput, where a step's time goes, slow ranks, start-up, configuration. One file that needs no network,
 also of a run that is still running or was killed."""
 
+_EXAMPLES = (
+    ("ezpz report outputs/train/2026-11-20-165036", "report.html in that folder"),
+    ("ezpz report DIR --public -o page.html", "one to hand to others"),
+    ("ezpz open DIR", "the same, and shown in a browser"),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Write the page, print where it is, and return the exit code."""
-    return run_verb(make_verb_parser("report", _OPTIONS, _ABOUT, usage="DIR [options]"), argv, _report)
+    parser = make_verb_parser("report", _OPTIONS, _ABOUT, usage="DIR [options]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _report)
 
 
 def _report(options: Namespace) -> int:

@@ -14,18 +14,18 @@ from itertools import islice
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
-from ezpz.cli.columns import aligned
+from ezpz.cli.columns import aligned, hanging
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
-from ezpz.files import read_object
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
 from ezpz.track.records import parse
 from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
-from ezpz.visible import show, use_color, visible
+from ezpz.visible import painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -57,11 +57,18 @@ _OPTIONS = (
     option("--state", choices=_STATES, metavar="STATE", help=f"only runs of this state: {', '.join(_STATES)}"),
 )
 _ABOUT = "The runs below a folder, the newest last."
+_EXAMPLES = (
+    ("ezpz runs", "what ran, below outputs/"),
+    ("ezpz runs --state failed", "what failed, and why"),
+    ("ezpz runs /data/me --json", "for programs"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the runs below a folder, the newest last, and return the exit code."""
-    return run_verb(make_verb_parser("runs", _OPTIONS, _ABOUT, usage="[ROOT] [options]"), argv, _list_runs)
+    return run_verb(
+        make_verb_parser("runs", _OPTIONS, _ABOUT, usage="[ROOT] [options]", examples=_EXAMPLES), argv, _list_runs
+    )
 
 
 def _list_runs(options: Namespace) -> int:
@@ -124,8 +131,8 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         root: The folder that was searched; the run is named relative to it.
 
     Returns:
-        ``name state cause started ended seconds attempt steps first_step last_step last_row loss metric rate rate_unit
-        folder run``; times in epoch seconds, None where something is not known.
+        ``name state cause started ended seconds first_step_seconds attempt first_step last_step last_row loss metric
+        rate rate_unit folder run``; times in epoch seconds, None where something is not known.
     """
     run = open_run(folder)
     rows = _tail(run.folder / "metrics.jsonl")
@@ -143,6 +150,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "started": epoch(run.facts.get("started")) or begun,
         "ended": ended,
         "seconds": None if seconds is None else round(seconds, 3),
+        "first_step_seconds": _to_first_step(run),
         "attempt": run.facts.get("attempt") or len(run.facts.get("earlier") or []) + 1,
         "first_step": first["step"] if first else None,
         "last_step": last["step"] if last else None,
@@ -154,6 +162,13 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "folder": str(run.folder),
         "run": _below(folder, root),
     }
+
+
+def _to_first_step(run: Run) -> float | None:
+    """Return the seconds from the birth of the process to its first step."""
+    timeline = run.facts.get("timeline")
+    seconds = timeline.get("first_step") if isinstance(timeline, dict) else None
+    return round(float(seconds), 3) if isinstance(seconds, (int, float)) else None
 
 
 def _below(folder: Path, root: Path) -> str:
@@ -239,30 +254,29 @@ def _cause(run: Run) -> str:
     """
     if run.state not in {"died", "failed", "stopped"}:
         return ""
-    launch = run.facts.get("launch")
-    name = str((launch.get("EZPZ_LAUNCH_ID") or launch.get("launch_id") or "") if isinstance(launch, dict) else "")
-    seen = _launch_cause(name) if name else ""
+    launch_id = launch_id_of(run.facts)
+    seen = _launch_cause(launch_id) if launch_id else ""
     return run.cause or seen if run.state == "failed" else seen or run.cause
 
 
-def _launch_cause(name: str) -> str:
-    base = os.environ.get("XDG_STATE_HOME", "")
-    is_absolute = os.path.isabs(base)  # noqa: PTH117  # as ezpz.launch.record
-    state = Path(base) if is_absolute else Path("~/.local/state").expanduser()
-    for path in (state / "ezpz" / "launches").glob(f"*-{name.rpartition('/')[2][:8]}/run.json"):
-        launch = read_object(path)
-        if launch.get("launch_id") == name:
-            cause = launch.get("cause")
-            text = cause.get("text") if isinstance(cause, dict) else None
-            return str(text or "")
-    return ""
+def _launch_cause(launch_id: str) -> str:
+    _, launch = find_launch(launch_id) or (None, {})
+    cause = launch.get("cause")
+    return str((cause.get("text") if isinstance(cause, dict) else None) or "")
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
 
-_TITLES = ("STATE", "STARTED", "STEP", "LOSS", "RATE", "TOOK", "RUN")
-_RIGHT = {2, 3, 4, 5}  # columns of numbers
-_COLORS = {"running": "36", "finished": "32", "failed": "31", "died": "31", "stopped": "33", "exited": "33"}
+_TITLES = ("STATE", "STARTED", "TO STEP", "STEP", "LOSS", "RATE", "TOOK", "RUN")
+_RIGHT = {2, 3, 4, 5, 6}  # columns of numbers
+_MEANINGS = {
+    "running": "busy",
+    "finished": "good",
+    "failed": "bad",
+    "died": "bad",
+    "stopped": "doubtful",
+    "exited": "doubtful",
+}
 _USUAL = 80
 
 
@@ -275,20 +289,24 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
         root: Where they are.
     """
     now = time.time()
-    color = use_color(sys.stdout)
+    paint = painter(use_color(sys.stdout))
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     from shutil import get_terminal_size  # 5 ms that a mistake and --json need not
     from textwrap import wrap
 
     width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
     titles, *texts = aligned([_TITLES, *(_row(each, now) for each in glances)], _RIGHT)
-    lines = [titles]
+    lines = [paint(titles, "minor")]
     for each, text in zip(glances, texts, strict=True):
         state = visible(each["state"])
-        lines.append(f"\x1b[{_COLORS.get(state, '0')}m{state}\x1b[0m{text[len(state) :]}" if color else text)
-        lines += [f"    {part}" for part in wrap(_note(each, now), width - 4, break_on_hyphens=False)]
+        meaning = _MEANINGS.get(state, "minor")
+        lines.append(paint(state, meaning) + text[len(state) :])
+        note = wrap(_note(each, now), width - 4, break_on_hyphens=False)
+        lines += [f"    {paint(part, meaning)}" for part in note]
     shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
-    return "\n".join([*lines, "", f"{shown} in {visible(str(root.absolute()))}"]) + "\n"
+    place = visible(str(root.absolute()))
+    end = hanging(f"{shown} in ", place, width) if is_terminal else [f"{shown} in {place}"]
+    return "\n".join([*lines, "", *end]) + "\n"
 
 
 def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
@@ -298,6 +316,7 @@ def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
     return (
         state,
         "-" if started is None else f"{age(now - started)} ago",
+        "-" if each["first_step_seconds"] is None else duration(each["first_step_seconds"]),
         "-" if each["last_step"] is None else str(each["last_step"]),
         "-" if loss is None else loss if isinstance(loss, str) else f"{loss:.4g}",
         "-" if each["rate"] is None else f"{_count(each['rate'])}{_with_gap(each['rate_unit'])}",

@@ -86,14 +86,24 @@ _ABOUT = """\
 COMMAND runs on this machine as one rank of a world of N that is not there: collectives do nothing, values mean
 nothing; meshes, plans, shapes and memory per rank are real. Afterwards the memory that the rank's tensors took is
 shown."""
-_EXIT_CODES = """\
-Exit code: the script's own if that is not 0; else 1 when it does not fit or never called ezpz.setup_torch, 124
-after --timeout. docs/simulate.md says what is counted."""
+_EXAMPLES = (
+    ("ezpz simulate -n 64 python3 train.py", "rank 0 of 64"),
+    ("ezpz simulate -n 64 --memory 80GB CMD", "does it fit?"),
+)
+_EXITS = (
+    ("0", "it works, and fits"),
+    ("1", "it does not fit, or never called ezpz.setup_torch"),
+    ("2", "the command line is wrong"),
+    ("124", "after --timeout"),
+    ("other", "the script's own"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run a script as one simulated rank, print what it needed and return the exit code."""
-    parser = make_verb_parser("simulate", _OPTIONS, _ABOUT, usage=_USAGE, epilog=_EXIT_CODES, allow_abbrev=False)
+    parser = make_verb_parser(
+        "simulate", _OPTIONS, _ABOUT, usage=_USAGE, examples=_EXAMPLES, exits=_EXITS, allow_abbrev=False
+    )
 
     def work(options: Namespace) -> int:
         _check(parser, options)

@@ -33,11 +33,14 @@ _OPTIONS = (
     option("--json", action="store_true", help="print JSON"),
     option("--sh", action="store_true", help="print your own sites as the functions that utils.sh reads"),
 )
+_EXAMPLES = (("ezpz sites", "all, and which of them this is"), ("ezpz sites aurora", "all facts of one"))
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the sites, one site, or the user's own as shell functions, and return the exit code."""
-    return run_verb(make_verb_parser("sites", _OPTIONS, usage="[NAME] [options]"), argv, _print_sites)
+    return run_verb(
+        make_verb_parser("sites", _OPTIONS, usage="[NAME] [options]", examples=_EXAMPLES), argv, _print_sites
+    )
 
 
 def _print_sites(options: Namespace) -> int:

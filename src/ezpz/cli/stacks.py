@@ -28,12 +28,19 @@ _OPTIONS = (
 _ABOUT = """\
 A running launch of yours on this host is asked; ID is an id of `ezpz kill`'s list, or its first characters, at
 least 4."""
+_EXAMPLES = (
+    ("ezpz stacks", "the only launch: how many ranks are where"),
+    ("ezpz stacks 4f1c -v", "every rank's stack"),
+)
+_EXITS = (("0", "its ranks have answered"), ("2", "no such launch"), ("125", "it has not answered"))
 _PATIENCE = 30.0  # seconds: ranks on all hosts are asked, and a busy one answers late
 
 
 def main(argv: Sequence[str]) -> int:
     """Print where the ranks are and return the exit code."""
-    return run_verb(make_verb_parser("stacks", _OPTIONS, _ABOUT, usage="[ID] [options]"), argv, _stacks)
+    usage = "[ID] [options]"
+    parser = make_verb_parser("stacks", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
+    return run_verb(parser, argv, _stacks)
 
 
 def _stacks(options: Namespace) -> int:

@@ -41,12 +41,18 @@ _ABOUT = """\
 DIR is the run's folder, or one that holds runs, of which the newest is meant; without it that is the newest below
 outputs/. KEY is a metric: a name, its last part or a pattern, as for `ezpz plot`. On a terminal the picture is
 drawn again in its place; elsewhere there is a line whenever something was recorded."""
-_EXIT_CODES = "Exit code: 0 when the run has ended, however it ended; 130 after Ctrl-C."
+_EXAMPLES = (
+    ("ezpz watch", "the newest run below outputs/"),
+    ("ezpz watch DIR loss 'grad*'", "some metrics of one"),
+    ("ezpz watch --once", "how far it is now"),
+)
+_EXITS = (("0", "the run has ended, however it ended"), ("2", "no such folder or metric"), ("130", "after Ctrl-C"))
 
 
 def main(argv: Sequence[str]) -> int:
     """Follow a run and return the exit code."""
-    parser = make_verb_parser("watch", _OPTIONS, _ABOUT, usage="[DIR] [KEY ...] [options]", epilog=_EXIT_CODES)
+    usage = "[DIR] [KEY ...] [options]"
+    parser = make_verb_parser("watch", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES, exits=_EXITS)
     return run_verb(parser, argv, _watch)
 
 
@@ -119,12 +125,12 @@ def _log(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
     from ezpz.track.terminal.frame import log_line
     from ezpz.track.terminal.screen import look, say
 
-    ascii_only = look(sys.stdout).ascii_only
+    screen = look(sys.stdout)
     is_announced = False
     while True:
         changed = followed.look()
         if changed and followed.live.rows:
-            if not say(sys.stdout, log_line(followed.live, words, ascii_only=ascii_only)):
+            if not say(sys.stdout, log_line(followed.live, words, ascii_only=screen.ascii_only, width=screen.width)):
                 return False
         elif not is_announced and not followed.live.rows and not followed.over:
             is_announced = True

@@ -16,7 +16,7 @@ from ezpz.launch import flavours
 from ezpz.launch.choice import identify
 from ezpz.launch.options import parse
 from ezpz.launch.planning import survey
-from ezpz.visible import show
+from ezpz.visible import LINES, painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 _OPTIONS = (option("--json", action="store_true", help="print one JSON object; docs/cluster.md describes its fields"),)
 _ABOUT = "Python, MPI and network of this shell are shown too. A source is a variable, a file or a command."
+_EXAMPLES = (("ezpz where", "what is known here"), ("ezpz where --json", "for programs"))
+_EXITS = (("0", "done"), ("2", "a variable or a file is wrong"), ("125", "there is a job that cannot be understood"))
 _LABEL = 12  # columns of the names on the left
 
 
 def main(argv: Sequence[str]) -> int:
     """Print what is known about this shell and return the exit code."""
-    return run_verb(make_verb_parser("where", _OPTIONS, _ABOUT), argv, _where)
+    return run_verb(make_verb_parser("where", _OPTIONS, _ABOUT, examples=_EXAMPLES, exits=_EXITS), argv, _where)
 
 
 def _where(options: Namespace) -> int:
@@ -43,7 +45,7 @@ def _where(options: Namespace) -> int:
 
         show(json.dumps(answer, indent=2))
     else:
-        show(_text(answer))
+        show(_text(answer), colors=True)
     return 0
 
 
@@ -135,18 +137,19 @@ def _text(answer: dict[str, Any]) -> str:
     if not answer["scheduler"]:
         rows = [row for row in rows if row[0] not in {"job", "slots"}]
     lines = [_line(name, f"{value}  [{origin}]" if origin else value) for name, value, origin in rows]
-    return "\n".join([*lines, *(_line("note", note) for note in answer["notes"])])
+    return "\n".join([*lines, *(_line("note", note, "doubtful") for note in answer["notes"])])
 
 
-def _line(name: str, text: str) -> str:
-    line = f"{name:<{_LABEL}}{text}"
-    if not sys.stdout.isatty():
-        return line
-    import shutil
-    import textwrap
+def _line(name: str, text: str, meaning: str = "minor") -> str:
+    """Return a fact; on a terminal it is broken at the terminal's width, and its name has the colour of a meaning."""
+    line = visible(f"{name:<{_LABEL}}{text}", LINES)
+    if sys.stdout.isatty():
+        import shutil
+        import textwrap
 
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(line, width, subsequent_indent=" " * _LABEL, break_long_words=False, break_on_hyphens=False)
+        width = max(2 * _LABEL, shutil.get_terminal_size().columns)
+        line = textwrap.fill(line, width, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
+    return painter(use_color(sys.stdout))(name, meaning) + line[len(name) :]
 
 
 def _slots(slots: list[int] | None) -> str:

@@ -2,6 +2,7 @@
 
     launch python3 -m ezpz.examples.fsdp                             # MNIST, 10 epochs
     launch -n 2 python3 -m ezpz.examples.fsdp --preset debug         # digits that ezpz ships: needs no network
+    launch python3 -m ezpz.examples.fsdp --dataset images:pets       # a folder of images of your own, by class
     launch python3 -m ezpz.examples.fsdp --strategy ddp --dataset cifar10 --epochs 20
 
 One line and one row per epoch: train_loss is the mean over its steps and ranks; test_loss and test_acc (percent) are
@@ -11,7 +12,7 @@ over every test image once, whatever the number of ranks.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -23,7 +24,7 @@ from ezpz.models import CNN
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 logger = ezpz.get_logger("ezpz.examples.fsdp")
 
@@ -49,24 +50,64 @@ def options() -> train.Parser:
         schedule="cosine",
     )
     add = parser.group("data").add_argument
-    add("--dataset", choices=DATASETS, default="mnist", help="images; without a network what ezpz ships or makes")
+    kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER}}"}
+    add("--dataset", **kinds, default="mnist", help="images; without a network what ezpz ships or makes")
+    add("--image_size", type=train.positive_int, default=64, metavar="N", help="pixels of a side of a folder's images")
     return parser
 
 
-def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the mean loss of a batch, and how much of it is right; in training and in evaluation."""
+class Source(NamedTuple):
+    """Images by index, those to train with first."""
+
+    name: str
+    origin: str
+    pick: Callable[[torch.Tensor], Any]  # called with indices (n,) of images to test with
+    batches: Callable[[int], Any]  # called with a position
+    trained: int
+    tested: int
+    shape: tuple[int, int]  # channels, pixels of a side
+    classes: int
+    facts: dict[str, Any]  # for the run's record
+
+
+def load(args: Namespace, batch_size: int) -> Source:
+    """Return the images of a data set, or of a folder."""
+    folder = train.image_folder_name(args.dataset)
+    if folder:
+        own = train.ImageFolder(folder, args.image_size)
+        place = {"rank": ezpz.get_rank(), "world_size": ezpz.get_world_size()}
+        order = train.BatchIndices(own.trained, batch_size, **place, seed=args.seed)
+        batches = own.augmented(order, seed=args.seed)
+        counts, shape = (own.trained, own.tested), (own.channels, own.size)
+        facts = own.describe()
+        return Source(args.dataset, facts["data_origin"], own.take, batches, *counts, shape, len(own.classes), facts)
+    data = train.load_images(args.dataset, folder=args.data_dir, seed=args.seed)
+    made = train.ImageBatches(*data.train, batch_size, seed=args.seed)
+    held_out = train.ImageBatches(*data.test, TEST_BATCH)
+
+    def pick(indices: torch.Tensor) -> Any:
+        return held_out.take(indices - len(made))
+
+    counts, shape = (len(made), len(data.test[1])), (data.train[0].shape[1], data.train[0].shape[2])
+    facts = {**data.describe(), **made.describe()}
+    return Source(data.name, data.origin, pick, made, *counts, shape, data.classes, facts)
+
+
+def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int, dict[str, torch.Tensor]]:
+    """Return the summed loss of a batch, its images, and how much is right; in training and in evaluation."""
     images, labels = batch
     logits = model((images - 0.25) / 0.35)  # about the mean and the spread of grey digits
-    return cross_entropy(logits, labels), {"accuracy": (logits.argmax(dim=1) == labels).float().mean()}
+    right = (logits.argmax(dim=1) == labels).float().mean()
+    return cross_entropy(logits, labels, reduction="sum"), len(labels), {"accuracy": right}
 
 
-def steps_per_epoch(data: train.Images, samples: int) -> int:
+def steps_per_epoch(data: Source, samples: int) -> int:
     """Return how many steps of so many samples are one pass over the training data.
 
     Raises:
         UsageError: One step would take more samples than there are.
     """
-    there = len(data.train[1])
+    there = data.trained
     if samples > there:
         raise UsageError(
             f"one step takes {samples} samples (--batch_size x --accumulate x ranks), and {data.name} has {there} to "
@@ -75,9 +116,9 @@ def steps_per_epoch(data: train.Images, samples: int) -> int:
     return there // samples
 
 
-def build(args: Namespace, data: train.Images) -> tuple[Any, train.Cost]:
+def build(args: Namespace, data: Source) -> tuple[Any, train.Cost]:
     """Return the model, ready for all ranks, and what one image costs."""
-    _, channels, size, _ = data.train[0].shape
+    channels, size = data.shape
     network = CNN(size, channels, data.classes, padding=1 if size < 16 else 0)
     logger.info(f"model\n{train.summarize(network)}")
     cost = train.Cost(train.count_flops(network, torch.empty(1, channels, size, size)), dtype=args.dtype)
@@ -96,27 +137,26 @@ def run(args: Namespace) -> None:
     choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, verify=not args.no_verify)
     train.log_setup(args)
 
-    data = train.load_images(args.dataset, folder=args.data_dir, seed=args.seed)
+    data = load(args, batch_size)
     epoch_steps = steps_per_epoch(data, batch_size * args.accumulate * ranks)
     steps = args.epochs * epoch_steps
     model, cost = build(args, data)
-    optimizer = ezpz.make_optimizer(model, torch.optim.AdamW, lr=args.lr, weight_decay=args.weight_decay)
+    optimizer = ezpz.make_adamw(model, lr=args.lr, weight_decay=args.weight_decay)
     schedule = train.make_schedule(optimizer, steps=steps, **train.schedule_options(args))
-    batches = train.ImageBatches(*data.train, batch_size, seed=args.seed)
-    held_out = train.ImageBatches(*data.test, TEST_BATCH)
-    logger.info(f"data={data.name}: {data.origin}; {len(batches)} images to train, {len(held_out)} to test")
+    held_out = (data.trained + train.shard_indices(data.tested)).split(TEST_BATCH)
+    logger.info(f"data={data.name}: {data.origin}; {data.trained} images to train, {data.tested} to test")
 
     def test() -> dict[str, float]:
-        means = train.evaluate(model, held_out.once(), compute_loss)
+        means = train.evaluate(model, held_out, lambda model, indices: compute_loss(model, data.pick(indices)))
         return {"test_loss": means["loss"], "test_acc": 100.0 * means["accuracy"]} if means else {}
 
     live = {"model": model, "optimizer": optimizer}
-    facts = {**data.describe(), **batches.describe(), "steps": steps, "flops_per_sample": cost.flops_per_sample}
+    facts = {**data.facts, "steps": steps, "flops_per_sample": cost.flops_per_sample}
     with ezpz.History(args.name, choice.outdir) as history, ezpz.profile(args.profile) as prof:
         history.log_config({**vars(args), **facts}, **live, scheduler=schedule)
         saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, **train.checkpoint_options(args))
         loop = train.Loop(
-            *(model, optimizer, compute_loss, batches),
+            *(model, optimizer, compute_loss, data.batches),
             steps=steps,
             epoch_steps=epoch_steps,
             batch_size=batch_size,

@@ -99,6 +99,8 @@ def configure(args: Namespace) -> LlamaConfig:
     sizes = {name: getattr(args, name) for name in SIZES}
     config = replace(preset, **sizes, max_seq_len=max(args.seq_len, preset.max_seq_len))
     cut = {name: sizes[name] for name in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
+    if ezpz.get_world_size() > 1:  # one alone is refused by the mesh
+        cut["ranks"] = ezpz.get_world_size()
     ezpz.check_divisible(args.tp, **cut, **({} if args.no_sequence_parallel else {"seq_len": args.seq_len}))
     if args.strategy not in {"fsdp", "hsdp"} and args.tp > 1:
         raise UsageError(
@@ -119,15 +121,16 @@ def load(args: Namespace) -> train.Tokens:
     return tokens
 
 
-def compute_loss(model: Any, batch: Any) -> torch.Tensor:
-    """Return the mean loss per token of a batch: ``(B, T)`` tokens, and the token that follows each."""
+def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
+    """Return the summed loss of a batch, ``(B, T)`` tokens and the token that follows each, and how many they are."""
     tokens, following = batch
-    loss: Any = cross_entropy(model(tokens).flatten(0, 1), following.flatten())
-    return loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # cut over tp ranks under --loss_parallel
+    loss: Any = cross_entropy(model(tokens).flatten(0, 1), following.flatten(), reduction="sum")
+    loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # cut over tp ranks under --loss_parallel
+    return loss, following.numel()
 
 
-def build(args: Namespace, config: LlamaConfig, mesh: Any) -> tuple[Any, train.Cost]:
-    """Return the model, ready for all ranks, and what one sample costs."""
+def build(args: Namespace, config: LlamaConfig, mesh: Any, *, draw: bool) -> tuple[Any, train.Cost]:
+    """Return the model, ready for all ranks, and what one sample costs; its weights are not drawn before a load."""
     with torch.device("meta"):  # no memory yet: each rank will hold its own part only
         network = Llama(config)
     logger.info(f"model\n{train.summarize(network)}")
@@ -135,7 +138,7 @@ def build(args: Namespace, config: LlamaConfig, mesh: Any) -> tuple[Any, train.C
     per_token = train.transformer_flops(multiplied, config.n_layers, config.n_heads, config.head_dim, args.seq_len)
     plan = ezpz.llama_plan(sequence_parallel=not args.no_sequence_parallel, loss_parallel=args.loss_parallel)
     how = {"dtype": args.dtype, "compile": args.compile, "activation_checkpoint": args.activation_checkpoint}
-    model = ezpz.wrap_model(network, args.strategy, mesh, tp_plan=plan, **how)
+    model = ezpz.wrap_model(network, args.strategy, mesh, tp_plan=plan, draw=draw, **how)
     ezpz.seed_dropout(args.seed)
     return model, train.Cost(per_token * args.seq_len, tokens_per_sample=args.seq_len, dtype=args.dtype)
 
@@ -143,16 +146,14 @@ def build(args: Namespace, config: LlamaConfig, mesh: Any) -> tuple[Any, train.C
 def run(args: Namespace) -> None:
     """Set up, train, and show what happened."""
     config = configure(args)
-    ezpz.setup_torch(seed=args.seed)
+    ezpz.setup_torch(seed=args.seed, tensor_parallel_size=args.tp, dp_replicate=args.dp_replicate)
     mesh = ezpz.init_mesh(dp_replicate=args.dp_replicate, tp=args.tp)
     batch_size = train.rank_batch_size(args, ezpz.degree(mesh, "dp"))
     choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, verify=not args.no_verify)
     train.log_setup(args)
 
-    model, cost = build(args, config, mesh)
-    optimizer = ezpz.make_optimizer(
-        model, torch.optim.AdamW, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.weight_decay
-    )
+    model, cost = build(args, config, mesh, draw=choice.checkpoint is None)
+    optimizer = ezpz.make_adamw(model, lr=args.lr, betas=(0.9, 0.95), weight_decay=args.weight_decay)
     schedule = train.make_schedule(optimizer, steps=args.max_iters, **train.schedule_options(args))
     tokens = load(args)
     batches = train.TokenBatches(tokens.train, args.seq_len, batch_size, seed=args.seed)

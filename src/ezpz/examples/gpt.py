@@ -1,7 +1,8 @@
 """Train a GPT on the characters of a text, and see at every evaluation what it writes.
 
     launch python3 -m ezpz.examples.gpt train.backend=DDP train.max_iters=1000 model.batch_size=64 data=shakespeare
-    launch -n 2 python3 -m ezpz.examples.gpt --preset debug              # two CPU cores, about a minute
+    launch -n 2 python3 -m ezpz.examples.gpt                             # two CPU cores, a small one: about a minute
+    launch python3 -m ezpz.examples.gpt --preset gpt2                    # the large one, wherever it runs
     python3 -m ezpz.examples.gpt prepare data=shakespeare data.root_path=data
 
 Beside the loss stand the baselines of the data: what counting single characters, pairs and triples needs per character.
@@ -20,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import ezpz
 from ezpz import checkpoint, train
-from ezpz.examples.gpt_config import configure, options
+from ezpz.examples.gpt_config import SMALL, configure, options
 from ezpz.examples.gpt_data import load, prepare
 from ezpz.examples.gpt_evaluation import Evaluation
 from ezpz.examples.gpt_parts import build, make_schedule
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 logger = ezpz.get_logger("ezpz.examples.gpt")
 
 
-def compute_loss(model: Any, batch: Any) -> torch.Tensor:
-    """Return the mean loss per token of a batch: ``(B, T)`` tokens, and the token that follows each."""
+def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
+    """Return the summed loss of a batch, ``(B, T)`` tokens and the token that follows each, and how many they are."""
     tokens, following = batch
     # DeepSpeed gives logits in its own number format.
-    loss: torch.Tensor = cross_entropy(model(tokens).float().flatten(0, 1), following.flatten())
-    return loss
+    loss = cross_entropy(model(tokens).float().flatten(0, 1), following.flatten(), reduction="sum")
+    return loss, following.numel()
 
 
 class Best:
@@ -74,6 +75,10 @@ def run(args: Namespace) -> None:
     outdir, verify = args.outdir or config.data.out_dir, not args.no_verify
     choice = checkpoint.choose(resume, name=args.name, outdir=outdir, verify=verify)
     train.log_setup(args)
+    if args.preset == SMALL and "preset" not in args.typed:
+        logger.info(
+            "a small GPT, because this is a CPU; the large one: --preset gpt2, one between: --preset shakespeare"
+        )
 
     tokens = load(args)
     evaluation = Evaluation(args, tokens, compute_loss)
@@ -81,7 +86,8 @@ def run(args: Namespace) -> None:
         f"data={tokens.name}: {tokens.origin}; {len(tokens.train):,} tokens to train, {len(tokens.test):,} to test"
     )
     evaluation.log_baselines()
-    model, optimizer, cost = build(config, replace(sizes, vocab_size=tokens.vocabulary))
+    sizes = replace(sizes, vocab_size=tokens.vocabulary)
+    model, optimizer, cost = build(config, sizes, draw=choice.checkpoint is None)
     if how.eval_only:
         evaluate_only(model, evaluation, choice, verify=verify)
     else:
@@ -136,7 +142,7 @@ def train_on(
             eval_every=how.eval_interval,
             log_every=how.log_interval,
             checkpoints=saved,
-            save_every=how.save_interval,
+            save_every=how.save_interval if saved is not None else 0,
             resume=choice.checkpoint,
             sync_timing=args.sync_timing,
             ended=prof.step,
@@ -161,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["prepare"]:
         return train.run_main(prepare, options(), words[1:])
-    return train.run_main(run, options(), words)
+    return train.run_main(run, options(ezpz.get_torch_device_type()), words)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,12 @@ class TrainSection:
         most=2**32 - 1,
         spellings={"null": 42, "none": 42},
     )
-    log_interval: int = train.setting(100, "print every N-th step; all are recorded", least=1)
+    log_interval: int = train.setting(10, "print every N-th step; all are recorded", least=1)
     eval_interval: int = train.setting(250, "steps between evaluations, each with a sample", least=1)
     eval_iters: int = train.setting(200, "batches of all ranks that an evaluation takes of each part", least=1)
+    eval_seconds: float = train.setting(
+        60.0, "most seconds of an evaluation with its sample, which take less of the data then; 0: all", least=0
+    )
     eval_only: bool = train.setting(False, "evaluate and sample once, and end; nothing is written")
     prompt: str = train.setting(PROMPT, "what a sample continues; empty: no samples")
     sample_tokens: int = train.setting(256, "characters of a sample", least=0)
@@ -157,7 +160,6 @@ PRESETS: dict[str, dict[str, object]] = {
         (2, 4, 128, 64, 32),
         train__max_iters=300,
         train__warmup_iters=30,
-        train__log_interval=10,
         train__eval_interval=100,
         train__eval_iters=16,
         train__dtype="fp32",
@@ -183,8 +185,11 @@ PRESETS: dict[str, dict[str, object]] = {
 _DATA = {"shakespeare": "shakespeare_char", "owt": "openwebtext", "yelp": "yelp_review_full"}
 
 
-def options() -> train.Parser:
-    """Return the parser: settings in sections, typed as ``train.max_iters=1000``, and the options of every run."""
+SMALL = "debug"  # what a CPU trains when nothing else is asked for
+
+
+def options(device_type: str = "") -> train.Parser:
+    """Return the parser: settings in sections and the options of every run; on a ``cpu`` the small preset is used."""
     groups = {section: _choice(section) for section in ("train", "model", "optimizer")}
     return train.make_settings_parser(
         "ezpz.examples.gpt",
@@ -194,6 +199,8 @@ def options() -> train.Parser:
         files=("--config",),
         groups={**groups, "data": lambda name: {"data.dataset": _DATA.get(name, name)}},
         presets=PRESETS,
+        fallback=SMALL if device_type == "cpu" else "",
+        sizes=("train", "model", "optimizer"),
         name="gpt",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 logger = ezpz.get_logger("ezpz.examples.gpt")
+
+_LOSSES = 0.6  # the share of the time of an evaluation that is for the losses; the rest is for the sample
 
 
 class Evaluation:
@@ -34,14 +37,18 @@ class Evaluation:
                 sequence.
         """
         self._config, self._tokens, self._compute_loss = args.config, tokens, compute_loss
-        how, size = args.config.train, args.config.model
-        self._parts = {
-            "train_loss": _spread(tokens.train, size.block_size, size.batch_size, how.eval_iters),
-            "val_loss": _spread(tokens.test, size.block_size, size.batch_size, how.eval_iters),
-        }
+        how = args.config.train
+        self._parts = self._chosen(how.eval_iters)
+        self._is_timed = not how.eval_seconds
         origin = args.origins["train.prompt"]
         self._prompt = encode(how.prompt, tokens, origin=origin) if how.sample_tokens and how.prompt else []
         self._levels: dict[str, float] = {}
+
+    def _chosen(self, batches: int) -> dict[str, tuple[Any, Any]]:
+        """Return for each part its sequences, and which of them this rank evaluates."""
+        size = self._config.model
+        parts = {"train_loss": self._tokens.train, "val_loss": self._tokens.test}
+        return {name: _spread(part, size.block_size, size.batch_size, batches) for name, part in parts.items()}
 
     def log_baselines(self) -> None:
         """Log what counting reaches on this data; rank 0 counts."""
@@ -63,6 +70,8 @@ class Evaluation:
             model: As `ezpz.wrap_model` returned it.
             done: Steps done; with the run's seed it is the seed of the sample.
         """
+        if not self._is_timed:
+            self._fit_in_time(model)
         losses = {name: self._loss(model, *part) for name, part in self._parts.items()}
         passed = [name for name, level in self._levels.items() if losses["val_loss"] < level]
         best = min(passed, key=self._levels.__getitem__, default="")
@@ -72,6 +81,25 @@ class Evaluation:
         logger.info(f"after {done} steps: {text}, {rank} ({levels})")
         self._sample(model, done)
         return losses
+
+    def _fit_in_time(self, model: Any) -> None:
+        """Take as many batches as `train.eval_seconds` has room for, by the time of one; all ranks agree."""
+        self._is_timed = True
+        how = self._config.train
+        logger.info(f"evaluating before the first step, for at most {how.eval_seconds:g} s (train.eval_seconds)")
+        one = {name: (sequences, mine[:1]) for name, (sequences, mine) in self._parts.items()}
+        self._loss(model, *one["val_loss"])  # the first pass pays for what is done once
+        begin = time.perf_counter()
+        self._loss(model, *one["val_loss"])
+        ezpz.synchronize()
+        seconds = ezpz.all_reduce(time.perf_counter() - begin, "max")
+        batches = max(1, int(_LOSSES * how.eval_seconds / len(self._parts) / max(seconds, 1e-9)))
+        if batches < how.eval_iters:
+            self._parts = self._chosen(batches)
+            logger.info(
+                f"a batch takes {seconds:.3g} s: every evaluation takes {batches} of {how.eval_iters} batches of each "
+                "part; train.eval_seconds=0 takes all"
+            )
 
     def _loss(self, model: Any, sequences: train.TokenBatches, mine: Any) -> float:
         """Return the mean over sequences; ``mine`` are indices, so that one batch at a time is in memory."""
@@ -93,6 +121,7 @@ class Evaluation:
             temperature=how.temperature,
             top_k=how.top_k,
             seed=how.seed + done,
+            seconds=(1 - _LOSSES) * how.eval_seconds,
         )
         logger.info(f"['prompt']: {decode(self._prompt, self._tokens)!r}")
         logger.info(f"['response']:\n{decode(self._prompt + drawn, self._tokens)}")

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 logger = ezpz.get_logger("ezpz.examples.llm")
 
 
-def build(config: LlmConfig, model: LlamaConfig, mesh: Any) -> tuple[Any, train.Cost]:
-    """Return the model, ready for all ranks, and what one sample costs."""
+def build(config: LlmConfig, model: LlamaConfig, mesh: Any, *, draw: bool) -> tuple[Any, train.Cost]:
+    """Return the model, ready for all ranks, and what one sample costs; its weights are not drawn before a load."""
     training, recompute = config.training, config.activation_checkpoint
     with torch.device("meta"):  # no memory yet: each rank will hold its own part only
         network = Llama(model)
@@ -68,6 +68,7 @@ def build(config: LlmConfig, model: LlamaConfig, mesh: Any) -> tuple[Any, train.
         activation_checkpoint=again,
         tp_plan=ezpz.llama_plan(loss_parallel=training.enable_loss_parallel),
         seed=training.seed,
+        draw=draw,
     )
     return wrapped, train.Cost(per_token * training.seq_len, tokens_per_sample=training.seq_len, dtype=dtype)
 
@@ -81,7 +82,12 @@ def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
     logger.info(f"Starting job: {config.job.description}")
     if config.comm.trace_buf_size:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(config.comm.trace_buf_size))  # torch's flight recorder
-    ezpz.setup_torch(seed=config.training.seed, timeout=config.comm.init_timeout_seconds)
+    ezpz.setup_torch(
+        seed=config.training.seed,
+        timeout=config.comm.init_timeout_seconds,
+        tensor_parallel_size=config.training.tensor_parallel_degree,
+        dp_replicate=max(1, config.training.data_parallel_replicate_degree),
+    )
     if config.training.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS refuses
         torch.use_deterministic_algorithms(True)
@@ -103,14 +109,12 @@ def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
 def make_optimizer(config: LlmConfig, model: Any, warm: int) -> tuple[Any, Any]:
     """Return the optimizer, and its schedule: a rise of ``warm`` steps, then a fall in a straight line to 0."""
     how = config.optimizer
-    optimizer = ezpz.make_optimizer(
-        model,
-        torch.optim.AdamW if how.name == "AdamW" else torch.optim.Adam,
-        lr=how.lr,
-        betas=(how.beta1, how.beta2),
-        weight_decay=how.weight_decay,
-        fused=how.fused,
-    )
+    options: dict[str, Any] = {"lr": how.lr, "betas": (how.beta1, how.beta2), "fused": None if how.fused else False}
+    if how.name == "AdamW":
+        optimizer = ezpz.make_adamw(model, weight_decay=how.weight_decay, **options)
+    else:
+        groups = ezpz.decay_groups(model, how.weight_decay)
+        optimizer = ezpz.make_optimizer(model, torch.optim.Adam, params=groups, **options)
     return optimizer, train.make_schedule(optimizer, "linear", steps=config.training.steps, warmup=warm)
 
 
@@ -150,7 +154,7 @@ def run(args: Namespace) -> None:
     tokens, ends = load(args)
     model_config = sizes(config, tokens)
     layout = llama_layout(model_config, **ends)
-    model, cost = build(config, model_config, mesh)
+    model, cost = build(config, model_config, mesh, draw=not (begin or config.checkpoint.initial_load_path))
     start_weights(config, model, layout, verify=not args.no_verify)
     optimizer, schedule = make_optimizer(config, model, warm)
     batches = train.TokenBatches(tokens, config.training.seq_len, config.training.batch_size, seed=config.training.seed)

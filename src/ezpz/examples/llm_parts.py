@@ -64,6 +64,8 @@ def sizes(config: LlmConfig, tokens: train.Tokens) -> LlamaConfig:
     flavor = LLAMA_SIZES[config.model.flavor.lower()]
     model = replace(flavor, vocab_size=asked or different, max_seq_len=config.training.seq_len)
     cut = {name: getattr(model, name) for name in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
+    if ezpz.get_world_size() > 1:  # what fits the sizes shall fit the ranks
+        cut["ranks"] = ezpz.get_world_size()
     ezpz.check_divisible(config.training.tensor_parallel_degree, **cut, seq_len=config.training.seq_len)
     return model
 
@@ -105,11 +107,12 @@ def warmup(args: Namespace) -> int:
     return int(steps // 10)
 
 
-def compute_loss(model: Any, batch: Any) -> torch.Tensor:
-    """Return the mean loss per token of a batch: ``(B, T)`` tokens, and the token that follows each."""
+def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
+    """Return the summed loss of a batch, ``(B, T)`` tokens and the token that follows each, and how many they are."""
     tokens, following = batch
-    loss: Any = cross_entropy(model(tokens).flatten(0, 1), following.flatten())
-    return loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # cut over tp ranks under enable_loss_parallel
+    loss: Any = cross_entropy(model(tokens).flatten(0, 1), following.flatten(), reduction="sum")
+    loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # cut over tp ranks under enable_loss_parallel
+    return loss, following.numel()
 
 
 def validation(config: LlmConfig, model: Any, tokens: train.Tokens) -> Callable[[], dict[str, float]]:

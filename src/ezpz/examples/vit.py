@@ -2,16 +2,18 @@
 
     launch python3 -m ezpz.examples.vit                              # ViT-L/16, 304,250,856 parameters, bf16
     launch -n 2 python3 -m ezpz.examples.vit --preset debug          # two CPU cores, under a minute
+    launch python3 -m ezpz.examples.vit --dataset images:pets        # a folder of images of your own, by class
     launch python3 -m ezpz.examples.vit --attn flash --batch_size 128 --max_iters 50
 
 The default images are made up, and can be learned: each class has a pattern that is shifted and covered by noise.
-Accuracy is the part of this rank's batch that is right; val_loss and val_accuracy are over images that no step has
+Accuracy is the part of the batch that is right; val_loss and val_accuracy are over images that no step has
 seen.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -70,14 +72,20 @@ def options() -> train.Parser:
     size, number = ViTConfig(), {"type": train.positive_int, "metavar": "N"}
     add = parser.group("model").add_argument
     add("--attn", choices=ATTENTIONS, default=size.attention, help="kernel of attention; sdpa lets torch choose")
-    add("--image_size", **number, help="pixels of a side; real images are scaled to it (224; of real images their own)")
+    add(
+        "--image_size",
+        "--img_size",
+        **number,
+        help="pixels of a side; real images are scaled to it (224; of real images their own)",
+    )
     add("--patch_size", **number, default=size.patch_size, help="pixels of a patch's side")
     add("--depth", **number, default=size.depth, help="blocks")
-    add("--n_heads", **number, default=size.n_heads, help="attention heads")
+    add("--n_heads", "--num_heads", **number, default=size.n_heads, help="attention heads")
     add("--head_dim", **number, default=size.head_dim, help="features of a head; the width is n_heads x head_dim")
     add("--classes", **number, default=size.classes, help="classes of synthetic images; real data has its own")
     add = parser.group("data").add_argument
-    add("--dataset", choices=DATASETS, default="synthetic", help="images; without a network what ezpz ships or makes")
+    kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER}}"}
+    add("--dataset", **kinds, default="synthetic", help="images; without a network what ezpz ships or makes")
     add("--samples", **number, default=8192, help="synthetic images to train with")
     add("--eval_samples", **number, default=512, help="images that an evaluation takes, at most")
     return parser
@@ -93,11 +101,12 @@ class Source(NamedTuple):
     channels: int
     classes: int
     facts: dict[str, Any]  # for the run's record
+    feed: Callable[[Callable[[int], torch.Tensor]], Callable[[int], Batch]] | None = None  # batches made ahead
 
 
 def synthetic(args: Namespace) -> Source:
     """Return images that are made on this rank's device when they are needed."""
-    size, device = args.image_size or ViTConfig().image_size, ezpz.get_torch_device()
+    size, device = args.image_size or ViTConfig().image_size, ezpz.device()
     count = args.samples + args.eval_samples
     make = train.SyntheticImages(count, classes=args.classes, size=size, seed=args.seed, device=device)
     facts = {**make.describe(), "data_origin": "synthetic (asked for)"}
@@ -108,7 +117,7 @@ def real(args: Namespace) -> Source:
     """Return images of a data set, scaled to ``--image_size``."""
     data = train.load_images(args.dataset, folder=args.data_dir, seed=args.seed)
     images, labels = (torch.cat(parts) for parts in zip(data.train, data.test, strict=True))
-    stored = train.ImageBatches(images, labels, 1, device=ezpz.get_torch_device())
+    stored = train.ImageBatches(images, labels, 1, device=ezpz.device())
     _, channels, own_size, _ = data.train[0].shape
     size = args.image_size or own_size
 
@@ -120,15 +129,25 @@ def real(args: Namespace) -> Source:
     return Source(pick, len(data.train[1]), tested, size, channels, data.classes, data.describe())
 
 
-def compute_loss(model: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the mean loss of a batch, and how much of it is right; in training and in evaluation."""
+def own(args: Namespace) -> Source:
+    """Return the images of a folder: with random crops and flips to train with, their middles to test with."""
+    data = train.ImageFolder(train.image_folder_name(args.dataset), args.image_size or ViTConfig().image_size)
+    tested = min(data.tested, args.eval_samples)
+    sizes = (data.size, data.channels, len(data.classes))
+    feed = partial(data.augmented, seed=args.seed)
+    return Source(data.take, data.trained, tested, *sizes, data.describe(), feed)
+
+
+def compute_loss(model: Any, batch: Batch) -> tuple[torch.Tensor, int, dict[str, torch.Tensor]]:
+    """Return the summed loss of a batch, its images, and how much is right; in training and in evaluation."""
     images, labels = batch
     logits = model((images - 0.5) * 4.0)  # around 0, about as far as 1
-    return cross_entropy(logits, labels), {"accuracy": (logits.argmax(dim=1) == labels).float().mean()}
+    right = (logits.argmax(dim=1) == labels).float().mean()
+    return cross_entropy(logits, labels, reduction="sum"), len(labels), {"accuracy": right}
 
 
-def build(args: Namespace, data: Source) -> tuple[Any, train.Cost]:
-    """Return the model, ready for all ranks, and what one image costs."""
+def build(args: Namespace, data: Source, *, draw: bool) -> tuple[Any, train.Cost]:
+    """Return the model, ready for all ranks, and what one image costs; its weights are not drawn before a load."""
     config = ViTConfig(
         *(data.size, args.patch_size, args.depth, args.n_heads, args.head_dim, data.classes),
         attention=args.attn,
@@ -138,9 +157,8 @@ def build(args: Namespace, data: Source) -> tuple[Any, train.Cost]:
         network = VisionTransformer(config)
     logger.info(f"model\n{train.summarize(network)}")
     cost = train.Cost(train.count_flops(network, torch.empty(1, data.channels, data.size, data.size)), dtype=args.dtype)
-    model = ezpz.wrap_model(
-        network, args.strategy, dtype=args.dtype, compile=args.compile, activation_checkpoint=args.activation_checkpoint
-    )
+    how = {"dtype": args.dtype, "compile": args.compile, "activation_checkpoint": args.activation_checkpoint}
+    model = ezpz.wrap_model(network, args.strategy, draw=draw, **how)
     ezpz.seed_dropout(args.seed)
     return model, cost
 
@@ -150,15 +168,17 @@ def run(args: Namespace) -> None:
     ranks = ezpz.get_world_size()
     batch_size = train.rank_batch_size(args, ranks)
     ezpz.setup_torch(seed=args.seed)
-    check_attention(args.attn, ezpz.get_torch_device(), args.dtype, args.head_dim)
+    check_attention(args.attn, ezpz.device(), args.dtype, args.head_dim)
     choice = checkpoint.choose(args.resume, name=args.name, outdir=args.outdir, verify=not args.no_verify)
     train.log_setup(args)
 
-    data = synthetic(args) if args.dataset == "synthetic" else real(args)
-    model, cost = build(args, data)
-    optimizer = ezpz.make_optimizer(model, torch.optim.AdamW, lr=args.lr, weight_decay=args.weight_decay)
+    make = own if train.image_folder_name(args.dataset) else synthetic if args.dataset == "synthetic" else real
+    data = make(args)
+    model, cost = build(args, data, draw=choice.checkpoint is None)
+    optimizer = ezpz.make_adamw(model, lr=args.lr, weight_decay=args.weight_decay)
     schedule = train.make_schedule(optimizer, steps=args.max_iters, **train.schedule_options(args))
     order = train.BatchIndices(data.trained, batch_size, rank=ezpz.get_rank(), world_size=ranks, seed=args.seed)
+    batches = data.feed(order) if data.feed else lambda position: data.pick(order(position))
     held_out = (data.trained + train.shard_indices(data.tested)).split(batch_size)
     origin = data.facts["data_origin"]
     logger.info(f"data={args.dataset}: {origin}; {data.trained} images to train, {data.tested} to test")
@@ -174,7 +194,7 @@ def run(args: Namespace) -> None:
         history.log_config({**vars(args), **facts}, **live, scheduler=schedule)
         saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, **train.checkpoint_options(args))
         loop = train.Loop(
-            *(model, optimizer, compute_loss, lambda position: data.pick(order(position))),
+            *(model, optimizer, compute_loss, batches),
             steps=args.max_iters,
             batch_size=batch_size,
             schedule=schedule,

@@ -278,17 +278,6 @@ def _create(file: Any, name: str, data: Any) -> Any:
     return file.create_dataset(name, data=data)
 
 
-def outline(path: Path) -> str:
-    """Return what an export holds, in a line: ``xarray.Dataset (draw: 100, rank: 2), 27 variables``."""
-    import h5py
-
-    with h5py.File(io.BytesIO(path.read_bytes()), "r") as file:
-        scales = [name for name in file if h5py.h5ds.is_scale(file[name].id)]
-        sizes = ", ".join(f"{name}: {len(file[name])}" for name in scales)
-        variables = set(file) - set(scales) - set(file.attrs["coordinates"].split())
-        return f"xarray.Dataset ({sizes}), {len(variables)} variables"
-
-
 # The variables of values over all ranks.
 #
 #     ranks_held                      int64 (draw), how many ranks' rows the statistics of a step are made of; 0 at

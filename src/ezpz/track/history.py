@@ -17,6 +17,7 @@ from ezpz.log import get_logger, log_to
 from ezpz.progress import Busy, heartbeat
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
+from ezpz.track import older as older_scripts
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name, state_after
@@ -83,7 +84,7 @@ _newest: ref[History] | None = None
 _logs = ""  # where a history has this rank's log
 
 
-class History:
+class History(older_scripts.OlderCalls):
     """A run's metrics: every row reaches the journal at once, the rest is made from it at the end.
 
     Rank 0 records. On other ranks the same calls return the same lines, and their values travel to rank 0 in the
@@ -112,6 +113,7 @@ class History:
         *,
         window: int = 100,
         trackers: str | Sequence[str | Tracker] | None = None,
+        **older: Any,
     ) -> None:
         """Make the run folder and open its journal.
 
@@ -123,6 +125,8 @@ class History:
             trackers: Further places for the metrics: ``wandb``, ``tensorboard``, ``mlflow``, ``csv``, or objects that
                 are a `ezpz.track.trackers.Tracker`; otherwise what ``EZPZ_TRACKERS`` lists. They cannot fail or delay
                 the training.
+            older: Keywords of older scripts: ``keys``, ``project_name``, ``config``, ``backends``,
+                ``distributed_history``, ``jsonl_path``, ``report_dir``, ``report_enabled``; see docs/older-scripts.md.
 
         Raises:
             UsageError: The name is no folder name, the folder cannot be used, another process writes it, the window is
@@ -130,6 +134,9 @@ class History:
             RankError: The environment contradicts itself about who this process is.
         """
         global _newest
+        older_scripts.check_keywords(older, older_scripts.OF_HISTORY, "History")
+        name, keys = older_scripts.split_name(name)
+        self._older: dict[str, Any] = {"keys": keys, **older}
         ranks = from_environ(os.environ)
         self.name = run_name(script_name() if name is None else name)
         if type(window) is not int or window < 1:
@@ -144,16 +151,21 @@ class History:
         self._next_step = self._rows = 0
         self._made = time()
         if ranks.rank == 0:
-            chosen = choose(trackers)  # a wrong name shall leave no folder behind
+            chosen = choose(older_scripts.trackers_of(older, trackers))  # a wrong name shall leave no folder behind
             self._writer = Writer(self.name, outdir, collect_facts(os.environ, ranks, sys.argv), chosen)
             self.outdir, self.paths = self._writer.folder, self._writer.paths
             self._next_step = self._writer.journal.next_step
         if self.outdir is not None:
             self._use_folder(self.outdir)
-        self._onward = Onward(window, self._writer, across_of(ranks, window, self.name, self._writer, self._use_folder))
+        across = None
+        if older.get("distributed_history") is not False:
+            across = across_of(ranks, window, self.name, self._writer, self._use_folder)
+        self._onward = Onward(window, self._writer, across)
         if self._writer is not None:
             self._writer.flush, self._writer.leave = self._onward.flush, self._onward.leave
         _newest = ref(self)
+        if older.get("config") is not None:
+            self.log_config(older["config"])
 
     def _use_folder(self, folder: Path) -> None:
         """Know the run folder, where this rank's log belongs too."""
@@ -167,6 +179,9 @@ class History:
         *,
         weight: float | None = None,
         summarize: bool = True,
+        precision: int | None = None,
+        use_wandb: bool | None = None,
+        commit: bool | None = None,
     ) -> str:
         """Record one row, and tell the launcher that this rank makes progress (`ezpz.heartbeat`).
 
@@ -178,6 +193,9 @@ class History:
             weight: What this rank's values count for in the mean over ranks, such as its tokens; otherwise all count
                 the same.
             summarize: Return the line.
+            precision: Digits after the point in the line.
+            use_wandb: Ignored: a run of `setup_wandb` gets every row.
+            commit: Ignored: every row is one.
 
         Returns:
             ``iter=3 loss=0.123456 dt=0.001234``, floats with 6 significant digits; empty without ``summarize``. A value
@@ -187,6 +205,8 @@ class History:
             TrackError: A name, value or weight cannot be recorded, two steps contradict each other, or the history was
                 finalized. Nothing of this row is recorded then.
         """
+        if use_wandb is False or commit is False:
+            older_scripts.warn_once("History.update: use_wandb=False and commit=False have no effect.")
         writer = self._writer
         late: dict[str, Any] = {}
         values = plain(metrics, late)
@@ -208,7 +228,8 @@ class History:
             self._look_after(writer)
         if not summarize:
             return ""
-        return line({**values, **came} if came else values)
+        shown = {**values, **came} if came else values
+        return line(shown) if precision is None else older_scripts.rounded(shown, precision)
 
     def _look_after(self, writer: Writer) -> None:
         writer.look_after()
@@ -286,15 +307,38 @@ class History:
                 self._writer.export(form)
         return self.paths["dataset" if form == "h5" else form]
 
-    def finalize(self, *, plots: bool = True, show: bool = True) -> Any:
+    def rates_count(self, ranks: int) -> None:
+        """Say that the recorded throughput (``sps``, ``tps``) counts samples of so many ranks; `ezpz.train.Loop` does.
+
+        The end of the run then shows it per rank too.
+        """
+        if self._writer is not None:
+            self._writer.rate_ranks = ranks
+
+    def finalize(
+        self,
+        outdir: str | os.PathLike[str] | None = None,
+        run_name: str | None = None,
+        dataset_fname: str | None = None,
+        *,
+        plots: bool = True,
+        show: bool = True,
+        **older: Any,
+    ) -> Any:
         """End the run: write the HDF5 file and ``run.json``, then draw. A second call changes nothing.
 
         Rank 0 waits for what other ranks have on their way: at most 30 s, and 3 s from the last that came.
 
         Args:
+            outdir: A folder that gets copies of the dataset, the report and the plots, as older scripts expect.
+            run_name: Noted in ``run.json``; the folder and its name stay.
+            dataset_fname: Name of a copy of the dataset, without ending.
             plots: Write the report, and draw every numeric metric as text and those that matter, at most six, as PNG
                 and SVG; ``ezpz plot --pictures`` draws the others. A drawing that fails is one warning.
-            show: Print the text plots of those that matter as well.
+            show: Print how the run ended, what it reached, and what to type next; with ``plots`` also the loss and the
+                accuracy as text plots.
+            older: Keywords of older scripts: ``warmup`` leaves rows out of what is returned, ``plot=False`` is
+                ``plots=False``, ``env_info`` and ``timings`` go to ``run.json``; what has no effect is one warning.
 
         Returns:
             The ``xarray.Dataset`` of the HDF5 file, in memory; an empty one on other ranks. xarray is loaded, and the
@@ -305,10 +349,15 @@ class History:
         """
         from ezpz.track.lazy_dataset import dataset_of
 
+        older_scripts.check_keywords(older, older_scripts.OF_END, "History.finalize")
         if self._result is None:
-            self._end("finished", plots=plots, show=show)
+            older_scripts.prepare_end(self, older, run_name)
+            self._end("finished", plots=plots and older.get("plot", True), show=show)
             self._result = dataset_of(None if self._writer is None else self.paths["dataset"])
-        return self._result
+            if outdir or dataset_fname or self._older.keys() & {"report_dir", "jsonl_path"}:
+                older_scripts.copy_results(self, outdir, dataset_fname)
+        warmup = older.get("warmup")
+        return older_scripts.without_warmup(self._result, warmup) if warmup else self._result
 
     def _end(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
         writer = self._writer
@@ -318,7 +367,8 @@ class History:
         if not writer.ended:
             with Busy():
                 self._onward.finish(hurry=state != "finished")
-                writer.finish(state, plots=plots, show=show, cause=cause)
+                report = self._older.get("report_enabled") is not False
+                writer.finish(state, plots=plots, show=show, cause=cause, report=report)
         if writer.failure is not None:
             raise writer.failure
 

@@ -46,6 +46,7 @@ _STEP_TIMES = {
     *("dt", "dt step", "step time", "time step", "dt iter", "iter time", "iteration time", "time per step"),
     *("elapsed time per iteration", "time per iteration"),
 }
+_ACCURACIES = {"accuracy", "acc", "accuracies", "top1", "top5"}
 _OPTIMIZER = {"gnorm", "momentum", "wd"}
 _OPTIMIZER_PAIRS = ("grad norm", "gradient norm", "param norm", "weight decay", "loss scale")
 _SHORT_PARTS = {"dtd": "data", "dtf": "forward", "dtb": "backward", "dto": "optimizer", "dtc": "comm", "dtw": "wait"}
@@ -103,6 +104,11 @@ def is_loss_term(name: str) -> bool:
 def is_validation(name: str) -> bool:
     """Tell whether a metric was measured on data that is not trained on: ``val/loss``, ``eval_accuracy``."""
     return not _VALIDATION.isdisjoint(words_of(name))
+
+
+def is_accuracy(name: str) -> bool:
+    """Tell whether a metric is a share of right answers: ``accuracy``, ``val_acc``, ``test/top1``."""
+    return not _ACCURACIES.isdisjoint(words_of(name))
 
 
 def is_learning_rate(name: str) -> bool:

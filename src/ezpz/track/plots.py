@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from ezpz.files import make_closed_folder
 from ezpz.log import get_logger
+from ezpz.track.card import accuracies
 from ezpz.track.columns import export_name
-from ezpz.track.names import group_names
+from ezpz.track.names import group_names, is_loss, main_loss, unit
 from ezpz.track.pictures import Pictures, save_heat_map
 from ezpz.track.series import numeric_series, ordered
 from ezpz.track.terminal.panels import drawing, look_at_stdout, show_blocks
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from ezpz.track.series import Series
 
 
-def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
+def draw_run(run: Run, stamp: str, *, show: bool, report: bool = True) -> tuple[dict[str, Path], list[str]]:
     """Draw a run into its folder: the report, all text plots, and the pictures of at most six metrics.
 
     Args:
         run: What is drawn.
         stamp: Start of the run, shown in titles.
-        show: Print text plots of these six as well.
+        show: Print text plots of two of these as well: the loss and the accuracy.
+        report: Write the report.
 
     Returns:
         What was made, by the names of `ezpz.track.History.paths`, and a sentence for each thing that failed; the same
@@ -46,9 +48,10 @@ def draw_run(run: Run, stamp: str, *, show: bool) -> tuple[dict[str, Path], list
     # Anything may come: ImportError of a site's own build, OSError of a full disk, ValueError out of a drawing library.
     # The data is on the disk by now, and no picture is worth the run's exit code.
     try:
-        from ezpz.track.report import write_report
+        if report:
+            from ezpz.track.report import write_report
 
-        made["report"] = write_report(run)
+            made["report"] = write_report(run)
     except Exception as error:  # noqa: BLE001  # as above
         problems.append(_problem("the report", error))
     try:
@@ -94,8 +97,8 @@ def _problem(what: str, error: Exception) -> str:
 
 
 _UNSAFE = re.compile(r"[^\w.+=@%-]")
-_MOST = 6  # pictures, and plots on the terminal, at the end of a run: not the hundred metrics that a trainer records
-_NAMED = 3  # of the others
+_MOST = 6  # pictures at the end of a run: not the hundred metrics that a trainer records
+_SEEN, _LINES = 2, 12  # plots on the terminal at the end of a run, and the lines of each
 _SHARE = re.compile(r"(?<![a-z])per_?(gpu|device|rank|host|node|chip|tile|core)", re.IGNORECASE)  # of what is there too
 _TURNS = {"loss": 2}  # metrics of a kind that come before the next kind has its turn
 _LATER = {"memory": 2, "optimizer": 2}
@@ -133,6 +136,21 @@ def that_matter(series: list[Series]) -> list[Series]:
     return [item for item in ordered(lines) if item.name in names]
 
 
+def seen_first(series: list[Series]) -> list[Series]:
+    """Return the two metrics that the end of a run shows on the terminal: the loss and the accuracy.
+
+    A validation loss stands for an accuracy that is not there, and what matters next for both.
+    """
+    drawn = [item for item in that_matter(series) if len(item.steps) > 1] or that_matter(series)
+    lines = [item for item in series if len(item.steps) > 1] or series
+    names = [item.name for item in lines]
+    loss = main_loss(names)
+    wanted = [*([loss] if loss else []), *accuracies(names), *(name for name in names if is_loss(name))]
+    wanted += [item.name for item in ordered(drawn)]
+    chosen = list(dict.fromkeys(wanted))[:_SEEN]
+    return [next(item for item in series if item.name == name) for name in chosen]
+
+
 def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> tuple[dict[str, Path], list[str]]:
     """Draw every series as text, and those that matter as PNG and SVG, into ``plots/`` below a run folder.
 
@@ -140,7 +158,7 @@ def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> t
         series: All that a run has.
         folder: The run folder.
         stamp: Start of the run, shown in titles.
-        show: Print the text plots of those that matter as well.
+        show: Print the text plots of `seen_first` as well.
 
     Returns:
         The folders that now hold drawings, by ``tplot``, ``pngs`` and ``svgs``, and a sentence for each kind of
@@ -154,9 +172,9 @@ def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> t
 
     problems = _attempt("the text plot", series, text, (tplot,))
     if show:
-        problems += _show(shown, stamp)
+        problems += _show(seen_first(series), stamp)
     if shown:
-        get_logger(__name__).info(_what_is_drawn(series, shown, folder))
+        get_logger(__name__).info(_what_is_drawn(series, shown))
     problems += draw_pictures(series, shown, folder, stamp)
     folders = {"tplot": tplot, **_picture_folders(folder)}
     return {key: path for key, path in folders.items() if path.is_dir() and any(path.iterdir())}, problems
@@ -165,29 +183,27 @@ def draw_all(series: list[Series], folder: Path, stamp: str, *, show: bool) -> t
 def _show(series: list[Series], stamp: str) -> list[str]:
     screen = look_at_stdout()
     how, blocks = drawing(screen, len(series)), []
+    how = how._replace(height=min(how.height, _LINES))
     problems = _attempt(
         "the plot on the terminal",
         series,
-        lambda item: blocks.append(draw([item], f"{item.name} [{stamp}]", how)),
+        lambda item: blocks.append(draw([item], _titled(item.name, stamp), how)),
         (),
     )
     show_blocks(blocks, screen)
     return problems
 
 
-def _what_is_drawn(series: list[Series], shown: list[Series], folder: Path) -> str:
-    """Return the line that is seen while pictures are drawn: which ones, and where all others are."""
-    names = {item.name for item in shown}
-    others = [item.name for item in series if item.name not in names]
+def _titled(name: str, stamp: str) -> str:
+    measure = unit(name)
+    return f"{name} ({measure}) [{stamp}]" if measure else f"{name} [{stamp}]"
+
+
+def _what_is_drawn(series: list[Series], shown: list[Series]) -> str:
+    """Return the line that is seen while pictures are drawn: which ones, and how many are only in the report."""
+    others = len(series) - len(shown)
     drawn = f"drawing {', '.join(item.name for item in shown)} as PNG and SVG"
-    if not others:
-        return drawn
-    more = len(others) - _NAMED
-    listed = ", ".join(others[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return (
-        f"{drawn}; {listed} are in report.html and plots/tplot: `ezpz plot {folder} NAME` shows any of them, "
-        "with --pictures as PNG and SVG"
-    )
+    return f"{drawn}; {others} more {'is' if others == 1 else 'are'} in the report" if others else drawn
 
 
 def draw_pictures(series: list[Series], chosen: list[Series], folder: Path, stamp: str) -> list[str]:
@@ -210,6 +226,18 @@ def draw_pictures(series: list[Series], chosen: list[Series], folder: Path, stam
         pictures.save(*places[item.name], item)
 
     return _attempt("the picture", chosen, picture, tuple(_picture_folders(folder).values()))
+
+
+def save_texts(series: Sequence[Series], folder: Path) -> None:
+    """Draw metrics as text into ``plots/tplot`` below a folder.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    make_closed_folder(folder / "plots" / "tplot")
+    stems = _stems(series)
+    for item in series:
+        save_text(folder / "plots" / "tplot" / f"{stems[item.name]}.txt", item, "")
 
 
 def picture_places(series: Sequence[Series], folder: Path) -> dict[str, tuple[Path, Path]]:

@@ -48,7 +48,8 @@ def setup_wandb(
 ) -> Any:
     """Start a wandb run on rank 0, to which every later `History.update` logs too.
 
-    Without a key, and where nothing else is asked for, the run is kept offline; ``wandb sync`` sends it later.
+    Without a key, and where nothing else is asked for, the run is kept offline; ``wandb sync`` sends it later. A second
+    call adds its configuration to the run of the first, as long as that has not ended, and returns it.
 
     Args:
         project: The project; otherwise ``WANDB_PROJECT``, otherwise the program's name.
@@ -74,6 +75,8 @@ def setup_wandb(
     try:
         import wandb
 
+        if run is not None and getattr(wandb, "run", None) is run:
+            return _add_to_run(config, project=project or project_name, name=name)
         with starting:
             hidden = {} if "settings" in more else hidden_arguments(wandb)
             started = wandb.init(
@@ -92,6 +95,25 @@ def setup_wandb(
         )
         run = started = None
     return started
+
+
+def _add_to_run(config: object, **asked: str | None) -> Any:
+    """Add a configuration to the run that an earlier call has started, and return that one.
+
+    Args:
+        config: As for `setup_wandb`.
+        asked: Project and name of the later call; those of the first stay, which is one line where they differ.
+    """
+    if config is not None:
+        run.config.update(redact_config(config), allow_val_change=True)
+    kept = [
+        f"{what} {getattr(run, what)!r}, not {wanted!r}"
+        for what, wanted in asked.items()
+        if wanted and getattr(run, what, wanted) not in {wanted, None}
+    ]
+    if kept:
+        get_logger(__name__).warning(f"wandb: the run that setup_wandb has started keeps its {' and its '.join(kept)}.")
+    return run
 
 
 def verify_wandb() -> bool:

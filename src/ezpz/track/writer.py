@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import select
 import sys
 import threading
 from contextlib import suppress
@@ -14,12 +16,14 @@ from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, write_later_lines
 from ezpz.progress import Busy
 from ezpz.track import signals, wandb
+from ezpz.track.card import near, resume_words, show_card
 from ezpz.track.columns import export_name
 from ezpz.track.folder import RunFile, make_folder, state_after
 from ezpz.track.journal import Journal
 from ezpz.track.run import open_run, with_rows_of
 from ezpz.track.trackers import About, Trackers
 from ezpz.track.values import check_key
+from ezpz.visible import LINES, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +48,7 @@ class Writer:
         leave: The same, and what other ranks have on their way; called when the program ends without `finish`.
         ended: Whether the run was finished; nothing is recorded after that.
         failure: What kept `finish` from writing the HDF5 file.
+        rate_ranks: Ranks whose samples the recorded throughput counts; 0 where that is not known.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class Writer:
         self.paths: dict[str, Path] = {"run": self._run.path, "journal": self.folder / "metrics.jsonl"}
         self.ended = False
         self.failure: TrackError | None = None
+        self.rate_ranks = 0
         self._pid = os.getpid()
         self._come_first()
         # The thread of `signals` may be at it while the loop still saves: what the loop then adds is written behind it.
@@ -197,14 +203,15 @@ class Writer:
         if not self.ended:
             self._come_first()
 
-    def finish(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
+    def finish(self, state: str, *, plots: bool, show: bool, cause: str = "", report: bool = True) -> None:
         """End the run: data first, then drawings, then ``run.json``; ``failure`` says what went wrong with the data.
 
         Args:
             state: What ``run.json`` says, see `ezpz.track.folder`.
             plots: Draw, and write the report.
-            show: Print the text plots too.
+            show: Print two text plots too, and at last how the run ended (`ezpz.track.card`).
             cause: Why it failed, in words.
+            report: Write the report too, where plots are drawn.
         """
         self.ended = True
         atexit.unregister(self._at_exit)
@@ -221,11 +228,15 @@ class Writer:
         self._save_end(state, problems, cause)
         signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
         if plots and run is not None:  # without a journal there is nothing to draw: reported above
-            problems += self._draw(run, show=show)
+            problems += self._draw(run, show=show, report=report)
             self._save_end(state, problems, cause)
         self.trackers.finish(state)
-        made = ", ".join(str(path.relative_to(self.folder)) for key, path in self.paths.items() if key != "run")
-        get_logger(__name__).info(f"{rows} rows of {metrics} metrics in {self.folder}: {made}")
+        logger = get_logger(__name__)
+        if show and rows and run is not None and logger.isEnabledFor(logging.INFO):
+            write_later_lines(_STUCK)
+            show_card(with_rows_of(self._read(), run), self.paths, ranks=self.rate_ranks)
+        else:
+            logger.info(f"{rows} rows of {metrics} metrics in {self.folder}")
 
     def _losses(self) -> list[str]:
         problem = self.journal.missing()
@@ -234,10 +245,10 @@ class Writer:
         get_logger(__name__).warning(f"{self.journal.path} is not complete: {problem}.")
         return [problem]
 
-    def _draw(self, run: Run, *, show: bool) -> list[str]:
+    def _draw(self, run: Run, *, show: bool, report: bool) -> list[str]:
         from ezpz.track.plots import draw_run
 
-        made, problems = draw_run(with_rows_of(self._read(), run), self._stamp, show=show)
+        made, problems = draw_run(with_rows_of(self._read(), run), self._stamp, show=show, report=report)
         self.paths.update(made)
         return problems
 
@@ -255,21 +266,36 @@ class Writer:
                 self._complete_at_signal(name)
 
     def _complete_at_signal(self, name: str) -> None:
-        problems = []
+        problems, at = [], ""
         try:
             if not self.ended:
                 self.journal.sync()
                 if threading.current_thread() is threading.main_thread():
                     self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
                 self.journal.sync()
-            self._export(self._read())
+            run = self._read()
+            at = f" at step {run.rows.step_array[-1]}" if len(run.rows) else ""
+            self._export(run)
         # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
         except Exception as error:  # noqa: BLE001
             problems.append(f"{type(error).__name__}: {error}")
         reason = ", from the launcher or the scheduler" if name == "SIGTERM" else ""
-        self._save_end("stopped", [*self._losses(), *problems], name + reason)
+        problems = [*self._losses(), *problems]
+        self._save_end("stopped", problems, name + reason)
         write_later_lines(_STUCK)
+        self._say_stopped(f"{self._name} stopped by {name}{at}" + ("" if problems else "; its data is complete"))
         self.trackers.finish("stopped")
+
+    def _say_stopped(self, title: str) -> None:
+        """Write a short card past all buffers, one of which the signal may have interrupted; not where that waits."""
+        if not get_logger(__name__).isEnabledFor(logging.INFO):
+            return
+        rows = [("folder", near(self.folder)), *resume_words(self.folder, self._run.facts.get("argv"))]
+        lines = [title, *(f"  {label:12}{text}" for label, text in rows)]
+        text = (visible("\n".join(lines), LINES) + "\n").encode(errors="replace")
+        with suppress(OSError, ValueError):
+            if select.select((), (1,), (), 0)[1]:
+                os.write(1, text[: select.PIPE_BUF])
 
     def _at_exit(self) -> None:
         """Complete ``run.json`` when the program ends without `finish`; the journal is complete already.

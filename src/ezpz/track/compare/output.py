@@ -14,7 +14,7 @@ from ezpz.track.compare.curves import SeriesByName
 from ezpz.track.compare.differences import Line, change_of, folded, shorten
 from ezpz.track.compare.verdict import percent
 from ezpz.track.values import encode
-from ezpz.visible import visible
+from ezpz.visible import painter, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +71,6 @@ def _clean(value: Any) -> Any:
 
 
 _SHOWN = 12  # lines of a group; the rest is counted
-_GREEN, _RED, _YELLOW, _BOLD, _DIM = "32", "31", "33", "1", "2"
 
 
 def render(
@@ -91,10 +90,7 @@ def render(
         width: Columns that may be used.
         color: Use escapes for colour.
     """
-
-    def paint(text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if color else text
-
+    paint = painter(color)
     lines: list[str] = []
     for number, item in enumerate(comparisons):
         if number:
@@ -102,7 +98,7 @@ def render(
         lines += _verdict(item, len(comparisons) > 1, width, paint)
         lines += ["", *_runs(runs, places, item, width)]
         for block in (_likely(item, width), _curves(item, width)):
-            lines += ["", *block] if block else []
+            lines += ["", paint(block[0], "title"), *block[1:]] if block else []
         lines += _differences(item, width, paint)
         lines += _throughput(item)
     return "\n".join(lines) + "\n"
@@ -118,10 +114,10 @@ def short_path(path: Path) -> str:
 
 
 def _verdict(item: Comparison, many: bool, width: int, paint: Callable[[str, str], str]) -> list[str]:
-    code = {0: _GREEN, 1: _RED}.get(item.verdict.exit_code, _YELLOW)
+    meaning = {0: "very good", 1: "very bad"}.get(item.verdict.exit_code, "very doubtful")
     head = f"{item.letters[1]} against {item.letters[0]}: " if many else ""
     texts = [head + visible(item.verdict.text)]
-    lines = [paint(line, f"{_BOLD};{code}") for text in texts for line in wrap(text, width, break_on_hyphens=False)]
+    lines = [paint(line, meaning) for text in texts for line in wrap(text, width, break_on_hyphens=False)]
     return lines + [line for note in item.verdict.notes for line in wrap(visible(note), width, break_on_hyphens=False)]
 
 
@@ -213,7 +209,7 @@ def _differences(item: Comparison, width: int, paint: Callable[[str, str], str])
     likely = item.verdict.likely if item.verdict.step is not None else ()
     for group, members in groupby(item.differences, key=lambda difference: difference.group):
         yield ""
-        yield paint(group, _DIM) if group == "never decides" else group
+        yield paint(group, "minor" if group == "never decides" else "title")
         yield from _table(list(members), width, likely)
 
 

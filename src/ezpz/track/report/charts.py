@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
 from ezpz.track.report.markup import Chart, shown
-from ezpz.track.report.svg import HALF, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot, with_room
+from ezpz.track.report.svg import HALF, NARROW, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot, with_room
 from ezpz.track.series import captions
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
 COLOURS = 8  # of the style sheet
+_NARROW_BUCKETS = 120  # stretches of steps that a narrow chart has room for
 
 
 class Axis(NamedTuple):
@@ -39,7 +41,7 @@ class Axis(NamedTuple):
 def line_chart(
     title: str, series: Sequence[Series], axis: Axis, *, wide: bool = False, band: tuple[int, int] | None = None
 ) -> Chart:
-    """Return a chart of lines.
+    """Return a chart of lines; a wide one has a twin for narrow screens.
 
     Args:
         title: Its title.
@@ -48,11 +50,17 @@ def line_chart(
         wide: Whether it takes the page's whole width.
         band: Which two of the series enclose a shaded band.
     """
+    chart = _lines(title, series, axis, WIDE if wide else HALF, band)
+    few = axis._replace(buckets=min(axis.buckets, _NARROW_BUCKETS))
+    return replace(chart, wide=True, twin=_lines(title, series, few, NARROW, band)) if wide else chart
+
+
+def _lines(title: str, series: Sequence[Series], axis: Axis, frame: Frame, band: tuple[int, int] | None) -> Chart:
     lines = [line_of(item, axis.buckets) for item in series]
     colours = [_colour(index, band) for index in range(len(lines))]
     seen = bounds(series)
     values = widened(*seen) if seen else (0.0, 1.0)
-    frame = with_room(WIDE if wide else HALF, values)
+    frame = with_room(frame, values)
     inside = [_band(lines, band, axis, values, frame)] if band else []
     inside += [_line(line, colour, axis, values, frame) for line, colour in zip(lines, colours, strict=True)]
     if seen is None:
@@ -82,7 +90,6 @@ def line_chart(
         },
         [(item.caption, colour) for item, colour in zip(series, colours, strict=True)] if several else [],
         [f"{item.caption}: {note}" if several else note for item in series for note in _notes(item)],
-        wide,
     )
 
 
@@ -140,7 +147,7 @@ def _band(lines: Sequence[Line], band: tuple[int, int], axis: Axis, values: tupl
 
 
 def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: Axis, *, notes: list[str]) -> Chart:
-    """Return stacked shares that sum up to one.
+    """Return stacked shares that sum up to one, as a wide chart with a twin for narrow screens.
 
     Args:
         title: Its title.
@@ -150,9 +157,16 @@ def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: 
         axis: What it shares with the other charts.
         notes: Sentences below it.
     """
+    wide, narrow = (_areas(title, names, steps, shares, axis, notes, frame) for frame in (WIDE, NARROW))
+    return replace(wide, wide=True, twin=narrow)
+
+
+def _areas(  # noqa: PLR0917  # those of `area_chart`, and the frame
+    title: str, names: Sequence[str], steps: Any, shares: Any, axis: Axis, notes: list[str], frame: Frame
+) -> Chart:
     import numpy as np
 
-    width, height = WIDE.inside
+    width, height = frame.inside
     # The first and the last stretch reach to the ends of the axis, so that one point is a picture too.
     xs = np.concatenate([[0.0], place(steps, axis.ends, width), [float(width)]])
     tops = np.cumsum(shares, axis=0)
@@ -167,17 +181,17 @@ def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: 
         )
         floor = top
     svg = (
-        plot(WIDE, "".join(parts))
-        + f'<g class="over">{axis_y(WIDE, (0.0, 100.0), " %")}</g>'
-        + axis_x(WIDE, axis.ends)
-        + marks(WIDE, axis.ends, axis.restarts)
+        plot(frame, "".join(parts))
+        + f'<g class="over">{axis_y(frame, (0.0, 100.0), " %")}</g>'
+        + axis_x(frame, axis.ends)
+        + marks(frame, axis.ends, axis.restarts)
     )
     means = np.mean(shares, axis=1)
     texts = [f"{name} {100 * mean:.0f} %" for name, mean in zip(names, means.tolist(), strict=True)]
     data: dict[str, object] = {
         "kind": "shares",
         "title": title,
-        "box": WIDE.box,
+        "box": frame.box,
         "x": list(axis.ends),
         "steps": deltas(steps),
         "lines": [
@@ -186,9 +200,7 @@ def area_chart(title: str, names: Sequence[str], steps: Any, shares: Any, axis: 
         ],
     }
     legend = [(text, _part_colour(name)) for name, text in zip(names, texts, strict=True)]
-    return Chart(
-        title, f"{title}: {', '.join(texts)}", svg, (WIDE.width, WIDE.height), data, legend[::-1], notes, wide=True
-    )
+    return Chart(title, f"{title}: {', '.join(texts)}", svg, (frame.width, frame.height), data, legend[::-1], notes)
 
 
 def _part_colour(name: str) -> str:
@@ -240,8 +252,7 @@ def breakdown(series: Sequence[Series], axis: Axis) -> Chart | None:
 
 
 _ROW = 26  # pixels
-_LEFT = 200  # pixels for the stages' names
-_LONGEST = 26  # letters of a name that fit there
+_LETTER = 7.4  # pixels of a letter of a stage's name
 _MOST = 40  # stages
 
 
@@ -250,7 +261,14 @@ def startup_chart(run: Run) -> Chart | None:
     stages = _stages(run.facts.get("timeline"))
     if not stages:
         return None
-    frame = Frame(1180, len(stages) * _ROW + 44, left=_LEFT, right=90, bottom=36)
+    high = len(stages) * _ROW + 44
+    wide = _bars(stages, Frame(1180, high, left=200, right=90, bottom=36))
+    narrow = _bars(stages, Frame(400, high, left=112, right=66, bottom=36))
+    return replace(wide, wide=True, twin=narrow)
+
+
+def _bars(stages: Sequence[tuple[str, float]], frame: Frame) -> Chart:
+    longest = int((frame.left - 10) / _LETTER)
     last = max(stages[-1][1], 1e-9)
     width, _ = frame.inside
     bars, before = [], 0.0
@@ -258,13 +276,13 @@ def startup_chart(run: Run) -> Chart | None:
         x, end = place([before, seconds], (0.0, last), width).tolist()
         top = frame.top + row * _ROW
         took = duration(max(0.0, seconds - before))
-        label = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        label = name if len(name) <= longest else f"{name[: longest - 1]}…"
         bars.append(
             f"<g><title>{shown(name)}: {took}</title>"
-            f'<text x="{_LEFT - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>'
-            f'<rect class="bar" x="{_LEFT + x:.1f}" y="{top + 4}" width="{max(1.5, end - x):.1f}" '
+            f'<text x="{frame.left - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>'
+            f'<rect class="bar" x="{frame.left + x:.1f}" y="{top + 4}" width="{max(1.5, end - x):.1f}" '
             f'height="{_ROW - 8}" rx="2"/>'
-            f'<text x="{_LEFT + end + 8:.1f}" y="{top + 17}">{took}</text></g>'
+            f'<text x="{frame.left + end + 8:.1f}" y="{top + 17}">{took}</text></g>'
         )
         before = seconds
     seconds_axis = axis_x(frame, (0.0, last), whole=False)
@@ -281,7 +299,6 @@ def startup_chart(run: Run) -> Chart | None:
         },
         [],
         [f"{text}; seconds since the process began"],
-        wide=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.redact import redact_text
+from ezpz.track.quantities import duration
 from ezpz.track.report.tables import Part, table, value_text
 from ezpz.track.table import restarts
 
@@ -54,7 +55,9 @@ def _pauses(series: Sequence[Series]) -> list[tuple[float, str]]:
         if item.name in _PAUSES and len(item.values):
             steps, total = item.steps, float(item.values.sum())
             more = f", {len(steps):,} times in all, last at step {steps[-1]:,.0f}" if len(steps) > 1 else ""
-            moments.append((float(steps[0]), f"{_PAUSES[item.name]} for the first time{more}, {total:.3g} s together"))
+            moments.append(
+                (float(steps[0]), f"{_PAUSES[item.name]} for the first time{more}, {duration(total)} together")
+            )
     return moments
 
 

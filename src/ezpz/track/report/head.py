@@ -6,7 +6,7 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ezpz.track.names import group_names, is_loss, is_memory, is_validation, main_loss, unit
+from ezpz.track.names import group_names, is_accuracy, is_loss, is_memory, is_validation, main_loss, unit
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
 from ezpz.track.run import seconds_taken
@@ -146,6 +146,26 @@ def _loss_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noq
             yield Card(f"best {item.name}", number(float(values[best])), f"at step {steps[best]:,.0f}")
 
 
+def _accuracy_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
+    """Yield the last value of the first accuracy, and the last and the best of the first on data of validation."""
+    names = [name for name in known if is_accuracy(name) and _finite(known[name])[1].size]
+    training = next((name for name in names if not is_validation(name)), None)
+    validation = next((name for name in names if is_validation(name)), None)
+    for name in (training, validation):
+        if name is None:
+            continue
+        steps, values = _finite(known[name])
+        is_share = values.max() <= 1.0
+        yield Card(f"last {name}", _percent(values[-1], is_share=is_share), f"at step {steps[-1]:,.0f}")
+        if name == validation:
+            best = int(values.argmax())
+            yield Card(f"best {name}", _percent(values[best], is_share=is_share), f"at step {steps[best]:,.0f}")
+
+
+def _percent(value: float, *, is_share: bool) -> str:
+    return f"{100 * value if is_share else value:.1f} %"
+
+
 def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
     """Yield the median of the first throughput, of the whole job before those per device, and of the first MFU."""
     import numpy as np
@@ -160,7 +180,8 @@ def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]: 
         seen.add(is_mfu)
         middle = float(np.median(values))
         share = 100 * middle if values.max() <= 1.5 else middle
-        yield Card("MFU" if is_mfu else item.name, f"{share:.1f} %" if is_mfu else number(middle), "in the median")
+        text = f"{number(middle)} {unit(item.name)}".replace(" /", "/").rstrip()
+        yield Card("MFU" if is_mfu else item.name, f"{share:.1f} %" if is_mfu else text, "in the median")
 
 
 def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
@@ -192,4 +213,4 @@ def _memory_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # n
 
 
 # A card more is a function more: it takes the run and its metrics by name, and yields nothing where it has no number.
-_CARDS = (_loss_cards, _throughput_cards, _startup_cards, _memory_cards)
+_CARDS = (_loss_cards, _accuracy_cards, _throughput_cards, _startup_cards, _memory_cards)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 from ezpz.track.by_rank import Matrix, typical_of_rank
-from ezpz.track.quantities import number
+from ezpz.track.names import unit
+from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import bounds, deltas, rounded
 from ezpz.track.report.markup import Chart
 from ezpz.track.report.svg import Frame, axis_x, marks, place
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _ROWS, _CELLS = 128, 12_000  # at most; more ranks share a row, more steps a column
 _ROOM = 52  # pixels below the plot: the axis and the scale
 _NOTABLE = 1.1  # times the median from which on a rank is called slow
+_BY_CHANCE = 0.01  # and how likely ranks that are alike may look so
+_STRETCHES = 20
 
 
 def heat_chart(matrix: Matrix, axis: Axis) -> Chart:
@@ -142,8 +146,30 @@ def _slowest(matrix: Matrix) -> str:
     worst, middle = int(typical.argmax()), float(np.median(typical))
     ratio = typical[worst] / middle if middle > 0 else 1.0
     if len(typical) < 2:
-        return f"one rank, {number(middle)} in the median"
-    if ratio < _NOTABLE:
-        text = f"the slowest is rank {worst} with {number(typical[worst])}, {ratio:.2f} x the median rank"
-        return f"no rank stands out: {text}"
-    return f"rank {worst} is the slowest: {number(typical[worst])}, {ratio:.2f} x the median rank"
+        return f"one rank, {_time(matrix, middle)} in the median"
+    chance = _chance(matrix, worst)
+    if ratio < _NOTABLE or chance > _BY_CHANCE:
+        return f"no rank stands out: {_time(matrix, middle)} in the median of ranks"
+    return f"rank {worst} is the slowest: {_time(matrix, typical[worst])}, {ratio:.2f} x the median rank"
+
+
+def _time(matrix: Matrix, value: float) -> str:
+    return duration(value) if unit(matrix.name) == "s" else f"{number(value)} {unit(matrix.name)}".rstrip()
+
+
+def _chance(matrix: Matrix, worst: int) -> float:
+    """Return how likely a rank would be the slowest of its step so often, or more often, if all ranks were alike.
+
+    Small numbers of steps show nothing, whatever their times are; of many, means over stretches count, because
+    neighbouring steps resemble each other.
+    """
+    import numpy as np
+
+    steps = matrix.values.shape[1]
+    starts = np.arange(min(steps, _STRETCHES)) * steps // min(steps, _STRETCHES)
+    means = stretch_means(matrix.values, starts)
+    compared = np.isfinite(means).sum(axis=0) > 1
+    count = int(compared.sum())
+    first = int((np.nan_to_num(means[:, compared], nan=-np.inf).argmax(axis=0) == worst).sum())
+    share = 1 / len(means)
+    return sum(comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(first, count + 1))

@@ -28,6 +28,8 @@ class Chart:
         legend: Name and class of each colour; empty where one line needs none.
         notes: Sentences below it; plain text.
         wide: Whether it takes the page's whole width.
+        twin: The same chart for a narrow screen, on which the wide one cannot be read; its picture alone is shown,
+            in place of this one's.
     """
 
     title: str
@@ -38,6 +40,7 @@ class Chart:
     legend: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     wide: bool = False
+    twin: Chart | None = None
 
 
 def shown(value: object) -> str:
@@ -61,6 +64,18 @@ def slug(title: str, taken: set[str]) -> str:
     return name
 
 
+def _classes(chart: Chart) -> list[str]:
+    kinds = (("wide", chart.wide), ("has-twin", chart.twin is not None))
+    return ["chart", *(name for name, is_so in kinds if is_so)]
+
+
+def _twin(chart: Chart | None) -> str:
+    if chart is None:
+        return ""
+    width, height = chart.size
+    return f'<svg class="narrow" viewBox="0 0 {width} {height}" aria-hidden="true">{chart.svg}</svg>'
+
+
 def figure(chart: Chart, name: str) -> str:
     """Return a chart as a ``<figure>`` that the script finds by its order on the page."""
     width, height = chart.size
@@ -70,11 +85,11 @@ def figure(chart: Chart, name: str) -> str:
     )
     notes = f'<p class="notes">{shown("; ".join(chart.notes))}</p>' if chart.notes else ""
     return (
-        f'<figure class="chart{" wide" if chart.wide else ""}" id="chart-{name}" data-chart>'
+        f'<figure class="{" ".join(_classes(chart))}" id="chart-{name}" data-chart>'
         f'<figcaption><span class="title" title="{shown(chart.title)}">{shown(chart.title)}</span></figcaption>'
         + (f'<ul class="legend">{legend}</ul>' if legend else "")
         + f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{shown(chart.label)}">{chart.svg}</svg>'
-        + f"{notes}</figure>\n"
+        + f"{_twin(chart.twin)}{notes}</figure>\n"
     )
 
 

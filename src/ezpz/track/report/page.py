@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ezpz.files import write_whole
 from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key
 from ezpz.track.folder import now
-from ezpz.track.names import group_names
+from ezpz.track.names import group_names, unit
 from ezpz.track.report.charts import Axis, breakdown, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
 from ezpz.track.report.head import cards, header
@@ -110,7 +110,7 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
         return Part(name, title, grid, is_open, None if is_open else len(there), [chart.data for chart in there])
 
     def each(several: Sequence[Series]) -> list[Chart]:
-        return [line_chart(item.name, [item], axis) for item in several]
+        return [line_chart(_titled(item.name), [item], axis) for item in several]
 
     groups = {group: [known[name] for name in names] for group, names in group_names(known).items()}
     times = groups["time"]
@@ -137,7 +137,15 @@ def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
 def _overlaid(title: str, series: Sequence[Series], axis: Axis, *, wide: bool = False) -> Iterator[Chart]:
     for start in range(0, len(series), _OVERLAID):
         several = series[start : start + _OVERLAID]
-        yield line_chart(title if len(series) > 1 else several[0].name, several, axis, wide=wide)
+        units = {unit(item.name) for item in several} - {""}
+        shared = f" ({units.pop()})" if title == "Memory" and len(units) == 1 else ""
+        name = f"{title}{shared}" if len(series) > 1 else _titled(several[0].name)
+        yield line_chart(name, several, axis, wide=wide)
+
+
+def _titled(name: str) -> str:
+    """Return a metric with its unit, ``dt (s)`` or ``tps (tok/s)``; what is in percent may be a share as well."""
+    return f"{name} ({unit(name)})" if unit(name) not in {"", "%"} else name
 
 
 def _across_ranks(run: Run, axis: Axis) -> Iterator[Chart]:

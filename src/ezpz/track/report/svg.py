@@ -43,7 +43,7 @@ def with_room(frame: Frame, ends: tuple[float, float]) -> Frame:
     return frame._replace(left=max(frame.left, ceil(_DIGIT * longest) + _BESIDE))
 
 
-WIDE, HALF = Frame(1180, 320), Frame(572, 220)
+WIDE, HALF, NARROW = Frame(1180, 320), Frame(572, 220), Frame(400, 250, left=46)
 
 
 def place(values: Any, ends: tuple[float, float], size: float, *, upward: bool = False) -> Any:

@@ -127,13 +127,19 @@ def folder_of(word: str) -> Path | None:
     """Return the run folder that a word means: that folder, or the newest run below it; None if there is no run yet.
 
     Args:
-        word: A folder, or a file in one.
+        word: A folder, or a file in a run folder.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: There is no such folder, or the file is in no run folder.
     """
     path = Path(word).expanduser().absolute()
-    path = path.parent if path.is_file() else path
+    if path.is_file():
+        if not is_run(path.parent):
+            raise UsageError(
+                f"{path} is a file of no run (from the command line): its folder has no metrics.jsonl; expected a run "
+                "folder, or one that holds runs. `ezpz runs` lists them."
+            )
+        return path.parent
     if not path.is_dir():
         raise UsageError(
             f"no folder {path} (from the command line, which means outputs/ where it names none); "

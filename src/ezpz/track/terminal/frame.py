@@ -63,10 +63,26 @@ def _rows_of_plots(number: int, side: int, room: int) -> int:
     return rows or int(number > 0 and room >= _LOWEST)
 
 
-def log_line(live: Live, words: Sequence[str], *, ascii_only: bool = False) -> str:
-    """Return the state of a run in one line: time, step, metrics, the curve of the first of them, and its speed."""
+def log_line(live: Live, words: Sequence[str], *, ascii_only: bool = False, width: int = 0) -> str:
+    """Return the state of a run in one line: time, step, metrics, the curve of the first of them, and its speed.
+
+    Args:
+        live: The rows so far.
+        words: What the user chose, all of which is shown; nothing means the first few metrics.
+        ascii_only: Use no character beyond ASCII.
+        width: Columns within which it stays as far as metrics that were not chosen can be left out; 0 for any number.
+    """
+    few = _FEW
+    while True:
+        line = _log_line(live, words, few, ascii_only=ascii_only)
+        if words or few <= 1 or not width or columns(line) <= width:
+            return line
+        few -= 1
+
+
+def _log_line(live: Live, words: Sequence[str], few: int, *, ascii_only: bool) -> str:
     chosen, missing = _chosen(live, words)
-    shown = chosen if words else chosen[:_FEW]
+    shown = chosen if words else chosen[:few]
     parts = [strftime("%H:%M:%S", localtime(live.time)), f"step {live.step}"]
     parts += [f"{item.name}={live.latest[item.name]:.6g}" for item in shown]
     parts += [f"+{len(chosen) - len(shown)} more"] if len(chosen) > len(shown) else []

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.files import write_whole
 from ezpz.track.axes import log_ticks, nice_ticks, shortened, step_ticks
+from ezpz.track.names import is_memory, is_throughput, is_time
 from ezpz.track.series import Series, captions, limits, logged, thin
 from ezpz.track.terminal.width import centered, cleaned, fit, to_ascii, wrapped
 
@@ -165,6 +166,8 @@ class _Axes(NamedTuple):
 
 def _axes(lines: Sequence[Series], shown: tuple[float, float], how: Drawing) -> _Axes:
     rows = how.height - 1 - _FRAME
+    if not how.log:
+        shown = _from_zero(lines, shown)
     low, high = _widened(*shown, 0.5 if how.log else abs(shown[0]) / 10 or 1.0)
     most = max(1, min(6, rows * 2 // 5))
     ticks = log_ticks(low, high, most=most) if how.log else nice_ticks(low, high, most=most)
@@ -173,6 +176,17 @@ def _axes(lines: Sequence[Series], shown: tuple[float, float], how: Drawing) -> 
     x = _widened(float(min(steps[0] for steps in present)), float(max(steps[-1] for steps in present)), 1.0)
     room = how.width - 2 - max(map(len, ticks[1]), default=0)
     return _Axes(shown, x, (low, high), step_ticks(*x, room), ticks)
+
+
+def _from_zero(lines: Sequence[Series], shown: tuple[float, float]) -> tuple[float, float]:
+    """Return the range with 0 at its end where that is honest and hides nothing.
+
+    Times, rates and memory have a true zero: without it a change by a hundredth looks like a collapse. What falls to
+    less than a third of its height, as a loss does, keeps its form with 0 in sight.
+    """
+    low, high = shown
+    measured = all(is_time(line.name) or is_throughput(line.name) or is_memory(line.name) for line in lines)
+    return (0.0, high) if low > 0 and (measured or low < high / 3) else shown
 
 
 def _build(lines: Sequence[Series], shown: tuple[float, float] | None, how: Drawing) -> list[str]:

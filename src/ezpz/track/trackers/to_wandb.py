@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 
 class WandbTracker(ours.StartedRun):
-    """The run that `setup_wandb` started before, or one of its own; the same one when the run is resumed."""
+    """The run that `setup_wandb` started before, or one of its own; the same one when the run is resumed.
+
+    Args:
+        project: The project; otherwise what the environment names, or the run's name.
+    """
+
+    def __init__(self, project: str | None = None) -> None:
+        super().__init__()
+        self._project = project
 
     def identify(self, about: About) -> dict[str, object]:
         """Choose the run's id at once, so that a run that is killed early is found again."""
@@ -53,7 +61,7 @@ class WandbTracker(ours.StartedRun):
         folder = about.folder / "trackers"
         make_closed_folder(folder)
         return wandb.init(
-            project=ours.project_of(None, about.name),
+            project=ours.project_of(self._project, about.name),
             name=os.environ.get("WANDB_NAME") or f"{about.name}-{about.stamp}",
             id=self._id,
             resume="allow",

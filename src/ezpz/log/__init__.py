@@ -1,5 +1,7 @@
 """Log lines of one shape on every rank: ``[2026-11-20 16:20:01.123][I][ezpz/test_dist:45] text``.
 
+The lines of a training's steps have only the time of the day in front, ``16:20:01 text``, so that they fit 80 columns.
+
 Rank 0 speaks from INFO on, other ranks from WARNING on and with ``[rank=3]`` in front. Lines go to stdout, because
 users pipe a trainer through ``tee`` and expect them there.
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 _COLORS = {"D": "2", "I": "32", "W": "33", "E": "31", "C": "1;31"}
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _ALL_RANKS = ("EZPZ_LOG_ALL_RANKS", "LOG_FROM_ALL_RANKS", "EZPZ_LOG_FROM_ALL_RANKS")
 _TRUE = {"1", "true", "yes", "on"}
 
@@ -46,6 +49,14 @@ _sources: dict[str, str] = {}  # file of a program -> how lines name it
 _who: tuple[str | None, int, int] | None = None  # RANK as it was, this rank and the world's size as they were then
 _file: RankFile | None = None
 _later: list[LaterLines] = []  # those in use
+
+
+def __getattr__(name: str) -> object:
+    """Find a name of older code, such as ``ezpz.log.get_file_logger``, in the table of `ezpz.compat`."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    find, _ = __import__("ezpz.compat", fromlist=["offer"]).offer(__name__)  # by name: the log is below it
+    return find(name, sys._getframe(1))  # noqa: SLF001  # whether it is an import stands there
 
 
 def get_logger(
@@ -131,10 +142,12 @@ class LaterLines:
 
     Args:
         logger: From `get_logger`.
+        brief: Let lines have only the time of the day in front; in the files of ranks they are as all others.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, *, brief: bool = False) -> None:
         self._logger = logger
+        self._brief = brief
         self._console = _consoles[logger.name]
         self.forget()
 
@@ -197,6 +210,7 @@ class LaterLines:
     def _say(self, when: float, path: str, line: int, text: Callable[[], str]) -> None:
         record = self._logger.makeRecord(self._logger.name, logging.INFO, path, line, text(), (), None)
         record.created, record.msecs = when, when % 1 * 1000
+        record.brief = self._brief
         self._logger.handle(record)
 
     def _run(self) -> None:
@@ -236,18 +250,21 @@ class _Formatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.color, self.prefix = False, ""
+        self.color, self.prefix, self.may_be_brief = False, "", False
         self._second, self._stamp = 0, ""
 
     def format(self, record: logging.LogRecord) -> str:
         second = int(record.created)
         if second != self._second:
             self._second, self._stamp = second, strftime("%Y-%m-%d %H:%M:%S", localtime(second))
+        if self.may_be_brief and getattr(record, "brief", False):
+            clock = self._stamp[-8:]
+            return f"{f'{_DIM}{clock}{_PLAIN}' if self.color else clock} {self.prefix}{_message(record)}"
         letter = record.levelname[:1]
         source = f"{_sources.get(record.pathname) or _name_source(record.pathname)}:{record.lineno}"
         if self.color:
-            letter = f"\x1b[{_COLORS.get(letter, '0')}m{letter}\x1b[0m"
-            source = f"\x1b[2m{source}\x1b[0m"
+            letter = f"\x1b[{_COLORS.get(letter, '0')}m{letter}{_PLAIN}"
+            source = f"{_DIM}{source}{_PLAIN}"
         line = f"[{self._stamp}.{int(record.msecs):03d}][{letter}][{source}] {self.prefix}{_message(record)}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -268,6 +285,7 @@ class _Console(logging.Handler):
         self.rank: int | None = None
         self.colored: bool | None = None
         self._speaks = self.formatter = _Formatter()
+        self._speaks.may_be_brief = True
         self._stream: TextIO | None = None
         self._set = logging.NOTSET  # the level that was set here last: another one is the user's own
 

@@ -1,0 +1,117 @@
+"""Run ``ezpz open``: show the report of a run in a browser where there is a display, and print its path elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ezpz.broken_pipe import give_up
+from ezpz.cli import make_verb_parser
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import UsageError
+from ezpz.visible import show, show_path
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+
+    from ezpz.track.run import Run
+
+_OPTIONS = (
+    option("run", nargs="?", metavar="RUN", help="a run folder, or one that holds runs, of which the newest is meant"),
+    option("--path", action="store_true", help="print the path of the page, and open nothing"),
+)
+_ABOUT = """\
+Without RUN the newest run below outputs/ is meant; RUN may also be a name below outputs/, as `ezpz runs` lists it. A
+report that is older than its run is written anew. The page is shown by $BROWSER, or by the browser of a display;
+without either its path alone is printed."""
+_EXAMPLES = (
+    ("ezpz open", "the newest run"),
+    ("ezpz open test_dist", "the newest of a name"),
+    ("scp host:$(ezpz open --path) .", "the page of a run on another host"),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show the report of a run and return the exit code."""
+    parser = make_verb_parser("open", _OPTIONS, _ABOUT, usage="[RUN] [options]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _open)
+
+
+def _open(options: Namespace) -> int:
+    from ezpz.track.run import open_run
+
+    page = _page(open_run(_folder(options.run)))
+    try:
+        show_path(str(page))
+    except BrokenPipeError:  # the page is written; who should have read its name has left
+        give_up(sys.stdout)
+    if not options.path and has_browser(os.environ, sys.platform):
+        import webbrowser
+
+        if not webbrowser.open(page.as_uri()):
+            show("ezpz: note: no browser could be started; open that page by hand", sys.stderr)
+    return 0
+
+
+def has_browser(environ: Mapping[str, str], platform: str) -> bool:
+    """Tell whether a browser can show something to this user: they named one, or there is a display."""
+    if environ.get("BROWSER"):
+        return True
+    if platform == "darwin":  # which has a display unless this is another computer's shell
+        return not environ.get("SSH_CONNECTION")
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def _folder(word: str | None) -> Path:
+    """Return the run folder that is meant.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from ezpz.track.terminal.choice import folder_of
+
+    place = word or "outputs"
+    if word and not Path(word).expanduser().exists() and Path("outputs", word).is_dir():
+        place = os.path.join("outputs", word)  # noqa: PTH118  # as it was typed
+    folder = folder_of(place)
+    if folder is None:
+        source = "from the command line" if word else "the default"
+        raise UsageError(
+            f"no run in {place} ({source}); expected a folder with a metrics.jsonl, as ezpz.History leaves it, or one "
+            "that holds such folders. `ezpz runs` lists them."
+        )
+    return folder
+
+
+def _page(run: Run) -> Path:
+    """Return a report that shows the run as it is now: the one in its folder, else a new one."""
+    from ezpz.track.report import write_report
+
+    page = run.folder / "report.html"
+    if run.state != "running" and _changed(page) >= max(
+        _changed(run.folder / n) for n in ("metrics.jsonl", "run.json")
+    ):
+        return page
+    try:
+        return write_report(run)
+    except OSError:  # another user's run, or a full disk
+        from ezpz.files import private_folder
+
+        own = Path(private_folder("reports"), f"{run.name.replace(os.sep, '-')}-{run.folder.name}.html")
+        try:
+            return write_report(run, own)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the report: {own}: {error.strerror or error} (from TMPDIR, as the run folder cannot be "
+                "written either); expected room. Use `ezpz report DIR -o FILE`."
+            ) from error
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

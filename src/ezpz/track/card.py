@@ -1,0 +1,209 @@
+"""Sum a run up for the end of its output: how it ended, what it reached, how fast it was, and what to type next.
+
+    ── test_dist finished: 100 steps in 2.94 s, 2 ranks ──────────────────────
+      loss        2.302 → 0.1596
+      accuracy    7.81 % → 96.9 %
+      speed       5,208 samples/s, 2,604 per rank
+      step        24.6 ms (median), 26.7 ms the first, 67.5 ms the slowest
+      first step  3.12 s after the start of the program
+      report      outputs/test_dist/2026-11-20-162001/report.html
+      next        ezpz open outputs/test_dist/2026-11-20-162001
+
+A row without an answer is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.names import is_loss, is_step_time, is_validation, main_loss, main_throughput, unit, words_of
+from ezpz.track.quantities import duration, number
+from ezpz.track.terminal.screen import Screen, look, say
+from ezpz.track.terminal.width import cleaned, columns
+from ezpz.visible import shell_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ezpz.track.run import Run
+
+__all__ = ["card", "near", "resume_words", "show_card"]
+
+_WIDEST = 80
+_LABEL = 12  # columns
+_SHARE = re.compile(r"_per_(gpu|device|rank)$")
+_COLORS = {"finished": 32, "exited": 33, "stopped": 33, "failed": 31, "died": 31}
+_RATES = {"/s": "samples/s", "tok/s": "tokens/s"}
+_MOST = 2  # validation losses, and accuracies
+
+
+def show_card(run: Run, paths: Mapping[str, Path], *, ranks: int = 0) -> None:
+    """Print the card of a run on stdout; without a reader, nothing happens.
+
+    Args:
+        run: The run, which has ended.
+        paths: What was written, by the names of `ezpz.track.History.paths`.
+        ranks: Ranks whose samples its throughput counts; 0 where that is not known.
+    """
+    if sys.stdout is None or sys.stdout.closed:
+        return
+    screen = look(sys.stdout, piped=_WIDEST)
+    try:
+        say(sys.stdout, "\n".join(card(run, paths, screen, ranks=ranks)))
+    except OSError:  # a full disk: what is kept says so
+        return
+
+
+def card(run: Run, paths: Mapping[str, Path], screen: Screen, *, ranks: int = 0) -> list[str]:
+    """Return the lines of a card; only paths and commands, which are copied, may be wider than the screen."""
+    rows = [
+        *_losses(run),
+        *_accuracies(run),
+        *_speed(run, ranks),
+        *_first_step(run),
+        *_places(run, paths),
+    ]
+    width = min(screen.width, _WIDEST)
+    title = cleaned(_title(run), ascii_only=screen.ascii_only)
+    dash, arrow = ("-", "->") if screen.ascii_only else ("─", "→")
+    room = width - 6
+    if columns(title) > room:
+        title = title[: max(1, room - 1)] + ("~" if screen.ascii_only else "…")
+    rule = dash * max(0, width - columns(title) - 4)
+    shown = f"\x1b[{_COLORS.get(run.state, 0)}m{title}\x1b[0m" if screen.color else title
+    lines = [f"{dash * 2} {shown} {rule}"]
+    wide = max([_LABEL, *(columns(label) + 2 for label, _ in rows)])
+    for label, text in rows:
+        shown = cleaned(text.replace("→", arrow), ascii_only=screen.ascii_only)
+        lines.append(f"  {cleaned(label, ascii_only=screen.ascii_only):{wide}}{shown}")
+    return lines
+
+
+def resume_words(folder: Path, argv: object) -> list[tuple[str, str]]:
+    """Return the rows that say how a run that was ended early continues: its newest checkpoint, and what to type.
+
+    Args:
+        folder: The run folder.
+        argv: Words of the program as ``run.json`` has them; trainers of ezpz take ``--resume``.
+    """
+    steps = [path for path in folder.glob("checkpoints/step-*") if path.name[5:].isdigit()]
+    if not steps:
+        return []
+    newest = max(steps, key=lambda path: int(path.name[5:]))
+    words = argv if isinstance(argv, list) else []
+    ours = any("ezpz/examples/" in str(word) or "ezpz.examples." in str(word) for word in words[:3])
+    rows = [("checkpoint", near(newest))]
+    return [*rows, ("next", "the same command with --resume auto")] if ours else rows
+
+
+def _title(run: Run) -> str:
+    steps = len(run.table)
+    seconds = run.facts.get("seconds")
+    taken = f" in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
+    ranks = run.facts.get("ranks")
+    world = ranks.get("world_size") if isinstance(ranks, dict) else None
+    shared = f", {world} rank{'s' if world != 1 else ''}" if isinstance(world, int) else ""
+    how = run.state if not run.cause else f"{run.state} by {run.cause}" if run.state == "stopped" else run.state
+    rows = f"{steps:,} {'epoch' if _counts_epochs(run) else 'step'}{'s' if steps != 1 else ''}"
+    why = f" ({run.cause})" if run.cause and run.state != "stopped" else ""
+    return f"{run.name} {how}: {rows}{taken}{shared}{why}"
+
+
+def _counts_epochs(run: Run) -> bool:
+    return "epoch" in run.table.cells and "iter" not in run.table.cells
+
+
+def _losses(run: Run) -> Iterable[tuple[str, str]]:
+    names = _numbers(run)
+    main = main_loss(names)
+    held_out = [name for name in names if is_loss(name) and is_validation(name) and name != main]
+    for name in [*([main] if main else []), *held_out[:_MOST]]:
+        values = _values(run, name)
+        yield name, _from_to(number(_shortened(values[0])), number(_shortened(values[-1])), len(values))
+
+
+def _accuracies(run: Run) -> Iterable[tuple[str, str]]:
+    for name in accuracies(_numbers(run))[:_MOST]:
+        values = _values(run, name)
+        first, last = (
+            f"{100 * value:.3g} %" if values.max() <= 1 else number(_shortened(value))
+            for value in (values[0], values[-1])
+        )
+        yield name, _from_to(first, last, len(values))
+
+
+def accuracies(names: Iterable[str]) -> list[str]:
+    """Return the metrics that say how much is right, those of training first."""
+    found = [name for name in names if not {"acc", "accuracy", "top1"}.isdisjoint(words_of(name))]
+    return sorted(found, key=is_validation)
+
+
+def _from_to(first: str, last: str, points: int) -> str:
+    return f"{first} → {last}" if points > 1 else last
+
+
+def _speed(run: Run, ranks: int) -> Iterable[tuple[str, str]]:
+    import numpy as np
+
+    names = _numbers(run)
+    chosen = main_throughput(name for name in names if not _SHARE.search(name) and unit(name) != "%")
+    if chosen and not chosen[1]:
+        rates = _values(run, chosen[0])
+        rate = float(np.median(rates[1:] if len(rates) > 1 else rates))
+        measure = _RATES.get(unit(chosen[0]), unit(chosen[0]))
+        each = f", {number(float(f'{rate / ranks:.4g}'))} per rank" if ranks else ""
+        yield "speed", f"{number(float(f'{rate:.4g}'))} {measure}{each}"
+    step = next((name for name in names if is_step_time(name)), None)
+    if step:
+        times = _values(run, step)
+        rest = times[1:] if len(times) > 1 else times
+        what = "epoch" if _counts_epochs(run) else "step"
+        median, first, slowest = (duration(float(each)) for each in (np.median(rest), times[0], rest.max()))
+        yield what, f"{median} (median), {first} the first, {slowest} the slowest"
+
+
+def _first_step(run: Run) -> Iterable[tuple[str, str]]:
+    moments = run.facts.get("timeline")
+    seconds = moments.get("first_step") if isinstance(moments, dict) else None
+    if isinstance(seconds, (int, float)):
+        yield "first step", f"{duration(seconds)} after the start of the program"
+
+
+def _places(run: Run, paths: Mapping[str, Path]) -> Iterable[tuple[str, str]]:
+    report = paths.get("report")
+    if report is not None:
+        yield "report", near(report)
+    else:
+        yield "folder", near(run.folder)
+    if run.state != "finished":
+        rows = resume_words(run.folder, run.facts.get("argv"))
+        yield from rows
+        if any(label == "next" for label, _ in rows):
+            return
+    folder = near(run.folder)
+    yield "next", shell_line(["ezpz", "open", folder] if report is not None else ["ezpz", "report", folder])
+
+
+def _numbers(run: Run) -> list[str]:
+    return [name for name, cells in run.table.cells.items() if cells.are_numbers and len(_values(run, name))]
+
+
+def _values(run: Run, name: str) -> Any:
+    from ezpz.track.series import series_of
+
+    return series_of(run.table, name).values
+
+
+def _shortened(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def near(path: Path) -> str:
+    """Return a path as it is typed here: relative where it is below the current folder."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere, or the current folder is gone
+        return str(path)

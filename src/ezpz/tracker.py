@@ -1,0 +1,7 @@
+"""Offer the names of the older module `ezpz.tracker`; `ezpz.compat.MODULES` says what each one is today."""
+
+from __future__ import annotations
+
+from ezpz.compat import offer
+
+__getattr__, __dir__ = offer(__name__)

@@ -1,0 +1,127 @@
+"""`ezpz open`: which page is shown, where it is shown, and where its path alone is printed."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from runs_on_disk import row, write_run
+
+from ezpz.cli.open import has_browser, main
+
+VARIABLES = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "EZPZ_DEBUG", "NO_COLOR", "FORCE_COLOR")
+
+
+@pytest.fixture(autouse=True)
+def _no_display(monkeypatch, tmp_path):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "platform", "linux")
+
+
+@pytest.mark.parametrize(
+    ("environ", "platform", "shown"),
+    [
+        ({}, "linux", False),
+        ({"DISPLAY": ":0"}, "linux", True),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, "linux", True),
+        ({"BROWSER": "code"}, "linux", True),
+        ({}, "darwin", True),
+        ({"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, "darwin", False),
+    ],
+)
+def test_a_browser_needs_a_display_or_the_word_of_the_user(environ, platform, shown):
+    assert has_browser(environ, platform) is shown
+
+
+def test_without_a_display_the_path_alone_is_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "webbrowser", None)  # whoever imports it fails
+    write_run(tmp_path / "outputs" / "train" / "one", {"loss": [2.0, 1.0]})
+    newest = write_run(tmp_path / "outputs" / "train" / "two", {"loss": [2.0, 1.0]})
+    for number, folder in enumerate((tmp_path / "outputs/train/one", newest)):
+        for name in ("metrics.jsonl", "run.json"):
+            os.utime(folder / name, (1000.0 + number, 1000.0 + number))
+    for words in ([], ["outputs"], ["train"], ["train/two"], [str(newest)], [str(newest / "metrics.jsonl")]):
+        assert main(words) == 0
+        assert capsys.readouterr() == (f"{newest}/report.html\n", "")
+    assert "<title>train</title>" in (newest / "report.html").read_text()
+
+
+def test_the_browser_of_the_user_gets_the_page(tmp_path, capfd, monkeypatch):
+    folder = write_run(tmp_path / "a run", {"loss": [2.0, 1.0]})
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{tmp_path}/asked\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.delitem(sys.modules, "webbrowser", raising=False)
+    assert main([str(folder), "--path"]) == 0
+    assert not (tmp_path / "asked").exists()
+    assert main([str(folder)]) == 0
+    assert capfd.readouterr().out == f"{folder}/report.html\n" * 2
+    assert (tmp_path / "asked").read_text().strip() == (folder / "report.html").as_uri()
+
+
+def test_a_page_older_than_its_run_is_written_anew_and_a_newer_one_stays(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", {"loss": [2.0, 1.0]})
+    page = folder / "report.html"
+    page.write_text("as it was")
+    for name in ("metrics.jsonl", "run.json"):
+        os.utime(folder / name, (1000.0, 1000.0))
+    assert main([str(folder)]) == 0
+    assert page.read_text() == "as it was"
+    with (folder / "metrics.jsonl").open("a") as journal:
+        journal.write(row(2, {"loss": 0.5}))
+    os.utime(page, (1000.0, 1000.0))
+    assert main([str(folder)]) == 0
+    assert page.read_text() != "as it was"
+    capsys.readouterr()
+
+
+def test_where_the_run_cannot_be_written_the_page_lies_elsewhere(tmp_path, capsys, monkeypatch):
+    import ezpz.track.report
+
+    folder = write_run(tmp_path / "run", {"loss": [2.0, 1.0]})
+    write = ezpz.track.report.write_report
+
+    def refuse(run, path=None, **more):
+        if path is None:
+            raise PermissionError(13, "Permission denied")
+        return write(run, path, **more)
+
+    monkeypatch.setattr(ezpz.track.report, "write_report", refuse)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    assert main([str(folder)]) == 0
+    page = Path(capsys.readouterr().out.strip())
+    assert page.parent.parent.parent == tmp_path / "tmp"
+    assert "<title>train</title>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("note.html", "note.html is a file of no run (from the command line)"),
+        ("outputs/note.html", "note.html is a file of no run (from the command line)"),
+        ("nowhere", "no folder"),
+        ("empty", "no run in empty (from the command line)"),
+    ],
+)
+def test_what_is_no_run_is_one_line_and_no_other_run_is_taken(word, told, tmp_path, capsys):
+    write_run(tmp_path / "outputs" / "train" / "one", {"loss": [2.0, 1.0]})
+    (tmp_path / "empty").mkdir()
+    for place in ("note.html", "outputs/note.html"):
+        (tmp_path / place).write_text("a page of somebody's")
+    assert main([word]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert told in err
+    assert "`ezpz runs` lists them" in err
+
+
+def test_no_run_at_all_is_one_line(tmp_path, capsys):
+    assert main([]) == 2
+    (tmp_path / "outputs").mkdir()
+    assert main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

@@ -1,0 +1,148 @@
+"""What the first hour shows: the main job on a terminal of 80 columns, at 200 in a pipe, and the README's sample of it.
+
+Volatile values are not compared, but what stands where: how many lines, how wide, which rows the card has.
+"""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from lab.checkout import ROOT
+
+PLOT = "│┤┌└"
+JOB = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, "-m", "ezpz.test_dist", "--train-iters", "31"]
+CARD = ["loss", "accuracy", "speed", "step", "first step", "report", "next"]
+ERASED = re.compile(r"step [\d,]+/[\d,]+ \[[# █]{20}\][^\r\n]*\r\x1b\[K")  # the live line, and that it is taken away
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("first-hour")
+
+
+@pytest.fixture
+def env(clean_env):
+    return {**clean_env, "LANG": "C.UTF-8", "NO_COLOR": "1"}
+
+
+def on_a_terminal(line, env, folder, width):
+    """Run a program on a terminal of so many columns, and return all that it writes there."""
+    screen, program = pty.openpty()
+    fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    seen, deadline = b"", time.monotonic() + 280
+    try:
+        run = subprocess.Popen(line, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=program, stderr=program)
+        os.set_blocking(screen, False)
+        with run:
+            while time.monotonic() < deadline:
+                ended = run.poll() is not None
+                try:
+                    seen += os.read(screen, 65536)
+                except BlockingIOError:
+                    if ended:
+                        break
+                    time.sleep(0.02)
+            run.kill()
+    finally:
+        os.close(program)
+        os.close(screen)
+    assert run.returncode == 0, seen.decode()
+    return seen.decode().replace("\r\n", "\n")
+
+
+def is_log(line):
+    """Tell whether this is a line of the log itself, whose head alone takes 50 columns."""
+    return line.startswith(("[20", "ezpz: "))
+
+
+def card_of(lines):
+    (title,) = [number for number, line in enumerate(lines) if line.startswith("── test_dist finished: ")]
+    return {line[2:14].strip(): line[14:] for line in lines[title + 1 :]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_on_a_terminal_of_80_columns(env, folder):
+    text = on_a_terminal(JOB, {**env, "TERM": "xterm"}, folder, 80)
+    lines = ERASED.sub("", text).splitlines()
+    assert "\x1b" not in "".join(lines)
+    assert len(lines) <= 55
+    assert all(len(line) <= 80 for line in lines if not is_log(line)), lines
+    steps = [line for line in lines if re.match(r"\d\d:\d\d:\d\d iter=", line)]
+    assert [line.split()[1] for line in steps] == ["iter=0", "iter=10", "iter=20", "iter=30"]
+    assert all(re.search(r" dt=\S+ s sps=\S+ samples/s$", line) for line in steps)
+    assert sum("┌" in line for line in lines) == 2
+    assert list(card_of(lines)) == CARD
+    check_sample(sample(), lines)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_in_a_pipe_at_200_columns(env, folder):
+    wide = {**env, "COLUMNS": "200", "TERM": "xterm"}
+    nothing = subprocess.DEVNULL
+    done = subprocess.run(JOB, env=wide, cwd=folder, stdin=nothing, capture_output=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert "\x1b" not in done.stdout.decode() + done.stderr.decode()
+    assert "\r" not in done.stdout.decode()
+    assert len(done.stderr.splitlines()) == 2
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 200
+    (frame,) = [line for line in lines if "┌" in line]
+    assert frame.count("┌") == 2  # side by side
+    assert list(card_of(lines)) == CARD
+
+
+def sample():
+    """Return the lines of the README's sample output."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```text\n(ezpz: .*?)```", text, re.DOTALL)
+    return block.splitlines()
+
+
+def form(line):
+    """Return a line without what changes from run to run: numbers, units of times, hosts, paths, reasons, drawings."""
+    if any(letter in line for letter in PLOT):
+        return "drawing"
+    line = re.sub(r"\(.*\)", "()", " ".join(line.split()))
+    line = re.sub(r"ranks on \S+", "ranks on HOST", re.sub(r"\['[^']+'\]", "['HOST']", line))
+    line = re.sub(r"\d[\d.,:]*(e[-+]?\d+)?", "#", line)
+    line = re.sub(r"# (ms|s|min|h)\b( # s| # min)?", "# TIME", line)
+    return re.sub(r"(# ?)+", "# ", line.rstrip("─ ")).rstrip()
+
+
+def check_sample(shown, real):
+    """Check that every line of a sample has the form of one that is printed, in the same order."""
+    forms, place = [form(line) for line in real], 0
+    for line in shown:
+        if line.strip() == "…":
+            continue
+        assert form(line) in forms[place:], f"the README shows {line!r}, which is not printed there:\n" + "\n".join(
+            real
+        )
+        place += forms[place:].index(form(line)) + (form(line) != "drawing")
+
+
+def test_the_readmes_sample_fits_a_terminal_and_ends_with_the_card():
+    lines = sample()
+    assert all(len(line) <= 80 or is_log(line) for line in lines)
+    assert list(card_of(lines)) == CARD
+
+
+@pytest.mark.parametrize(
+    "wrong", ["19:02 iter=0 loss=1", "  loss        2.3 -> 0.1", "ezpz: 2 ranks at laptop (why), cpu"]
+)
+def test_a_sample_that_is_not_what_is_printed_is_found(wrong):
+    real = ["ezpz: 2 ranks on vm (-n), cpu", "19:02:03 iter=0 loss=1.5 dt=3 s", "  loss        2.3 → 0.1"]
+    check_sample(real[:1] + real[2:], real)
+    with pytest.raises(AssertionError, match="which is not printed"):
+        check_sample([wrong], real)

@@ -1,0 +1,107 @@
+"""The modules that older scripts import: what they offer is here, and what they lack is answered with what to use."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import ezpz
+from ezpz.compat import INSTEAD, MODULES, refuse
+
+NAMES = [
+    (module, word.partition("=")[0])
+    for module, homes in MODULES.items()
+    for words in homes.values()
+    for word in words.split()
+]
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=[".".join(pair) for pair in NAMES])
+def test_a_name_of_the_table_can_be_imported(module, name):
+    found = importlib.import_module(module)
+    assert getattr(found, name) is not None
+    assert name in dir(found) or module == "ezpz.log"  # whose own names are enough for editors
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_what_has_another_name_today_is_not_offered_too(module):
+    offered = {name for home, name in NAMES if home == module}
+    assert offered.isdisjoint(INSTEAD)
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("from ezpz.history import BaseHistory", "'BaseHistory': use ezpz.History"),
+        ("from ezpz.utils import get_timestampp", "Did you mean get_timestamp?"),
+        ("from ezpz.configs import ZeroConfig", "ezpz.load_ds_config"),
+        ("from ezpz.tracker import setup_tracker", "History(trackers=…)"),
+        ("from ezpz import run_ddp", "'run_ddp': use ezpz launch"),
+        ("from ezpz.dist import init_process_group", "use ezpz.setup_torch()"),
+        ("from ezpz.distributed import get_device", "use ezpz.device()"),
+        ("from ezpz.log import get_logging_config", "use ezpz.get_logger"),
+        ("from ezpz.log.config import something", "docs/older-scripts.md"),
+        ("from ezpz.profile import profiling_context_from_args", "ezpz.add_profile_option"),
+    ],
+)
+def test_a_name_that_is_not_here_is_answered_by_what_to_use(line, answer):
+    with pytest.raises(ImportError) as caught:
+        exec(line, {})  # an import as a script has it
+    assert answer in str(caught.value)
+
+
+def test_asking_for_a_name_is_no_import():
+    assert not hasattr(ezpz.utils, "BaseHistory")
+    assert getattr(ezpz, "run_ddp", 3) == 3
+    with pytest.raises(AttributeError, match=r"'format_compact_summary': use what History\.update returns"):
+        ezpz.utils.format_compact_summary  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute '__wrapped__'$"):
+        refuse("ezpz", "__wrapped__", [], inspect.currentframe())
+
+
+@pytest.mark.parametrize("first", ["get_torch_device", "wrap_model", "setup", "History", "device"])
+def test_any_name_can_be_the_first_that_a_program_imports(first, clean_env):
+    code = f"from ezpz import {first}"  # a file that imports another one must not come by the table on its way
+    subprocess.run([sys.executable, "-c", code], env=clean_env, check=True, timeout=60)
+
+
+def test_the_module_profile_is_also_the_function():
+    from ezpz.profile import get_context_manager
+
+    assert callable(get_context_manager)
+    with ezpz.profile("none") as prof:
+        prof.step()
+    assert sys.modules["ezpz.profile"] is ezpz.profile
+
+
+def test_what_was_made_of_small_functions():
+    from ezpz.configs import TrainConfig
+    from ezpz.history import format_pair, summarize_dict
+    from ezpz.utils import get_memory_metrics, normalize
+
+    assert format_pair("a", {"b": [1, 2.5]}, precision=2) == "a.b[0]=1\na.b[1]=2.50"
+    assert summarize_dict({"loss": 0.5, "iter": 3}, precision=2, keys_to_skip=["iter"]) == "loss=0.50"
+    assert normalize("Some_Name..x") == "some-name-x"
+    assert get_memory_metrics("cpu") == {}
+    config = TrainConfig(seed=3, other="x")
+    assert (config.seed, config.backend, config.extras) == (3, "DDP", {"other": "x"})
+
+
+def test_flops_and_shapes_of_a_model_by_older_calls(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it when it counts
+    pytest.importorskip("torch")
+    from ezpz.flops import compute_mfu, estimate_model_flops, get_peak_flops, try_estimate
+    from ezpz.models import summarize_model
+    from ezpz.models.minimal import SequentialLinearNet
+
+    model = SequentialLinearNet(input_dim=4, output_dim=2, sizes=[8])
+    forward = 2 * 3 * (4 * 8 + 8 * 2)
+    assert estimate_model_flops(model, (3, 4), backward=False) <= forward
+    assert 2 * forward < try_estimate(model, input_shape=(3, 4)) <= 3 * forward
+    assert try_estimate(model, input_shape=(3, 5)) == 0
+    assert get_peak_flops("A100") == 312e12
+    assert compute_mfu(312e12, 2.0, device_name="A100") == 50.0
+    assert compute_mfu(1e9, 2.0, device_name="no such device") == 0.0
+    assert summarize_model(model, depth=2).startswith("SequentialLinearNet: 58 parameters\n  layers: Sequential, 58")

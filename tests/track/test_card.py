@@ -1,0 +1,150 @@
+"""The card that ends a run: its rows, their numbers, and that it names what to type next."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ezpz.track import History
+from ezpz.track.card import accuracies, card, resume_words
+from ezpz.track.run import open_run
+from ezpz.track.terminal.screen import Screen
+
+NORMAL, WIDE, NARROW, PLAIN = Screen(80), Screen(200), Screen(40), Screen(80, ascii_only=True)
+
+
+def recorded(rows, *, end="finished", ranks=0, screen=NORMAL, paths=None, folder="run"):
+    """Return title and rows of the card of a run with these rows."""
+    history = History("mine", folder)
+    for row in rows:
+        history.update(row)
+    history._end(end, plots=False, show=False, cause="")
+    run = open_run(folder)
+    title, *lines = card(run, paths or {}, screen, ranks=ranks)
+    return title, {line[2:14].strip(): line[14:] for line in lines}
+
+
+def test_the_card_sums_a_run_up():
+    rows = [
+        {
+            "iter": step,
+            "loss": 2.3024 - step,
+            "accuracy": 0.25 * step,
+            "dt": 0.5 if step else 2.0,
+            "sps": 128.0 * (step + 1),
+        }
+        for step in range(3)
+    ]
+    report = {"report": Path("run/report.html").absolute()}
+    title, shown = recorded(rows, ranks=4, paths=report)
+    assert title.startswith("── mine finished: 3 steps in ")
+    assert title.endswith(", 1 rank " + "─" * (80 - title.index(", 1 rank ") - 9))
+    assert len(title) == 80
+    assert shown.pop("first step").endswith(" after the start of the program")
+    assert shown == {
+        "loss": "2.302 → 0.3024",
+        "accuracy": "0 % → 50 %",
+        "speed": "320 samples/s, 80 per rank",
+        "step": "500 ms (median), 2 s the first, 500 ms the slowest",
+        "report": "run/report.html",
+        "next": "ezpz open run",
+    }
+
+
+def test_rates_of_unknown_ranks_are_not_divided_and_what_is_missing_is_left_out():
+    _, shown = recorded([{"tokens_per_sec": 10.0}, {"tokens_per_sec": 30.0}])
+    assert list(shown) == ["speed", "first step", "folder", "next"]
+    assert shown["speed"] == "30 tokens/s"
+    assert shown["next"] == "ezpz report run"
+
+
+def test_validation_percents_and_nan_are_shown_as_they_are():
+    rows = [{"epoch": 1, "train_loss": 2.0, "test_loss": 1.0, "test_acc": 50.0}]
+    rows.append({"epoch": 2, "train_loss": math.nan, "test_loss": 0.5, "test_acc": 91.6667})
+    title, shown = recorded(rows)
+    assert "mine finished: 2 epochs" in title
+    assert (shown["train_loss"], shown["test_loss"], shown["test_acc"]) == ("2 → NaN", "1 → 0.5", "50 → 91.67")
+
+
+def test_a_long_name_does_not_touch_its_value():
+    history = History("mine", "run")
+    history.update({"a_metric/val_accuracy": 0.5, "loss": 1.0})
+    history._end("finished", plots=False, show=False)
+    _, *lines = card(open_run("run"), {}, NORMAL)
+    assert lines[:2] == ["  loss                   1", "  a_metric/val_accuracy  50 %"]
+
+
+def test_one_row_has_no_way_from_one_value_to_another():
+    title, shown = recorded([{"loss": 0.5}])
+    assert "1 step in" in title
+    assert shown["loss"] == "0.5"
+
+
+@pytest.mark.parametrize("screen", [WIDE, NARROW, PLAIN])
+def test_it_is_80_columns_at_most_and_ascii_where_the_terminal_is(screen):
+    title, shown = recorded([{"loss": 2.0}, {"loss": 1.0}], screen=screen)
+    assert len(title) == min(screen.width, 80)
+    assert shown["loss"] == ("2 -> 1" if screen.ascii_only else "2 → 1")
+    assert title.isascii() == screen.ascii_only
+
+
+def test_colour_marks_how_it_ended():
+    title, _ = recorded([{"loss": 1.0}], screen=Screen(80, color=True))
+    assert "\x1b[32mmine finished: " in title
+
+
+def test_accuracies_of_training_come_first():
+    assert accuracies(["val_acc", "loss", "accuracy", "top1", "accumulate"]) == ["accuracy", "top1", "val_acc"]
+
+
+def test_a_run_that_ended_early_names_its_newest_checkpoint(tmp_path):
+    assert resume_words(tmp_path, ["train.py"]) == []
+    for step in ("step-9", "step-10", "step-10.part"):
+        (tmp_path / "checkpoints" / step).mkdir(parents=True)
+    newest = ("checkpoint", "checkpoints/step-10")
+    assert resume_words(tmp_path, ["train.py"]) == [newest]
+    ours = ["/x/src/ezpz/examples/vit.py", "--preset", "debug"]
+    assert resume_words(tmp_path, ours) == [newest, ("next", "the same command with --resume auto")]
+
+
+STOPPED = """
+import os, signal, ezpz
+history = ezpz.History("mine", "run")
+os.makedirs("run/checkpoints/step-2")
+for step in range(3):
+    history.update({"loss": 1.0})
+print("half a line", end="")
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_ends_with_a_short_card_behind_the_data(run_python, tmp_path):
+    done = run_python(STOPPED)
+    assert done.returncode == -15
+    shown = done.stdout.decode()
+    assert "mine stopped by SIGTERM at step 2; its data is complete\n  folder      run\n" in shown
+    assert "  checkpoint  run/checkpoints/step-2\n" in shown
+    assert (tmp_path / "run" / "mine.h5").exists()
+
+
+@pytest.mark.slow
+def test_a_reader_that_does_not_read_delays_no_signal(tmp_path):
+    """The pipe is full: the signal ends the process all the same, and the data is complete."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while os.write(writer, b"x" * 65536):
+            pass
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    script = STOPPED.replace('print("half a line", end="")', "")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    with subprocess.Popen([sys.executable, "-c", script], env=env, cwd=tmp_path, stdout=writer) as child:
+        assert child.wait(120) == -15
+    os.close(reader)
+    os.close(writer)
+    assert (tmp_path / "run" / "mine.h5").exists()
