@@ -145,7 +145,7 @@ def plain_turn(case, positions, stamp):
 
 
 def timed(run, steps):
-    """Seconds per step of a turn by each clock. An accelerator is behind the host, so there only whole turns can be timed."""
+    """Seconds per step of a turn by each clock. An accelerator runs behind the host, so there only whole turns can be timed."""
     stamps = []
     ezpz.synchronize()
     begin = now()

@@ -334,7 +334,7 @@ def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], in
 
     Args:
         parser: The verb's.
-        argv: The words behind the verb.
+        argv: The words after the verb.
         work: Takes the options and returns the exit code.
         failure: The exit code of every error, where 1 already has a meaning.
     """

@@ -81,7 +81,7 @@ def _set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What comes behind the word that matters and changes nothing: API_KEY_2, HF_TOKEN_READ, private_key_pem.
+# What comes after the word that matters and changes nothing: API_KEY_2, HF_TOKEN_READ, private_key_pem.
 _ENDINGS = _set("""
     pem der b64 base64 hex raw plain plaintext value val str string json hash encoded old new prod dev read write backup
 """)

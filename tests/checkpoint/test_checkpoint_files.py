@@ -360,7 +360,7 @@ def test_a_schedule_groups_and_objects_must_be_in_it(saved):
 
 
 def regrouped_run(folder, kinds, *, steps=3, load=None, lr=0.1):
-    """Train with groups of these parameters; return weights, groups and rates behind the steps."""
+    """Train with groups of these parameters; return weights, groups and rates after the steps."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
     by_kind = {"all": list(model.parameters()), "matrix": [model[0].weight]}

@@ -31,17 +31,17 @@ def nvidia(count):
         (" 0 , 3 ", 0, 2, ""),
         ("", 0, 0, ""),
         ("-1", 0, 0, ""),
-        ("0,2,-1,1", 0, 2, "'-1' hides itself and all behind it"),  # NVIDIA's own example
-        ("0,x,1", 0, 1, "'x' hides itself and all behind it"),
-        ("0,,1", 0, 1, "'' hides itself and all behind it"),
+        ("0,2,-1,1", 0, 2, "'-1' hides itself and all after it"),  # NVIDIA's own example
+        ("0,x,1", 0, 1, "'x' hides itself and all after it"),
+        ("0,,1", 0, 1, "'' hides itself and all after it"),
         ("1gpu2,2ampere", 0, 2, ""),  # torch's own example
-        ("0,1,2,3", 2, 2, "'2' names no device (there are 2) and hides itself and all behind it"),
+        ("0,1,2,3", 2, 2, "'2' names no device (there are 2) and hides itself and all after it"),
         ("5,0", 2, 0, "'5' names no device"),
         ("1,1", 0, 0, "the repeated '1' hides all devices"),
         ("0,00", 0, 0, "the repeated '00' hides all devices"),
         ("GPU-8932f937,GPU-5d5ba0d6", 0, 2, ""),
-        ("GPU-8932f937,1", 0, 1, "'1' hides itself and all behind it"),
-        ("0,GPU-8932f937", 0, 1, "'GPU-8932f937' hides itself and all behind it"),
+        ("GPU-8932f937,1", 0, 1, "'1' hides itself and all after it"),
+        ("0,GPU-8932f937", 0, 1, "'GPU-8932f937' hides itself and all after it"),
         ("GPU-1,GPU-1", 0, 0, "the repeated 'GPU-1' hides all devices"),
         ("MIG-c6d4f1ef", 0, 1, ""),
         ("MIG-c6d4f1ef,MIG-cba663e8", 0, 1, "names 2 MIG devices, of which one process sees 1"),

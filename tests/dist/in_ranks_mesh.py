@@ -1,4 +1,4 @@
-"""Run by pytest inside each of four ranks of one launch: meshes, their parts, and the groups behind them.
+"""Run by pytest inside each of four ranks of one launch: meshes, their parts, and their process groups.
 
 Not collected by itself; `test_mesh.py` launches it.
 """

@@ -157,7 +157,7 @@ def main(jobs, path, *options):
         elif run.missing:
             words, left = run.missing, f"{len(run.missing)} tests"
         else:
-            code = code or (0 if run.failed else run.code)  # it may have broken behind the last test
+            code = code or (0 if run.failed else run.code)  # it may have broken after the last test
             break
         if (stops or not run.chosen) and failing:
             break

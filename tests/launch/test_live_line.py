@@ -111,7 +111,7 @@ def test_other_output_never_meets_the_line(terminal):
     assert shown() == "step 1/2"  # again, as soon as nothing else waits
     screen.show(1, 1, b"half", 0.0)
     assert shown() == f"{ERASE}half"
-    screen.live("step 2/2")  # behind a line that has not ended it waits
+    screen.live("step 2/2")  # after a line that has not ended it waits
     screen.show(1, 1, b" a line\n", 0.0)
     assert shown() == " a line\n"
     assert shown() == "step 2/2"

@@ -314,7 +314,7 @@ def test_what_python_cannot_run_is_told_once(launch, tmp_path, words):
 
 @pytest.mark.slow
 def test_the_traceback_stands_behind_all_that_we_say(launch, tmp_path):
-    """Also behind the count of ranks that repeated a warning."""
+    """Also after the count of ranks that repeated a warning."""
     (tmp_path / "train.py").write_text(
         "import os, time, warnings\n"
         "time.sleep(0.6 * (os.environ['RANK'] != '0'))\n"

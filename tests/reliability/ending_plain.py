@@ -10,7 +10,7 @@ from pathlib import Path
 while not Path(sys.argv[1]).exists():
     time.sleep(0.05)
 
-import torch  # noqa: E402  # behind the wait
+import torch  # noqa: E402  # after the wait
 
 import ezpz  # noqa: E402
 

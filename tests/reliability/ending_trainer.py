@@ -10,7 +10,7 @@ from pathlib import Path
 while not Path(sys.argv[1]).exists():
     time.sleep(0.05)
 
-from ezpz.examples import fsdp_tp  # noqa: E402  # behind the wait
+from ezpz.examples import fsdp_tp  # noqa: E402  # after the wait
 
 compute_loss = fsdp_tp.compute_loss
 

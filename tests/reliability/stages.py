@@ -23,7 +23,7 @@ from lab import hosts as lab_hosts
 from lab import slurm as lab_slurm
 from lab.ssh import CLIENT, LAUNCH, SRC
 
-AGENTS = "-agents"  # behind a flavour: with --mpi no, so that it starts an agent per host in place of the ranks
+AGENTS = "-agents"  # after a flavour: with --mpi no, so that it starts an agent per host in place of the ranks
 FLAVOURS = ("local", "mpich", "openmpi", "openmpi4", "impi", "srun", "torchrun", "ssh", "mpich-agents", "srun-agents")
 NAMES = {"openmpi": "openmpi5"}  # where the lab's name is not the one of --flavour
 MPI = flavours.NAMES

@@ -142,7 +142,7 @@ def test_a_trainer_is_killed_and_goes_on_from_its_checkpoint(distribution, row, 
     assert done.returncode == 0, told(done)
     assert f"step-{newest:08d}" in done.stdout, told(done)
     assert newest < 200
-    # The row of the step that saved tells how long that took, and so is written behind it.
+    # The row of the step that saved tells how long that took, and so is written after it.
     assert {row["step"] for row in read_journal(run)} >= set(range(200)) - {newest - 1}
 
 

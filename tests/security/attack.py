@@ -25,7 +25,7 @@ WORDS = {
     "a greeting of another edition": GREETING.replace(b"agent-1", b"agent-2"),
     "a greeting for the output": GREETING.replace(b"reports", b"outputs"),
     "a greeting with a proof that is no ASCII": GREETING[:-9] + b"\xff" * 8 + b"\n",
-    "a greeting with more behind it": GREETING + b"\0\0\0\5" + bytes(100),
+    "a greeting with more after it": GREETING + b"\0\0\0\5" + bytes(100),
     "a greeting cut short": GREETING[:-1],
     "frames without a greeting": b"\0\0\0\2" + bytes(16) + b"{}",
     "the longest frame": b"\xff\xff\xff\xff" + bytes(16),

@@ -41,7 +41,7 @@ def streams(seen):
     data, start, found = seen.read_bytes(), 0, {}
     while start + 4 <= len(data):
         size = int.from_bytes(data[start : start + 4], "big")
-        ip = data[start + 4 + 14 : start + 4 + size]  # behind the Ethernet header
+        ip = data[start + 4 + 14 : start + 4 + size]  # after the Ethernet header
         start += 4 + size
         if len(ip) < 40 or ip[0] >> 4 != 4 or ip[9] != 6:
             continue

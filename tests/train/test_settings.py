@@ -252,12 +252,12 @@ COMMAND_LINE = "(from the command line)"
             ["--training.seq_len"],
             (
                 "--training.seq_len has no value (from the command line); expected a whole number from 1 to 1000000 "
-                "behind it."
+                "after it."
             ),
         ),
         (["--training.seq_len", "--training.compile"], "--training.seq_len has no value"),
-        (["--data"], "--data has no value (from the command line); expected a name behind it."),
-        (["--config"], "--config has no value (from the command line); expected a TOML file behind it."),
+        (["--data"], "--data has no value (from the command line); expected a name after it."),
+        (["--config"], "--config has no value (from the command line); expected a TOML file after it."),
         (
             ["training.seq_len=0"],
             f"training.seq_len=0 is wrong {COMMAND_LINE}; expected a whole number from 1 to 1000000.",

@@ -40,7 +40,7 @@ done = [0]
 def compute_loss(model, batch):
     if loader.samples:
         ids = " ".join(str(int(number)) for number in batch.flatten())
-        # The place is behind the step already, and behind the epoch with its last one.
+        # The place is after the step already, and after the epoch with its last one.
         noted.write(f"{loader.epoch} {loader.consumed} {done[0]} {ids}\n")
         noted.flush()
     return model(batch).square().mean()

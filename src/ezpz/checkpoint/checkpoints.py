@@ -439,7 +439,7 @@ class Checkpoints:
         is changed.
 
         Args:
-            path: A checkpoint, such as `find_latest` and `choose` return. Without an optimizer of one's own only
+            path: A checkpoint, such as `find_latest` and `choose` return. Without your own optimizer only
                 weights are taken from it, and likewise for the schedule and other objects.
 
         Returns:

@@ -173,8 +173,8 @@ def _check_places(file: str, places: list[tuple[int, int, str]], size: int) -> N
 
     Args:
         file: Its name.
-        places: First byte, the byte behind the last one, and name of every tensor.
-        size: Bytes behind the header.
+        places: First byte, the byte after the last one, and name of every tensor.
+        size: Bytes after the header.
     """
     known, before = 0, ""
     for begin, end, name in sorted(places):

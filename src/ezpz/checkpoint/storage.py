@@ -1,7 +1,7 @@
 """Tensors to files and back, by torch.distributed.checkpoint.
 
     .metadata        names, shapes and places of all tensors: a pickle that torch writes
-    __0_0.distcp     what rank 0 wrote, one tensor behind the other, each as ``torch.save`` writes it
+    __0_0.distcp     what rank 0 wrote, one tensor after the other, each as ``torch.save`` writes it
 
 Digests are made of the bytes on their way to the file, so that no file is read again; rank 0 gets them with torch's
 own report of what each rank has written, so that no message is added.

@@ -28,7 +28,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str
 
 
 def hanging(start: str, text: str, width: int) -> Iterator[str]:
-    """Yield a start with a text behind it, in lines of at most ``width`` columns; the text keeps its own column.
+    """Yield a start with a text after it, in lines of at most ``width`` columns; the text keeps its own column.
 
     Args:
         start: What stands in front of the first line.

@@ -124,7 +124,7 @@ def _save_pictures(options: Namespace) -> int:
 
 
 def _with_counters(run: Run, series: list[Series]) -> list[Series]:
-    """Return all metrics of a run: counters, of which the end of a run makes no file, behind the others."""
+    """Return all metrics of a run: counters, of which the end of a run makes no file, after the others."""
     from ezpz.track.series import numeric_series
 
     names = {item.name for item in series}

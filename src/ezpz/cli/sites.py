@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WIDTH = 80
 _COLUMNS = ("site", "centre", "scheduler", "launcher", "devices", "as of", "confidence")
 _LAST = ("variants", "derived", "notes")  # shown after the facts, each in its own way
-# Long values are lists without blanks: they are broken behind a comma or a colon, not inside a name.
+# Long values are lists without blanks: they are broken after a comma or a colon, not inside a name.
 _BREAKS = re.compile(r"(\s+)|(?<=,)|(?<=:)(?!/)|(?<=\w/)")
 
 

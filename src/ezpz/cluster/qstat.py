@@ -1,7 +1,7 @@
 """Read a PBS job from ``qstat -f``: hosts, slots, devices and its end, where no node file can be read.
 
 ``qstat -f -F json 1.head`` (OpenPBS 23.06.06) has the fields below in ``Jobs``; the classic ``qstat -f 1.head`` of
-older versions has them as lines, which it cuts anywhere and continues behind a tab:
+older versions has them as lines, which it cuts anywhere and continues after a tab:
 
     Job Id: 1.head
         exec_host = n01/0*2+n02/0*2

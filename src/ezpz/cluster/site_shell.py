@@ -227,7 +227,7 @@ def _assign(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """Break a long text behind a blank or a comma; joined, the parts are the text."""
+    """Break a long text after a blank or a comma; joined, the parts are the text."""
     parts = [""]
     for word in re.findall(r"[^ ,]*[ ,]|[^ ,]+$", text):
         if parts[-1] and len(parts[-1]) + len(word) > _WIDTH - 40:

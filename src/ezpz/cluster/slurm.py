@@ -57,7 +57,7 @@ _GPUS_ASKED = "SLURM_GPUS_PER_NODE"
 _GPUS_PER_TASK, _TASKS = "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"
 _ROW = r"\d+\|\d+([_+]\S+)?\|[^\s|]+"  # number, the name that users see, hosts; what else squeue prints is no job
 _UNSET = {"", "(null)"}
-_GROUP = "_HET_GROUP_"  # behind the name of a variable and before the number of a component
+_GROUP = "_HET_GROUP_"  # after the name of a variable and before the number of a component
 _KEPT_GROUPS = 8  # components that a second shell learns of
 # Of the whole job; a heterogeneous one has them for each component.
 _JOBS_SHAPE = (

@@ -35,7 +35,7 @@ def draw_part(
     Args:
         local: This rank's part, of any format and on any device, which draws.
         shape: Of the whole parameter.
-        ranges: First and one behind the last index of the part, by dimension.
+        ranges: First and one after the last index of the part, by dimension.
         writes: What initialises the parameter, as recorded; they set all of it.
         seed: In words; what is drawn follows from it and the number of the block.
     """

@@ -144,7 +144,7 @@ def get_nodes_from_hostfile(hostfile: str | os.PathLike[str]) -> list[str]:
     """Return the hosts of a file in its order, each once: PBS repeats a host for each rank.
 
     Args:
-        hostfile: One host per line, with ``:4`` or ``slots=4`` behind it if wished; ``#`` begins a comment.
+        hostfile: One host per line, with ``:4`` or ``slots=4`` after it if wished; ``#`` begins a comment.
 
     Raises:
         UsageError: The file cannot be read or names no host.

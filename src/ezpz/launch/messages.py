@@ -47,7 +47,7 @@ from ezpz.launch.shim_messages import (
 
 _LONGEST_HELLO = 4096  # bytes
 _LONGEST_REPORT = 8 << 20  # bytes; the longest holds the stacks of a host's ranks
-LONGEST_PIECE = 16 << 20  # bytes of output at once; an agent cuts lines behind the first MiB
+LONGEST_PIECE = 16 << 20  # bytes of output at once; an agent cuts lines after the first MiB
 _LONGEST_HEADER = 32  # bytes in front of a piece
 _PATH, _WORDS = 4096, 1 << 19  # characters
 _FRAMES, _FUNCTION = 1000, 1024
@@ -159,7 +159,7 @@ class Idle(Message):
 
 
 class Pace(Message):
-    """Rank 0 has done so many steps; this run of it began behind the first ones. A total of 0 ends its loop."""
+    """Rank 0 has done so many steps; this run of it began after the first ones. A total of 0 ends its loop."""
 
     kind = "pace"
     done: int = number_field(0)

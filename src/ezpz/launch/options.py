@@ -295,7 +295,7 @@ OPTIONS = (
 
 _EPILOG = """\
 Options end at the first word that is not one, or at --; the rest is COMMAND,
-byte for byte. The program's own options come behind it and stay its own.
+byte for byte. The program's own options come after it and stay its own.
 
 examples:
   launch python3 train.py --lr 0.1      a rank per device of the job's hosts,

@@ -376,7 +376,7 @@ class LaunchPlan:
         return [*words(self.flags(carried, program)), *program]
 
     def _behind_shim(self) -> list[str]:
-        """Return the command behind the shim or the agent, quoted where it holds words that the launcher would take for
+        """Return the command after the shim or the agent, quoted where it holds words that the launcher would take for
         its own.
         """
         is_misread = self.flavour is not None and self.flavour.misreads(self.command)

@@ -9,8 +9,8 @@ then ``bytes`` bytes of data, all numbers little-endian:
 
     from, to    the bytes of the journal that it stands for: whole lines, the first block from byte 0 on, each other one
                 from where the one before it ends
-    crc, sum    zlib.crc32 of these bytes of the journal, and of the line up to ``,"sum"`` with the data behind it; a
-                block whose sums differ counts as missing, and so do those behind it
+    crc, sum    zlib.crc32 of these bytes of the journal, and of the line up to ``,"sum"`` with the data after it; a
+                block whose sums differ counts as missing, and so do those after it
     lines       lines of the journal in it, empty ones too
     torn        those that a crash tore; ``foreign``, those that are no record, the first of them line ``at`` of the
                 block (from 1)
@@ -76,7 +76,7 @@ class Records:
         self._groups: dict[tuple[str, ...], tuple[list[Value], list[range]]] = {}
         self._shape: tuple[str, ...] = ()
         self._values: list[Value] = []
-        self._since = 0  # the first record of the newest group, without one of another group behind it
+        self._since = 0  # the first record of the newest group, without one of another group after it
 
     def __len__(self) -> int:
         return len(self.times)

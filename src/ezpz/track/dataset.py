@@ -288,7 +288,7 @@ def _create(file: Any, name: str, data: Any) -> Any:
 #                                     which keeps one mean per window, the last step of each window
 #
 # Counters (``iter``, ``epoch``, …) have none. Where a metric of the user has one of these names already, that metric
-# stays: the derived one is left out, a dimension gets ``_`` behind its name.
+# stays: the derived one is left out, a dimension gets ``_`` after its name.
 
 _STATISTICS = ("mean", "min", "max", "std")
 

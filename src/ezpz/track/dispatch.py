@@ -1,6 +1,6 @@
 """Pass rows on from the journal: to rank 0's view over all ranks, and to copies at other places.
 
-A row is passed on when it is complete: tensors that lie on a device are read once per window, and rows behind them
+A row is passed on when it is complete: tensors that lie on a device are read once per window, and rows after them
 wait, so that everybody gets rows whole and in order. Standing still is never the training's business: all of it happens
 in other threads.
 """

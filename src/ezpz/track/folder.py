@@ -79,7 +79,7 @@ def make_folder(name: str, outdir: str | os.PathLike[str] | None, stamp: str) ->
     Args:
         name: Name of the run.
         outdir: The folder itself; what it holds already is kept. None makes ``outputs/<name>/<stamp>`` below the
-            current folder, with ``-2``, ``-3``, … behind it when another run has taken it.
+            current folder, with ``-2``, ``-3``, … after it when another run has taken it.
         stamp: Local time, ``2026-11-20-162001``.
 
     Returns:

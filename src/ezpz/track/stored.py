@@ -143,7 +143,7 @@ def stretches(
     Args:
         read: Returns so many bytes of the journal from an offset on.
         start: Where a line begins.
-        end: Read no further; bytes behind the last newline are a line in the making.
+        end: Read no further; bytes after the last newline are a line in the making.
         name: The journal, for errors.
         lines: How many lines are before ``start``, for errors.
 

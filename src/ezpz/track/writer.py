@@ -95,7 +95,7 @@ class Writer:
         self.rate_ranks = 0
         self._pid = os.getpid()
         self._come_first()
-        # The thread of `signals` may be at it while the loop still saves: what the loop then adds is written behind it.
+        # The thread of `signals` may be at it while the loop still saves: what the loop then adds is written after it.
         self._completing = threading.RLock()
         signals.attach(self._at_signal)
 

@@ -20,7 +20,7 @@ IGNORED = -100  # the target that torch's cross entropy leaves out
 
 @dataclass(frozen=True)
 class Weighed:
-    """A batch, and how many of its samples count: 0 for one that only keeps other ranks company.
+    """A batch, and how many of its samples count: 0 for one that counts for nothing.
 
     Where one batch of a step is weighed, all of that step are, on every rank.
     """
@@ -95,7 +95,7 @@ class Totals(NamedTuple):
 
 
 class Tally:
-    """Sums of one step: added per micro-batch, exchanged beside the last backward, read behind it."""
+    """Sums of one step: added per micro-batch, exchanged beside the last backward, read after it."""
 
     def __init__(self, *, averages: bool) -> None:
         """Begin with nothing.

@@ -18,7 +18,7 @@ class Feed(Protocol):
     """Gives a loop the batches of its steps, and knows its place in the data."""
 
     def step(self) -> Iterator[Batch]:
-        """Yield the batches of the next step; then the place is behind it."""
+        """Yield the batches of the next step; then the place is after it."""
 
     def steps_left(self) -> int | None:
         """Return the steps to the end of the data; None if they have none, or nobody knows it yet."""

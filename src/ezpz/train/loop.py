@@ -9,7 +9,7 @@
 Every rank runs the same loop, and no step waits for the device. Of a loss function that returns a mean, loss and
 accuracy are those of this rank's part of the batch (the history has mean, minimum and maximum over ranks), and the loop
 adds no collective. Of one that returns a sum and its count, they are those of all ranks, each token counted once: one
-all-reduce of a few numbers runs beside the last backward. Numbers are copied to the host behind the step, and a row is
+all-reduce of a few numbers runs beside the last backward. Numbers are copied to the host after the step, and a row is
 recorded once they have come, of fast steps some rows at a time.
 """
 
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 __all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
 
 _MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest is waited for
-# Rows of fast steps are recorded some at a time: alone, behind a step that has used the caches, each takes several
+# Rows of fast steps are recorded some at a time: alone, after a step that has used the caches, each takes several
 # times as long.
 _RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
@@ -327,7 +327,7 @@ class Loop:
             clock.mark("dtd")
             with self._update.within(last=each.ends_step):
                 computed = read_computed(self._compute_loss(self._model, batch), samples)
-                if computed.count is not None and not each.samples:  # it only keeps other ranks company
+                if computed.count is not None and not each.samples:  # it counts for nothing
                     computed = computed._replace(loss=computed.loss * 0, count=0)
                 clock.mark("dtf")
                 if number and (computed.count is None) != (tally is None):
@@ -610,7 +610,7 @@ class Steps:
         self._warned = False
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
-        """Take a step, and what to record of the pause behind it; now and then, record what has come."""
+        """Take a step, and what to record of the pause after it; now and then, record what has come."""
         self._waiting.append((measured, between))
         if "dt_save" in between:  # the checkpoint counts from here on: a resumed run would not do this step again
             self.record(wait=True)

@@ -27,7 +27,7 @@ def sample_tokens(
     seed: int,
     seconds: float = 0.0,
 ) -> list[int]:
-    """Return tokens that a model puts behind a prompt; every rank must call it, and all get the same.
+    """Return tokens that a model puts after a prompt; every rank must call it, and all get the same.
 
     Each token is drawn on the CPU from a generator of its own, so that the random numbers of the training stay where
     they are. Dropout is off meanwhile. Nothing is kept from one token to the next: every one costs a forward pass over
@@ -77,7 +77,7 @@ def sample_tokens(
 
 
 def _last(logits: Any) -> torch.Tensor:
-    """Return the logits behind the last position, ``(vocabulary,)`` float32 on the CPU, also where ranks share them."""
+    """Return the logits after the last position, ``(vocabulary,)`` float32 on the CPU, also where ranks share them."""
     whole = logits.full_tensor() if hasattr(logits, "full_tensor") else logits
     last: torch.Tensor = whole[0, -1].float().cpu()
     return last

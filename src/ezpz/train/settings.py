@@ -595,11 +595,11 @@ def _put(plan: Plan, split: Words, name: str, text: str) -> None:
 
 
 def _next_value(plan: Plan, bare: str, name: str, rest: list[str]) -> str:
-    """Return the word behind a setting; a boolean may stand alone."""
+    """Return the word after a setting; a boolean may stand alone."""
     if bare in plan.names and plan.key(bare).kind is bool:
         return rest.pop(0) if rest and rest[0].lower() in {*BOOLEANS, "none", "null"} else "true"
     if not rest or rest[0].startswith("--"):
-        raise UsageError(f"{name} has no value (from the command line); expected {plan.wanted(bare)} behind it.")
+        raise UsageError(f"{name} has no value (from the command line); expected {plan.wanted(bare)} after it.")
     return rest.pop(0)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "step_lines"]
 
-COLUMNS = 71  # of a terminal of 80, behind the time of the day
+COLUMNS = 71  # of a terminal of 80, after the time of the day
 _SHARES = {"per", "gpu", "device", "rank"}  # words of a rate that only says again what the rate of all ranks says
 # Recorded and drawn, but not on the line that people read.
 _NOT_PRINTED = {"dtd", "dtf", "dtb", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save", "warmup"}
@@ -30,10 +30,10 @@ def step_lines(row: Mapping[str, Any], between: Mapping[str, Any] | None = None)
 
     Args:
         row: Name to number, all that is recorded of the step.
-        between: What of it was measured behind the step, such as the losses of an evaluation.
+        between: What of it was measured after the step, such as the losses of an evaluation.
 
     Returns:
-        One line, or two: the second repeats the step and holds what was measured behind it.
+        One line, or two: the second repeats the step and holds what was measured after it.
     """
     apart = between or {}
     step = {name: value for name, value in row.items() if is_counter(name)}

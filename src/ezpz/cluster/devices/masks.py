@@ -1,7 +1,7 @@
 r"""Variables that hide devices from a process.
 
 CUDA_VISIBLE_DEVICES=0,2 | GPU-8932f937,GPU-5d5b… | MIG-c6d4f1ef-…
-    Indices or UUIDs. An entry that is none, or -1, hides itself and all behind it; empty hides all; a repeated entry
+    Indices or UUIDs. An entry that is none, or -1, hides itself and all after it; empty hides all; a repeated entry
     hides all. https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html, and torch's
     own reading, torch.cuda._parse_visible_devices (2.13), which also takes "1gpu" for 1. MIG: see nvidia.py.
 ROCR_VISIBLE_DEVICES=0,GPU-4b2c…   HIP_VISIBLE_DEVICES=0,2
@@ -138,9 +138,9 @@ def _read_list(text: str, exist: int) -> _Listed:
         number = re.match(r"\+?\d+", word, re.ASCII)
         entry = word if prefix else str(int(number[0])) if number else ""
         if not entry.startswith(prefix) or not entry:
-            return _Listed(entries, f"{word!r} hides itself and all behind it")
+            return _Listed(entries, f"{word!r} hides itself and all after it")
         if not prefix and exist and int(entry) >= exist:
-            return _Listed(entries, f"{word!r} names no device{_of(exist)} and hides itself and all behind it")
+            return _Listed(entries, f"{word!r} names no device{_of(exist)} and hides itself and all after it")
         if entry in entries:
             return _Listed([], f"the repeated {word!r} hides all devices")
         entries.append(entry)

@@ -36,7 +36,7 @@ _REFUSAL = (
     rb"(?m:^)[^\n:]*python[\d.]*: "
     rb"(?:can't (?:open file|find '__main__' module)|No module named |Error while finding module)"
 )
-_REFUSED_WITHIN = 8 << 10  # bytes: what comes behind the last words of a Python is little
+_REFUSED_WITHIN = 8 << 10  # bytes: what comes after the last words of a Python is little
 _PYTHON = b"python"  # is in each of them
 # Thread 0x00007f2a (most recent call first):   Python/traceback.c; 3.14 names the thread in between
 _STACK_BEGINS = (
@@ -72,7 +72,7 @@ class RankOutput:
         self._tail = b""
         self._dump: bytearray | None = None
         self._in_dump = False
-        self._blank = b""  # empty lines behind a stack: whose they are, the next line tells
+        self._blank = b""  # empty lines after a stack: whose they are, the next line tells
 
     def feed(self, stream: int, data: bytes, now: float) -> None:
         """Take in what was read from stream 1 or 2; nothing means that it has ended.

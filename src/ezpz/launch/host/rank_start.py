@@ -267,7 +267,7 @@ def be(action: Callable[[], int]) -> NoReturn:
     """Make this forked process nothing but ``action``, and end it with the exit code that comes of that."""
     code = 125
     try:
-        _signal.set_wakeup_fd(-1)  # the parent's: it would hear of signals that reach this process
+        _signal.set_wakeup_fd(-1)  # the parent's: it would get signals that reach this process
         code = action()
     except Exception:  # noqa: BLE001  # whatever it is, it must not go on in the frames of the parent
         sys.excepthook(*sys.exc_info())

@@ -107,7 +107,7 @@ def checked_ranks(environ: dict[str, str]) -> tuple[Ranks, int]:
             "(from the plan). The launcher started separate worlds: check that mpiexec and the job belong together."
         )
     first = 0
-    for index, count in enumerate(counts):  # noqa: B007  # both are used behind the loop
+    for index, count in enumerate(counts):  # noqa: B007  # both are used after the loop
         if ranks.rank < first + count:
             break
         first += count

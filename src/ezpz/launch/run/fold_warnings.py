@@ -169,7 +169,7 @@ class Folds:
         return max((one.number for one in self._behind.get(rank, ()) if isinstance(one, _Window)), default=0)
 
     def _close(self, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
-        """Show the oldest window, and what its ranks have written behind it."""
+        """Show the oldest window, and what its ranks have written after it."""
         window = self._windows.popleft()
         self.held -= len(window.text)
         del window.warned.open[window.time]

@@ -276,7 +276,7 @@ class _AgentsRun(_Run):
         """Judge the end of what started a host's agent; after its agent is done it means nothing new."""
         if child.host in self.control.done or self.stopping:
             return
-        self.listen()  # two connections: the agent's report may come behind the end of ssh
+        self.listen()  # two connections: the agent's report may come after the end of ssh
         if child.host in self.control.done:
             return
         if child.host in self.control.heard:

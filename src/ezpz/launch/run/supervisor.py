@@ -246,7 +246,7 @@ class Supervisor:
             text = f"the end of {'stdout' if fd == 1 else 'stderr'} is missing: {reason}"
             # A reader that has gone away, as in `launch … | head`, knows that; a full disk is news.
             (self.note if "space" in reason else self.outcome.notes.append)(text)
-        self.screen.finish()  # nothing of ours shall stand behind the last words
+        self.screen.finish()  # nothing of ours shall stand after the last words
         for text in last_words(self.outcome, self._since_failure):
             self.screen.say(text)
         return self.outcome

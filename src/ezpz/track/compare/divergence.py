@@ -195,7 +195,7 @@ def _may_jump(size: Any, allowed: Tolerance) -> Iterator[Any]:
 
 
 def _extremes(pick: Any, values: Any, number: int, apart: int) -> Any:
-    """Return for each place the extreme of ``number`` values, each ``apart`` places behind the one before."""
+    """Return for each place the extreme of ``number`` values, each ``apart`` places after the one before."""
     length = len(values) - (number - 1) * apart
     result = values[:length].copy()
     for turn in range(1, number):

@@ -5,7 +5,7 @@ A Markdown or CSV table with a column ``start`` and a column ``stop`` (also ``be
     | log           | model_size | world_size |       start       |       stop        |  dt  |
     | job-nhosts2   |  GPT1T_1L  |     8      | 2023-10-15-185952 | 2023-10-15-190046 | 4094 |
 
-and a log, in which a line says when the job started and another has the first step behind its time:
+and a log, in which a line says when the job started and another has the first step after its time:
 
     Job started at: 2023-11-02-183323 on x3004c0s13b0n0
     [2023-11-02 18:34:13,122] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0, 0.0]

@@ -43,7 +43,7 @@ class StoreEndedError(RuntimeError):
 
 
 def joined(messages: list[bytes]) -> bytes:
-    """Return messages as one, each behind its length in 8 bytes."""
+    """Return messages as one, each after its length in 8 bytes."""
     return b"".join(len(message).to_bytes(8, "little") + message for message in messages)
 
 

@@ -147,7 +147,7 @@ class Followed:
 
 
 class _Line:
-    """Points of a curve that grows: arrays up to a point, and lists behind it that join them now and then."""
+    """Points of a curve that grows: arrays up to a point, and lists after it that join them now and then."""
 
     def __init__(self, steps: Any = None, values: Any = None) -> None:
         self._steps = steps
@@ -160,7 +160,7 @@ class _Line:
         self._new[1].append(value)
 
     def cut(self, step: int) -> None:
-        """Drop the last points as long as they are at this step or behind it."""
+        """Drop the last points as long as they are at this step or after it."""
         steps, values = self._new
         while steps and steps[-1] >= step:
             steps.pop()

@@ -328,7 +328,7 @@ def obtain(dataset: DataSet, folder: str | os.PathLike[str] | None, *, may_downl
 
     Raises:
         UsageError: A file is there and is not the right one.
-        DownloadError: The data set is not to be had here; the message says why.
+        DownloadError: The data set is not available here; the message says why.
     """
     place, looked = find(dataset, folder)
     if place is not None:

@@ -98,7 +98,7 @@ def shard_indices(samples: int, rank: int | None = None, world_size: int | None 
         world_size: By default the data-parallel degree.
 
     Returns:
-        ``(n,)`` int64, ascending, one behind the other; the numbers of two ranks differ by one at most.
+        ``(n,)`` int64, ascending, one after the other; the numbers of two ranks differ by one at most.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Images of one's own: a folder of images by class, decoded, cut and resized by threads beside the training.
+"""Your own images: a folder of images by class, decoded, cut and resized by threads beside the training.
 
 pets/cats/1.jpg  pets/dogs/2.png ...                     every tenth image of a class is kept for tests
 pets/train/cats/1.jpg ... and pets/val/cats/2.jpg ...    or the folder says itself what is for tests (val, test)

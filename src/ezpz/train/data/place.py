@@ -4,7 +4,7 @@ A place says nothing of ranks, meshes and batch sizes, so that any of them may c
 anew: a step takes the next samples of the epoch's order, and its slots (one per batch and rank) share them out.
 
     order of an epoch   7 2 9 0 | 4 1 8 3 | 6 5        10 samples, 2 ranks, 2 samples per rank
-    rank 0              7 2       4 1       6          the last step is shared as evenly as it goes
+    rank 0              7 2       4 1       6          the last step is shared as evenly as possible
     rank 1                  9 0       8 3     5
 """
 
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
     Attributes:
         start: The first of its places in the epoch's order.
-        stop: One behind the last; equal to ``start`` where there is no sample for this slot.
+        stop: One after the last; equal to ``start`` where there is no sample for this slot.
         total: Samples of the whole step, on all ranks.
         share: Part of this batch's mean loss in the step's, as an average over ranks: samples x ranks / total.
     """
@@ -111,7 +111,7 @@ class Batch(NamedTuple):
         share: Part of its mean loss in that of the step, as an average over ranks.
         consumed: Samples of the epoch that all ranks have consumed once the step is over.
         ends_step: Whether it is the last batch of a step.
-        stream: The stream's state behind the step.
+        stream: The stream's state after the step.
     """
 
     batch: Any
@@ -145,7 +145,7 @@ class Consumed(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Samples consumed since the run's begin."""
+        """Samples consumed since the start of the run."""
         return self.epoch * self.samples + self.consumed
 
     def place_in(self, samples: int) -> Place:

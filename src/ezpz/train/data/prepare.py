@@ -157,7 +157,7 @@ class Loader:
         return Cut(self.batch_size, coordinate(mesh, "dp"), degree(mesh, "dp"), accumulate)
 
     def steps_left(self, epochs: int, accumulate: int = 1) -> int | None:
-        """Return the steps from here to the end of so many epochs, counted from the run's begin; None if not known."""
+        """Return the steps from here to the end of so many epochs since the start of the run; None if not known."""
         if self._settings.is_stream:
             return None
         samples, cut, drop = self._length(), self.cut(accumulate), self._settings.drop_last
@@ -166,7 +166,7 @@ class Loader:
         return cut.steps(left, drop_last=drop) + ahead if self.epoch < epochs else 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next loop be that of ``epoch``, from its begin unless it is under way; nobody has to call it."""
+        """Let the next loop be that of ``epoch``, from its start unless it is under way; nobody has to call it."""
         if epoch != self.epoch:
             self.epoch, self.consumed, self._stream = epoch, 0, None
         self._continues = True
@@ -194,7 +194,7 @@ class Loader:
             self.consumed, self._stream = batch.consumed, batch.stream
 
     def end_epoch(self) -> None:
-        """Go to the begin of the next epoch."""
+        """Go to the start of the next epoch."""
         self.epoch, self.consumed, self._stream = self.epoch + 1, 0, None
         self._continues = True
 
@@ -306,7 +306,7 @@ class Loader:
         return self._torch_loader
 
     def _options(self, *, stays: bool) -> dict[str, Any]:
-        """Return keywords for a DataLoader; workers that stay would not hear of ``set_epoch``."""
+        """Return keywords for a DataLoader; workers that stay would miss ``set_epoch``."""
         from ezpz.dist import get_torch_device_type
 
         options = dict(self._settings.options)
@@ -438,7 +438,7 @@ def _of_loader(loader: Any) -> Settings:
     if getattr(loader, "next_iter_state", None) is not None:
         raise UsageError(
             "this StatefulDataLoader has loaded a state of its own, which counts the batches of one rank (from "
-            "prepare); expected one at its begin. Save and load the state of what prepare returns."
+            "prepare); expected one at its start. Save and load the state of what prepare returns."
         )
     options = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
     if not options.get("pin_memory_device"):
@@ -540,7 +540,7 @@ def _of_data(  # noqa: PLR0917  # the arguments of `prepare`
         )
     if hasattr(data, "__next__"):
         raise UsageError(
-            f"a {type(data).__name__} can be read once, and epochs and resumed runs read from the begin (from "
+            f"a {type(data).__name__} can be read once, and epochs and resumed runs read from the start (from "
             "prepare); expected data that can be read again. Give a list, or an IterableDataset."
         )
     if batch_size < 1:

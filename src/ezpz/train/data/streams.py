@@ -25,7 +25,7 @@ class Part(NamedTuple):
         batch: As the loader's collate function returned it.
         samples: How many of it count.
         total: Samples of the whole step, on all ranks.
-        state: Of the stream behind the step, with its last batch; None where it has none.
+        state: Of the stream after the step, with its last batch; None where it has none.
         digest: Of the stream's first sample, with the first batch.
     """
 
@@ -49,7 +49,7 @@ class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not 
             cut: How its samples are shared out.
             collate: Makes a batch of a list of samples.
             skip: Samples consumed before.
-            state: Of the stream behind them, which makes the skip unnecessary; None reads and drops them.
+            state: Of the stream after them, which makes the skip unnecessary; None reads and drops them.
             drop_last: Leave out a last step that is not full.
         """
         self._stream, self._cut, self._collate = stream, cut, collate
