@@ -140,9 +140,9 @@ def test_the_task_manager_of_pbs_starts_agents_where_there_is_no_mpi(machine, tm
 
 @pytest.mark.parametrize("here", [True, False])
 def test_an_mpiexec_that_does_not_say_what_it_is_is_refused_with_its_words(machine, here):
-    with pytest.raises(LaunchError, match=r"it said 'a wrapper of our site.*--flavour NAME"):
+    with pytest.raises(LaunchError, match=r"it printed 'a wrapper of our site.*--flavour NAME"):
         chosen(machine("a/mpiexec=odd"), NONE, here=here)
-    with pytest.raises(LaunchError, match="it said ''"):
+    with pytest.raises(LaunchError, match="it printed ''"):
         chosen(machine("a/mpiexec="), NONE, here=here)
 
 

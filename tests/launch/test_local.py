@@ -260,7 +260,7 @@ def test_a_job_whose_launcher_is_unknown_still_tells_its_hosts(run_cli, clean_en
     assert done.returncode == 125, done.stderr
     assert {"export NHOSTS=2", "export EZPZ_NRANKS=8", "export DIST_LAUNCH=''"} < set(done.stdout.splitlines())
     assert f"export HOSTFILE={tmp_path}/nodes" in done.stdout
-    assert "does not say which MPI it is: it said 'a wrapper" in done.stderr
+    assert "does not say which MPI it is: it printed 'a wrapper" in done.stderr
 
 
 @pytest.mark.slow

@@ -49,9 +49,9 @@ def test_torchruns_agent_serves_as_a_launcher(launch):
 @pytest.mark.parametrize(
     ("text", "shown_words"),
     [
-        ("echo a wrapper of our site", ["it said 'a wrapper of our site"]),
-        ("exit 3", ["it said ''"]),
-        ("sleep 300", ["ezpz: waiting for an answer of mpiexec, for 5 s at most", "it said ''"]),
+        ("echo a wrapper of our site", ["it printed 'a wrapper of our site"]),
+        ("exit 3", ["it printed ''"]),
+        ("sleep 300", ["ezpz: waiting for an answer of mpiexec, for 5 s at most", "it printed ''"]),
     ],
 )
 def test_an_mpiexec_that_says_nothing_useful_is_refused_and_named_by_the_user(

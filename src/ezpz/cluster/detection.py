@@ -1,6 +1,6 @@
 """Find the scheduler whose job this process is in: by variables, the inner of two jobs, or by the name of the host.
 
-What a scheduler did not answer in time is told in a note: it may have been a job, or a part of one.
+What a scheduler did not answer in time is in a note: it may have been a job, or a part of one.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(hosts: Sequence[Facts]) -> list[Finding]:
-    """Return what is wrong with these hosts, problems first; what several hosts share is said once."""
+    """Return what is wrong with these hosts, problems first; what several hosts share appears once."""
     found: dict[tuple[bool, str, str, str], list[str]] = {}
     for facts in hosts:
         for rule in _OF_ONE:
@@ -286,8 +286,8 @@ def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:
 
 def _master(hosts: Sequence[Facts]) -> Iterator[Finding]:
     """Find hosts that mean another address by the first host's name, or cannot connect to it."""
-    told = [(str(facts["host"]), _part(facts, "master")) for facts in hosts]
-    others = [(host, master) for host, master in told if master and master.get("rank") != 0]
+    masters = [(str(facts["host"]), _part(facts, "master")) for facts in hosts]
+    others = [(host, master) for host, master in masters if master and master.get("rank") != 0]
     meant = ["/".join(master.get("addresses") or ()) for _, master in others]
     common, count = _majority(meant)
     for (host, master), value in zip(others, meant, strict=True):

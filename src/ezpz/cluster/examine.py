@@ -105,7 +105,7 @@ def _all_at_once(tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     def answer(name: str, task: Callable[[], Any]) -> None:
         try:
             answers[name] = task()
-        except Exception as error:  # noqa: BLE001  # a fact that cannot be had is told as such
+        except Exception as error:  # noqa: BLE001  # a fact that cannot be had is shown as such
             answers[name] = {"error": f"{type(error).__name__}: {error}"}
 
     threads = [

@@ -107,7 +107,7 @@ class Flux(Scheduler):
         )
 
     def doubt(self, environ: Mapping[str, str], run: Run) -> str:
-        """Return that there is an instance of which nobody tells whose it is."""
+        """Return that there is an instance whose owner flux does not tell."""
         uri = environ.get("FLUX_URI", "")
         return f"flux does not tell whose instance FLUX_URI={uri} is" if uri and run(_OWNER) is None else ""
 

@@ -8,7 +8,7 @@ The node file names a host once per MPI process that was asked for, in chunk ord
     n01
     n02
 
-It stands on the job's first host only; on its sister hosts ``qstat -f`` knows the same (qstat.py). A shell opened by
+It lies on the job's first host only; on its sister hosts ``qstat -f`` knows the same (qstat.py). A shell opened by
 ssh has no variables: the last column of ``qstat -u USER -n1rw`` names the hosts of each running job:
 
     1.head     user     workq     pbs-batch-mpip*     --     3     6    --  00:01 R   --  n01/0*2+n02/0*2+n03/0*2
@@ -160,15 +160,15 @@ def _process_of(job: str, names: Sequence[str]) -> tuple[int, str]:
     found = []
     wanted = [f"\0{name}=".encode() for name in names]
     for pid in proc.pids():
-        told = proc.environ(pid)
-        if f"\0PBS_JOBID={job}\0".encode() not in told or not all(name in told for name in wanted):
+        environ = proc.environ(pid)
+        if f"\0PBS_JOBID={job}\0".encode() not in environ or not all(name in environ for name in wanted):
             continue
         fields = proc.stat(pid)
         # The task manager listens on loopback. Root may read the variables of others too.
         if fields is None or proc.link(pid, "ns/net") != proc.link("self", "ns/net") or proc.owner(pid) != os.geteuid():
             continue
         above = proc.name(fields.parent)
-        nodes = os.fsdecode(told.partition(b"\0PBS_NODEFILE=")[2].partition(b"\0")[0])
+        nodes = os.fsdecode(environ.partition(b"\0PBS_NODEFILE=")[2].partition(b"\0")[0])
         found.append((not above.startswith("pbs_mom"), int(fields.start), pid, nodes))
     return min(found)[2:] if found else (0, "")
 

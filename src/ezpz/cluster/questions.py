@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.allocation import Run
 
 SCHEDULER_LIMIT = 2.0  # seconds: a launch does not wait longer for what it can do without
-_SILENCE = 1.0  # seconds: who waits longer is told for what
+_SILENCE = 1.0  # seconds; after these a line tells what is waited for
 _DYING = 0.5  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
 
 
@@ -74,13 +74,13 @@ class Questions:
                 self._open[key] = question
 
     def close(self) -> None:
-        """End the commands whose answers nobody wants any more; they may be asked again."""
+        """End the commands whose answers are not wanted any more; they may be asked again."""
         for key in list(self._open):
             self._open.pop(key).kill()
             del self._answers[key]
 
     def _wait(self, wanted: tuple[str, ...]) -> None:
-        """Read what all open commands print, until one of them has said all or its time is over."""
+        """Read what all open commands print, until one of them has ended or its time is over."""
         from selectors import EVENT_READ, DefaultSelector
 
         with DefaultSelector() as selector:
@@ -137,7 +137,7 @@ class Questions:
         try:
             show(f"ezpz: waiting for an answer of {listed(slow)}, for {self.limit:g} s at most", sys.stderr)
         except OSError:
-            pass  # nobody reads it; the answer is wanted all the same
+            pass  # no reader is left; the answer is wanted all the same
 
 
 class _Question:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     Table = dict[str, Any]
 
 
-# The keys of a site table: what each holds, and which texts it takes. Their meaning stands in docs/sites.md.
+# The keys of a site table: what each holds, and which texts it takes. docs/sites.md explains them.
 
-# What `{…}` in a value stands for; every other brace is refused. The keys that take them are in KEYS below.
+# What replaces `{…}` in a value; every other brace is refused. The keys that take them are in KEYS below.
 PLACEHOLDERS = {
     "host": "the host as the scheduler names it",
     "short": "its name up to the first dot",
@@ -48,7 +48,7 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _CPUS = r"\d+(-\d+)?(,\d+(-\d+)?)*"
 _ADDRESS = r"([a-z0-9+.-]+://[A-Za-z0-9._:/@%~-]+)?"
 _BINDING = r"(list|mask_cpu|map_cpu|mask_ldom|map_ldom):[0-9A-Fa-fx,:-]+|cores|threads|sockets|depth|numa|none"
-# The same in Python's fnmatch and in `case` of bash and zsh, in every locale. One character stands for itself, so that
+# The same in Python's fnmatch and in `case` of bash and zsh, in every locale. One character means itself, so that
 # no pattern matches the empty text.
 _GLOB = r"(?=.*[\w./:@+-])([\w./:@+-]|[*?]|\[([0-9]-[0-9]|[A-Za-z0-9])+\])+"
 

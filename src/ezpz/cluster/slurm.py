@@ -298,7 +298,7 @@ def _described(
 
 
 def _components(environ: Mapping[str, str]) -> int:
-    """Return the number of components of a heterogeneous job whose hosts are told; 0 in other jobs."""
+    """Return the number of components of a heterogeneous job whose hosts are known; 0 in other jobs."""
     size = environ.get("SLURM_HET_SIZE", "")
     numbers = range(int(size) if size.isdigit() else 0)
     return next((number for number in numbers if not environ.get(f"SLURM_JOB_NODELIST{_GROUP}{number}")), len(numbers))
@@ -307,7 +307,7 @@ def _components(environ: Mapping[str, str]) -> int:
 def _groups_of(environ: Mapping[str, str], hosts: tuple[str, ...]) -> tuple[int, ...] | None:
     """Return the component of each host of a step of a heterogeneous job: one that holds all hosts, else each its own.
 
-    srun starts nothing in another component than 0 unless it is told so, not even inside a step of that component.
+    srun starts nothing in another component than 0 unless asked to, not even inside a step of that component.
     """
     groups = [set(expand(environ[f"SLURM_JOB_NODELIST{_GROUP}{number}"])) for number in range(_components(environ))]
     for number, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""Say and record that `launch` itself broke: an error that nobody foresaw, in whatever part of it.
+"""Say and record that `launch` itself broke: an error that was not foreseen, in whatever part of it.
 
 By then all processes of the run have been killed: those of this host by the supervisor, those of other hosts by their
 agents, which do so when the launcher hangs up.

@@ -45,8 +45,8 @@ def choose_mpi(
     """Return whether ranks may start an MPI, and who says so.
 
     ``yes``: the launcher starts each rank, so that an MPI finds them all. ``no``: they start none; an agent on each
-    host forks them, and ends one that starts an MPI. ``none``: the launcher brings no MPI, and nobody has said what the
-    ranks need.
+    host forks them, and ends one that starts an MPI. ``none``: the launcher brings no MPI, and no option or site tells
+    what the ranks need.
 
     Args:
         requested: ``--mpi``: ``yes``, ``no`` or ``site``.
@@ -262,7 +262,7 @@ def _unknown(path: str, identity: Identity) -> LaunchError:
     output = " ".join(identity.output.split())[:_SHOWN]
     names = ", ".join((LOCAL, *MPI_FLAVOURS, LAST_RESORT))
     return LaunchError(
-        f"{path} does not say which MPI it is: it said {output!r} (to --version and --help); expected one of {names}. "
+        f"{path} does not say which MPI it is: it printed {output!r} (to --version and --help); expected one of {names}. "
         "Name it with `launch --flavour NAME …`."
     )
 

@@ -9,7 +9,7 @@ added per rank, by the local flavour itself or by the shim in front of a rank (`
     EZPZ_LAUNCH=5f3a…        id of the launch, for what starts ranks; `outer/inner` inside a rank of another launch
     EZPZ_LAUNCH_ID=5f3a…     the same for ranks and all that they start: what is left of them is known by it
     EZPZ_NO_MPI=1            no MPI started these ranks: one that is started in them finds each alone
-    EZPZ_NO_MPI=--mpi no     somebody, here the option, has said that no rank starts one: the agent ends one that does
+    EZPZ_NO_MPI=--mpi no     by the option that is named, no rank starts one: the agent ends one that does
     EZPZ_RUN_ID=5f3a0c1e     TORCHELASTIC_RUN_ID once more: a launcher inside a rank changes that one alone
     EZPZ_RECORDER=/tmp/…     folder for the dumps of torch's flight recorder (`ezpz.launch.host.rank_start`)
     EZPZ_IGNORED=1 2         signals that the launcher was started with ignored, as by `nohup`: ranks ignore them too

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return ending_with_the_reader(lambda: _launch(parse(options, os.environ)))
     except EzpzError as error:
         return end_with(error)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and is told in one line
+    except Exception as error:  # noqa: BLE001  # whatever it is, it has killed the ranks, and one line reports it
         from ezpz.launch import broken
 
         return broken.tell(error)

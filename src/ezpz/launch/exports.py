@@ -80,7 +80,7 @@ def exports(*, second: bool = False) -> tuple[list[str], LaunchError | None]:
         _say(f"note: {note}")
     values, problem = _values(surveyed, environ)
     if asked.unanswered and not surveyed.allocation.job_id:
-        values["EZPZ_SCHEDULER"] = ""  # nobody knows: "none" would keep `launch` from asking again
+        values["EZPZ_SCHEDULER"] = ""  # unknown: "none" would keep `launch` from asking again
     _save(environ, surveyed, values)
     names = {*_kept_names(), *CHOICES}
     given = {name: value for name, value in taken.items() if name in names}
@@ -113,7 +113,7 @@ def _values(surveyed: Survey, environ: Mapping[str, str]) -> tuple[dict[str, str
     }
     if "RANK" not in environ:  # in a rank that is another one's
         values["WORLD_SIZE"] = str(placement.world_size)
-        # `launch` reads a WORLD_SIZE as the user's wish, unless it is this one.
+        # `launch` reads a WORLD_SIZE as the user's choice, unless it is this one.
         values["EZPZ_WORLD_SIZE"] = "" if placement.origin == "WORLD_SIZE" else values["WORLD_SIZE"]
     return values, problem
 

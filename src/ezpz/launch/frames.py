@@ -1,11 +1,11 @@
-r"""Let agents meet the launcher, and cut what crosses their connections into frames that nobody can change unnoticed.
+r"""Let agents meet the launcher, and cut what crosses their connections into frames that none can change unnoticed.
 
 A connection begins with two lines of fixed length; whoever sends anything else is a stranger:
 
     launcher to agent   ezpz-launch-1 CHALLENGE\n               32 hexadecimal digits
     agent to launcher   ezpz-agent-1 KIND HOST AGENT PROOF\n    reports or outputs; 8 digits; 32 and 64 hexadecimal ones
 
-From the launch's secret and all that was said, both sides make the same three keys: one for the proof, and one for each
+From the launch's secret and these lines, both sides make the same three keys: one for the proof, and one for each
 direction. Then frames follow, in both directions:
 
     SIZE (4 bytes, the highest first)   TAG (16 bytes)   SIZE bytes of a message or of output
@@ -142,7 +142,7 @@ class FrameWriter:
         return b"".join((self.head(*parts), *parts))
 
     def head(self, *parts: bytes) -> bytes:
-        """Return what stands before these bytes in the frame that holds them."""
+        """Return what precedes these bytes in the frame that holds them."""
         size = sum(map(len, parts)).to_bytes(_SIZE, "big")
         return size + self._seal.tag(*parts) if self._seal else size
 

@@ -100,17 +100,17 @@ def choose_address(
         LaunchError: No name of the first host can be resolved to an address that other hosts reach.
     """
     first = placement.hosts[0]
-    requested, said, undo = _requested(wanted, "--master-addr", environ, "MASTER_ADDR")
+    requested, origin_asked, undo = _requested(wanted, "--master-addr", environ, "MASTER_ADDR")
     if len(placement.hosts) == 1 and is_here(first):
-        return Master(requested or "127.0.0.1", said if requested else "all ranks are here")
+        return Master(requested or "127.0.0.1", origin_asked if requested else "all ranks are here")
     if requested:
         if _is_loopback(requested):
             raise UsageError(
-                f"unusable address {requested!r} (from {said}): ranks run on {len(placement.hosts)} hosts "
+                f"unusable address {requested!r} (from {origin_asked}): ranks run on {len(placement.hosts)} hosts "
                 f"from {first} on, and it means each host itself; expected an address of the first host. "
                 f"{undo}."
             )
-        return Master(requested, said)
+        return Master(requested, origin_asked)
     advised = _by_site(first, site) if site else first
     origin = f"first host, as site {site.name} names it" if site and advised != first else "first host"
     if _reachable(advised):
@@ -147,18 +147,18 @@ def choose_port(
     """Return a port for the rendezvous, who chose it, and the socket that keeps it ours.
 
     On this host the socket is bound but does not listen: with ``SO_REUSEADDR`` on both sides the kernel lets rank 0's
-    store listen on it, while it gives the port to nobody else, neither to another launch nor to an outgoing connection.
+    store listen on it, while it gives the port to no other, neither to another launch nor to an outgoing connection.
     On another host the shim of rank 0 does the same; when the port is taken there, a second start chooses another.
 
     Raises:
         UsageError: The user's ``MASTER_PORT`` is no port, or another process holds it.
     """
-    requested, said, undo = _requested(wanted, "--master-port", environ, "MASTER_PORT")
+    requested, origin_asked, undo = _requested(wanted, "--master-port", environ, "MASTER_PORT")
     if requested and not (requested.isdigit() and 0 < int(requested) < 65536):
-        raise UsageError(f"unusable port {requested!r} (from {said}); expected 1 to 65535. {undo}.")
+        raise UsageError(f"unusable port {requested!r} (from {origin_asked}); expected 1 to 65535. {undo}.")
     if not is_here(placement.hosts[0]):
         if requested:
-            return int(requested), said, None
+            return int(requested), origin_asked, None
         return _REMOTE_PORTS[int.from_bytes(os.urandom(4), "big") % len(_REMOTE_PORTS)], "random", None
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -168,10 +168,10 @@ def choose_port(
         held.close()
         holder = _holder(int(requested))
         raise UsageError(
-            f"cannot use port {requested} (from {said}): {error.strerror}{holder}; expected a free one. "
+            f"cannot use port {requested} (from {origin_asked}): {error.strerror}{holder}; expected a free one. "
             f"{undo}, or set another."
         ) from None
-    return held.getsockname()[1], said if requested else "free on this host, and held", held
+    return held.getsockname()[1], origin_asked if requested else "free on this host, and held", held
 
 
 class Listening(NamedTuple):

@@ -126,7 +126,7 @@ class RankFailed(Message):
 
 
 class Finished(Message):
-    """A rank ended with 0, the first of its host; ``step`` is what it told last of where it was, -1 if nothing."""
+    """A rank ended with 0, the first of its host; ``step`` is the last step that it reported, -1 if none."""
 
     kind = "finished"
     rank: int = rank_field()

@@ -522,7 +522,7 @@ def _read(argv: list[str], environ: Mapping[str, str]) -> tuple[dict[str, Any], 
 
 
 def _take(
-    given: dict[str, Any], names: tuple[str, ...], option: Mapping[str, Any], value: str | None, said: str
+    given: dict[str, Any], names: tuple[str, ...], option: Mapping[str, Any], value: str | None, word: str
 ) -> None:
     """Add an option and its value, None for a flag.
 
@@ -531,7 +531,7 @@ def _take(
         names: The option's names.
         option: Its keywords.
         value: Its value as it was given.
-        said: The name that the user wrote.
+        word: The name that the user wrote.
     """
     if "type" not in option:
         if value is not None:
@@ -541,11 +541,11 @@ def _take(
         given[option["dest"]] = True
         return
     if value is None or value == "--":
-        raise UsageError(f"{said} needs a value, but -- follows (from the command line); expected `{said} VALUE`.")
+        raise UsageError(f"{word} needs a value, but -- follows (from the command line); expected `{word} VALUE`.")
     try:
         read = option["type"](value)
     except _argument_error() as error:
-        raise _wrong(names if said in names else (said,), str(error)) from None
+        raise _wrong(names if word in names else (word,), str(error)) from None
     given[option["dest"]] = given.get(option["dest"], ()) + read if "action" in option else read
 
 

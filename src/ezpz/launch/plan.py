@@ -357,8 +357,8 @@ class LaunchPlan:
             named = ["--flavour", self.flavour.name, "--mpi", "no", "-n", str(self.placement.world_size)]
             return [*module_line("ezpz.launch"), *named, *hosts, "--"]
         line = words(self.flags())
-        told = [f"{name}={self.portable[name].value}" for name in _REMOTE if name in self.portable]
-        return ["env", *told, *line[bool(self.job) :]] if told else line
+        variables = [f"{name}={self.portable[name].value}" for name in _REMOTE if name in self.portable]
+        return ["env", *variables, *line[bool(self.job) :]] if variables else line
 
     def _listed(self) -> str:
         return ",".join(self.placement.hosts)
@@ -439,8 +439,8 @@ class LaunchPlan:
         if self.by_hosts:
             return self._lines_by_host()
         if self.flavour is not None:
-            told = _values(self.portable).items()
-            assigned = [f"{name}={value}" for name, value in told if value or name in self.environ]
+            values = _values(self.portable).items()
+            assigned = [f"{name}={value}" for name, value in values if value or name in self.environ]
             return [shell_line([*unset, *assigned, *self._argv(tuple(self.portable))])]
         lines = []
         for rank in range(self.placement.world_size):
@@ -463,8 +463,8 @@ class LaunchPlan:
         folder = state_folder(self.environ)[0] or os.getcwd()
         file = os.path.join(folder, f"agents-{self.run_id}")
         quoted_file = shell_line([file])
-        told = [f"{name}={value}" for name, value in self.agent_variables().items()]
-        env = ["env", *told] if told else []
+        variables = [f"{name}={value}" for name, value in self.agent_variables().items()]
+        env = ["env", *variables] if variables else []
         starts = [
             f"{shell_line(line(index))} < {quoted_file} &"
             if is_here(self.placement.hosts[index])

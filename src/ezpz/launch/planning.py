@@ -179,9 +179,9 @@ class PlanBuilder:
             "live": not self.keeps_terminal and may_draw(self.environ),
         }
         advice = _advice(self._choice, site, options.launcher_args)
-        told = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
+        named = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
         if not options.flavour:
-            advice = (*advice, *_unreached(around, self._choice, self._reach.problem, site, told))
+            advice = (*advice, *_unreached(around, self._choice, self._reach.problem, site, named))
         own_words = _unread(self._choice, options, self._binding, placement)
         self.notes = (
             *survey.notes,
@@ -336,7 +336,7 @@ def _knows_its_way(site: Site | None, around: Scheduler) -> bool:
     return bool(site and site.launcher and not around.own_launcher)
 
 
-def _unreached(around: Scheduler, choice: Choice, why: str, site: Site | None, told: Iterable[str]) -> tuple[str, ...]:
+def _unreached(around: Scheduler, choice: Choice, why: str, site: Site | None, named: Iterable[str]) -> tuple[str, ...]:
     """Return a note where ssh reaches other hosts because the scheduler cannot be asked to.
 
     Args:
@@ -344,14 +344,14 @@ def _unreached(around: Scheduler, choice: Choice, why: str, site: Site | None, t
         choice: The launcher.
         why: Why the scheduler cannot; empty where it can.
         site: The machine, if it is known.
-        told: Names of variables and options by which the user may have said how an MPI starts its daemons.
+        named: Names of variables and options by which the user may have set how an MPI starts its daemons.
     """
     if not (why and around.agent_flavour):
         return ()
     program, chosen = around.remote_shell[0], choice.flavour
     if isinstance(chosen, AgentFlavour):
         return (f"{chosen.title} starts the agents, and not {program}: {why}",)
-    if not isinstance(chosen, MpiFlavour) or not chosen.shell_options or chosen.starts_as_told(told):
+    if not isinstance(chosen, MpiFlavour) or not chosen.shell_options or chosen.starts_as_told(named):
         return ()
     if _knows_its_way(site, around):
         return ()

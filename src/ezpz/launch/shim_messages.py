@@ -395,7 +395,7 @@ class HandOver(Message):
 
 
 class Sleep(Message):
-    """The rank goes on for a while: let a shell wait in place of the shim."""
+    """The rank runs for longer: let a shell wait in place of the shim."""
 
     kind = "sleep"
 
@@ -414,7 +414,7 @@ class Tidy(Message):
 
 
 class Wake(Message):
-    """The rank has ended in a way that the agent cannot be told: find out."""
+    """The rank has ended in a way that the shim cannot report: find out."""
 
     kind = "wake"
 

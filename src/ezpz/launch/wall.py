@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BEFORE = (600.0, 60.0)  # seconds before the end at which the user is warned
 _SOON = 1.25  # a warning that comes so shortly after another is left out
-_PATIENCE = 20.0  # seconds for a scheduler's command: nobody waits for it
+_PATIENCE = 20.0  # seconds for a scheduler's command, which delays nothing
 _LOOK = 1.0  # seconds between looks at what was asked
 _FARTHEST = 3600.0  # seconds: what selectors can wait for is limited
 

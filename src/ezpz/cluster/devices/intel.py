@@ -6,7 +6,7 @@ r"""Intel: DRM lists the cards; Level Zero shows each card, or each tile of it, 
 ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE       cards; FLAT and COMBINED: tiles. Unset: FLAT, so Intel's GPU optimization guide
                                          (2024.1, "Exposing the Device Hierarchy")
 
-A discrete card cannot be told by its class: Data Center cards are 0x038000, Arc cards 0x030000 like the GPU inside a
+A discrete card is not known by its class: Data Center cards are 0x038000, Arc cards 0x030000 like the GPU inside a
 CPU, which in turn is 0x038000 on a host without a screen. The GPU inside a CPU is always at 0000:00:02.0; it is not
 counted.
 """

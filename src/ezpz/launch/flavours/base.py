@@ -248,8 +248,8 @@ def remote_settings(order: Order, why: str, more: Sequence[str] = ()) -> dict[st
     program, *options = order.scheduler.remote_shell
     component = order.placement.component
     chosen = [f"{order.scheduler.component_option}={component}"] if component else []
-    told = {"EZPZ_REMOTE_SHELL": Setting(" ".join([program, *chosen, *options, *more]), why)}
+    settings = {"EZPZ_REMOTE_SHELL": Setting(" ".join([program, *chosen, *options, *more]), why)}
     if order.reach.process:
         source = ",".join([str(order.reach.process), *order.scheduler.remote_needs])
-        told["EZPZ_REMOTE_AS"] = Setting(source, "this shell is none of the job: a process of it, and what it has")
-    return told
+        settings["EZPZ_REMOTE_AS"] = Setting(source, "this shell is none of the job: a process of it, and what it has")
+    return settings

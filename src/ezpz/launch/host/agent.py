@@ -80,11 +80,11 @@ class LocalConnections:
         self._loop.read(listener, self._accept)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Let in those that wait, and hear them at once: a rank may have told its last step, and ended since."""
+        """Let in those that wait, and hear them at once: a rank may have reported its last step, and ended since."""
         for _ in range(_LET_IN):
             try:
                 connection, _ = listener.accept()
-            except BlockingIOError:  # nobody waits any more
+            except BlockingIOError:  # no connection waits any more
                 return
             except OSError as error:
                 if error.errno in NO_ROOM:
@@ -274,13 +274,13 @@ class Agent:
     def hear_starter(self, pipe: int) -> None:
         """Read which signals mpiexec or srun sends to the process in front of this one, and notice that one's end."""
         self._servants |= {process_tree.servant_of(os.getppid())} - {0}
-        self._loop.read(pipe, self._starter_said)
+        self._loop.read(pipe, self._on_starter_signals)
 
     def refuse_mpi(self, asked: str) -> None:
         """End each rank that starts an MPI; `variables` of the ranks see to it that none goes unnoticed.
 
         Args:
-            asked: Who has said that none does.
+            asked: The option or variable by which none does.
 
         Raises:
             LaunchError: An MPI would go unnoticed.
@@ -497,16 +497,16 @@ class Agent:
 
     # Signals, and orders of the launcher.
 
-    def _starter_said(self, pipe: int) -> None:
+    def _on_starter_signals(self, pipe: int) -> None:
         """Pass on a signal that mpiexec or srun has sent; without them this host's ranks end."""
-        said = os.read(pipe, 4096)
-        if not said:
+        numbers = os.read(pipe, 4096)
+        if not numbers:
             self._loop.forget(pipe)
             if not self._done:
                 self.give_up("its launcher has ended what it had started there")
             return
         now = time.monotonic()
-        for byte in said:
+        for byte in numbers:
             number, reached = byte & ~TO_ALL, bool(byte & TO_ALL)
             if not self._begun:
                 if number in _ENDING:

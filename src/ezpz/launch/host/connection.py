@@ -1,7 +1,7 @@
 """Connect an agent with the launcher, by two connections that each begin with a proof of the secret.
 
 One is for messages, one for output, so that a screen that is full never delays the report of a failure. How they begin
-and what protects them is said in `ezpz.launch.frames`; the secret itself does not cross them.
+and `ezpz.launch.frames` describes what protects them; the secret itself does not cross them.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[E
         except ConnectionError as error:
             connection.close()
             hung_up = error
-        except BaseException:  # whatever it is goes on, and no connection stays open
+        except BaseException:  # it is raised again, and no connection stays open
             connection.close()
             raise
     raise hung_up

@@ -66,7 +66,7 @@ def give_again(pid: int, held: dict[int, int]) -> None:
 
 
 def note(number: int) -> str:
-    """Return what the user is told of a signal that is held; the same words for every rank, which are shown once."""
+    """Return the line about a signal that is held; the same one for every rank, which is shown once."""
     return f"{_NAMES[number]} came before all ranks had a handler for it; each gets it as soon as it has one"
 
 

@@ -3,7 +3,7 @@ r"""Catch a rank that starts an MPI where no MPI has started the ranks: it would
 Under ``--mpi no`` an agent forks the ranks of its host. An MPI that is started in one of them looks for its launcher in
 variables. Left without any it takes itself for a world of 1, so each of them gets variables that lead to a port of this
 agent. Whoever calls there has called MPI_Init: C programs, mpi4py, and what a rank starts, before MPI says a word. The
-agent ends that rank with the reason. A call that reaches nobody ends the MPI with words and a code of its own.
+agent ends that rank with the reason. A call without an answer ends the MPI with words and a code of its own.
 
     PMI_PORT=127.0.0.1:4711 PMI_ID=3          MPICH 5.0.2, Intel MPI 2021.18: "cmd=initack pmiid=3\n"
     MPIR_CVAR_PMI_VERSION=1                   else MPICH refuses because both PMI's and PMIx's variables are there
@@ -42,7 +42,7 @@ _PMIX_SERVERS = tuple(f"PMIX_SERVER_URI{version}" for version in ("2", "21", "3"
 _CALLED = re.compile(rb"\bpmiid=(\d{1,8})\n|\0ezpz-rank-(\d{1,8})\0")
 _LONGEST = 4096  # bytes of a call; those of today have less than 200
 _MOST_RANKS = 1024  # of a host, which may all call at once
-_MOST_CALLERS = 64  # that have said nothing yet; more push out the oldest, whose MPI then fails by itself
+_MOST_CALLERS = 64  # that have sent nothing yet; more push out the oldest, whose MPI then fails by itself
 # What an mpiexec, a PMI server or srun tells the process that it has started; settings of the user's stay.
 _TOLD = re.compile(
     r"(PMI|PMI2|PMIX|HYDI|OMPI|PRTE|ORTE|PALS)_(?!MCA_|ALLOW_)|OMPI_MCA_(orte|ess|pmix)|MPIR_CVAR_PMI_VERSION\Z"
@@ -145,7 +145,7 @@ def _is_own(caller: socket.socket) -> bool:
             continue
         for row in rows:
             if row[1].endswith(its) and row[2].endswith(ours):
-                return row[9] != "0" and int(row[7]) == os.getuid()  # without an inode the user is told as 0
+                return row[9] != "0" and int(row[7]) == os.getuid()  # without an inode the user is shown as 0
     return False
 
 

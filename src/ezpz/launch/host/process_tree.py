@@ -12,7 +12,7 @@ and a resource limit that has had no effect since Linux 2.4.25, which every rank
 
     Max file locks            6327175056862478335  6327175056862478335  locks         of 5f3a90c2, in /proc/PID/limits
 
-All that a rank starts inherits it, also a daemon that leaves session and tree and wipes its environment, and nobody but
+All that a rank starts inherits it, also a daemon that leaves session and tree and wipes its environment, and only
 root can raise it again. Linux tells all of it in /proc (proc(5): stat, environ, limits, ns); without /proc, on macOS,
 only direct children that ended are seen, by `reap`.
 """

@@ -50,7 +50,7 @@ class Progress:
         self._look_at: float | None = None
         self.begin()
         self._idle: set[int] = set()
-        self._told: list[Message] = []  # what ranks have said, for the launcher
+        self._unsent: list[Message] = []  # reports of ranks that the launcher does not have yet
         self._stopped_at: float | None = None  # when the launcher stopped all ranks
         self._dump_by: float | None = None
         self._dumping: list[RankProcess] = []
@@ -83,7 +83,7 @@ class Progress:
             rank.step = message.step
         elif isinstance(message, messages.Pace):
             if self._settings.live and rank.rank == 0:
-                self._told.append(message)
+                self._unsent.append(message)
         elif isinstance(message, messages.Busy):
             self._set_busy(rank, busy=bool(message.busy))
         elif isinstance(message, messages.DumpsAt):
@@ -101,7 +101,7 @@ class Progress:
     def _set_busy(self, rank: RankProcess, *, busy: bool) -> None:
         rank.is_busy = busy
         if self._settings.idle:
-            self._told.append(messages.RankBusy(rank=rank.rank, busy=busy))
+            self._unsent.append(messages.RankBusy(rank=rank.rank, busy=busy))
 
     def count_anew(self) -> None:
         """Count the time without progress from now on, but of ranks that are busy: these make progress themselves."""
@@ -143,7 +143,7 @@ class Progress:
 
     def tick(self, now: float, expected: int) -> list[Message]:
         """Do what is due, and return the reports that come of it."""
-        reports, self._told = self._told, []
+        reports, self._unsent = self._unsent, []
         if self._look_at is not None and now >= self._look_at:
             self._look(now)
             reports += self.stages(expected)

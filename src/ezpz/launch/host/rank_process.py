@@ -40,8 +40,8 @@ class RankProcess:
         shim_pid: The shim's process.
         is_near: Whether that process has the same number here, so that the shim may hand the rank over.
         holder: Its parent, a process that does nothing, where the shim has handed it over; else 0.
-        sleeps: Whether its shim has been told to sleep.
-        shim_crash: What the shim said when a signal ended it.
+        sleeps: Whether its shim has been ordered to sleep.
+        shim_crash: What the shim wrote when a signal ended it.
         pipes: Descriptor to stream (1 or 2) of what it writes.
         stdin: What its stdin is written into, until it runs; None where it has none of the launcher.
         output: What became of that; None when it writes to the terminal itself.
@@ -49,8 +49,8 @@ class RankProcess:
         ended_at: When, in seconds since 1970 by this host's clock.
         why: Words for an end that its code does not explain.
         beat: When it last showed progress, by the monotonic clock; None before it ever did.
-        is_busy: Whether it has said that it works on its record, so that other ranks may wait for it.
-        step: The last step that it told, -1 if none.
+        is_busy: Whether it has reported that it works on its record, so that other ranks may wait for it.
+        step: The last step that it reported, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
         dumps: Process to the signal at which it writes its stacks.
         asked_by: Signals by which it was asked for its stacks.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # was written into it, a pickle ``rank_<rank>``; ``python -m torch.distributed.flight_recorder.fr_trace FOLDER``
 # compares NCCL's.
 #
-# Tested with torch 2.13 on CPUs: gloo records each collective as it does for NCCL (2000 of them unless told otherwise),
+# Tested with torch 2.13 on CPUs: gloo records each collective as it does for NCCL (2000 of them unless set otherwise),
 # but nothing of torch dumps it, so `ezpz.dist.ending` answers the pipe in ranks that call `ezpz.setup_torch`; fr_trace
 # does not read these dumps (KeyError: their pg_config lacks the group's name), `pickle` does. From torch's own files
 # alone (ProcessGroupNCCL.hpp and FlightRecorder.hpp of 2.13; no GPU was at hand): NCCL's monitor thread makes and reads

@@ -8,7 +8,7 @@ agent say to each other are the tables ``FROM_RANKS`` and ``TO_SHIMS`` of `ezpz.
 ended waits to be released, with the rank's code or with 0 where the launcher knows the rest. Without EZPZ_CONTROL, in a
 line pasted from ``--dry-run``, there is no agent: the rank begins at once, and the shim ends as it does.
 
-A bare Python that waits holds 2.5 MB that it shares with nobody. So a shim hands its rank over to the agent and, when
+A bare Python that waits holds 2.5 MB that it does not share. So a shim hands its rank over to the agent and, when
 that has run for a second, sleeps: it becomes a shell (`_SLEEP`), which holds 0.1 MB, and keeps its pid and children.
 
     mpiexec ── shim: /bin/sh ── holder: sleep(1) ── rank
@@ -82,7 +82,7 @@ while :; do
   if read -r order code 2>/dev/null; then
     case $order in
       leave) exit "$code" ;;
-      tidy) (:) ;; # whoever waits for a child of its own is told of all others
+      tidy) (:) ;; # whoever waits for a child of its own learns of all others
       *) break ;;
     esac
   elif [ -z "$heard" ]; then
@@ -193,7 +193,7 @@ class _Shim:
     def __init__(self, environ: dict[str, str]) -> None:
         self._agent: _socket.socket | None = None
         self._pid = 0
-        self._may_begin: bool | None = None  # None until the agent has said so
+        self._may_begin: bool | None = None  # None until the agent has answered
         self._missed: list[tuple[int, str]] = []  # signals that came before the rank, and their ways
         self._heard: dict[tuple[int, str], float] = {}  # signal and the way it came: when
         self._early: dict[int, int] = {}  # signals that the rank gets when it has a handler for them
@@ -528,8 +528,8 @@ class _Shim:
     def _forward(self, number: int, way: str, *, reached: bool = False) -> None:
         """Pass a signal on once: a scheduler may send one to this process, to the launcher and to the rank itself."""
         if self._has_handed_over:
-            told = messages.SignalPassed if way == "itself" else messages.SignalMissed
-            self.tell(told(number=number))
+            report = messages.SignalPassed if way == "itself" else messages.SignalMissed
+            self.tell(report(number=number))
             return
         if not self._pid:
             self._missed.append((number, way))

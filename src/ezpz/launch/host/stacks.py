@@ -140,7 +140,7 @@ def py_spy(pid: int) -> list[Frame] | None:
 def kernel_state(pid: int) -> str:
     """Return what the kernel says of a process, e.g. ``sleeping in do_wait (bash)``; ``gone`` when there is none.
 
-    Source: proc(5). ``wchan`` is the kernel's function that a process waits in; ``0`` when it runs, or may not be told.
+    Source: proc(5). ``wchan`` is the kernel's function that a process waits in; ``0`` when it runs, or is hidden.
     """
     process = proc.stat(pid)
     if process is None:

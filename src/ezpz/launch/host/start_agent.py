@@ -155,11 +155,11 @@ def _in_front(command: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     awaited = {signal.SIGCHLD, *FORWARDED}.difference(ignores)
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    told, tells = os.pipe()
+    orders, to_agent = os.pipe()
     pid = os.fork()
     if not pid:
-        be(lambda: _run_by_launcher(told, list(command), environ))
-    os.close(told)
+        be(lambda: _run_by_launcher(orders, list(command), environ))
+    os.close(orders)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     while True:
         number, sender = _next_signal(awaited)
@@ -169,7 +169,7 @@ def _in_front(command: Sequence[str]) -> int:
                 break
             continue
         try:
-            os.write(tells, bytes([number | (TO_ALL if reaches_all(sender, daemon) else 0)]))
+            os.write(to_agent, bytes([number | (TO_ALL if reaches_all(sender, daemon) else 0)]))
         except OSError:
             pass  # the agent ends just now
     if not process_tree.childless():
@@ -178,7 +178,7 @@ def _in_front(command: Sequence[str]) -> int:
 
 
 def _next_signal(awaited: set[signal.Signals]) -> tuple[int, int]:
-    """Wait for a signal that is blocked; return it and its sender, 0 where that is not told (macOS)."""
+    """Wait for a signal that is blocked; return it and its sender, 0 where the system does not name it (macOS)."""
     if not hasattr(signal, "sigwaitinfo"):
         return signal.sigwait(awaited), 0
     came = signal.sigwaitinfo(awaited)
@@ -228,7 +228,7 @@ def _run_by_launcher(starter: int, words: list[str], environ: dict[str, str]) ->
 
 
 def _place(environ: dict[str, str], hosts: int) -> tuple[int, tuple[str, str, str] | None]:
-    """Return the index of this host, -1 where that cannot be told, and the world that came up in place of the planned
+    """Return the index of this host, -1 where that is unknown, and the world that came up in place of the planned
     one: one agent on each of so many hosts.
     """
     try:
@@ -332,8 +332,8 @@ def _start_host(
             cpus, note = bind(plan, local, count)
             if note:
                 agent.connection.report(messages.Note(text=f"rank {ranks.rank} {note}"))
-            told = {**environ, **rank_variables(ranks, hosts), **agent.variables(ranks.rank)}.items()
-            own = {to_bytes(name): to_bytes(value) for name, value in told}
+            variables = {**environ, **rank_variables(ranks, hosts), **agent.variables(ranks.rank)}.items()
+            own = {to_bytes(name): to_bytes(value) for name, value in variables}
             stdin: tuple[int | None, int | None] = (None, None)
             if not ranks.rank and has_input:
                 stdin = (0, None) if own_stdin else os.pipe()
@@ -350,7 +350,7 @@ def _let_in(agent: Agent, environ: dict[str, str]) -> None:
 
 
 def _refuse_mpi(agent: Agent, environ: dict[str, str]) -> None:
-    """See to it that no rank runs as a world of 1, where somebody has said that none starts an MPI."""
+    """See to it that no rank runs as a world of 1, where the user has set that none starts an MPI."""
     asked = environ.get("EZPZ_NO_MPI", "1")
     if asked != "1":
         agent.refuse_mpi(asked)

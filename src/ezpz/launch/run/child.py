@@ -207,8 +207,8 @@ class Children:
         else:
             came = "no rank reported that it came up" if world.empty else world.absent()
             host, line = world.named_in(self.words.decode(errors="replace"))
-            said = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
-            words = f"{how(code)}, and {came}{said}; its own words are above"
+            quoted = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
+            words = f"{how(code)}, and {came}{quoted}; its own words are above"
         exit_code = code if self.aborted and world.begun else _REFUSED
         return Failure(
             f"{child.name} (pid {child.pid})",

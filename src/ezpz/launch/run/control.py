@@ -80,7 +80,7 @@ class _Stranger:
 
 
 class _Peer:
-    """A connection of an agent; the one for messages is a host's when the agent has said `Hello`."""
+    """A connection of an agent; the one for messages is a host's when the agent has sent `Hello`."""
 
     def __init__(self, connection: socket.socket, greeting: Greeting, keys: Keys) -> None:
         self.connection = connection

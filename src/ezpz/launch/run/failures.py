@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 # How `Failure.why` begins: a rank died with its shim; its launcher sent it the signal of which it died; the shim itself
-# has told of its crash, of which all else is a consequence.
+# has reported its crash, of which all else is a consequence.
 SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 LOST = "its connection"  # the same of a host
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
 _NO_SCRIPT = r"can't open file '(.+)': \[Errno 2\]"  # Modules/main.c
-# What a rank says that has lost another one, and what else stands there that tells torch's communication from others:
+# What a rank says that has lost another one, and what else is there that tells torch's communication from others:
 #     RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:543] Connection closed by peer [10.0.0.2]:4711
 #     torch.distributed.DistBackendError: NCCL error in: … remote process exited or there was a network error, …
 #     torch.distributed.DistNetworkError: failed to recv, got 0 bytes

@@ -18,7 +18,7 @@ _LONGEST = 4096  # bytes of a warning; longer ones are shown each time
 _MOST = 256  # warnings that are remembered at a time
 _QUOTED = 60  # characters
 _SECOND = 1.0  # that is how long
-_MOST_SEARCHED = 16 << 20  # bytes are searched; nobody reads more, and to search it takes longer than to pass it on
+_MOST_SEARCHED = 16 << 20  # bytes are searched; more is never read, and to search it takes longer than to pass it on
 
 _COLOUR = r"\x1b\[[0-9;:]*m"
 # a.py:3: UserWarning: text\n  warnings.warn("text")\n   Python's warnings, with the source line, whatever it says

@@ -208,7 +208,7 @@ class Askers:
     def __init__(self) -> None:
         self._listener: socket.socket | None = None
         self._silent: set[socket.socket] = set()
-        self._asked: list[socket.socket] = []  # have said `stacks`, and wait for the answer
+        self._asked: list[socket.socket] = []  # have sent `stacks`, and wait for the answer
         self._answers: dict[socket.socket, bytes] = {}  # what of it has not been sent
         self._loop: Loop | None = None
 

@@ -237,7 +237,7 @@ class _AgentsRun(_Run):
         self._forget_payload()
 
     def _shared_folder(self) -> str:
-        """Return a folder that other hosts see, as far as can be told: that of this launch's record.
+        """Return a folder that other hosts see, as far as is known: that of this launch's record.
 
         Raises:
             LaunchError: There is none.
@@ -251,7 +251,7 @@ class _AgentsRun(_Run):
         )
 
     def _forget_payload(self) -> None:
-        """Remove the payload as soon as nobody needs its name any more: it holds the whole environment."""
+        """Remove the payload as soon as its name is not needed any more: it holds the whole environment."""
         if self.plan.agents.carries_input or len(self.control.heard) == len(self.plan.placement.hosts):
             self._payload.unlink()
 
@@ -307,9 +307,9 @@ class _AgentsRun(_Run):
     def _trial(self, index: int) -> str:
         """Return a line by which a person finds out what is wrong."""
         line = self._line(index, payload=self._payload.path)
-        told = [f"{name}={value}" for name, value in self.plan.agent_variables().items()]
+        variables = [f"{name}={value}" for name, value in self.plan.agent_variables().items()]
         trial = [*line[:-1], "true"] if len(line) > 1 and line[-1].startswith("exec ") else line
-        return shlex.join([*(["env", *told] if told else []), *trial])
+        return shlex.join([*(["env", *variables] if variables else []), *trial])
 
     def _log_of(self, index: int) -> str:
         return os.path.join(self._logs, str(index))

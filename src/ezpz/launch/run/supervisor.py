@@ -53,7 +53,7 @@ _CLEAN_UP = 8.0  # seconds from SIGKILL until a host that reports nothing is giv
 _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5.0.11 sometimes never does
 _LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
 _PUSHED = 1 << 17  # bytes of output after which they are written, while they are in the caches
-_LATE = 30.0  # seconds from which on it is told for whom all ranks wait
+_LATE = 30.0  # seconds after which a line names the ranks that all others wait for
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
@@ -204,7 +204,7 @@ class Supervisor:
         self.screen.say(f"ezpz: {visible(text, LINES)}")
 
     def note(self, text: str) -> None:
-        """Write a line about what ends nothing, unless another host has said the same."""
+        """Write a line about what ends nothing, unless another host has reported the same."""
         if text not in self.outcome.notes:
             self.outcome.notes.append(text)
             self.say(f"note: {text}")
@@ -230,7 +230,7 @@ class Supervisor:
         """Show what mpiexec itself has written, unless its guesses would follow the true cause."""
         if self.children.unsupervised:
             self.loop.cancel("start")
-            self._let_begin()  # those of that host have begun, and nobody will tell whether they are complete
+            self._let_begin()  # those of that host have begun, and no message will tell whether they are complete
         cause = self.outcome.cause
         if not cause or cause.rank is None or self.children.unsupervised:
             self.screen.show(None, stream, data, time.monotonic())
@@ -315,10 +315,10 @@ class Supervisor:
             return
         self._question = child
         assert child.stdout is not None
-        told = child.stdout.fileno()
+        output = child.stdout.fileno()
 
         def take(_: int) -> None:
-            part = os.read(told, 65536)
+            part = os.read(output, 65536)
             answer.extend(part)
             if part:
                 return
@@ -328,7 +328,7 @@ class Supervisor:
                 self.note(f"{around.title} kills what still runs {seconds:g} s after its SIGTERM (KillWait)")
                 self.loop.at("kill", began + seconds, self.kill)
 
-        self.loop.read(told, take)
+        self.loop.read(output, take)
 
     def _end_question(self) -> None:
         child, self._question = self._question, None
@@ -380,7 +380,7 @@ class Supervisor:
             self._ask_kill_wait(time.monotonic())
 
     def _stop(self, grace: float) -> None:
-        """Ask all ranks to end, and kill them after so many seconds; where none has begun, nobody needs those."""
+        """Ask all ranks to end, and kill them after so many seconds; where none has begun, at once."""
         self.stopping = True
         self.loop.at("kill", time.monotonic() + grace, self.kill)
         if self.world.begun:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Where the launcher's two streams lead, written to without ever waiting for who reads them.
 #
 # Descriptors 1 and 2 are shared with the user's shell and other programs, so they are never made non-blocking. A pipe
-# or terminal is opened a second time instead, and a socket is told with each message. Where that cannot be done, as
+# or terminal is opened a second time instead, and a socket is set with each message. Where that cannot be done, as
 # without /proc or on the terminal of another user, every write is so small that it fits wherever the kernel says that
 # there is room.
 

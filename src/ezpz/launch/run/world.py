@@ -100,8 +100,8 @@ __all__ = ["Stages", "World"]
 
 _NAMED = 3  # hosts that are named one by one
 _WORD = r"\w[\w.-]*\w|\w"
-# What stands in front of a line names the host that speaks: "[mpiexec@n01] …", "[n01:4711] …". Open MPI 4 goes on to
-# name hosts that it has reached: "my node: n01", "target node: n01".
+# The beginning of a line names the host that it comes from: "[mpiexec@n01] …", "[n01:4711] …". Open MPI 4 also
+# names hosts that it has reached: "my node: n01", "target node: n01".
 _SPEAKER = r"^\s*(?:\[[^\]]*\]\s*|(?:my|target) node:.*)"
 
 
@@ -109,8 +109,8 @@ class World:
     """What is known of each host: silent, partly up, up.
 
     Attributes:
-        begun: Whether ranks have been told to begin. This launcher's own, which it forks one after the other, are not
-            told.
+        begun: Whether ranks have been let begin. This launcher's own, which it forks one after the other, need no
+            word.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
