@@ -262,7 +262,7 @@ def _unknown(path: str, identity: Identity) -> LaunchError:
     output = " ".join(identity.output.split())[:_SHOWN]
     names = ", ".join((LOCAL, *MPI_FLAVOURS, LAST_RESORT))
     return LaunchError(
-        f"{path} does not say which MPI it is: it printed {output!r} (to --version and --help); expected one of {names}. "
+        f"{path} does not say which MPI it is: it printed {output!r} (--version, --help); expected one of {names}. "
         "Name it with `launch --flavour NAME …`."
     )
 
