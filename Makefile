@@ -11,6 +11,7 @@
 # docs/older-scripts.md
 # make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
+# make completion: write the completions of bash and zsh from the parsers of all verbs
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
 # an --index-url of CPU builds where no CUDA is wanted.
 # EZPZ_REQUIRE=hosts,slurm,… turns the skip of a missing part into a failure (names: tests/lab/require.py).
@@ -24,9 +25,9 @@ SECONDS ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
-SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(wildcard src/ezpz/bin/* tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
+SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix distros soak older names sites clean
+.PHONY: help test learn check bench fuzz matrix distros soak older names sites completion clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -89,6 +90,10 @@ names:
 sites:
 	@tests/lab/setup venv
 	@$(BIN)/python -m ezpz.cluster.site_shell src/ezpz/bin/utils.sh
+
+completion:
+	@tests/lab/setup venv
+	@$(BIN)/python tests/lab/completion.py
 
 clean:
 	rm -rf .test build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -125,7 +125,13 @@ def test_every_verb_explains_itself_in_80_columns(run_cli, verb):
 @pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"launch", "test"}))
 def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, verb):
     main = import_module(VERBS[verb][0]).main
-    needed = {"checkpoint": ["verify", "run"], "compare": ["run"], "export": ["run"], "report": ["run"]}
+    needed = {
+        "completion": ["bash"],
+        "checkpoint": ["verify", "run"],
+        "compare": ["run"],
+        "export": ["run"],
+        "report": ["run"],
+    }
     words = needed.get(verb, [])  # what these cannot do without
     assert main(["--jsno", *words]) == 2
     out, err = capsys.readouterr()

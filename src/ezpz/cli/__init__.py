@@ -65,6 +65,7 @@ VERBS = {
     ),
     "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one", "docs/sites.md"),
     "shell": ("ezpz.cli.shell", "print the line that brings ezpz's functions into a shell", "docs/shell.md"),
+    "completion": ("ezpz.cli.completion", "print what lets TAB complete ezpz in bash or zsh", "docs/shell.md"),
 }
 
 # What people do, and the verbs for it, in the order of `ezpz --help`; each verb is in one group.
@@ -72,7 +73,7 @@ GROUPS = {
     "start": ("init", "launch", "test", "simulate", "fetch", "kill"),
     "look": ("runs", "open", "watch", "plot", "report", "export", "startup", "stacks", "checkpoint"),
     "compare": ("compare", "benchmark"),
-    "machine": ("doctor", "where", "sites", "shell"),
+    "machine": ("doctor", "where", "sites", "shell", "completion"),
 }
 _FIRST = ("launch", "runs", "open", "compare", "where")  # what `ezpz` alone shows
 
