@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -239,7 +240,9 @@ def test_constants_are_sent_once_and_statistics_before_every_forward(strategy, m
 
 
 def test_whoever_asks_for_buffers_to_be_sent_gets_all_of_them(monkeypatch):
-    model = wrap_model(Tables(), "ddp", init_mesh(), broadcast_buffers=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = wrap_model(Tables(), "ddp", init_mesh(), broadcast_buffers=True)
     assert sent_in_a_forward(model, monkeypatch) == 3 * 4 + 3 * 4 + 8 + 4 * 8 + 3
 
 

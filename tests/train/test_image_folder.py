@@ -72,6 +72,22 @@ def test_batches_are_a_function_of_seed_and_position(tmp_path):
     assert torch.equal(first[0][1], data.take(order(0))[1])
 
 
+def test_an_image_is_cut_the_same_way_on_any_number_of_ranks_and_anew_in_each_epoch(tmp_path):
+    data = ImageFolder(make(tmp_path), 16, workers=2)
+    count = data.trained
+    alone = data.augmented(BatchIndices(count, 12, seed=3), seed=5)
+    steps = -(-2 * count // 12)
+    whole = torch.cat([alone(position)[0] for position in range(steps)])
+    two = [data.augmented(BatchIndices(count, 4, rank=rank, world_size=2, seed=3), seed=5) for rank in (0, 1)]
+    parts = torch.cat([each(position)[0] for position in range(2 * count // 8) for each in two])
+    assert torch.equal(parts, whole[: len(parts)])
+    assert torch.equal(two[1].at(12)[0], whole[16:20])  # resumed between positions of this batch size
+    order = BatchIndices(count, count, seed=3)
+    first, second = (order(epoch).tolist() for epoch in (0, 1))
+    changed = sum(not torch.equal(whole[first.index(n)], whole[count + second.index(n)]) for n in range(count))
+    assert changed > count // 2
+
+
 def test_half_of_the_images_are_flipped_and_each_is_cut_anew(tmp_path):
     data = ImageFolder(make(tmp_path, 20), 16, workers=2)
     batches = data.augmented(BatchIndices(data.trained, 30, seed=3), seed=5)

@@ -163,13 +163,13 @@ def test_rows_are_recorded_behind_the_device_in_order_and_never_more_than_64_lat
             assert not summarize
             recorded.append((step, row["loss"]))
 
-    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=999, log_every=10, report=Report(shown.append))
+    rows = Steps(Recorder(), Scale(2, None, None), first=0, last=999, log_every=10, report=Report(shown.append))
     clock = make_clock()
     device.made = 0
     clock.skip()
     for step in range(200):
         clock.mark("dtf")
-        rows.add(Measured(step, ("loss",), [float(step)], clock.stop(), 0.1), {})
+        rows.add(Measured(step, ("loss",), [float(step)], clock.stop(), 0.1, 8), {})
         if step == 9:
             assert recorded == []
             device.passed = 6  # the first event is where step 0 begins
@@ -192,13 +192,13 @@ def test_the_row_of_a_step_that_saved_is_recorded_at_once(device):
         def update(self, row, *, step, summarize):
             recorded.append(step)
 
-    rows = Steps(Recorder(), Scale(8, 2, None, None), first=0, last=9, log_every=0, report=Report(lambda _: None))
+    rows = Steps(Recorder(), Scale(2, None, None), first=0, last=9, log_every=0, report=Report(lambda _: None))
     clock = make_clock()
     clock.skip()
     for step, between in enumerate(({}, {}, {"dt_save": 0.1})):
         assert recorded == []
         clock.mark("dtf")
-        rows.add(Measured(step, ("loss",), [0.0], clock.stop(), 0.1), between)
+        rows.add(Measured(step, ("loss",), [0.0], clock.stop(), 0.1, 8), between)
     assert recorded == [0, 1, 2]
 
 
@@ -240,11 +240,11 @@ def test_a_loss_that_is_no_number_is_told_once(monkeypatch):
 
     told = []
     monkeypatch.setattr("ezpz.log.logging.Logger.warning", lambda self, text: told.append(text), raising=False)
-    rows = Steps(Recorder(), Scale(8, 1, None, None), first=0, last=9, log_every=1, report=Report(lambda _: None))
+    rows = Steps(Recorder(), Scale(1, None, None), first=0, last=9, log_every=1, report=Report(lambda _: None))
     clock = make_clock()
     for step in range(4):
         clock.mark("dtf")
-        rows.add(Measured(step, ("loss",), [math.nan], clock.stop(), 0.1), {})
+        rows.add(Measured(step, ("loss",), [math.nan], clock.stop(), 0.1, 8), {})
     rows.record(wait=True)
     assert told == ["loss=nan at step 0: the training continues, and is lost."]
 
@@ -279,7 +279,7 @@ def test_a_printed_line_holds_what_its_values_were(capsys):
     with LaterLines(get_logger("ezpz.train")) as lines:
         rows = Steps(
             Recorder(),
-            Scale(8, 1, None, None),
+            Scale(1, None, None),
             first=0,
             last=9,
             log_every=1,
@@ -288,7 +288,7 @@ def test_a_printed_line_holds_what_its_values_were(capsys):
         )
         for step in range(3):
             clock.mark("dtf")
-            rows.add(Measured(step, ("loss",), [0.5], clock.stop(), 0.1), {})
+            rows.add(Measured(step, ("loss",), [0.5], clock.stop(), 0.1, 8), {})
             rows.record()
             total.value += 1
     shown = capsys.readouterr().out.splitlines()

@@ -1,8 +1,10 @@
 """`in_ranks_place.py` with 1, 2 and 4 ranks, and what `prepare` knows and refuses without any."""
 
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict, UserDict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -23,6 +25,8 @@ from torch.utils.data.distributed import DistributedSampler
 import ezpz
 from ezpz.errors import UsageError
 from ezpz.train import Loop
+from ezpz.train.counting import ignored_targets
+from ezpz.train.data.copying import moved
 from ezpz.train.data.place import Consumed, Cut
 from ezpz.train.data.streams import has_state
 
@@ -165,6 +169,61 @@ def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_on
     again.load_state_dict(state)
     assert [batch.tolist() for batch in again] == [[2, 3, 4], [5]]
     assert again.epoch == 1
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    name: str
+
+
+@dataclass(frozen=True)
+class Item:
+    x: torch.Tensor
+    name: str
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Pair(torch.ones(2), "a"),
+        Item(torch.ones(2), "a"),
+        OrderedDict(x=torch.ones(2), name="a"),
+        UserDict(x=torch.ones(2), name="a"),
+        [(torch.ones(2), "a")],
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_a_batch_of_any_container_goes_to_the_device_and_stays_of_its_kind(batch):
+    there = moved(batch, torch.device("meta"))
+    assert type(there) is type(batch)
+    found = there[0] if isinstance(there, list) else there
+    found = found.values() if hasattr(found, "values") else vars(found).values() if isinstance(found, Item) else found
+    tensor, name = found
+    assert (tensor.device.type, name) == ("meta", "a")
+    targets = moved(batch, torch.device("cpu"))
+    assert not ignored_targets(targets)
+
+
+def test_the_rate_of_a_short_last_step_counts_its_own_samples(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch sets it when an optimizer is first made
+
+    class Rows(list):
+        def update(self, row, **_):
+            self.append(row)
+
+        def sync(self):
+            pass
+
+    model = torch.nn.Linear(1, 1)
+    rows = Rows()
+    loop = Loop(
+        *(model, torch.optim.SGD(model.parameters(), lr=0.0), lambda model, x: model(x).mean()),
+        data=ezpz.prepare([torch.ones(1)] * 10, batch_size=4, shuffle=False),
+        epochs=2,
+        log=lambda _: None,
+    )
+    loop.run(rows)
+    assert [round(row["sps"] * row["dt"], 6) for row in rows] == [4, 4, 2] * 2
 
 
 def test_files_are_loaded_one_by_one(tmp_path):

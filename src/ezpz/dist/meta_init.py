@@ -10,11 +10,12 @@ tensor at a time; each rank keeps its part.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ezpz.dist.block_draws import draw_part
 from ezpz.dist.dense_init import dense_values, named_tensors
 from ezpz.dist.job import this_rank
+from ezpz.dist.recorded_init import record
 from ezpz.dist.whole_tensors import Sender, keep_part, part_of, place_of
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
@@ -88,7 +89,7 @@ def materialize(
             return
         chosen = sender.seed(seed, place)
         wanted = empty if draw else [name for name in empty if name not in dict(model.named_parameters())]
-        recording = _record(model, wanted, initialize, build)
+        recording = record(model, wanted, initialize, build)
         in_parts = sender.agree(recording.digest(), place, usable=not recording.problem)
         values: dict[str, torch.Tensor] = {}
         if not in_parts:
@@ -107,12 +108,6 @@ def materialize(
             else:
                 keep_part(tensors[name], sender.send(values.pop(name, None), tensors[name], place))
         _fill(model, [name for name in empty if name not in wanted], math.nan)
-
-
-def _record(model: nn.Module, wanted: list[str], initialize: Any, build: Any) -> Recording:
-    from ezpz.dist.recorded_init import record  # defines a class of torch's
-
-    return record(model, wanted, initialize, build)
 
 
 def _say_why(recording: Recording) -> None:

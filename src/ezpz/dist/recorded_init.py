@@ -14,9 +14,6 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from ezpz.dist.dense_init import all_names, initialize_copy, named_tensors, plain_name, structure_of
 
 if TYPE_CHECKING:
@@ -110,7 +107,7 @@ def record(
     before = torch.get_rng_state()
     recorder = _Recorder()
     try:
-        with torch.device("cpu"), torch.no_grad(), recorder, recorder.truncated_normals(), _pretence():
+        with torch.device("cpu"), torch.no_grad(), recorder.watching(), recorder.truncated_normals(), _pretence():
             if build is not None:
                 made = build()
             else:
@@ -168,6 +165,7 @@ def _pretence() -> Any:
     Models skip their initialisation for tensors that say the truth, as they do where these get values later.
     """
     import torch
+    from torch.overrides import TorchFunctionMode
 
     answers = {torch.Tensor.is_meta.__get__: False, torch.Tensor.is_cpu.__get__: True}
     answers[torch.Tensor.device.__get__] = torch.device("cpu")
@@ -192,20 +190,30 @@ class _TooMuchError(Exception):
     """There is too much to hold on every rank."""
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type check
+class _Recorder:
     """Sees every operation; new tensors get no memory, so that whole models can be built under it."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.problem = ""
         self._writes: dict[int, list[Write]] = {}
         self._odd: dict[int, str] = {}
         self._copied = 0  # bytes
         self._alive: list[Any] = []  # else a new tensor could get the place of one that is gone
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's protocol
-        with _truth():
-            return self._seen(func, args, dict(kwargs or {}))
+    def watching(self) -> Any:
+        """Return the block in which it sees them."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        seen = self._seen
+
+        class Watching(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to the type check
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:  # torch's protocol
+                with _truth():
+                    return seen(func, args, dict(kwargs or {}))
+
+        return Watching()
 
     def _seen(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         import torch

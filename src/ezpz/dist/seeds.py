@@ -4,8 +4,9 @@
     data        `data_seed(seed, step)`   another for every data-parallel rank, the same for all ranks of one replica
     dropout     `seed_dropout(seed)`      the same; call it when the model is built and wrapped
 
-Ranks of one tensor-, context- or pipeline-parallel replica work on the same samples, and tensor-parallel ranks hold
-copies of the same activations: their data and their dropout masks must be equal, or they would train different models.
+Ranks of one tensor-, context- or pipeline-parallel replica work on the same samples: their data must be equal. So must
+the dropout masks of tensor-parallel ranks where these hold copies of the same activations, or they would train
+different models; where they hold other features `ezpz.dist.tensor_parallel_dropout` lets them draw apart.
 """
 
 from __future__ import annotations

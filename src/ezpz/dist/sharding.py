@@ -87,6 +87,8 @@ def replicate(model: nn.Module, group: Any, device: torch.device, **options: Any
     if not options.keys() & {"broadcast_buffers", "forward_sync_buffers", "init_sync_buffers"}:
         _send_constants_once(model, group)
     options = {"gradient_as_bucket_view": True, **options}
+    if "broadcast_buffers" in options and "forward_sync_buffers" in ddp_options():  # the older word warns
+        options.setdefault("forward_sync_buffers", options.pop("broadcast_buffers"))
     return DistributedDataParallel(
         model,
         device_ids=None if device.index is None else [device.index],  # cpu and mps have no index, and DDP wants none

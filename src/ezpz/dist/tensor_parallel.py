@@ -10,6 +10,7 @@ import math
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from ezpz.dist.tensor_parallel_dropout import drop_apart
 from ezpz.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -226,6 +227,7 @@ def apply_plan(model: nn.Module, mesh: DeviceMesh, plan: Mapping[str, Any]) -> N
     for places in ties:
         _tie_again(places)
     _agree_on_whole_weights(model, mesh)
+    drop_apart(model, mesh, [(module, style) for _, module, style in steps])
 
 
 def _resolve(model: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:

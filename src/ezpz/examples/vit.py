@@ -101,7 +101,7 @@ class Source(NamedTuple):
     channels: int
     classes: int
     facts: dict[str, Any]  # for the run's record
-    feed: Callable[[Callable[[int], torch.Tensor]], Callable[[int], Batch]] | None = None  # batches made ahead
+    feed: Callable[[train.BatchIndices], train.PickedBatches] | None = None  # batches made ahead
 
 
 def synthetic(args: Namespace) -> Source:
@@ -178,7 +178,7 @@ def run(args: Namespace) -> None:
     optimizer = ezpz.make_adamw(model, lr=args.lr, weight_decay=args.weight_decay)
     schedule = train.make_schedule(optimizer, steps=args.max_iters, **train.schedule_options(args))
     order = train.BatchIndices(data.trained, batch_size, rank=ezpz.get_rank(), world_size=ranks, seed=args.seed)
-    batches = data.feed(order) if data.feed else lambda position: data.pick(order(position))
+    batches = data.feed(order) if data.feed else train.PickedBatches(order, data.pick)
     held_out = (data.trained + train.shard_indices(data.tested)).split(batch_size)
     origin = data.facts["data_origin"]
     logger.info(f"data={args.dataset}: {origin}; {data.trained} images to train, {data.tested} to test")

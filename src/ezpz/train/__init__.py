@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ezpz.train.data.download import fetch as fetch
     from ezpz.train.data.feeding import BatchIndices as BatchIndices
     from ezpz.train.data.feeding import ImageBatches as ImageBatches
+    from ezpz.train.data.feeding import PickedBatches as PickedBatches
     from ezpz.train.data.feeding import TokenBatches as TokenBatches
     from ezpz.train.data.feeding import shard_indices as shard_indices
     from ezpz.train.data.image_folder import ImageFolder as ImageFolder
@@ -64,7 +65,7 @@ __getattr__, __dir__ = attach(
     {
         "data.baselines": "text_baselines",
         "data.download": "data_folder fetch",
-        "data.feeding": "BatchIndices ImageBatches TokenBatches shard_indices",
+        "data.feeding": "BatchIndices ImageBatches PickedBatches TokenBatches shard_indices",
         "data.image_folder": "ImageFolder image_data image_folder_name",
         "data.images": "Images load_digits load_images",
         "data.prepare": "Loader prepare",

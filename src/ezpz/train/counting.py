@@ -195,6 +195,8 @@ def ignored_targets(batch: Any) -> bool:
         return any(map(ignored_targets, batch.values()))
     if isinstance(batch, (tuple, list)):
         return any(map(ignored_targets, batch))
+    if hasattr(batch, "__dataclass_fields__") and hasattr(batch, "__dict__"):
+        return any(map(ignored_targets, vars(batch).values()))
     if not hasattr(batch, "is_floating_point") or batch.is_floating_point() or batch.is_complex() or not batch.numel():
         return False
     return batch.element_size() > 1 and int(batch.min()) == IGNORED

@@ -51,7 +51,7 @@ class PositionFeed:
             step: Samples of a step on all ranks.
             accumulate: Batches per step.
         """
-        self._accumulate, self._share = accumulate, 1.0 / accumulate
+        self._step, self._accumulate, self._share = step, accumulate, 1.0 / accumulate
         self._is_exact = all(hasattr(batches, name) for name in ("at", "global_batch_size", "order"))
         source: Any = batches
         self._each: int = source.global_batch_size if self._is_exact else step // accumulate
@@ -63,12 +63,12 @@ class PositionFeed:
 
     def step(self) -> Iterator[Batch]:
         """See `Feed`."""
-        share, last = self._share, self._accumulate - 1
+        share, total, last = self._share, self._step, self._accumulate - 1
         for micro in range(self._accumulate):
             begin = self._consumed
             batch = self._take(begin if self._is_exact else begin // self._each)
             self._consumed = begin + self._each
-            yield Batch(batch, self._each, share, self._consumed, micro == last)
+            yield Batch(batch, self._each, total, share, self._consumed, micro == last)
 
     def steps_left(self) -> None:
         """See `Feed`."""

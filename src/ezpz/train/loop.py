@@ -205,7 +205,7 @@ class Loop:
             _refuse_without_checkpoints(save_every=save_every, save_seconds=save_seconds, resume=resume)
         self._model, self._optimizer, self._schedule = model, optimizer, schedule
         self._compute_loss, self._accumulate = compute_loss, accumulate
-        self._feed, step_samples = _make_feed(batches, data, epochs, steps, batch_size, accumulate)
+        self._feed = _make_feed(batches, data, epochs, steps, batch_size, accumulate)
         self._evaluation = _Evaluation(evaluate, eval_every or epoch_steps)
         self._saving = _Saving(checkpoints, save_every, save_seconds)
         self._reporting = _Reporting(log, log_every, window, epoch_steps, row)
@@ -228,7 +228,7 @@ class Loop:
             _ENDLESS if left is None else self._start + left,
         )
         self._end_is_open = data is not None and epochs is not None and left is None
-        self._scale = Scale(step_samples, get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
+        self._scale = Scale(get_world_size(), cost, peak_flops(cost.dtype) if cost is not None else None)
 
     def run(self, history: History) -> Outcome:
         """Train to the end, or until all ranks have agreed to stop.
@@ -322,8 +322,10 @@ class Loop:
     def _step(self, step: int, clock: Clock) -> Measured:
         sums: dict[str, Any] = {}
         tally: Tally | None = None
+        total = 0
         for number, each in enumerate(self._feed.step()):
             batch, samples = self._on_device(each.batch)
+            total = each.total
             clock.mark("dtd")
             with self._update.within(last=each.ends_step):
                 computed = read_computed(self._compute_loss(self._model, batch), samples)
@@ -357,7 +359,7 @@ class Loop:
             self._schedule.step()
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
         clock.mark("dto")
-        return Measured(step, names, values, clock.stop(), lr)
+        return Measured(step, names, values, clock.stop(), lr, total)
 
     def _on_device(self, batch: Any) -> tuple[Any, float | None]:
         """Return a batch on the device, and what a function of the position says of how many of its samples count."""
@@ -446,8 +448,8 @@ def _refuse_without_checkpoints(**asked: Any) -> None:
 
 def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
     batches: Any, data: Any, epochs: int | None, steps: int | None, batch_size: int, accumulate: int
-) -> tuple[Feed, int]:
-    """Return what feeds the loop, and the samples of a step on all ranks.
+) -> Feed:
+    """Return what feeds the loop.
 
     Raises:
         UsageError: There are two sources or none, or no end.
@@ -468,13 +470,12 @@ def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
             )
         _require_at_least(1, batch_size=batch_size)
         samples = batch_size * accumulate * degree(get_mesh(), "dp")
-        return PositionFeed(batches, step=samples, accumulate=accumulate), samples
+        return PositionFeed(batches, step=samples, accumulate=accumulate)
     if epochs is None and steps is None:
         raise UsageError("no end for data= (from Loop); expected epochs=, or steps=.")
     if epochs is not None:
         _require_at_least(0, epochs=epochs)
-    loader = prepare(data, batch_size=batch_size)
-    return DataFeed(loader, epochs=epochs, accumulate=accumulate), loader.cut(accumulate).step
+    return DataFeed(prepare(data, batch_size=batch_size), epochs=epochs, accumulate=accumulate)
 
 
 # From steps to rows of the history: one per step, or one per epoch.
@@ -490,6 +491,7 @@ class Measured(NamedTuple):
             ready.
         times: The times of its parts.
         lr: Learning rate of the first group.
+        samples: Of this step on all ranks: fewer in the last one of an epoch.
     """
 
     step: int
@@ -497,6 +499,7 @@ class Measured(NamedTuple):
     values: Any
     times: Times
     lr: float
+    samples: int
 
     def numbers(self) -> dict[str, float]:
         """Return names and values of a row; call it when the times have been read."""
@@ -520,20 +523,18 @@ class Scale(NamedTuple):
     """What turns times into rates.
 
     Attributes:
-        samples: Samples of one step on all ranks.
         world_size: Ranks.
         cost: What a sample costs.
         peak: FLOP/s of one device.
     """
 
-    samples: int
     world_size: int
     cost: Cost | None
     peak: Peak | None
 
-    def rates(self, seconds: float, steps: int = 1) -> dict[str, float]:
-        """Return ``sps`` and so on for steps that took so long together."""
-        return rates(steps * self.samples / seconds, self.world_size, self.cost, self.peak) if seconds > 0 else {}
+    def rates(self, seconds: float, samples: int) -> dict[str, float]:
+        """Return ``sps`` and so on for so many samples, of all ranks, that took so long together."""
+        return rates(samples / seconds, self.world_size, self.cost, self.peak) if seconds > 0 else {}
 
 
 def to_host(values: Mapping[str, Any]) -> tuple[Sequence[str], Any]:
@@ -634,7 +635,7 @@ class Steps:
         times = measured.times.read()
         numbers = measured.numbers()
         norm = {"grad_norm": numbers.pop("grad_norm")} if "grad_norm" in numbers else {}
-        row: dict[str, Any] = {"iter": step, **numbers, **times, **self._scale.rates(times["dt"])}
+        row: dict[str, Any] = {"iter": step, **numbers, **times, **self._scale.rates(times["dt"], measured.samples)}
         row |= {**norm, "lr": measured.lr, **between}
         if step % _MEMORY_EVERY == 0 or step in {self._first, self._first + 1, self.last}:
             row["memory_gib"] = max_memory_allocated() / 2**30
@@ -684,7 +685,11 @@ class Epochs:
                 values.append(times[name])
         epoch = (last.step + 1) // self._every
         row = {"epoch": epoch, "dt": seconds, "train_loss": all_reduce(_mean_loss(steps), "mean"), **between}
-        row |= {**self._scale.rates(seconds, len(steps)), "lr": last.lr, "memory_gib": max_memory_allocated() / 2**30}
+        row |= {
+            **self._scale.rates(seconds, sum(each.samples for each in steps)),
+            "lr": last.lr,
+            "memory_gib": max_memory_allocated() / 2**30,
+        }
         self._history.update(row, step=epoch, summarize=False)
         self._report(row)
 
@@ -742,7 +747,7 @@ class Windows:
             "max": all_reduce(max(measured.own_loss() for measured in steps), "max"),
             "dt": seconds / len(steps),
         }
-        return {**values, **self._scale.rates(seconds, len(steps))}
+        return {**values, **self._scale.rates(seconds, sum(each.samples for each in steps))}
 
 
 # From a loss to new weights: backward, scaling of float16's gradients, clipping and the optimizer's step.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableMapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,11 +63,14 @@ def _arrived(coming: tuple[Batch, Any], side: Any) -> Batch:
 def _used_by(batch: Any, stream: Any) -> None:
     if hasattr(batch, "record_stream"):
         batch.record_stream(stream)
-    elif isinstance(batch, dict):
+    elif isinstance(batch, Mapping):
         for value in batch.values():
             _used_by(value, stream)
     elif isinstance(batch, (tuple, list)):
         for value in batch:
+            _used_by(value, stream)
+    elif _is_record(batch):
+        for value in vars(batch).values():
             _used_by(value, stream)
 
 
@@ -74,13 +79,25 @@ def moved(batch: Any, device: torch.device) -> Any:
     if hasattr(batch, "to"):
         # A container of a library, such as a tokenizer's BatchEncoding, has no device of its own.
         return _tensor_on(batch, device) if hasattr(batch, "device") else batch.to(device)
-    if isinstance(batch, dict):
-        return {name: moved(value, device) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(value, device) for value in batch))
+    if isinstance(batch, Mapping):
+        values = {name: moved(value, device) for name, value in batch.items()}
+        other = copy(batch) if isinstance(batch, MutableMapping) else {}  # of the same class, whatever it is made of
+        other.update(values)
+        return other
     if isinstance(batch, (tuple, list)):
-        return type(batch)(moved(value, device) for value in batch)
+        items = [moved(value, device) for value in batch]
+        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+    if _is_record(batch):
+        other = copy(batch)
+        for name, value in vars(batch).items():
+            object.__setattr__(other, name, moved(value, device))  # a frozen one, too
+        return other
     return batch
+
+
+def _is_record(value: Any) -> bool:
+    """Tell whether a value is an instance of a dataclass with its fields in a dict, as all but those of slots have."""
+    return hasattr(value, "__dataclass_fields__") and hasattr(value, "__dict__") and not isinstance(value, type)
 
 
 def _tensor_on(tensor: Any, device: torch.device) -> Any:

@@ -8,7 +8,7 @@ from ezpz.errors import UsageError
 from ezpz.train.data.place import epoch_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -70,15 +70,25 @@ class BatchIndices:
         """Return the indices of this rank's next samples when all ranks together have consumed so many."""
         import torch
 
-        start = consumed + self._rank * self._batch_size
-        positions = torch.arange(start, start + self._batch_size)
-        epochs = positions // self._samples
+        positions, epochs = self._places(consumed)
         first, last = int(epochs[0]), int(epochs[-1])
         if first == last:
             return self._order(first)[positions - first * self._samples]
         return torch.cat(
             [self._order(epoch)[positions[epochs == epoch] - epoch * self._samples] for epoch in range(first, last + 1)]
         )
+
+    def epochs_at(self, consumed: int) -> torch.Tensor:
+        """Return the epoch of each of these samples, ``(batch_size,)`` int64."""
+        return self._places(consumed)[1]
+
+    def _places(self, consumed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the places of this rank's next samples in the stream, and their epochs."""
+        import torch
+
+        start = consumed + self._rank * self._batch_size
+        positions = torch.arange(start, start + self._batch_size)
+        return positions, positions // self._samples
 
     def _order(self, epoch: int) -> torch.Tensor:
         if epoch not in self._orders:
@@ -87,6 +97,40 @@ class BatchIndices:
             }  # an epoch that is over is not kept
             self._orders[epoch] = epoch_order(self._samples, self._seed, epoch)
         return self._orders[epoch]
+
+
+class PickedBatches:
+    """Batches of what a function makes of their indices: ``PickedBatches(order, pick)(position)``.
+
+    A run that is resumed with another batch size or other ranks continues exactly (`at`).
+    """
+
+    def __init__(self, order: BatchIndices, pick: Callable[[torch.Tensor], Any]) -> None:
+        """Take both.
+
+        Args:
+            order: Which samples come.
+            pick: Called with indices, ``(n,)`` int64; returns the batch.
+        """
+        self._indices, self._pick = order, pick
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of all ranks in one batch."""
+        return self._indices.global_batch_size
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Samples of an epoch, and the seed of its order."""
+        return self._indices.order
+
+    def __call__(self, position: int) -> Any:
+        """Return this rank's batch at a position."""
+        return self.at(position * self.global_batch_size)
+
+    def at(self, consumed: int) -> Any:
+        """Return this rank's next batch when all ranks together have consumed so many samples."""
+        return self._pick(self._indices.at(consumed))
 
 
 def shard_indices(samples: int, rank: int | None = None, world_size: int | None = None) -> torch.Tensor:
@@ -271,8 +315,7 @@ class TokenBatches(_Batches):
             return super().at(consumed)
         import torch
 
-        first = consumed + self._rank * self._batch_size
-        epochs = torch.arange(first, first + self._batch_size) // self._samples
+        epochs = self._indices.epochs_at(consumed)
         shifts = {epoch: self._shift_of(epoch) for epoch in epochs.unique().tolist()}
         moved = torch.tensor([shifts[epoch] for epoch in epochs.tolist()])
         return self._cut(self._indices.at(consumed) * self._seq_len + moved)

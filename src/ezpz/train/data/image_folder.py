@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError, did_you_mean
+from ezpz.train.data.feeding import PickedBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
+
+    from ezpz.train.data.feeding import BatchIndices
 
     Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -85,42 +88,27 @@ class ImageFolder:
 
     def take(self, indices: torch.Tensor) -> Batch:
         """Return the middles of images, ``(n, 3, size, size)`` float32 from 0 to 1, and labels, ``(n,)`` int64."""
-        return self._batch([self._pool.submit(self._middle, index) for index in indices.tolist()], indices.tolist())
+        return self.finish([self._pool.submit(self._middle, index) for index in indices.tolist()], indices.tolist())
 
-    def augmented(self, order: Callable[[int], torch.Tensor], *, seed: int) -> Callable[[int], Batch]:
+    def augmented(self, order: BatchIndices, *, seed: int) -> PickedBatches:
         """Return batches by position, each image cut at random and flipped in half of the cases.
 
-        A function of seed, position and order alone; the next batches are made while the model works on one.
+        How an image is cut and flipped follows from seed, epoch and image alone, whatever the number of ranks and the
+        batch size; the next batches are made while the model works on one.
 
         Args:
-            order: Returns the indices of a position, such as `ezpz.train.BatchIndices`.
+            order: Which images come; its batch size is that of the batches.
             seed: Of crops and flips.
         """
-        waiting: deque[tuple[int, list[int], list[Future[Any]]]] = deque()
+        return _AugmentedBatches(self, order, seed)
 
-        def begin(position: int) -> None:
-            indices = order(position).tolist()
-            tasks = [
-                self._pool.submit(self._part, index, f"{seed} {position} {place} {index}")
-                for place, index in enumerate(indices)
-            ]
-            waiting.append((position, indices, tasks))
+    def begin(self, indices: list[int], epochs: list[int], seed: int) -> list[Future[Any]]:
+        """Begin to make the crops that these images have in these epochs."""
+        each = zip(indices, epochs, strict=True)
+        return [self._pool.submit(self._part, index, f"{seed} {epoch} {index}") for index, epoch in each]
 
-        def batch(position: int) -> Batch:
-            if not waiting or waiting[0][0] != position:  # the first, or a run that begins elsewhere
-                for *_, tasks in waiting:
-                    for task in tasks:
-                        task.cancel()
-                waiting.clear()
-                begin(position)
-            while len(waiting) <= _AHEAD:
-                begin(waiting[-1][0] + 1)
-            _, indices, tasks = waiting.popleft()
-            return self._batch(tasks, indices)
-
-        return batch
-
-    def _batch(self, tasks: list[Future[Any]], indices: list[int]) -> Batch:
+    def finish(self, tasks: list[Future[Any]], indices: list[int]) -> Batch:
+        """Return the images that the tasks make, and their labels."""
         import numpy as np
         import torch
 
@@ -166,6 +154,33 @@ class ImageFolder:
         left, top = draw.uniform(0, width - wide), draw.uniform(0, height - high)
         pixels = self._resized(image, (left, top, left + wide, top + high))
         return pixels[:, ::-1] if draw.random() < 0.5 else pixels
+
+
+class _AugmentedBatches(PickedBatches):
+    """Batches of a folder's images to train with: see `ImageFolder.augmented`."""
+
+    def __init__(self, folder: ImageFolder, order: BatchIndices, seed: int) -> None:
+        super().__init__(order, folder.take)
+        self._folder, self._seed = folder, seed
+        self._waiting: deque[tuple[int, list[int], list[Future[Any]]]] = deque()
+
+    def at(self, consumed: int) -> Batch:
+        """Return this rank's next batch when all ranks together have consumed so many images."""
+        if not self._waiting or self._waiting[0][0] != consumed:  # the first, or a run that begins elsewhere
+            for *_, tasks in self._waiting:
+                for task in tasks:
+                    task.cancel()
+            self._waiting.clear()
+            self._begin(consumed)
+        while len(self._waiting) <= _AHEAD:
+            self._begin(self._waiting[-1][0] + self.global_batch_size)
+        _, indices, tasks = self._waiting.popleft()
+        return self._folder.finish(tasks, indices)
+
+    def _begin(self, consumed: int) -> None:
+        indices = self._indices.at(consumed).tolist()
+        tasks = self._folder.begin(indices, self._indices.epochs_at(consumed).tolist(), self._seed)
+        self._waiting.append((consumed, indices, tasks))
 
 
 def image_folder_name(word: str) -> str:

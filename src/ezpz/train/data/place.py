@@ -108,6 +108,7 @@ class Batch(NamedTuple):
     Attributes:
         batch: Of this rank, on its device.
         samples: How many of it count: 0 for one that is only there so that all ranks do the same.
+        total: Samples of its whole step, on all ranks.
         share: Part of its mean loss in that of the step, as an average over ranks.
         consumed: Samples of the epoch that all ranks have consumed once the step is over.
         ends_step: Whether it is the last batch of a step.
@@ -116,6 +117,7 @@ class Batch(NamedTuple):
 
     batch: Any
     samples: int
+    total: int
     share: float
     consumed: int
     ends_step: bool

@@ -281,7 +281,7 @@ class Loader:
         for number, (batch, slot) in enumerate(zip(loader, slots, strict=True), 1):
             ends = number % accumulate == 0
             consumed += slot.total if ends else 0
-            yield Batch(batch, slot.samples, slot.share, consumed, ends)
+            yield Batch(batch, slot.samples, slot.total, slot.share, consumed, ends)
 
     def _epoch_order(self) -> torch.Tensor | None:
         """Return which samples of the data set come, in their order; None for all as they are."""
@@ -358,7 +358,7 @@ class Loader:
             ends = number % cut.accumulate == 0
             consumed += part.total if ends else 0
             share = part.samples * cut.ranks / part.total
-            yield Batch(part.batch, part.samples, share, consumed, ends, part.state)
+            yield Batch(part.batch, part.samples, part.total, share, consumed, ends, part.state)
 
     def _agree_on_stream(self, digest: str) -> None:
         """Make sure that all ranks read the same stream; collective, once."""
