@@ -137,7 +137,19 @@ def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, verb):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "unknown option --jsno (from the command line)" in err
-    without = {"checkpoint", "export", "fetch", "init", "kill", "open", "plot", "report", "shell", "watch"}
+    without = {
+        "checkpoint",
+        "completion",
+        "export",
+        "fetch",
+        "init",
+        "kill",
+        "open",
+        "plot",
+        "report",
+        "shell",
+        "watch",
+    }
     if verb not in without:
         assert "Did you mean --json?" in err
 
