@@ -21,7 +21,7 @@ ENDED = 128 + 13  # SIGPIPE is 13 everywhere
 def ending_with_the_reader(work: Callable[[], int]) -> int:
     """Do the work of a program and return its exit code; 141 where who reads stdout or stderr has left before its end.
 
-    Where stdout takes no more, as on a full disk, that is said in one line, and the code is at least 1.
+    Where stdout takes no more, as on a full disk, one line reports it, and the code is at least 1.
 
     Raises:
         OSError: It was another file, pipe or connection.
@@ -61,14 +61,14 @@ def give_up(stream: TextIO) -> None:
 
 
 def _flush() -> None:
-    """Write what stdout still holds; what stderr could not write was said by the way, and changes no exit code: Python
+    """Write what stdout still holds; what stderr could not write was secondary, and changes no exit code: Python
     would try again at its end, and end with 120.
     """
     try:
         if sys.stderr is not None and not sys.stderr.closed:
             sys.stderr.flush()
     except BrokenPipeError:
-        pass  # told below, where it matters
+        pass  # stdout below decides
     except OSError:
         give_up(sys.stderr)
     if sys.stdout is not None and not sys.stdout.closed:

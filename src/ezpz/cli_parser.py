@@ -288,7 +288,7 @@ def colored_help(text: str, stream: Any) -> str:
 def closing(
     examples: Sequence[tuple[str, str]] = (), exits: Sequence[tuple[str, str]] = (), page: str = "", width: int = 79
 ) -> str:
-    """Return what stands below the options of every help: examples, exit codes, and the page to read.
+    """Return the text below the options of every help: examples, exit codes, and the page to read.
 
     Args:
         examples: Command lines, and what each does.

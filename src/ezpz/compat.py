@@ -192,7 +192,7 @@ def offer(module: str) -> tuple[Callable[..., object], Callable[[], list[str]]]:
         if name == "__all__":
             return sorted(home_of)
         if name not in home_of:
-            refuse(module, name, home_of, caller or sys._getframe(1))  # noqa: SLF001  # what it does stands there
+            refuse(module, name, home_of, caller or sys._getframe(1))  # noqa: SLF001  # it shows what the caller does
         home, today = home_of[name]
         value = getattr(import_module(home), today)
         setattr(sys.modules[module], name, value)

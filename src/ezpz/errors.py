@@ -72,7 +72,7 @@ def end_with(error: EzpzError, who: str = "ezpz") -> int:
     from ezpz.visible import LINES, painter, show, use_color, visible  # which only an error needs
 
     paint = painter(use_color(sys.stderr))
-    # Every second part stands between backticks: what can be typed.
+    # Every second part is between backticks: what can be typed.
     parts = visible(str(error), LINES).split("`")
     typed = [f"`{paint(part, 'name')}`" if number % 2 else part for number, part in enumerate(parts)]
     text = "".join(typed) if len(parts) % 2 else "`".join(parts)

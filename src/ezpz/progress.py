@@ -10,12 +10,12 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     dumps 45          at this signal the process writes its Python stacks to its stderr
     stage setup       reached for the first time: setup, met, group, model, data, step, second_step
     beat              progress, at most once per second
-    at 120            the last step that it told: with a beat, and when the program ends
+    at 120            the last step that it reported: with a beat, and when the program ends
     pace 42 0 100     42 steps of 100 are done, and this run of the program began behind 0; with a beat, of a `Loop`
     busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
 
-Nobody else speaks for a rank: neither a child that it forked or that multiprocessing started, such as a loader of data,
-nor a rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
+No other process reports for a rank: no child that it forked or that multiprocessing started, such as a loader of data,
+and no rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _DUMP_OFFSET = 11
 _next = -math.inf  # the moment from which on a beat is due; infinite where no agent listens
 _lock = threading.Lock()
 _agent: _Agent | None = None
-_told: set[str] = set()
-_first: int | None = None  # the first step, until a second one is told
-_step: int | None = None  # the last that was told here,
-_step_told: int | None = None  # and the last that the agent was told
+_sent: set[str] = set()
+_first: int | None = None  # the first step, until a second one is reported
+_step: int | None = None  # the last that was reported here,
+_step_sent: int | None = None  # and the last that the agent got
 _pace: tuple[int, int, int] | None = None  # steps done, done at the start, and in all, of a loop that runs
-_pace_told: tuple[int, int, int] | None = None
+_pace_sent: tuple[int, int, int] | None = None
 
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
@@ -83,18 +83,18 @@ def pace(done: int, first: int, total: int) -> None:
 
 
 def end_pace() -> None:
-    """Tell that the loop has ended, if it was ever told to run."""
-    global _pace, _pace_told
+    """Tell that the loop has ended, if it was ever reported to run."""
+    global _pace, _pace_sent
     _pace = None
-    if _pace_told is not None:
-        _pace_told = None
+    if _pace_sent is not None:
+        _pace_sent = None
         _say("pace 0 0 0")
 
 
 def _stage_of_step() -> str:
     """Return the stage that this step is; the second goes out at once, because the first holds compilation."""
     global _first
-    if "step" not in _told:
+    if "step" not in _sent:
         _first = _step
     elif _first is not None and _step != _first:
         _first = None
@@ -109,7 +109,7 @@ def stage(name: str) -> None:
         name: ``setup``, ``met``, ``group``, ``model`` or ``data``; one word.
     """
     reached.setdefault(name, time())
-    if name not in _told and _next != math.inf:
+    if name not in _sent and _next != math.inf:
         _speak(name, beat=False)
 
 
@@ -123,8 +123,8 @@ class Busy:
 
     def __enter__(self) -> None:
         self._over = threading.Event()
-        self._is_told = "step" in _told and _say("busy 1")
-        if self._is_told:
+        self._is_sent = "step" in _sent and _say("busy 1")
+        if self._is_sent:
             ident = threading.get_ident()
             thread = threading.Thread(target=self._watch, args=(ident,), name="ezpz-busy", daemon=True)
             try:
@@ -134,7 +134,7 @@ class Busy:
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        if self._is_told:
+        if self._is_sent:
             heartbeat()
             _say("busy 0")
 
@@ -150,7 +150,7 @@ class Busy:
 
 
 def _cpu_of(ident: int) -> float:
-    """Return the seconds of CPU that a thread of this process has used; of all threads where these cannot be told."""
+    """Return the seconds of CPU that a thread of this process has used; of all threads where these are unknown."""
     import time as clocks
 
     own = getattr(clocks, "pthread_getcpuclockid", None)  # not on macOS
@@ -201,8 +201,8 @@ def _speak(name: str, *, beat: bool) -> None:
         if _agent is None:
             _next = math.inf
             return
-        if name not in _told:
-            _told.add(name)
+        if name not in _sent:
+            _sent.add(name)
             _agent.say(f"stage {name}")
         if beat:
             _next = monotonic() + _EVERY
@@ -232,16 +232,16 @@ def _say(line: str) -> bool:
 
 
 def _tell_step(agent: _Agent) -> None:
-    global _step_told
-    if _step != _step_told and isinstance(_step, int) and abs(_step) < 2**53:
-        _step_told = _step
+    global _step_sent
+    if _step != _step_sent and isinstance(_step, int) and abs(_step) < 2**53:
+        _step_sent = _step
         agent.say(f"at {_step}", droppable=True)
 
 
 def _tell_pace(agent: _Agent) -> None:
-    global _pace_told
-    if _pace is not None and _pace != _pace_told:
-        _pace_told = _pace
+    global _pace_sent
+    if _pace is not None and _pace != _pace_sent:
+        _pace_sent = _pace
         agent.say(f"pace {_pace[0]} {_pace[1]} {_pace[2]}", droppable=True)
 
 

@@ -58,7 +58,7 @@ class _RecordType(type):
 
 @dataclass_transform(frozen_default=True)
 class Record(metaclass=_RecordType):
-    """A base of classes with named fields that nobody changes; two of one class and equal fields are equal.
+    """A base of classes with named fields that do not change; two of one class and equal fields are equal.
 
     A class may have ``__post_init__`` to refuse values. Fields of a base are not inherited.
     """

@@ -71,7 +71,7 @@ _PASSWORD = "password"  # noqa: S105  # anything, numbers too
 _SECRET = "secret"  # noqa: S105  # any text
 _KEY = "key"  # any text but numbers and paths
 _HEADERS = "headers"  # of HTTP: the values of all but a few
-_PROXY = "proxy"  # of a text such as me:V@host what stands before the host
+_PROXY = "proxy"  # of a text such as me:V@host the part before the host
 _LONG = "long"  # long texts in one word
 _RANDOM = "random"  # long texts in one word that look random
 _STRONG = frozenset((_PASSWORD, _SECRET, _KEY))
@@ -325,13 +325,13 @@ _FORMS = (
     ("asic", r"(?<=\b[Bb]asic )\s*(?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{8,}={0,2}"),
 )
 
-# https://me:V@host and https://V@host. V may hold / and @; what follows a port, or stands in a path, is none:
+# https://me:V@host and https://V@host. V may hold / and @; what follows a port, or is in a path, is none:
 # http://host:8080/@scope/name. A name alone is no secret where it is an account or a container.
 _LOGIN = r"""(?P<scheme>[A-Za-z][\w+.-]*)://(?:
     (?P<user>[^\s/@:"'<>]*):(?P<word>(?:(?!://)[^\s"'<>])+)@(?=(?P<host>[^\s/@:,"']+))|(?P<alone>[^\s/@:"']+)@)"""
 _ACCOUNTS = _set("ssh sftp scp rsync git+ssh svn+ssh hdfs abfs abfss wasb wasbs nfs smb gsiftp")
 
-# A name and what stands between it and its value:
+# A name and the text between it and its value:
 # NAME=V, name: V, "name": "V", --name V, ["name"] = "V", ("NAME", "V").
 _NAMED = r"""(?<![A-Za-z0-9_-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})
     (?P<between>\\*["']?\]?[ \t]{0,2}(?:=>|:=|[=:](?![/=]))[ \t\n]{0,3}|(?<=[\w])[ \t]+|\\*["'],[ \t]*(?=\\*["']))"""
@@ -407,7 +407,7 @@ class _Scrubber:
         return text if shown == known else json.dumps(shown, ensure_ascii=False)
 
     def _without_named(self, text: str) -> str:
-        """Return a text without the values of names; what stands in quotes or brackets is one value."""
+        """Return a text without the values of names; text in quotes or brackets is one value."""
         parts, done = [], 0
         match = _pattern(_NAMED).search(text)
         while match is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 LINES = "\n\t"  # what a text of several lines may hold
-# Marks of direction, separators of lines and paragraphs, and letters of tags, which nobody sees (UAX #9, Unicode 16).
+# Marks of direction, separators of lines and paragraphs, and letters of tags, which are invisible (UAX #9, Unicode 16).
 _MARKS = {0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _COLOR = r"(\x1b\[(?:0|[12](?:;3[1-6])?|3[1-6]|38;5;\d{1,3})m)"  # those that ezpz itself writes
@@ -74,7 +74,7 @@ def use_color(stream: object) -> bool:
 _MEANINGS = {
     "good": "32",  # it ended well; the runs agree
     "bad": "31",  # it failed; the runs differ
-    "doubtful": "33",  # it was stopped; nothing can be said
+    "doubtful": "33",  # it was stopped; no verdict
     "busy": "36",  # it runs
     "name": "36",  # what can be typed
     "title": "1",

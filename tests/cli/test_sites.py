@@ -115,7 +115,7 @@ def test_sh_prints_the_users_own_sites_for_the_shell(run_cli, own):
     [
         (["polari"], "unknown site: 'polari' (from the command line); expected one of polaris"),
         (["zzz"], "expected one of aurora, polaris, "),
-        (["--sh", "polaris"], "--sh stands alone"),
+        (["--sh", "polaris"], "--sh takes no other word"),
         (["--what"], "unknown option --what"),
     ],
 )

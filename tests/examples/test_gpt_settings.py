@@ -100,7 +100,7 @@ def test_groups_choose_as_wordplays_do():
     assert (config.optimizer.learning_rate, config.optimizer.beta2) == (1e-3, 0.99)
     assert (config.train.warmup_iters, config.train.eval_interval) == (2000, 2000)
     assert config.data.dataset == "shakespeare_char"
-    assert arguments("model.n_layer=3", "model=gpt2").config.model.n_layer == 3  # what is typed stands above
+    assert arguments("model.n_layer=3", "model=gpt2").config.model.n_layer == 3  # what is typed overrides it
 
 
 SEED = json.loads((Path(__file__).parent / "configs" / "wordplay.json").read_text())

@@ -237,7 +237,7 @@ def main() -> int:
         print(lines[-1], f"({result['log']})", flush=True)
         failed += [name] if result["code"] else []
     if "snippets" in wanted and (WORK / "ezpz").is_dir():
-        ran, others = snippets.run_all(WORK / "ezpz", WORK / "snippets", [str(PYTHON)], environment())
+        ran, others = snippets.run_all(WORK / "ezpz", WORK / "snippets", [str(PYTHON)], environment(), make_mnist)
         lines += ["", f"{len(ran)} of {len(ran) + len(others)} self-contained snippets of the older documentation ran."]
         lines += [f"- {where}: {why}" for where, why in others]
         print("\n".join(lines[-len(others) - 1 :]))

@@ -10,6 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _BLOCK = re.compile(r"^([ ]*)```(?:python|py)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
@@ -65,14 +66,24 @@ def is_self_contained(code: str) -> bool:
 
 
 def run_all(
-    folder: Path, work: Path, python: list[str], env: dict[str, str]
+    folder: Path, work: Path, python: list[str], env: dict[str, str], make_mnist: Callable[[Path], None]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Run each in a folder of its own, alone, and return which ran and why the others did not."""
+    """Run each in a folder of its own, alone, and return which ran and why the others did not.
+
+    Args:
+        folder: The checkout.
+        work: Folder for theirs.
+        python: Words of the interpreter.
+        env: Their variables.
+        make_mnist: Writes the digits that some would fetch from the network into a folder.
+    """
     ran, others = [], []
     for number, (where, code) in enumerate(find(folder)):
         here = work / f"{number:02}"
         here.mkdir(parents=True, exist_ok=True)
         (here / "snippet.py").write_text(code, encoding="utf-8")
+        if 'MNIST("./data"' in code:
+            make_mnist(here / "data")
         try:
             done = subprocess.run(
                 [*python, "snippet.py"],

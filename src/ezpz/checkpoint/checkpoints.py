@@ -164,7 +164,7 @@ def _tell(path: Path, manifest: Manifest, layout: Layout) -> None:
 class Saving(NamedTuple):
     """A save under way: its folder, this rank's tensors, and what it will say of itself but for the sizes of files.
 
-    The metadata of the first one of a process are read back, so that no run goes on for days without a checkpoint that
+    The metadata of the first one of a process are read back, so that no run works for days without a checkpoint that
     this Python and this torch can load.
     """
 

@@ -7,7 +7,7 @@
      "files": {".metadata": 5120, "__0_0.distcp": 83456},
      "sha256": {".metadata": "9f86d0…", "__0_0.distcp": "60303a…"}, "own_sha256": "fd61a0…"}
 
-It is written last, before the folder gets its name. ``own_sha256`` is the digest of what stands before its comma, so
+It is written last, before the folder gets its name. ``own_sha256`` is the digest of the text before its comma, so
 that a damage of this file is seen too. Schema 1 has no digests. Standard library only.
 """
 

@@ -33,16 +33,17 @@ class Choice(NamedTuple):
     checkpoint: Path | None
 
 
-def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", verify: bool = True) -> Choice:
+def choose(wanted: str, *, name: str, outdir: str | None, root: str = "outputs", verify: bool = True) -> Choice:
     """Decide where a run begins. Collective after `ezpz.setup_torch`: rank 0 looks, and all ranks get its answer.
 
-    The files of the checkpoint are compared with their digests, by all ranks together. Where ``wish`` leaves the choice
-    open, a damaged checkpoint is renamed to ``damaged-<name>``, with a line in the log, and the next newest is taken.
+    The files of the checkpoint are compared with their digests, by all ranks together. Where ``wanted`` leaves the
+    choice open, a damaged checkpoint is renamed to ``damaged-<name>``, with a line in the log, and the next newest is
+    taken.
 
     Args:
-        wish: "none": a fresh run. "auto": the newest complete checkpoint of ``outdir``, or, where none is given, of the
-            runs ``<root>/<name>/*``; a fresh run if there is none. Otherwise a run folder or a checkpoint, which must
-            be there.
+        wanted: "none": a fresh run. "auto": the newest complete checkpoint of ``outdir``, or, where none is given, of
+            the runs ``<root>/<name>/*``; a fresh run if there is none. Otherwise a run folder or a checkpoint, which
+            must be there.
         name: Name of the run.
         outdir: The run's folder as the user gave it; None for ``<root>/<name>/<time>``.
         root: Folder of all runs.
@@ -52,7 +53,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", v
         The run continues in the folder of its checkpoint, unless ``outdir`` names another.
 
     Raises:
-        UsageError: The path that ``wish`` names is not there or holds no complete checkpoint, or is a checkpoint that
+        UsageError: The path that ``wanted`` names is not there or holds no complete checkpoint, or is a checkpoint that
             is damaged; on all ranks.
     """
     from ezpz.dist.collectives import broadcast, gather_objects
@@ -60,7 +61,7 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", v
 
     rank, size = get_rank(), get_world_size()
     search = _Search(
-        wish, Path(root).expanduser() / name, Path(outdir).expanduser().absolute() if outdir else None, verify=verify
+        wanted, Path(root).expanduser() / name, Path(outdir).expanduser().absolute() if outdir else None, verify=verify
     )
     while True:
         choice, manifest, problem = broadcast(search.look() if rank == 0 else (Choice(None, None), None, ""))
@@ -73,16 +74,16 @@ def choose(wish: str, *, name: str, outdir: str | None, root: str = "outputs", v
             remember_verified(choice.checkpoint, manifest)
             return choice
         if search.is_named(choice.checkpoint):
-            raise UsageError(_refusal(wish, damage, choice.checkpoint)).everywhere()
+            raise UsageError(_refusal(wanted, damage, choice.checkpoint)).everywhere()
         if rank == 0:
             search.leave_out(choice.checkpoint, damage)
 
 
 class _Search:
-    """Rank 0's search for the checkpoint that a wish means; what it has left out it does not find again."""
+    """Rank 0's search for the checkpoint that ``wanted`` means; what it has left out it does not find again."""
 
-    def __init__(self, wish: str, runs: Path, outdir: Path | None, *, verify: bool) -> None:
-        self._wish, self._runs, self._outdir, self._verify = wish, runs, outdir, verify
+    def __init__(self, wanted: str, runs: Path, outdir: Path | None, *, verify: bool) -> None:
+        self._wanted, self._runs, self._outdir, self._verify = wanted, runs, outdir, verify
         self._left_out: set[Path] = set()
 
     def look(self) -> tuple[Choice, Manifest | None, str]:
@@ -93,12 +94,12 @@ class _Search:
         except UsageError as error:
             return Choice(None, None), None, str(error)
         except Unusable as reason:  # removed in this moment, by the run that writes there
-            return Choice(None, None), None, _refusal(self._wish, reason)
+            return Choice(None, None), None, _refusal(self._wanted, reason)
         return choice, manifest, ""
 
     def is_named(self, checkpoint: Path) -> bool:
         """Tell whether the user has named this checkpoint itself."""
-        return self._wish not in {"none", "auto"} and Path(self._wish).expanduser().absolute() == checkpoint
+        return self._wanted not in {"none", "auto"} and Path(self._wanted).expanduser().absolute() == checkpoint
 
     def leave_out(self, path: Path, reason: Unusable) -> None:
         """Say why a folder is not used, once, and set it aside if it is a damaged checkpoint."""
@@ -116,16 +117,16 @@ class _Search:
         return next((path for path in found if path not in self._left_out), None)
 
     def _choice(self) -> Choice:
-        if self._wish == "none":
+        if self._wanted == "none":
             return Choice(self._outdir, None)
-        if self._wish == "auto":
+        if self._wanted == "auto":
             checkpoint = self.newest_in(self._outdir) if self._outdir else self._newest_of_runs()
             if checkpoint is None:
                 where = self._outdir or self._runs / "*"
                 (logger.warning if self._left_out else logger.info)(f"no complete checkpoint in {where}: a fresh run")
                 return Choice(self._outdir, None)
         else:
-            checkpoint = self._named(Path(self._wish).expanduser().absolute())
+            checkpoint = self._named(Path(self._wanted).expanduser().absolute())
         return Choice(self._outdir or _run_of(checkpoint), checkpoint)
 
     def _newest_of_runs(self) -> Path | None:
@@ -138,26 +139,26 @@ class _Search:
         if not is_folder(path):
             what = "it is a file" if is_there(path) else "there is nothing"
             raise UsageError(
-                f"cannot resume from {self._wish!r}: {what}; expected a run folder or a checkpoint. {_near(path)}"
+                f"cannot resume from {self._wanted!r}: {what}; expected a run folder or a checkpoint. {_near(path)}"
             )
         is_checkpoint = is_there(path / NAME) or path.name.startswith("step-")
         if not is_checkpoint:
             newest = self.newest_in(path)
             if newest is None:
                 raise UsageError(
-                    f"cannot resume from {self._wish!r}: it holds no complete checkpoint; expected a run folder with "
+                    f"cannot resume from {self._wanted!r}: it holds no complete checkpoint; expected a run folder with "
                     f"{FOLDER}/step-*, or a checkpoint. {_near(path)}"
                 )
             return newest
         try:
             look_at(path)
         except Unusable as reason:
-            raise UsageError(_refusal(self._wish, reason, path)) from None
+            raise UsageError(_refusal(self._wanted, reason, path)) from None
         return path
 
 
-def _refusal(wish: str, reason: Unusable, path: Path | None = None) -> str:
-    expected = f"cannot resume from {wish!r}: {reason}; expected a complete checkpoint."
+def _refusal(wanted: str, reason: Unusable, path: Path | None = None) -> str:
+    expected = f"cannot resume from {wanted!r}: {reason}; expected a complete checkpoint."
     return f"{expected} {_near(path)}" if path is not None else expected
 
 

@@ -15,7 +15,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str
     Args:
         rows: The words, as many in each row; the first row may be the titles.
         right: Numbers of the columns that are flush right.
-        gap: What stands between two columns.
+        gap: The text between two columns.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -31,7 +31,7 @@ def hanging(start: str, text: str, width: int) -> Iterator[str]:
     """Yield a start with a text after it, in lines of at most ``width`` columns; the text keeps its own column.
 
     Args:
-        start: What stands in front of the first line.
+        start: The text in front of the first line.
         text: Words; one that is longer than a line is broken, unless there is no room for it at all.
         width: Columns.
     """

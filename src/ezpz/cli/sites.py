@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def _print_sites(options: Namespace) -> int:
     if options.sh and (options.name or options.json):
         raise UsageError(
-            "--sh stands alone (from the command line): it prints all sites of your own file; "
+            "--sh takes no other word (from the command line): it prints all sites of your own file; "
             "expected neither NAME nor --json with it."
         )
     sites = load(os.environ, probe.read)

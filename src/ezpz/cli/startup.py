@@ -353,8 +353,8 @@ def _log_table(found: _Log) -> str:
     lines += ["", *_by_world(known)] if names else [""]
     wrong = sum(row.given is not None and abs(row.given - (row.seconds or 0.0)) > 1 for row in known)
     if wrong:
-        told = sum(row.given is not None for row in known)
-        lines += _wrapped(f"{wrong} of {told} differences in the file are not the seconds between its two times")
+        stated = sum(row.given is not None for row in known)
+        lines += _wrapped(f"{wrong} of {stated} differences in the file are not the seconds between its two times")
     kind = "rows of tables" if found.times.kind == "table" else "starts in a log"
     lines += _wrapped(f"{len(rows)} {kind} in {visible(str(found.path))}; LINES says which lines were used")
     for number, why in found.times.unusable:

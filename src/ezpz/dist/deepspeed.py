@@ -59,8 +59,8 @@ def wrap(
         )
     library = _library()
     if config is None:
-        wished = resolve_dtype(next(iter(stored_formats(model)), "fp32") if dtype is None else dtype)
-        config = make_config(str(wished).removeprefix("torch."), own_optimizer=optimizer is not None, **generated)
+        wanted = resolve_dtype(next(iter(stored_formats(model)), "fp32") if dtype is None else dtype)
+        config = make_config(str(wanted).removeprefix("torch."), own_optimizer=optimizer is not None, **generated)
     elif generated:
         raise UsageError(
             f"DeepSpeed's configuration is given and {', '.join(generated)} too (from wrap_model); expected one of "

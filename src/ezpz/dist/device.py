@@ -58,7 +58,7 @@ class DeviceType(str):
         return str(self)
 
     @property
-    def index(self) -> None:  # type: ignore[override]  # as of torch.device("cuda"); nobody searches this text
+    def index(self) -> None:  # type: ignore[override]  # as of torch.device("cuda"); this text is never searched
         """None: the current device, as of ``torch.device("cuda")``."""
         return
 

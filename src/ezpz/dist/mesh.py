@@ -85,22 +85,22 @@ def resolve(
         UsageError: A degree is no positive whole number, they do not multiply to the world, or tensor parallel does not
             fit inside a host; the nearest legal values are named.
     """
-    wished = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": dp_shard, "cp": cp, "tp": tp}
+    wanted = {"pp": pp, "dp_replicate": dp_replicate, "dp_shard": dp_shard, "cp": cp, "tp": tp}
     _check_numbers({"world_size": world_size}, rest=False)
-    _check_numbers(wished, rest=True)
-    free = [name for name, value in wished.items() if value == REST]
+    _check_numbers(wanted, rest=True)
+    free = [name for name, value in wanted.items() if value == REST]
     if len(free) > 1:
         raise UsageError(
             f"{' and '.join(f'{name}=-1' for name in free)}: only one degree can be the rest (from the degrees of the "
             f"mesh); expected one -1 at most. Give {' or '.join(free)} a number."
         )
-    fixed = {name: value for name, value in wished.items() if value != REST}
+    fixed = {name: value for name, value in wanted.items() if value != REST}
     product = math.prod(fixed.values())
     if world_size % product or (not free and product != world_size):
         raise UsageError(_does_not_fit(world_size, fixed, free))
-    degrees = Degrees(**{name: world_size // product if value == REST else value for name, value in wished.items()})
+    degrees = Degrees(**{name: world_size // product if value == REST else value for name, value in wanted.items()})
     if not tp_across_hosts:
-        _check_host(degrees, wished, world_size, _counts(ranks_per_host, world_size))
+        _check_host(degrees, wanted, world_size, _counts(ranks_per_host, world_size))
     return degrees
 
 
@@ -138,17 +138,17 @@ def _does_not_fit(world_size: int, fixed: dict[str, int], free: list[str]) -> st
     return f"{problem}; expected degrees that multiply to {world_size}: {_nearest(legal, used)} nearest."
 
 
-def _check_host(degrees: Degrees, wished: dict[str, int], world_size: int, counts: set[int]) -> None:
+def _check_host(degrees: Degrees, wanted: dict[str, int], world_size: int, counts: set[int]) -> None:
     inside = math.gcd(*counts)
     if not counts or inside % degrees.tp == 0:
         return
     # With the others as they are the world must still come out; dp_shard is what gives way in a suggestion.
-    others = math.prod(value for name, value in wished.items() if value != REST and name not in {"tp", "dp_shard"})
+    others = math.prod(value for name, value in wanted.items() if value != REST and name not in {"tp", "dp_shard"})
     legal = [value for value in _divisors(inside) if (world_size // others) % value == 0]
     hosts = (
         f"a host of {_ranks(inside)}" if len(counts) == 1 else f"hosts of {_alternatives(sorted(counts), 'and')} ranks"
     )
-    rest = f" (tp=-1, the rest of {_ranks(world_size)})" if wished["tp"] == REST else ""
+    rest = f" (tp=-1, the rest of {_ranks(world_size)})" if wanted["tp"] == REST else ""
     raise UsageError(
         f"tp={degrees.tp}{rest} does not fit inside {hosts}; expected {_alternatives(legal)}: "
         f"{_nearest({'tp': legal}, {'tp': degrees.tp})} nearest. Give that, or tp_across_hosts=True to let every "

@@ -54,20 +54,20 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def usable_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the dtype to compute in: the wished one, or float32 with one warning where the device has no bfloat16.
+    """Return the dtype to compute in: the wanted one, or float32 with one warning where the device has no bfloat16.
 
     Scripts that ask for bfloat16 run on devices without it (V100, for example), too. float16 would need a GradScaler
     that the script does not have, therefore float32. A CPU always computes bfloat16, fast or slowly.
     """
     import torch
 
-    wished = resolve_dtype(dtype)
-    if wished != torch.bfloat16 or device.type == "cpu":
-        return wished
+    wanted = resolve_dtype(dtype)
+    if wanted != torch.bfloat16 or device.type == "cpu":
+        return wanted
     from ezpz.dist.accelerator import device_name, is_bf16_supported
 
     if is_bf16_supported(device):
-        return wished
+        return wanted
     if this_rank().rank == 0:
         get_logger(__name__).warning(
             f"dtype=bf16 becomes fp32: {device_name(device)} does not compute bfloat16. "
@@ -108,7 +108,7 @@ def stored_formats(model: nn.Module) -> list[torch.dtype]:
 
 
 def log_precision(strategy: str, dtype: torch.dtype | None, stored: Collection[torch.dtype]) -> None:
-    """Say on rank 0 which number formats compute, reduce and store; warn where the wished one cannot compute."""
+    """Say on rank 0 which number formats compute, reduce and store; warn where the wanted one cannot compute."""
     import torch
 
     if not stored or this_rank().rank != 0:

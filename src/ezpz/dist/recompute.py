@@ -54,11 +54,11 @@ def stride_of(activation_checkpoint: str | int | None) -> int:
 
 
 def recompute_blocks(model: nn.Module, blocks: Sequence[nn.Module], kind: str | int | None) -> None:
-    """Let blocks be recomputed as wished; names in ``state_dict`` and of parameters stay as they are.
+    """Let blocks be recomputed as asked; names in ``state_dict`` and of parameters stay as they are.
 
     Raises:
         UsageError: The model has no blocks, so nothing would be saved.
-        MachineError: ``op`` is wished, and this torch cannot choose among operations.
+        MachineError: ``op`` is wanted, and this torch cannot choose among operations.
     """
     stride = stride_of(kind)
     if not stride:

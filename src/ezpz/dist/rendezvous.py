@@ -160,7 +160,7 @@ def _meet_by_mpi(ranks: Ranks, environ: Mapping[str, str], patience: _Patience) 
             own = dist.TCPStore(host, 0, is_master=True, timeout=patience.left(1.0), wait_for_workers=False)
             meeting = (host, own.port)
         host, number = MPI.COMM_WORLD.bcast(meeting, root=0)
-        address = Address(host, number, "told by MPI", ranks.rank == 0)
+        address = Address(host, number, "from MPI", ranks.rank == 0)
         _opened[address] = own if ranks.rank == 0 else _open(address, patience)
         _published["mpi4py"] = address
     address = _published["mpi4py"]

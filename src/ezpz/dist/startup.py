@@ -228,8 +228,8 @@ def _seconds(name: str, otherwise: float) -> timedelta:
 
 
 def _fill_environ(ranks: Ranks) -> None:
-    told = dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, ranks[:4]), strict=True))
+    variables = dict(zip(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), map(str, ranks[:4]), strict=True))
     if "RANK" not in os.environ:  # a WORLD_SIZE without it is that of the job, which ezpz_setup_job exports
-        os.environ.update(told)
-    for name, value in told.items():
+        os.environ.update(variables)
+    for name, value in variables.items():
         os.environ.setdefault(name, value)

@@ -31,14 +31,14 @@ class Sender:
         self.source = dist.get_process_group_ranks(self.group or dist.group.WORLD)[0] if self.grouped else 0
         self.sends = not self.grouped or dist.get_rank() == self.source
 
-    def seed(self, wished: int | None, place: torch.device) -> int:
-        """Return the sender's seed on every rank: the wished one, or one that each rank's generator draws.
+    def seed(self, wanted: int | None, place: torch.device) -> int:
+        """Return the sender's seed on every rank: the wanted one, or one that each rank's generator draws.
 
         So ranks whose generators stood alike before stand alike afterwards.
         """
         import torch
 
-        mine = int(torch.randint(2**62, ())) if wished is None else wished
+        mine = int(torch.randint(2**62, ())) if wanted is None else wanted
         return int(self._broadcast(torch.tensor([mine]), place)[0])
 
     def agree(self, digest: bytes, place: torch.device, *, usable: bool) -> bool:

@@ -56,7 +56,7 @@ def __getattr__(name: str) -> object:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     find, _ = __import__("ezpz.compat", fromlist=["offer"]).offer(__name__)  # by name: the log is below it
-    return find(name, sys._getframe(1))  # noqa: SLF001  # whether it is an import stands there
+    return find(name, sys._getframe(1))  # noqa: SLF001  # the frame shows whether it is an import
 
 
 def get_logger(

@@ -7,7 +7,7 @@ then ``bytes`` bytes of data, all numbers little-endian:
     {"v":1,"from":0,"to":1048613,"crc":123,"lines":5012,"torn":0,"foreign":0,"at":0,"records":5012,"attempt":1,
      "late":0,"windows":[],"bytes":401224,"columns":[["loss","float",5012,0,40096],…],"sum":456}
 
-    from, to    the bytes of the journal that it stands for: whole lines, the first block from byte 0 on, each other one
+    from, to    the bytes of the journal that it holds: whole lines, the first block from byte 0 on, each other one
                 from where the one before it ends
     crc, sum    zlib.crc32 of these bytes of the journal, and of the line up to ``,"sum"`` with the data after it; a
                 block whose sums differ counts as missing, and so do those after it
@@ -171,7 +171,7 @@ class Block:
     """A block: what its line says, and how to come by its data.
 
     Attributes:
-        start: First byte of the journal that it stands for.
+        start: First byte of the journal that it holds.
         end: One more than the last.
         crc: Sum of these bytes.
         lines: Lines of the journal in it.

@@ -3,7 +3,7 @@
 The journal hands over what it has written, and the thread that syncs it makes a block of each MiB. Whatever comes in
 between, such as a disk that was full, lines of somebody else or a journal that has rows already, is not pieced
 together: the columns fall behind, and catch up by reading the journal, a bit each second. They may fail altogether.
-That costs one warning, and readers some time; the journal goes on.
+That costs one warning, and readers some time; the journal continues.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Growing:
             self._part, self.is_behind = part, False
 
     def _look(self) -> None:
-        """See, once, how much of the journal the file that is there stands for."""
+        """See, once, how much of the journal the file that is there holds."""
         if self._is_known:
             return
         about = os.fstat(self._descriptor)
@@ -158,7 +158,7 @@ class Growing:
         self._is_known = True
 
     def _open(self) -> None:
-        """Open the file, made when absent, at the end of what stands for the journal."""
+        """Open the file, made when absent, at the end of the blocks that hold the journal."""
         if self._file >= 0:
             return
         if not self._length:

@@ -210,7 +210,7 @@ class Journal:
             self._keeper.start()
 
     def _put(self, data: bytes) -> bytes:
-        """Write what the disk takes, and return the rest, with which the line goes on."""
+        """Write what the disk takes, and return the rest, with which the line continues."""
         done = 0
         try:
             while done < len(data):  # once, except on a disk that is filling up

@@ -123,7 +123,7 @@ class OlderCalls:
 
     @property
     def groups(self) -> dict[str, dict[str, list[Any]]]:
-        """The same, by what stands before a name's first ``/``; names without one are under ``""``."""
+        """The same, by the text before a name's first ``/``; names without one are under ``""``."""
         parts: dict[str, dict[str, list[Any]]] = {}
         for name, values in self.history.items():
             prefix, slash, rest = name.partition("/")

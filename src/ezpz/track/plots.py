@@ -139,7 +139,7 @@ def that_matter(series: list[Series]) -> list[Series]:
 def seen_first(series: list[Series]) -> list[Series]:
     """Return the two metrics that the end of a run shows on the terminal: the loss and the accuracy.
 
-    A validation loss stands for an accuracy that is not there, and what matters next for both.
+    A validation loss replaces an accuracy that is not there, and what matters next for both.
     """
     drawn = [item for item in that_matter(series) if len(item.steps) > 1] or that_matter(series)
     lines = [item for item in series if len(item.steps) > 1] or series

@@ -31,7 +31,7 @@ _ROWS = {"rows", "table", "windows", "stored"}  # what is read when it is first 
 
 
 class Run:
-    """One run; nobody changes it.
+    """One run; it does not change.
 
     Attributes:
         folder: Where it is, absolute.
@@ -105,7 +105,7 @@ def seconds_taken(run: Run, first: float | None, last: float | None) -> float | 
 
     Args:
         run: The run. Of one that was started again, the newest attempt counts.
-        first: Time of its first row in epoch seconds, which stands for a start that was not recorded.
+        first: Time of its first row in epoch seconds, used where no start was recorded.
         last: Time of its last row, which is the end of a run that could not record it.
     """
     known = run.facts.get("seconds")

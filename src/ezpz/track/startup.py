@@ -138,17 +138,19 @@ class Startup:
         self.arrivals: list[Arrival] = []
         before = 0.0
         for stage in STAGES:
-            told = _mapping(stages.get(stage.name))
-            if not all(isinstance(told.get(key), (int, float)) for key in ("min", "median", "max")):
+            summary = _mapping(stages.get(stage.name))
+            if not all(isinstance(summary.get(key), (int, float)) for key in ("min", "median", "max")):
                 continue
-            times = [each if isinstance(each, (int, float)) else None for each in told.get("by_rank") or ()]
+            times = [each if isinstance(each, (int, float)) else None for each in summary.get("by_rank") or ()]
             if times:
                 self.times[stage.name] = times
-            last = float(told["max"])
+            last = float(summary["max"])
             rank = max(range(len(times)), key=lambda each: _or_zero(times[each])) if times else -1
-            host = self.host_of(rank) if rank >= 0 else str(told.get("slowest_host") or "")
+            host = self.host_of(rank) if rank >= 0 else str(summary.get("slowest_host") or "")
             took = max(0.0, last - before)
-            self.arrivals.append(Arrival(stage, took, float(told["min"]), float(told["median"]), last, rank, host))
+            self.arrivals.append(
+                Arrival(stage, took, float(summary["min"]), float(summary["median"]), last, rank, host)
+            )
             before = max(before, last)
 
     @property
@@ -158,7 +160,7 @@ class Startup:
 
     @property
     def first_step(self) -> float | None:
-        """Seconds from the launch to the first step of the last rank; None where no rank told of one."""
+        """Seconds from the launch to the first step of the last rank; None where no rank reported one."""
         return next((each.last for each in self.arrivals if each.stage.name == "step"), None)
 
     @property
@@ -205,7 +207,7 @@ def delays(startup: Startup) -> list[Delay]:
             found += [delay] if delay else []
         if stage.is_gate:
             begin = number
-    if begin < len(names) - 1:  # no gate follows, so nobody waited; a plain script is shown all the same
+    if begin < len(names) - 1:  # no gate follows, so no rank waited; a plain script is shown all the same
         delay = _delay(startup, names[begin:])
         found += [delay] if delay else []
     return found

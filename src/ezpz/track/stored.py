@@ -1,6 +1,6 @@
 """Read what a run has recorded: the columns beside its journal, and the journal's own lines where these end.
 
-``metrics.columns`` stands for the journal as far as its sums agree (`ezpz.track.blocks`); the rest is read as JSON. A
+``metrics.columns`` replaces the journal as far as its sums agree (`ezpz.track.blocks`); the rest is read as JSON. A
 long journal without columns, such as those of older versions, gets them written beside it, where the folder may be
 written and no process writes the run.
 """
@@ -31,7 +31,7 @@ class Stored:
 
     Attributes:
         blocks: All of it, oldest first: blocks of the file, then the rest in memory.
-        end: The first byte of the journal that no block stands for: a line in the making, or nothing.
+        end: The first byte of the journal that no block holds: a line in the making, or nothing.
         read: Returns so many bytes of the journal from an offset on.
         inode: Device and inode of the journal.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
 
-_STUCK = 0.5  # seconds that a stream which nobody reads may delay the end by a signal
+_STUCK = 0.5  # seconds that a stream without a reader may delay the end by a signal
 
 
 class Writer:

@@ -21,7 +21,7 @@ class Feed(Protocol):
         """Yield the batches of the next step; then the place is after it."""
 
     def steps_left(self) -> int | None:
-        """Return the steps to the end of the data; None if they have none, or nobody knows it yet."""
+        """Return the steps to the end of the data; None if they have none, or it is not known yet."""
 
     def has_next(self) -> bool:
         """Tell whether there is another step."""

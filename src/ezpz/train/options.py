@@ -178,7 +178,7 @@ def _describe_presets(presets: Mapping[str, Mapping[str, object]]) -> str:
             break_on_hyphens=False,
         )
     ]
-    return "\n".join(["presets (what is typed stands above them):", *lines]) if lines else ""
+    return "\n".join(["presets (what is typed overrides them):", *lines]) if lines else ""
 
 
 def make_parser(

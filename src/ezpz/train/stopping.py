@@ -59,8 +59,8 @@ class StopRequests:
             for name in _MEANING:
                 number = getattr(signal, name)
                 before = signal.getsignal(number)
-                is_wished = before == signal.SIG_IGN and name not in ignored
-                if before is not None and not is_wished:
+                is_wanted = before == signal.SIG_IGN and name not in ignored
+                if before is not None and not is_wanted:
                     self._before[number] = before
                     signal.signal(number, self._handler(before))
         return self

@@ -81,7 +81,7 @@ class Across:
 
         Args:
             patience: Seconds that rank 0 waits at most. It waits until every rank has ended or has sent its rows up to
-                rank 0's last step, or nothing new has come for 3 s. Other ranks wait for nobody: they put their rest
+                rank 0's last step, or nothing new has come for 3 s. Other ranks do not wait: they put their rest
                 into the store, for which they have 5 s.
         """
         if self._open and os.getpid() == self._pid:

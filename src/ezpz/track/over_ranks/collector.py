@@ -80,7 +80,7 @@ class Collector:
         """Yield the records of windows that are complete, and forget these.
 
         A window is complete when every rank that has not ended has passed its end. Ranks that have not sent a row yet
-        are waited for 60 s, rank 0 and those that have sent some for as long as it takes; nobody is waited for when
+        are waited for 60 s, rank 0 and those that have sent some for as long as it takes; none is waited for when
         more than two windows lie here with a million values.
 
         Args:

@@ -210,7 +210,7 @@ class Root(_Worker):
             if self._is_worth_waiting():
                 return False
             keys.set("closed", b"1")
-        except StoreEndedError:  # its owner has destroyed it, or ended: nobody else can send any more
+        except StoreEndedError:  # its owner has destroyed it, or ended: no other rank can send any more
             pass
         return self._end()
 

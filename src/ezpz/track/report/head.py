@@ -30,7 +30,7 @@ def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]]
 
     Args:
         title: What it is about; plain text, as all that follows.
-        state: The state that gives the colour, and what is said of it.
+        state: The state that gives the colour, and the words for it.
         facts: Name and value of each.
         command: The command line; nothing for an empty one.
         cause: Why it ended early; nothing for an empty one.

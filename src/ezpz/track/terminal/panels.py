@@ -62,7 +62,7 @@ def show_blocks(blocks: Sequence[Sequence[str]], screen: Screen) -> bool:
     side, _ = lay_out(screen, len(blocks))
     try:
         return not blocks or say(sys.stdout, "\n".join(arrange(blocks, side)))
-    except OSError:  # a full disk ends no training; that it is full is said of what is kept
+    except OSError:  # a full disk ends no training; the files that are kept report that it is full
         give_up(sys.stdout)
         return False
 

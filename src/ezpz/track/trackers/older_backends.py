@@ -84,6 +84,6 @@ class Adapted:
         """Pass a configuration on."""
         self._backend.log_config(dict(config))
 
-    def finish(self, state: str) -> None:  # noqa: ARG002  # older backends are not told
+    def finish(self, state: str) -> None:  # noqa: ARG002  # older backends do not take it
         """End it."""
         self._backend.finish()

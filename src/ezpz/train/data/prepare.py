@@ -166,7 +166,7 @@ class Loader:
         return cut.steps(left, drop_last=drop) + ahead if self.epoch < epochs else 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next loop be that of ``epoch``, from its start unless it is under way; nobody has to call it."""
+        """Let the next loop be that of ``epoch``, from its start unless it is under way; no caller needs it."""
         if epoch != self.epoch:
             self.epoch, self.consumed, self._stream = epoch, 0, None
         self._continues = True
