@@ -1,5 +1,6 @@
 # make test [K=expression] [JOBS=2] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
-# make learn: the tests that train whole networks, some minutes    plain `pytest` in a venv: the quick tests alone
+# make learn [SEED=s]: the tests that train whole networks, and 60 random kills of a training, up to an hour
+# plain `pytest` in a venv: the quick tests alone
 # make check    make bench [ARGS=--markdown]    make clean
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
 # make matrix [K=expression]: every fault case on every flavour, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one,
@@ -37,7 +38,7 @@ test:
 
 learn:
 	@tests/lab/setup venv
-	@$(BIN)/python -m pytest -m learn $(if $(K),-k "$(K)") $(ARGS)
+	@EZPZ_SEED=$(SEED) $(BIN)/python -m pytest -m learn $(if $(K),-k "$(K)") $(ARGS)
 
 check:
 	@tests/lab/setup venv
@@ -50,6 +51,7 @@ bench:
 	@tests/lab/setup venv mpi bench
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
+	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_data.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py $(findstring --markdown,$(ARGS)))
 
 fuzz:

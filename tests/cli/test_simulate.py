@@ -191,6 +191,23 @@ def test_without_sharding_it_does_not_fit_and_the_table_says_by_how_much(run_cli
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of a process to be had here")
+def test_memory_under_ddp_is_what_two_real_ranks_take(run_cli, clean_env):
+    env = {**clean_env, "OMP_NUM_THREADS": "1"}
+    real = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "2", *script("ddp")], env, timeout=240)
+    assert real.returncode == 0, real.stdout + real.stderr
+    grew = [int(number) for number in re.findall(r"grew=(\d+)", real.stdout)]
+    done = run_cli([*SIMULATE, "-n", "2", "--json", *script("ddp")], env, timeout=240)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    weights = 8 * (2048 + 1) * 2048 * 4
+    assert answer["at_peak"]["gradients"] == pytest.approx(weights, rel=0.01)  # the buckets, of which they are views
+    assert answer["peak"] == pytest.approx(4 * weights, rel=0.05)
+    assert len(grew) == 2
+    assert all(0.97 < each / answer["peak"] < 1.15 for each in grew), (grew, answer)  # gloo takes its own
+
+
+@pytest.mark.slow
 def test_the_last_rank_of_uneven_shards_needs_less(run_cli):
     line = [*SIMULATE, "-n", "3", "--rank", "2", "--json", *script("fsdp", "real", 2, 10, 1, 1)]
     done = run_cli(line, timeout=120)

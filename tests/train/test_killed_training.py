@@ -31,27 +31,36 @@ def rows_that_count(folder, attempts):
     return found
 
 
+def plan(kills, chance):
+    """(ranks, batch size, rows of rank 0 after which it is killed) of each attempt; the last may end.
+
+    Every number of ranks comes once before one comes again, as ranks are what an attempt costs.
+    """
+    ranks = [each for _ in range(0, kills, 4) for each in chance.sample((1, 2, 3, 4), 4)][:kills]
+    return [*((each, chance.randint(1, 3), chance.randint(1, 12)) for each in ranks), (chance.randint(1, 2), 3, None)]
+
+
 def train(folder, env, kills, seed):
-    chance = random.Random(seed)
     folder.mkdir()
-    for attempt in range(kills + 1):
-        ranks = chance.randint(1, 4)
+    attempts = plan(kills, random.Random(seed))
+    for attempt, (ranks, batch_size, at) in enumerate(attempts):
         line = [sys.executable, "-m", "ezpz.launch", "-n", ranks, sys.executable, HERE / "train_until_killed.py"]
-        line = [*map(str, line), str(folder), str(attempt), str(chance.randint(1, 3))]
+        line = [*map(str, line), str(folder), str(attempt), str(batch_size)]
         with (folder / "output").open("a") as output:
             run = subprocess.Popen(line, env=env, stdout=output, stderr=output, cwd=folder, start_new_session=True)
-            end, at = time.monotonic() + LIMIT, chance.randint(1, 12)
+            end = time.monotonic() + LIMIT
             noted = folder / f"attempt-{attempt}-rank-0"
             while run.poll() is None and time.monotonic() < end:
-                lines = noted.read_text().count("\n") if noted.exists() else 0
-                if attempt < kills and lines >= at:
+                if at is not None and noted.exists() and noted.read_text().count("\n") >= at:
                     os.killpg(run.pid, signal.SIGKILL)
                     break
-                time.sleep(0.01)
-            run.wait(30)
+                time.sleep(0.02)
+            if run.poll() is None and time.monotonic() >= end:
+                os.killpg(run.pid, signal.SIGKILL)
+            run.wait(60)
         if (folder / "finished").exists():
             return attempt + 1
-    raise AssertionError((folder / "output").read_text())
+    raise AssertionError(f"{attempts} with seed {seed!r}: not finished\n{(folder / 'output').read_text()}")
 
 
 @pytest.mark.slow
@@ -61,10 +70,11 @@ def train(folder, env, kills, seed):
 )
 def test_killed_anywhere_every_id_comes_once_per_epoch(kills, clean_env, tmp_path):
     env = {**clean_env, "PYTHONPATH": str(Path(ezpz.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    trainings = 0
-    while kills > 0:
+    seed, left, trainings = os.environ.get("EZPZ_SEED") or "0", kills, 0
+    while left > 0:
         folder = tmp_path / f"training-{trainings}"
-        attempts = train(folder, env, min(kills, 6), trainings)
-        assert rows_that_count(folder, attempts) == Counter(dict.fromkeys(range(90), 2))
-        kills -= max(1, attempts - 1)
+        attempts = train(folder, env, min(left, 6), f"{seed} {trainings}")
+        assert rows_that_count(folder, attempts) == Counter(dict.fromkeys(range(90), 2)), f"EZPZ_SEED={seed}"
+        left -= max(1, attempts - 1)
         trainings += 1
+        print(f"EZPZ_SEED={seed}: {kills - left} of {kills} kills, {trainings} trainings", flush=True)

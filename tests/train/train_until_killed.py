@@ -27,6 +27,16 @@ class Numbers(Dataset):
         return torch.tensor([float(index)])
 
 
+class NoRows:
+    """Takes the place of a history, whose files are another test's, and cost what a rank costs."""
+
+    def update(self, row, **_):
+        pass
+
+    def sync(self):
+        pass
+
+
 ezpz.setup_torch(seed=1)
 torch.set_num_threads(1)
 choice = choose("auto", name="killed", outdir=str(folder))
@@ -64,9 +74,7 @@ loop = Loop(
 done[0] = loop._start
 if ezpz.get_rank() == 0:
     (folder / f"attempt-{attempt}-start").write_text(str(loop._start))
-with ezpz.History("killed", folder) as history:
-    loop.run(history)
-    history.finalize(plots=False)
+loop.run(NoRows())
 if ezpz.get_rank() == 0:
     (folder / "finished").write_text(str(attempt))
 ezpz.cleanup()

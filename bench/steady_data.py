@@ -1,0 +1,231 @@
+"""The steady step with a DataLoader of two workers: `ezpz.train.Loop(data=)` beside plain torch and beside accelerate.
+
+Each side trains its own copy of one network on images that two workers crop, flip and scale, in a thread of its own; the sides take
+turns of some steps, and their order changes from turn to turn. What counts is CPU time per step: of this process during the turn, and
+of the side's own workers since its turn before. A pair is a turn of ours and the turn of another side in the same round; shown are the
+median of other / ours over pairs (1: as fast) and its 95 % interval by the bootstrap. The Loop records every step and prints every
+tenth; the others do neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+from steady_step import interval, markdown
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+
+import ezpz
+from ezpz.models import CNN
+from ezpz.train import Loop
+
+HEADS = ("steady step, 2 workers", "other", "ezpz", "other / ezpz", "95 % interval", "wall", "rounds", "budget")
+BATCH, IMAGES, PIXELS = 32, 4096, 28
+BUDGETS = {"plain torch": 0.99, "accelerate": 1.0}
+TURN = 8  # steps
+ENDLESS = 10**6
+
+
+class Images(Dataset):
+    """Noise with a border, of which each sample is a random crop, flipped in half of the cases."""
+
+    def __init__(self):
+        self.pixels = torch.randint(256, (IMAGES, 1, PIXELS + 4, PIXELS + 4), dtype=torch.uint8)
+        self.labels = torch.randint(10, (IMAGES,))
+
+    def __len__(self):
+        return IMAGES
+
+    def __getitem__(self, index):
+        top, left, flip = torch.randint(5, (3,)).tolist()
+        image = self.pixels[index, :, top : top + PIXELS, left : left + PIXELS]
+        image = image.flip(-1) if flip % 2 else image
+        return image.to(torch.float32) / 255.0, self.labels[index]
+
+
+class NoMoreTurnsError(Exception):
+    """The measurement is over."""
+
+
+class Side:
+    """One way to train, which runs for some steps at a time in a thread of its own."""
+
+    def __init__(self, train):
+        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._left, self._over, self._workers, self._spent = 0, False, [], 0.0
+        self.error = None
+        self._thread = threading.Thread(target=self._run, args=(train,), daemon=True)
+        self._thread.start()
+
+    def _run(self, train):
+        self._go.acquire()
+        try:
+            train(self.step)
+        except NoMoreTurnsError:
+            pass
+        except BaseException as error:  # noqa: BLE001  # the main thread raises it
+            self.error = error
+        self._done.release()
+
+    def step(self):
+        """Called by the training after each of its steps."""
+        self._left -= 1
+        if self._left <= 0:
+            self._done.release()
+            self._go.acquire()
+            if self._over:
+                raise NoMoreTurnsError
+
+    def turn(self, steps):
+        """Seconds per step by each clock."""
+        before = set(multiprocessing.active_children())
+        self._left = steps
+        wall, cpu = time.perf_counter(), time.process_time()
+        self._go.release()
+        self._done.acquire()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        if self.error:
+            raise self.error
+        self._workers += set(multiprocessing.active_children()) - before
+        spent = sum(map(on_cpu, self._workers))
+        cpu, self._spent = cpu + spent - self._spent, spent
+        return {"wall": wall / steps, "cpu": cpu / steps}
+
+    def end(self):
+        self._over = True
+        self._go.release()
+        self._thread.join(60)
+
+
+def on_cpu(process):
+    """Seconds that all threads of a process have run, to the nanosecond."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def parts():
+    torch.manual_seed(1)
+    model = CNN()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    loader = DataLoader(Images(), batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True)
+    return model, optimizer, loader
+
+
+def compute_loss(model, batch):
+    images, labels = batch
+    return cross_entropy(model(images), labels)
+
+
+def plain_torch(ended):
+    """What a person writes who wants to train and nothing else."""
+    model, optimizer, loader = parts()
+    model.train()
+    while True:
+        for batch in loader:
+            compute_loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            ended()
+
+
+def with_accelerate(accelerator):
+    def train(ended):
+        model, optimizer, loader = accelerator.prepare(*parts())
+        model.train()
+        while True:
+            for batch in loader:
+                accelerator.backward(compute_loss(model, batch))
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                ended()
+
+    return train
+
+
+def with_ezpz(history):
+    def train(ended):
+        model, optimizer, loader = parts()
+        Loop(model, optimizer, compute_loss, data=loader, steps=ENDLESS, ended=ended).run(history)
+
+    return train
+
+
+def make_accelerator():
+    """Made before ezpz writes the rank into the environment; None where accelerate is not installed."""
+    try:
+        from accelerate import Accelerator
+    except ImportError:
+        print("accelerate is not installed, and not measured", file=sys.stderr)
+        return None
+    return Accelerator(cpu=True)
+
+
+def measure(sides, seconds):
+    """``[{side: {clock: seconds per step}}]``, one per round."""
+    names, found = list(sides), []
+    for name in names * 2:  # twice before it counts
+        sides[name].turn(TURN)
+    end = time.perf_counter() + seconds
+    while len(found) < 12 or time.perf_counter() < end:
+        shift = len(found) % len(names)
+        order = names[shift:] + names[:shift]
+        order = order[::-1] if (len(found) // len(names)) % 2 else order
+        found.append({name: sides[name].turn(TURN) for name in order})
+    return found
+
+
+def row(name, rounds):
+    ratios = [each[name]["cpu"] / each["ezpz"]["cpu"] for each in rounds]
+    wall = statistics.median(each[name]["wall"] / each["ezpz"]["wall"] for each in rounds)
+    low, high = interval(ratios)
+    times = (f"{statistics.median(each[side]['cpu'] for each in rounds) * 1e3:.2f} ms" for side in (name, "ezpz"))
+    budget = BUDGETS[name]
+    verdict = "missed" if high < budget else "held" if low >= budget or budget == 1.0 else "not decided"
+    figures = (f"{statistics.median(ratios):.3f}", f"{low:.3f} to {high:.3f}", f"{wall:.3f}", str(len(rounds)))
+    return (name, *times, *figures, f"{'reaches ' if budget == 1.0 else ''}{budget}, {verdict}")
+
+
+def plain(cells):
+    return " ".join(
+        f"{cell:<{width}}" for cell, width in zip(cells, (24, 11, 11, 13, 17, 7, 7, 20), strict=True)
+    ).rstrip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="in all, about")
+    parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md holds it")
+    options = parser.parse_args()
+    accelerator = make_accelerator()
+    with tempfile.TemporaryDirectory(prefix="ezpz-steady-") as folder:
+        log = Path(folder, "log").open("w")  # noqa: SIM115  # where a job's lines go, a file
+        with contextlib.redirect_stdout(log):
+            ezpz.setup_torch(seed=1)
+            torch.set_num_threads(1)
+            history = ezpz.History("steady", Path(folder, "run"))
+            sides = {"ezpz": Side(with_ezpz(history)), "plain torch": Side(plain_torch)}
+            if accelerator is not None:
+                sides["accelerate"] = Side(with_accelerate(accelerator))
+            rounds = measure(sides, options.seconds)
+            for side in sides.values():
+                side.end()
+            history.finalize(plots=False, show=False)
+        log.close()
+    rows = [row(name, rounds) for name in sides if name != "ezpz"]
+    line = markdown if options.markdown else plain
+    print(line(HEADS), *(["|---" * len(HEADS) + "|"] if options.markdown else []), *map(line, rows), sep="\n")
+    ezpz.cleanup()
+    return any(each[-1].endswith("missed") for each in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
