@@ -86,6 +86,19 @@ def test_the_language_model_resumes_where_it_was_and_ends_the_same(plain, folder
         assert rows[-1]["m"]["val_loss"] == pytest.approx(plain[-1]["val_loss"], abs=2e-4)
 
 
+def test_the_vision_transformer_resumes_under_another_strategy_and_ends_the_same(folder):
+    """Its weights are not drawn before the load: what the load forgot would be NaN."""
+    words = ["--preset=debug", "--max_iters=4", "--depth=1", "--samples=64", "--eval_samples=20", "--no_plots"]
+    whole = train(vit, folder, *words, "--batch_size=4", "--save_freq", "2", "--keep", "5")
+    where = folder / "checkpoints" / "step-00000002"
+    more = ["--batch_size=4", "--strategy", "ddp", "--resume", where]
+    rows = train(vit, folder.with_name("vit-resumed"), *words, *more)
+    if rows:
+        assert [row["step"] for row in rows] == [2, 3]
+        assert rows[-1]["m"]["loss"] == pytest.approx(whole[-1]["m"]["loss"], abs=2e-4)
+        assert rows[-1]["m"]["val_loss"] == pytest.approx(whole[-1]["m"]["val_loss"], abs=2e-4)
+
+
 def test_sixteen_bits_are_near_to_thirty_two(plain, folder):
     rows = train(fsdp_tp, folder, *SMALL, *WHOLE, "--dtype", "fp16")
     if rows:

@@ -12,6 +12,7 @@ a model drops, so that the whole forward is one such region.
 
 from __future__ import annotations
 
+import inspect
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ def drop_apart(model: nn.Module, mesh: DeviceMesh, steps: Iterable[tuple[nn.Modu
     generator = _generator(mesh)
     if generator is None or not any(map(_drops, model.modules())):
         return
+    _track_without_a_sync(mesh)
     region = _Region(generator, mesh.get_local_rank())
 
     def enter(module: nn.Module, *_: Any) -> None:
@@ -57,6 +59,20 @@ def drop_apart(model: nn.Module, mesh: DeviceMesh, steps: Iterable[tuple[nn.Modu
             elif _is_cut(style, "input_layouts", "RowwiseParallel"):
                 module.register_forward_pre_hook(leave)
     model.register_forward_hook(leave)
+
+
+def _track_without_a_sync(mesh: DeviceMesh) -> None:
+    """Make the tracker by which torch draws for DTensors on accelerators.
+
+    The first operation that draws for one would make it too, and give all ranks of the world the first one's state.
+    """
+    from torch.distributed.tensor import _random
+
+    tracker = getattr(_random, "OffsetBasedRNGTracker", None)
+    if mesh.device_type == "cpu" or tracker is None or getattr(_random, "_rng_tracker", tracker) is not None:
+        return
+    if "run_state_sync" in inspect.signature(tracker.__init__).parameters:
+        _random._rng_tracker = tracker(mesh, run_state_sync=False)  # noqa: SLF001  # torch has no public way
 
 
 class _Region:
