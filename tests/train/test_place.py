@@ -1,5 +1,6 @@
 """`in_ranks_place.py` with 1, 2 and 4 ranks, and what `prepare` knows and refuses without any."""
 
+import inspect
 import sys
 from collections import Counter, OrderedDict, UserDict
 from dataclasses import dataclass
@@ -169,6 +170,16 @@ def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_on
     again.load_state_dict(state)
     assert [batch.tolist() for batch in again] == [[2, 3, 4], [5]]
     assert again.epoch == 1
+
+
+def test_a_sampler_of_the_first_samples_and_batches_out_of_order_are_taken_as_they_can_be(capsys):
+    data = list(range(10))
+    part = ezpz.prepare(DataLoader(data, batch_size=2, sampler=SequentialSampler(range(5))))
+    assert [batch.tolist() for batch in part] == [[0, 1], [2, 3], [4]]
+    if "in_order" in inspect.signature(DataLoader).parameters:
+        loose = ezpz.prepare(DataLoader(data, batch_size=4, num_workers=2, in_order=False))
+        assert [batch.tolist() for batch in loose] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert capsys.readouterr().out.count("in_order=False is not used") == 1
 
 
 class Pair(NamedTuple):

@@ -203,7 +203,7 @@ class Loader:
 
         The place does not move by itself: `take` every batch, and call `end_epoch` at the end.
         """
-        from ezpz.dist import get_torch_device
+        from ezpz.dist.device import device
         from ezpz.train.data.copying import copied_ahead
 
         cut = self.cut(accumulate)
@@ -211,7 +211,7 @@ class Loader:
         if hasattr(self._settings.dataset, "set_epoch"):
             self._settings.dataset.set_epoch(self.epoch)
         found = self._stream_batches(cut) if self._settings.is_stream else self._map_batches(cut)
-        return copied_ahead(found, get_torch_device())
+        return copied_ahead(found, device())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, the same on every rank."""
@@ -310,6 +310,8 @@ class Loader:
         from ezpz.dist import get_torch_device_type
 
         options = dict(self._settings.options)
+        if options.pop("in_order", True) is False:
+            warn_once("batches come in their order, and in_order=False is not used: a place counts those before it.")
         if not stays:
             options.pop("persistent_workers", None)
         if get_torch_device_type() == "cuda":
@@ -326,7 +328,6 @@ class Loader:
 
         how, begin = self._settings, self.consumed
         options = self._options(stays=False)
-        options.pop("in_order", None)
         collate = options.pop("collate_fn", None) or _collate()
         workers = options.get("num_workers", 0)
         if workers > 1:
@@ -475,7 +476,11 @@ def _order_of(sampler: Any, dataset: Any) -> tuple[bool, int | None, Any]:
         UsageError: It is not known.
     """
     if _is_one_of(sampler, "SequentialSampler"):
-        return False, None, None
+        if len(sampler) == len(dataset):
+            return False, None, None
+        import torch
+
+        return False, None, torch.arange(len(sampler))  # of the first ones only
     if _is_one_of(sampler, "RandomSampler"):
         if sampler.replacement or sampler.num_samples != len(dataset):
             raise UsageError(
