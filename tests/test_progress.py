@@ -66,7 +66,10 @@ def test_at_most_one_beat_per_second_goes_out(rank, listener):
 
 def test_a_history_beats(rank, listener):
     rank("import ezpz\nh = ezpz.History(outdir='run')\nh.update({'loss': 1.0})\nimport os; os._exit(0)")
-    assert spoken(listener) == [["stage step", "beat", "at 0"]]
+    ((*told, folder),) = spoken(listener)
+    assert told == ["stage step", "beat", "at 0"]
+    assert folder.startswith("folder /")
+    assert folder.endswith("/run")
 
 
 QUICK = "import time, ezpz\nfrom ezpz import progress as p\np._EVERY, p._WAITS = 0.1, 0.5\n"

@@ -12,6 +12,7 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     beat              progress, at most once per second
     at 120            the last step that it reported: with a beat, and when the program ends
     pace 42 0 100     42 steps of 100 are done, and this run of the program began behind 0; with a beat, of a `Loop`
+    folder /a/run     it keeps the record of a run there
     busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
 
 No other process reports for a rank: no child that it forked or that multiprocessing started, such as a loader of data,
@@ -51,6 +52,8 @@ _step_sent: int | None = None  # and the last that the agent got
 _pace: tuple[int, int, int] | None = None  # steps done, done at the start, and in all, of a loop that runs
 _pace_sent: tuple[int, int, int] | None = None
 
+_folder: str | None = None  # where a run is recorded; None once the agent knows
+
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
 
@@ -80,6 +83,16 @@ def pace(done: int, first: int, total: int) -> None:
     """
     global _pace
     _pace = (done, first, total)
+
+
+def records_in(folder: str) -> None:
+    """Note where this rank keeps the record of a run; the next beat tells it, so that the launcher's own goes there.
+
+    Args:
+        folder: The absolute path of a run folder.
+    """
+    global _folder
+    _folder = folder if folder.isprintable() else None
 
 
 def end_pace() -> None:
@@ -209,6 +222,7 @@ def _speak(name: str, *, beat: bool) -> None:
             _agent.say("beat", droppable=True)
             _tell_step(_agent)
             _tell_pace(_agent)
+            _tell_folder(_agent)
     except BlockingIOError:
         _next = monotonic() + _LATER
     except OSError:
@@ -243,6 +257,13 @@ def _tell_pace(agent: _Agent) -> None:
     if _pace is not None and _pace != _pace_sent:
         _pace_sent = _pace
         agent.say(f"pace {_pace[0]} {_pace[1]} {_pace[2]}", droppable=True)
+
+
+def _tell_folder(agent: _Agent) -> None:
+    global _folder
+    if _folder is not None:
+        folder, _folder = _folder, None
+        agent.say(f"folder {folder}")
 
 
 def _at_exit() -> None:

@@ -25,7 +25,9 @@ from ezpz.launch.messages import (
 from ezpz.launch.run.control import Control, Report
 from lab.process import wait_until
 
-SETTINGS = Settings(log_dir="/logs", idle=5.0, input=False, recorder="", parting=0.0, by_rank=True, live=False)
+SETTINGS = Settings(
+    log_dir="/logs", idle=5.0, input=False, recorder="", parting=0.0, by_rank=True, live=False, hardware=0.0
+)
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True)
 

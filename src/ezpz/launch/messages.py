@@ -31,7 +31,9 @@ from ezpz.launch.shim_messages import (
     Number,
     PortTaken,
     Release,
+    Seconds,
     Signal,
+    Text,
     Words,
     flag_field,
     from_fields,
@@ -65,8 +67,8 @@ class Hello(Message):
 
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
-    folder, how long ranks may take to end when the launcher is lost, whether it reports the stages of each rank, and
-    whether the launcher draws a line of progress.
+    folder, how long ranks may take to end when the launcher is lost, whether it reports the stages of each rank,
+    whether the launcher draws a line of progress, and seconds between two samples of the hardware, 0 for none.
     """
 
     log_dir: str = text_field(_PATH)
@@ -76,6 +78,7 @@ class Settings(Message):
     parting: float = seconds_field()
     by_rank: bool = flag_field()
     live: bool = flag_field()
+    hardware: float = seconds_field()
 
 
 class Welcome(Message):
@@ -208,6 +211,35 @@ class InputUnread(Message):
     kind = "unread"
 
 
+class DeviceFigures(Message):
+    """What one device did: whether a rank has it as its own; name, mean, least and most of each figure; and why it was
+    slowed down, in which share of the samples.
+    """
+
+    id: str = text_field(64)
+    name: str = text_field(128)
+    given: bool = flag_field()
+    figures: list[tuple[str, float, float, float]] = rows_field(
+        Text(24), Seconds(False), Seconds(False), Seconds(False), most=24
+    )
+    throttled: list[tuple[str, float]] = rows_field(Text(40), Seconds(False), most=16)
+
+
+class Hardware(Message):
+    """What a host's devices, and this launch's processes there, did in the last ``span`` seconds up to ``at``; and what
+    cannot be read there, each told once.
+    """
+
+    kind = "hardware"
+    at: float = seconds_field()
+    span: float = seconds_field()
+    devices: list[DeviceFigures] = list_field(part_field(DeviceFigures), most=256)
+    host: list[tuple[str, float, float, float]] = rows_field(
+        Text(24), Seconds(False), Seconds(False), Seconds(False), most=24
+    )
+    problems: list[str] = list_field(Text(400), most=16)
+
+
 class Refused(Message):
     """The agent cannot start its ranks, or has been ordered to end by another program."""
 
@@ -281,6 +313,13 @@ class Busy(Message):
     busy: int = number_field(0, 1)
 
 
+class Recording(Message):
+    """That rank keeps the record of a run in this folder; passed on to the launcher."""
+
+    kind = "folder"
+    folder: str = text_field(_PATH)
+
+
 class DumpsAt(Message):
     """At this signal the process writes its Python stacks to its stderr."""
 
@@ -328,10 +367,14 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
-    *(InputWanted, InputUnread, Refused, Done),
+    *(InputWanted, InputUnread, Hardware, Recording, Refused, Done),
 )
 ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew)
-FROM_RANKS = Words(LONGEST_ORDER, *FROM_SHIMS.kinds.values(), RankSpeaks, StageReached, Beat, At, Pace, Busy, DumpsAt)
+FROM_RANKS = Words(
+    LONGEST_ORDER,
+    *FROM_SHIMS.kinds.values(),
+    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Recording, DumpsAt),
+)
 
 
 class Piece:

@@ -29,7 +29,7 @@ from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.masks import chosen_devices, mask_settings
 from ezpz.launch.placement import place
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
-from ezpz.launch.settings import communication, flight_recorder, has_input, may_draw, piped
+from ezpz.launch.settings import communication, flight_recorder, has_input, may_draw, piped, sampling
 from ezpz.records import NamedTuple, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -177,6 +177,7 @@ class PlanBuilder:
             "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
+            "hardware": sampling(self.environ),
         }
         advice = _advice(self._choice, site, options.launcher_args)
         named = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)

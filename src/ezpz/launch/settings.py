@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from ezpz.errors import UsageError
 from ezpz.launch.flavours.request import Setting
 from ezpz.records import NamedTuple
 
@@ -126,6 +127,33 @@ def may_draw(environ: Mapping[str, str], fd: int = 1) -> bool:
         return os.isatty(fd)
     except OSError:
         return False
+
+
+_SAMPLING = 5.0  # seconds between two samples of the hardware
+_SHORTEST_SAMPLING, _LONGEST_SAMPLING = 0.1, 3600.0
+
+
+def sampling(environ: Mapping[str, str]) -> float:
+    """Return the seconds between two samples of the hardware that EZPZ_HARDWARE asks for; 0 for none.
+
+    Raises:
+        UsageError: It is neither a word for none nor such a number.
+    """
+    text = environ.get("EZPZ_HARDWARE", "").strip()
+    if not text:
+        return _SAMPLING
+    if text.lower() in {*_NO_LINE, "0.0"}:
+        return 0.0
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not _SHORTEST_SAMPLING <= seconds <= _LONGEST_SAMPLING:
+        raise UsageError(
+            f"cannot sample the hardware every {text!r} (from EZPZ_HARDWARE); expected 0 for never, or seconds from "
+            f"{_SHORTEST_SAMPLING:g} to {_LONGEST_SAMPLING:g}. Run `unset EZPZ_HARDWARE` for {_SAMPLING:g}."
+        )
+    return seconds
 
 
 def has_input() -> bool:

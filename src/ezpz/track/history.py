@@ -14,7 +14,7 @@ from weakref import ref
 
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, log_to
-from ezpz.progress import Busy, heartbeat
+from ezpz.progress import Busy, heartbeat, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
 from ezpz.track import older as older_scripts
@@ -155,6 +155,7 @@ class History(older_scripts.OlderCalls):
             self._writer = Writer(self.name, outdir, collect_facts(os.environ, ranks, sys.argv), chosen)
             self.outdir, self.paths = self._writer.folder, self._writer.paths
             self._next_step = self._writer.journal.next_step
+            records_in(str(self.outdir))
         if self.outdir is not None:
             self._use_folder(self.outdir)
         across = None

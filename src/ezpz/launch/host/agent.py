@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ezpz.launch.host.connection import NoConnection
+    from ezpz.launch.host.hardware import Hardware
     from ezpz.launch.host.mpi_trap import MpiTrap
     from ezpz.launch.host.output import RankOutput
     from ezpz.launch.messages import Message
@@ -233,6 +234,7 @@ class Agent:
         self._local = LocalConnections(self._loop, self._hear, self._hung_up)
         self._pipes = RankPipes(self._loop, self.ranks, connection)
         self._input: RankInput | None = None
+        self._hardware: Hardware | None = None
         self._heard: dict[int, float] = {}  # signal: when it came to this process, and so to every process of the job
         self._is_signalled_alone = False
         self._ordered: dict[int, float] = {}  # signal: when the launcher has last had it passed on
@@ -318,6 +320,7 @@ class Agent:
     def run(self) -> int:
         """Return the exit code of the first rank that failed here, when nothing of this host's ranks is left."""
         keep_freed_memory()
+        self._sample_later()
         while not self._over:
             self._pipes.keep_pace()
             due = self._progress.due()
@@ -330,13 +333,30 @@ class Agent:
         code = next((rank.code for rank in self._by_end() if rank.code and not (rank.by_us and self.waits)), 0)
         return shell_code(code) if self._tells_code else 0
 
+    def _sample_later(self) -> None:
+        every = self.connection.settings.hardware
+        if every and isinstance(self.connection, Connection) and sys.platform == "linux":
+            self._loop.after("hardware", every, self._sample)
+
+    def _sample(self) -> None:
+        """Begin to sample what the hardware does, when ranks have run for a while: a short run pays nothing."""
+        assert isinstance(self.connection, Connection)
+        pids = [rank.pid for rank in self._alive() if rank.pid]
+        if not (self._begun and pids) or len(self.ranks) < self.expected:
+            self._sample_later()
+            return
+        from ezpz.launch.host.hardware import Hardware
+
+        self._hardware = Hardware(self._loop, self.connection, pids)
+
     # Messages of shims and ranks.
 
     def _hear(self, connection: socket.socket, message: Message, files: tuple[int, ...]) -> None:
         if isinstance(message, messages.ShimStarted):
             self._shim_started(connection, message, files)
         elif self._progress.hear(connection, message):
-            return
+            if self._hardware and isinstance(message, messages.Busy) and message.busy:
+                self._hardware.flush()  # a report of the run may be made now
         else:
             rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
             if rank and isinstance(message, messages.HandedOver):
@@ -690,6 +710,9 @@ class Agent:
             self._end_lost()
             return
         self._done = True
+        if self._hardware:
+            self._hardware.stop()
+        self._loop.cancel("hardware")
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []

@@ -162,7 +162,7 @@ class NoConnection:
     clock = 0.0
     full = waiting = False
     settings = messages.Settings(
-        log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=False, live=False
+        log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=False, live=False, hardware=0.0
     )
 
     def report(self, message: Message) -> None:

@@ -81,8 +81,8 @@ class Progress:
             self._idle.discard(rank.rank)
         elif isinstance(message, messages.At):
             rank.step = message.step
-        elif isinstance(message, messages.Pace):
-            if self._settings.live and rank.rank == 0:
+        elif isinstance(message, messages.Pace | messages.Recording):
+            if rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
                 self._unsent.append(message)
         elif isinstance(message, messages.Busy):
             self._set_busy(rank, busy=bool(message.busy))

@@ -154,6 +154,8 @@ class _Run(Supervisor):
             "notes": outcome.notes,
             "launcher_words": self.children.words.decode(errors="replace"),
         }
+        if self.hardware:
+            more["hardware"] = self.hardware.close(self.launch)
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 
 

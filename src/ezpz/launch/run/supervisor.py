@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
+    from ezpz.launch.run.hardware import HardwareRecord
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
@@ -111,6 +112,8 @@ class Supervisor:
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
+        self.hardware: HardwareRecord | None = None  # made when a host first reports of its own
+        self._run_folder = ""
         self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
         self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
@@ -490,10 +493,10 @@ class Supervisor:
                 self._let_begin()
         elif isinstance(message, messages.Partial):
             self.world.partly(index, message.have)
-        elif isinstance(message, messages.Stages | messages.RankBusy | messages.Idle | messages.Pace):
+        elif isinstance(message, messages.Hardware | messages.Recording | messages.Stages | messages.Finished):
+            self._hear_of_work(self.world.host(index), message)
+        elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace):
             self._hear_of_progress(self.world.host(index), message)
-        elif isinstance(message, messages.Finished):
-            self._rank_finished(self.world.host(index), message)
         elif isinstance(message, messages.StacksTaken):
             host = self.control.heard.get(index, message.host)
             if self._inquiry.answered(index, host, message):
@@ -513,6 +516,29 @@ class Supervisor:
             self._input.stop()
         elif connection:
             self._input.start(connection)
+
+    def _hear_of_work(
+        self, host: str, message: messages.Hardware | messages.Recording | messages.Stages | messages.Finished
+    ) -> None:
+        if isinstance(message, messages.Finished):
+            self._rank_finished(host, message)
+        elif isinstance(message, messages.Stages):
+            self.stages.add(host, message, self.began)
+            if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
+                self.all_train()
+        elif isinstance(message, messages.Recording):
+            self._run_folder = message.folder
+            if self.hardware:
+                self.hardware.use_folder(message.folder)
+        else:
+            if self.hardware is None:
+                from ezpz.launch.run.hardware import HardwareRecord
+
+                self.hardware = HardwareRecord(self.loop, self.folder, self.note)
+                if self._run_folder:
+                    self.hardware.use_folder(self._run_folder)
+            self.hardware.trains = self.stages.reached("second_step") > 0
+            self.hardware.hear(host, message)
 
     def _note_stuck(self, host: str, stuck: list[int]) -> None:
         if stuck:
@@ -556,14 +582,8 @@ class Supervisor:
     def all_train(self) -> None:
         """Take note that every rank has made its second step: the start is over."""
 
-    def _hear_of_progress(
-        self, host: str, message: messages.Stages | messages.RankBusy | messages.Idle | messages.Pace
-    ) -> None:
-        if isinstance(message, messages.Stages):
-            self.stages.add(host, message, self.began)
-            if message.stage == STAGES[-1] and self.stages.reached(message.stage) == self.plan.placement.world_size:
-                self.all_train()
-        elif isinstance(message, messages.Idle):
+    def _hear_of_progress(self, host: str, message: messages.RankBusy | messages.Idle | messages.Pace) -> None:
+        if isinstance(message, messages.Idle):
             self._rank_is_idle(host, message)
         elif isinstance(message, messages.Pace):
             self.screen.live("" if self.stopping else self._live_line.text(message, time.monotonic()))

@@ -1,0 +1,306 @@
+"""Keep a host's sampler running for its agent, and sum up its samples for the launcher.
+
+The sampler is a child process (`ezpz.launch.host.sampler.child`): a driver that answers no more cannot hold the agent,
+not even at its end. Where a source has not answered for a while, that child is killed, and another reads the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import time
+
+from ezpz.launch import messages
+from ezpz.launch.host import process_tree
+from ezpz.launch.host.sampler.child import SOURCES
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from ezpz.launch.host.connection import Connection
+    from ezpz.launch.loop import Loop
+
+__all__ = ["PER_REPORT", "Hardware", "Window"]
+
+PER_REPORT = 6  # samples
+_SILENCE = 3  # times the seconds between two samples without one: its source is stuck
+_SHORTEST_SILENCE = 2.0  # seconds: the first sample of a driver may take as long
+_END = 0.5  # seconds for a sampler to go after SIGKILL; one that is stuck in the kernel is left behind
+_MOST_PROBLEMS = 16
+_LONGEST_LINE = 1 << 20
+
+
+class Figure:
+    """A gauge over a stretch of time."""
+
+    __slots__ = ("count", "high", "low", "total")
+
+    def __init__(self) -> None:
+        self.total, self.count, self.low, self.high = 0.0, 0, float("inf"), float("-inf")
+
+    def add(self, value: float) -> None:
+        """Take in one more sample."""
+        self.total, self.count = self.total + value, self.count + 1
+        self.low, self.high = min(self.low, value), max(self.high, value)
+
+    def row(self, name: str) -> tuple[str, float, float, float]:
+        """Return name, mean, least and most."""
+        return name, self.total / self.count, self.low, self.high
+
+
+class _Part:
+    """The samples of one device, or of the host, between two reports."""
+
+    def __init__(self, name: str = "", given: bool = False) -> None:
+        self.name, self.given = name, given
+        self.last: dict[str, float] | None = None  # counters of the sample before
+        self.power: float | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        self.figures: dict[str, Figure] = {}
+        self.sums: dict[str, float] = {}
+        self.reasons: dict[str, int] = {}
+        self.samples = 0
+
+    def add(self, row: dict[str, Any], seconds: float) -> None:
+        """Take in a sample, so many seconds after the one before."""
+        self.samples += 1
+        for name, value in row.get("now", {}).items():
+            self.figures.setdefault(name, Figure()).add(value)
+        for reason in row.get("why", ()):
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        counters, power = row.get("count", {}), row.get("now", {}).get("power")
+        last = self.last or {}
+        for name, value in counters.items():
+            if name in last:  # one that has begun anew counts from 0
+                self.sums[name] = self.sums.get(name, 0.0) + (value - last[name] if value >= last[name] else value)
+        if "joules" not in counters and power is not None and self.power is not None:
+            self.sums["joules"] = self.sums.get("joules", 0.0) + (power + self.power) / 2 * seconds
+        elif "power" not in row.get("now", {}) and "joules" in counters and "joules" in last and seconds > 0:
+            self.figures.setdefault("power", Figure()).add(max(0.0, counters["joules"] - last["joules"]) / seconds)
+        self.last, self.power = dict(counters), power
+
+    def rows(self) -> list[tuple[str, float, float, float]]:
+        """Return its figures, and what it has counted as figures of one value."""
+        sums = [(name, value, value, value) for name, value in sorted(self.sums.items())]
+        return [*(figure.row(name) for name, figure in sorted(self.figures.items())), *sums]
+
+    def throttled(self) -> list[tuple[str, float]]:
+        """Return why it was slower than it can be, and in which share of the samples."""
+        return [(reason, count / self.samples) for reason, count in sorted(self.reasons.items())]
+
+
+class Window:
+    """What a host's samples since the last report sum up to.
+
+    Args:
+        clock: What to add to this host's clock to get the launcher's, in seconds.
+    """
+
+    def __init__(self, clock: float = 0.0) -> None:
+        self._clock = clock
+        self._devices: dict[str, _Part] = {}
+        self._host = _Part()
+        self._began: float | None = None
+        self._at = 0.0
+        self._problems: list[str] = []
+        self._told: set[str] = set()
+        self.samples = 0
+
+    def add(self, sample: dict[str, Any]) -> None:
+        """Take in a sample of the sampler."""
+        at = float(sample["t"])
+        seconds = max(0.0, at - self._at) if self._began is not None else 0.0
+        if self._began is None:
+            self._began = at
+        self._at = at
+        self.samples += 1
+        for row in sample["devices"]:
+            part = self._devices.setdefault(f"{row['name']} {row['id']}", _Part(row["name"], row["given"]))
+            part.add(row, seconds)
+        self._host.add(sample["host"], seconds)
+        for problem in sample["problems"]:
+            self.complain(problem)
+
+    def complain(self, problem: str) -> None:
+        """Note once what cannot be read."""
+        if problem not in self._told and len(self._told) < _MOST_PROBLEMS:
+            self._told.add(problem)
+            self._problems.append(problem)
+
+    def pause(self) -> None:
+        """Forget the counters: what comes next is from a new sampler, after a stretch of which nothing is known."""
+        for part in (*self._devices.values(), self._host):
+            part.last = part.power = None
+
+    def report(self) -> messages.Hardware | None:
+        """Return what the samples since the last call sum up to; None where there is none."""
+        if not self.samples or self._began is None:
+            return None
+        devices = [
+            messages.DeviceFigures(
+                id=key.rpartition(" ")[2],
+                name=part.name,
+                given=part.given,
+                figures=part.rows(),
+                throttled=part.throttled(),
+            )
+            for key, part in self._devices.items()
+            if part.samples
+        ]
+        report = messages.Hardware(
+            at=self._at + self._clock,
+            span=max(0.0, self._at - self._began),
+            devices=devices,
+            host=self._host.rows(),
+            problems=self._problems,
+        )
+        for part in (*self._devices.values(), self._host):
+            part.clear()
+        self._began, self.samples, self._problems = self._at, 0, []
+        return report
+
+
+class Hardware:
+    """The sampler of one host, as its agent sees it.
+
+    Args:
+        loop: The agent's.
+        connection: To the launcher.
+        pids: The processes of this host's ranks.
+    """
+
+    def __init__(self, loop: Loop, connection: Connection, pids: Sequence[int]) -> None:
+        self._loop, self._connection, self._pids = loop, connection, list(pids)
+        self._every = connection.settings.hardware
+        self._window = Window(connection.clock)
+        self._shared = mmap.mmap(-1, 1)
+        self._without: set[str] = set()
+        self._pid, self._pipe, self._rest = 0, -1, b""
+        self._reported = False
+        self._start()
+
+    def flush(self) -> None:
+        """Report what is known so far: a run's record is about to be made, or this host is done."""
+        report = self._window.report()
+        if report:
+            self._connection.report(report)
+
+    def stop(self) -> None:
+        """Report the rest, and end the sampler; one that a driver holds is not waited for."""
+        self._drain()
+        self.flush()
+        self._end()
+        self._shared.close()
+
+    def _start(self) -> None:
+        ours, its = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:  # no more processes: the ranks are worth more than their figures
+            os.close(ours)
+            os.close(its)
+            self._window.complain("no process could be started that reads the counters of this host")
+            return
+        if not pid:
+            _be_sampler(its, self._pids, self._every, self._shared, self._without)
+        os.close(its)
+        os.set_blocking(ours, False)
+        self._pid, self._pipe, self._rest = pid, ours, b""
+        self._loop.read(ours, lambda _: self._drain())
+        self._expect()
+
+    def _expect(self) -> None:
+        patience = max(_SHORTEST_SILENCE, _SILENCE * self._every)
+        self._loop.at("sampler", time.monotonic() + patience, lambda: self._stuck(patience))
+
+    def _drain(self) -> None:
+        """Take the samples that have come."""
+        while self._pipe >= 0:
+            try:
+                data = os.read(self._pipe, 1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._window.complain("the process that read the counters of this host has ended")
+                self._end()
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            if len(self._rest) > _LONGEST_LINE:
+                self._rest = b""
+            for line in lines:
+                self._window.add(json.loads(line))
+                self._expect()
+                # The first report comes early, so that there is something to see.
+                if self._window.samples >= (PER_REPORT if self._reported else 2):
+                    self._reported = True
+                    self.flush()
+
+    def _stuck(self, seconds: float) -> None:
+        """Go on without the source that has not answered."""
+        source = self._shared[0]
+        if self._pipe < 0:
+            return
+        if not source:  # this process itself was stopped, or the host is overloaded: a sampler that lives goes on
+            self._expect()
+            return
+        name = SOURCES[source - 1]
+        self._without.add(name)
+        self._window.complain(f"{name} has not answered for {seconds:g} s, and is read no more")
+        self._end()
+        self._window.pause()
+        if len(self._without) < len(SOURCES):
+            self._shared = mmap.mmap(-1, 1)  # the old child may still write into its own
+            self._start()
+        else:
+            self.flush()
+
+    def _end(self) -> None:
+        """End the sampler."""
+        self._loop.cancel("sampler")
+        if self._pipe >= 0:
+            self._loop.forget(self._pipe)
+            os.close(self._pipe)
+            self._pipe = -1
+        pid, self._pid = self._pid, 0
+        if not pid:
+            return
+        end = time.monotonic() + _END
+        try:
+            os.kill(pid, signal.SIGKILL)
+            while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < end:
+                time.sleep(0.001)
+        except (ChildProcessError, ProcessLookupError):
+            pass  # the agent has reaped it already
+
+
+def _be_sampler(pipe: int, pids: Iterable[int], every: float, shared: Any, without: Iterable[str]) -> None:
+    """Be the sampler until the agent ends; never returns."""
+    try:
+        process_tree.die_with_parent()
+        process_tree.call_me("ezpz-sampler")
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)  # the end of the agent is that of this process
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nowhere, fd)
+        for fd in map(int, os.listdir("/dev/fd")):
+            if fd > 2 and fd != pipe:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # that of the list itself
+        from ezpz.launch.host.sampler.child import sample
+
+        sample(pipe, pids, every, shared, without)
+    finally:
+        os._exit(0)

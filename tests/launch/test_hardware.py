@@ -1,0 +1,562 @@
+"""What the hardware does: read from stand-ins of NVML and of drivers' files, summed up, kept, and noted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ezpz import proc
+from ezpz.errors import UsageError
+from ezpz.launch import messages
+from ezpz.launch.host.hardware import Window
+from ezpz.launch.host.sampler.child import SOURCES, Reader
+from ezpz.launch.host.sampler.files import Files
+from ezpz.launch.host.sampler.host import Host
+from ezpz.launch.host.sampler.nvml import Nvml
+from ezpz.launch.host.sampler.visible import Ranks
+from ezpz.launch.loop import Loop
+from ezpz.launch.run.hardware import HARDWARE, HardwareRecord, joined
+from ezpz.launch.settings import sampling
+from lab.process import wait_until
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory):
+    """The stand-in, under the name by which the driver's library is found."""
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    line = ["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "hardware" / "nvml.c"]
+    subprocess.run([str(word) for word in line], check=True, timeout=60)
+    return library
+
+
+@pytest.fixture
+def cards(tmp_path, monkeypatch):
+    """`cards(number)` -> the folder from which the stand-in answers for so many equal cards."""
+
+    def make(number):
+        folder = tmp_path / "cards"
+        folder.mkdir()
+        for index in range(number):
+            answer(folder, index, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{index}abc", power=400_000, energy=10**9)
+            answer(folder, index, clock=1980, memory_clock=2619, temperature=41, used=97, memory=60 << 30)
+            answer(folder, index, reasons=0x4, ecc=2)
+        monkeypatch.setenv("FAKE_NVML", str(folder))
+        return folder
+
+    return make
+
+
+def answer(folder, index, **values):
+    for what, value in values.items():
+        (folder / f"{index}.{what}").write_text(f"{value}\n")
+
+
+def ranks(*environs, pids=()):
+    return Ranks(pids, environs)
+
+
+def test_nvml_tells_all_figures_in_their_units(nvml_library, cards):
+    folder = cards(2)
+    nvml = Nvml(ranks({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}), str(nvml_library))
+    first, second = nvml.read()
+    assert (first["id"], second["id"], first["given"]) == ("0", "1", True)
+    assert first["name"] == "NVIDIA H100 80GB HBM3"
+    assert first["now"] == {
+        "power": 400.0,
+        "clock": 1980,
+        "memory_clock": 2619,
+        "temperature": 41,
+        "used": 97,
+        "memory": 60 << 30,
+        "memory_total": 80 << 30,
+    }
+    assert first["count"] == {"joules": 1e6, "errors": 2, "xids": 0}
+    assert first["why"] == ["power cap"]
+    assert nvml.problems == []
+    answer(folder, 0, xid=79)
+    assert nvml.read()[0]["count"]["xids"] == 1
+    assert nvml.problems == ["device 0 (NVIDIA H100 80GB HBM3) reports Xid 79"]
+
+
+def test_a_card_without_counters_says_so_once_and_one_that_vanishes_leaves_the_others(nvml_library, cards):
+    folder = cards(2)
+    for what in ("power", "energy", "ecc", "reasons", "memory"):
+        (folder / f"0.{what}").unlink()
+    nvml = Nvml(ranks({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}), str(nvml_library))
+    for _ in range(3):
+        first, _ = nvml.read()
+    assert set(first["now"]) == {"clock", "memory_clock", "temperature", "used"}
+    assert nvml.problems == ["device 0 (NVIDIA H100 80GB HBM3) has no counter of power or energy"]
+    (folder / "1.lost").touch()
+    assert [row["id"] for row in nvml.read()] == ["0"]
+    assert [row["id"] for row in nvml.read()] == ["0"]
+    assert nvml.problems[1:] == ["device 1 (NVIDIA H100 80GB HBM3) is lost"]
+
+
+@pytest.mark.parametrize(
+    ("environs", "seen"),
+    [
+        ([{"LOCAL_RANK": "0"}], {0: True}),
+        ([{"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}], {0: True, 1: True}),
+        ([{"CUDA_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "0"}], {2: True, 3: False}),
+        ([{"CUDA_VISIBLE_DEVICES": "3", "LOCAL_RANK": "1"}], {3: True}),
+        ([{"CUDA_VISIBLE_DEVICES": "GPU-2a,1"}], {2: True, 1: False}),
+        ([{"CUDA_VISIBLE_DEVICES": ""}], {}),
+        ([{"CUDA_VISIBLE_DEVICES": "0,9,1", "LOCAL_RANK": "0"}], {0: True}),
+        ([{"LOCAL_RANK": "7"}], {}),
+    ],
+    ids=["first", "two ranks", "mask", "mask of one", "uuid", "none", "beyond", "more ranks than cards"],
+)
+def test_only_devices_of_this_launch_are_read(nvml_library, cards, environs, seen):
+    cards(4)
+    rows = Nvml(ranks(*environs), str(nvml_library)).read()
+    assert {int(row["id"]): row["given"] for row in rows} == seen
+
+
+def test_a_device_on_which_a_rank_computes_is_found_without_a_variable(nvml_library, cards):
+    folder = cards(4)
+    answer(folder, 3, pid=os.getpid())
+    answer(folder, 2, pid=1)  # somebody else's
+    rows = Nvml(ranks({"LOCAL_RANK": "0"}, pids=[os.getpid()]), str(nvml_library)).read()
+    assert [row["id"] for row in rows] == ["0", "3"]
+
+
+def test_masks_of_other_vendors():
+    both = {"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "2,3", "LOCAL_RANK": "1"}
+    assert ranks(both).amd(8) == ({6, 7}, {7})
+    assert ranks({"ZE_AFFINITY_MASK": "1.0,3", "LOCAL_RANK": "0"}).intel(12) == ({1, 3}, {1})
+    assert ranks({"ZE_AFFINITY_MASK": "", "LOCAL_RANK": "2"}).intel(12) == ({2}, {2})
+
+
+def write(root, path, text):
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(f"{text}\n")
+
+
+def amd_card(root, number, slot, power):
+    base = f"class/drm/card{number}/device"
+    write(root, f"{base}/vendor", "0x1002")
+    write(root, f"{base}/uevent", f"DRIVER=amdgpu\nPCI_SLOT_NAME={slot}")
+    write(root, f"{base}/product_name", "AMD Instinct MI300X OAM")
+    write(root, f"{base}/hwmon/hwmon{number + 3}/power1_input", power)
+    write(root, f"{base}/hwmon/hwmon{number + 3}/freq1_input", 2_100_000_000)
+    write(root, f"{base}/hwmon/hwmon{number + 3}/temp1_input", 38000)
+    write(root, f"{base}/hwmon/hwmon{number + 3}/temp2_input", 55000)
+    write(root, f"{base}/gpu_busy_percent", 88)
+    write(root, f"{base}/mem_info_vram_used", 100 << 30)
+    write(root, f"{base}/mem_info_vram_total", 192 << 30)
+    write(root, f"{base}/ras/umc_err_count", "ue: 1\nce: 7")
+
+
+def test_files_of_amd_are_read_in_the_order_of_the_bus(tmp_path):
+    amd_card(tmp_path, 2, "0000:05:00.0", 750_000_000)
+    amd_card(tmp_path, 1, "0000:26:00.0", 140_000_000)
+    write(tmp_path, "class/drm/card0/device/vendor", "0x1a03")  # the screen of the board
+    write(tmp_path, "class/drm/card1-DP-1/status", "disconnected")
+    files = Files(ranks({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}), str(tmp_path))
+    first, second = files.read()
+    assert (first["id"], first["name"], first["now"]["power"]) == ("0", "AMD Instinct MI300X OAM", 750.0)
+    assert second["now"]["power"] == 140.0
+    assert first["now"] == {
+        "power": 750.0,
+        "clock": 2100.0,
+        "temperature": 55.0,
+        "used": 88.0,
+        "memory": 100 << 30,
+        "memory_total": 192 << 30,
+    }
+    assert first["count"] == {"errors": 1.0}
+    for path in sorted(tmp_path.glob("class/drm/card2/device/**/*")):
+        if path.is_file() and path.name != "vendor":
+            path.unlink()
+    assert [row["id"] for row in files.read()] == ["1"]
+    assert files.problems == ["device 0 (AMD Instinct MI300X OAM) has gone: its files cannot be read"]
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_files_of_intel_tell_energy_clocks_and_reasons(tmp_path, driver):
+    base = "class/drm/card0"
+    write(tmp_path, f"{base}/device/vendor", "0x8086")
+    write(tmp_path, f"{base}/device/uevent", f"DRIVER={driver}\nPCI_SLOT_NAME=0000:18:00.0")
+    write(tmp_path, f"{base}/device/hwmon/hwmon7/energy1_input", 5_000_000_000)
+    if driver == "i915":
+        for tile in (0, 1):
+            write(tmp_path, f"{base}/gt/gt{tile}/rps_act_freq_mhz", 1550)
+        write(tmp_path, f"{base}/gt/gt0/throttle_reason_pl1", 1)
+    else:
+        for tile in (0, 1):
+            write(tmp_path, f"{base}/device/tile{tile}/gt{2 * tile}/freq0/act_freq", 1550)
+        write(tmp_path, f"{base}/device/tile0/gt0/freq0/throttle/reason_pl1", 1)
+    write(tmp_path, "class/drm/card1/device/vendor", "0x8086")
+    write(tmp_path, "class/drm/card1/device/uevent", "DRIVER=i915\nPCI_SLOT_NAME=0000:00:02.0")  # inside the CPU
+    # Two tiles are two devices of ranks, on one card with one counter.
+    files = Files(ranks({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}), str(tmp_path))
+    (row,) = files.read()
+    assert (row["count"], row["now"], row["why"]) == ({"joules": 5000.0}, {"clock": 1550.0}, ["power cap"])
+    window = Window()
+    for second, joules in ((0.0, 5_000_000_000), (5.0, 7_500_000_000)):
+        write(tmp_path, f"{base}/device/hwmon/hwmon7/energy1_input", joules)
+        window.add({"t": second, "devices": files.read(), "host": {}, "problems": []})
+    figures = {name: values for name, *values in window.report().devices[0].figures}
+    assert figures["power"][0] == 500.0  # W, of the counter of energy
+    assert figures["joules"][0] == 2500.0
+
+
+def test_counters_of_cray_stand_for_cards_that_have_none_and_for_the_host(tmp_path):
+    for name, text in {
+        "power": "612 W 1763942400123456 us",
+        "energy": "98765432 J 1763942400123456 us",
+        "accel0_power": "345 W 1763942400123456 us",
+        "accel0_energy": "45678 J 1763942400123456 us",
+        "accel1_power": "90 W 1763942400123456 us",
+        "accel1_energy": "45 J 1763942400123456 us",
+    }.items():
+        write(tmp_path, f"cray/pm_counters/{name}", text)
+    files = Files(ranks({}), str(tmp_path))
+    assert [(row["id"], row["now"], row["count"]) for row in files.read()] == [
+        ("accel0", {"power": 345.0}, {"joules": 45678.0}),
+        ("accel1", {"power": 90.0}, {"joules": 45.0}),
+    ]
+    assert files.of_host()["count"] == {"joules": 98765432.0}
+    with pytest.raises(OSError, match="no device"):
+        Files(ranks({}), str(tmp_path / "nothing"))
+
+
+def test_a_host_counts_its_own_processes_and_their_children(tmp_path):
+    burn = "import time; e=time.process_time()+0.5\nwhile time.process_time()<e: pass\nprint(flush=True); input()"
+    line = [sys.executable, "-c", burn]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        host = Host(ranks({}, pids=[os.getpid()]))
+        before = host.read()
+        child.stdout.readline()
+        after = host.read()
+        child.stdin.close()
+    assert after["count"]["cpu"] - before["count"]["cpu"] > 0.2
+    assert after["now"]["memory"] > before["now"]["memory"] / 2 > 1e6
+    assert after["now"]["memory_free"] < after["now"]["memory_total"]
+    write(tmp_path, "proc/net/dev", "Inter-| x\n face | y\n lo: 9 0 0 0 0 0 0 0 9\n hsn0: 100 1 0 0 0 0 0 0 50 1 0")
+    write(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data", 25)
+    write(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", 5)
+    count = Host(ranks({}), str(tmp_path)).read()["count"]
+    assert (count["received"], count["sent"]) == (200.0, 70.0)
+
+
+def test_the_memory_of_a_job_is_that_of_its_cgroup(tmp_path):
+    write(tmp_path, "proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0")
+    write(tmp_path, "sys/fs/cgroup/system.slice/slurmstepd.scope/job_4711/memory.current", 123456)
+    job = ranks({"EZPZ_JOBID": "4711"})
+    assert Host(job, str(tmp_path)).read()["now"]["memory_of_job"] == 123456.0
+    write(tmp_path, "proc/self/cgroup", "0::/user.slice/user-1000.slice/session-4711x.scope")
+    assert "memory_of_job" not in Host(job, str(tmp_path)).read()["now"]
+
+
+def sample(at, power=None, *, energy=None, reasons=(), **figures):
+    now = {**figures, **({} if power is None else {"power": power})}
+    count = {} if energy is None else {"joules": energy}
+    row = {"id": "0", "name": "H100", "given": True, "now": now, "count": count, "why": list(reasons)}
+    return {"t": at, "devices": [row], "host": {"now": {}, "count": {}}, "problems": []}
+
+
+def figures_of(report):
+    return {name: tuple(values) for name, *values in report.devices[0].figures}
+
+
+def test_energy_is_the_integral_of_power_or_the_difference_of_a_counter_over_reports():
+    window = Window(clock=100.0)
+    for at, power in ((0, 100), (5, 300), (10, 300)):
+        window.add(sample(at, power, reasons=["power cap"] if at else []))
+    first = window.report()
+    assert (first.at, first.span) == (110.0, 10.0)
+    assert figures_of(first) == {"power": (pytest.approx(700 / 3), 100, 300), "joules": (2500.0,) * 3}
+    assert first.devices[0].throttled == [("power cap", pytest.approx(2 / 3))]
+    assert window.report() is None
+    window.add(sample(15, 500))
+    assert figures_of(window.report())["joules"][0] == 2000.0  # nothing is lost between two reports
+    counter = Window()
+    for at, joules in ((0, 1000), (5, 2500), (10, 40)):  # the driver was loaded anew
+        counter.add(sample(at, 50, energy=joules))
+    assert figures_of(counter.report())["joules"][0] == 1540.0
+
+
+def test_a_report_travels_as_a_message():
+    window = Window()
+    window.add(sample(0.0, 700.0, memory=81e9))
+    window.complain("NVML has not answered for 15 s, and is read no more")
+    report = window.report()
+    assert messages.REPORTS.decode(messages.REPORTS.encode(report)) == report
+
+
+def test_a_source_that_raises_leaves_the_others(monkeypatch):
+    monkeypatch.setattr(Host, "read", lambda _: 1 / 0)
+    reader = Reader([os.getpid()], bytearray(1))
+    assert reader.read()["problems"] == ["/proc cannot be read: ZeroDivisionError: division by zero"]
+    assert reader.read()["problems"] == []
+    assert len(SOURCES) == 3
+
+
+# What the launcher makes of reports.
+
+
+def report(at, span=30.0, *, cards=(), problems=()):
+    devices = [
+        messages.DeviceFigures(
+            id=str(place),
+            name="H100",
+            given=fields.pop("given", True),
+            throttled=list(fields.pop("throttled", {}).items()),
+            figures=[(name, value, value, value) for name, value in fields.items()],
+        )
+        for place, fields in enumerate(map(dict, cards))
+    ]
+    host = [("cpu", 60.0, 60.0, 60.0), ("memory", 1e9, 1e9, 1e9)]
+    return messages.Hardware(at=at, span=span, devices=devices, host=host, problems=list(problems))
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """`keep(**how)` -> a record in tmp_path, and the list of its notes."""
+
+    def make(**how):
+        notes = []
+        return HardwareRecord(Loop(), str(tmp_path), notes.append, **how), notes
+
+    return make
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / HARDWARE).read_text().splitlines()]
+
+
+def test_rows_move_into_the_run_and_its_run_json_gets_the_summary(keep, tmp_path):
+    record, notes = keep()
+    busy = {"power": 600.0, "used": 98.0, "clock": 1980.0, "joules": 18_000.0, "throttled": {"power cap": 0.5}}
+    record.hear("n01", report(30.0, cards=[busy], problems=["device 1 (x) has no counter of power or energy"]))
+    assert len(rows(tmp_path)) == 1
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"name": "x", "launch": {"EZPZ_LAUNCH_ID": "5f3a90c2"}}))
+    record.use_folder(str(run))
+    record.hear("n01", report(60.0, cards=[{**busy, "power": 700.0, "joules": 21_000.0}]))
+    assert not (tmp_path / HARDWARE).exists()
+    assert [row["t"] for row in rows(run)] == [30.0, 60.0]
+    assert rows(run)[0]["now"]["cpu"] == [2, 2, 2]  # cores: 60 s of CPU in 30 s
+    summary = record.close("5f3a90c2")
+    assert summary["joules"] == 39_000
+    device = summary["hosts"]["n01"]["devices"]["0"]
+    assert (device["power"], device["joules"], device["throttled"]) == ([650, 700], 39_000, 0.5)
+    assert summary["hosts"]["n01"]["missing"] == ["device 1 (x) has no counter of power or energy"]
+    assert json.loads((run / "run.json").read_text())["hardware"] == summary
+    assert notes == []
+
+
+def test_another_launchs_run_is_left_alone_and_a_folder_of_another_host_too(keep, tmp_path):
+    record, _ = keep()
+    record.use_folder(str(tmp_path / "on another host"))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text('{"launch": {"EZPZ_LAUNCH_ID": "other"}}')
+    record.use_folder(str(run))
+    record.hear("n01", report(30.0))
+    record.close("5f3a90c2")
+    assert (run / "run.json").read_text() == '{"launch": {"EZPZ_LAUNCH_ID": "other"}}'
+
+
+def test_a_file_that_is_full_is_coarsened_and_loses_no_energy_and_no_peak(keep, tmp_path):
+    limit = 60_000
+    record, notes = keep(limit=limit)
+    turns = 400
+    largest = 0
+    for turn in range(1, turns + 1):
+        for host in ("n01", "n02", "n03"):
+            power = 1000.0 if (turn, host) == (7, "n02") else 500.0
+            record.hear(host, report(30.0 * turn, cards=[{"power": power, "joules": 10.0}]))
+        if turn % 3 == 0:
+            record._finish_joining()  # as the supervisor's loop does between two reports
+        largest = max(largest, (tmp_path / HARDWARE).stat().st_size)
+    record.close("")
+    kept = rows(tmp_path)
+    assert largest < limit * 1.1
+    assert limit / 4 < (tmp_path / HARDWARE).stat().st_size < limit * 1.1
+    assert not list(tmp_path.glob("*.half"))
+    for host in ("n01", "n02", "n03"):
+        own = [row for row in kept if row["host"] == host]
+        assert sum(row["s"] for row in own) == 30.0 * turns
+        assert sum(row["devices"][0]["joules"] for row in own) == 10 * turns
+    assert max(row["devices"][0]["power"][2] for row in kept) == 1000
+    assert notes == []
+
+
+def test_more_hosts_than_fit_end_the_file_and_not_the_run(keep, tmp_path):
+    record, notes = keep(limit=2000)
+    for turn in range(4):
+        for number in range(20):
+            record.hear(f"n{number}", report(30.0 * turn, cards=[{"power": 1.0}]))
+            record._finish_joining()
+    assert record.close("")["devices"] == 20
+    assert len(notes) == 1
+    assert "kept no longer" in notes[0]
+    assert (tmp_path / HARDWARE).stat().st_size < 6000
+
+
+def test_two_rows_are_one():
+    first = {"s": 10.0, "t": 10.0, "host": "a", "now": {"cpu": [1, 1, 1]}, "devices": []}
+    second = {"s": 30.0, "t": 40.0, "host": "a", "now": {"cpu": [5, 4, 6]}, "devices": [{"id": "0", "name": "x"}]}
+    assert joined(first, second) == {
+        "v": 1,
+        "s": 40.0,
+        "t": 40.0,
+        "host": "a",
+        "now": {"cpu": [4, 1, 6]},
+        "devices": [{"id": "0", "name": "x"}],
+    }
+
+
+BUSY = {"power": 600.0, "used": 98.0, "clock": 1980.0}
+
+
+def told(record, notes, reports):
+    for host, message in reports:
+        record.hear(host, message)
+    return notes
+
+
+def test_an_idle_device_is_named_within_a_minute_if_a_rank_has_it_and_others_work(keep):
+    record, notes = keep()
+    idle = {"power": 70.0, "used": 0.0, "clock": 345.0}
+    for at, span in ((5, 5.0), (30, 25.0), (60, 30.0)):
+        record.hear("n06", report(at, span, cards=[BUSY] * 4))
+        record.hear("n07", report(at, span, cards=[BUSY, BUSY, {**idle, "given": False}, idle]))
+    assert notes == ["device 3 on n07 was idle for 60 s"]
+    record.hear("n07", report(90, cards=[BUSY, BUSY, idle, idle]))
+    assert len(notes) == 1
+
+
+def test_a_start_in_which_all_devices_wait_and_a_host_without_devices_are_no_news(keep):
+    record, notes = keep()
+    idle = {"power": 70.0, "used": 0.0, "clock": 345.0}
+    for at in range(30, 600, 30):
+        record.hear("n07", report(at, cards=[idle, idle]))
+        record.hear("n08", report(at))
+    assert notes == []
+    record.trains = True
+    for at in (600, 630):
+        record.hear("n07", report(at, cards=[idle, idle]))
+    assert notes == ["device 0 on n07 was idle for 60 s"]
+
+
+def test_a_slow_host_is_noted_only_beside_others_and_with_its_reason(keep):
+    record, notes = keep()
+    capped = {"throttled": {"power cap": 0.9}}
+    for at in (30, 60, 90):
+        record.hear("n11", report(at, cards=[{**BUSY, **capped}] * 4))  # the cap is the same for all
+        record.hear("n12", report(at, cards=[{**BUSY, "clock": 1410.0, **capped}, BUSY]))
+    assert notes == ["n12 ran device 0 at 1,410 MHz, others at 1,980 MHz: power cap"]
+
+
+def test_errors_of_memory_are_noted_and_no_run_has_more_than_three_notes(keep):
+    record, notes = keep()
+    for number in range(5):
+        record.hear(f"n{number}", report(30.0, cards=[{**BUSY, "errors": 2.0}]))
+    assert notes[0] == "device 0 on n0 had 2 uncorrectable memory errors"
+    assert len(notes) == 3
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 5.0), ("0", 0.0), ("off", 0.0), ("No", 0.0), ("2.5", 2.5)])
+def test_the_variable_turns_it_off_or_says_how_often(text, seconds):
+    assert sampling({"EZPZ_HARDWARE": text}) == seconds
+
+
+@pytest.mark.parametrize("text", ["often", "-1", "0.01", "nan", "1e9"])
+def test_another_value_of_the_variable_is_an_error(text):
+    with pytest.raises(UsageError, match=r"EZPZ_HARDWARE.*expected 0 for never"):
+        sampling({"EZPZ_HARDWARE": text})
+
+
+# Whole launches.
+
+PROGRAM = """
+import os, sys, time
+import ezpz
+seconds = float(sys.argv[1])
+if int(os.environ["RANK"]) == 0:
+    history = ezpz.History(name="x", outdir="run")
+end = time.monotonic() + seconds
+step = 0
+while time.monotonic() < end:
+    if int(os.environ["RANK"]) == 0:
+        history.update({"loss": 1.0, "tps": 1000.0}, step=step)
+    step += 1
+    time.sleep(0.05)
+"""
+
+
+def run_with_cards(launch, clean_env, nvml_library, tmp_path, seconds, **more):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    folder = os.environ["FAKE_NVML"]
+    env = {
+        **clean_env,
+        "LD_LIBRARY_PATH": str(nvml_library.parent),
+        "FAKE_NVML": folder,
+        "EZPZ_HARDWARE": "0.2",
+        **more,
+    }
+    done = launch("-n", "2", sys.executable, "program.py", seconds, env=env, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def samplers(survivors):
+    return [pid for pid in survivors() if proc.name(pid) == "ezpz-sampler"]
+
+
+def test_a_launch_keeps_what_its_devices_did_beside_the_journal(launch, clean_env, nvml_library, cards, tmp_path):
+    cards(4)
+    run_with_cards(launch, clean_env, nvml_library, tmp_path, 5, CUDA_VISIBLE_DEVICES="1,2")
+    kept = rows(tmp_path / "run")
+    assert {device["id"] for row in kept for device in row["devices"]} == {"1", "2"}
+    assert kept[-1]["devices"][0]["power"] == [400, 400, 400]
+    assert kept[-1]["devices"][0]["throttled"] == {"power cap": 1}
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())["hardware"]
+    assert facts["devices"] == 2
+    assert facts["joules"] == 0  # the stand-in's counter does not move
+    (host,) = facts["hosts"].values()
+    assert host["cpu"][0] > 0
+    assert math.isclose(sum(row["s"] for row in kept), facts["seconds"], abs_tol=0.1)
+
+
+def test_a_driver_that_answers_no_more_holds_nobody(launch, clean_env, nvml_library, cards, tmp_path, survivors):
+    folder = cards(2)
+    (folder / "stuck").touch()
+    run_with_cards(launch, clean_env, nvml_library, tmp_path, 6)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())["hardware"]
+    (host,) = facts["hosts"].values()
+    assert host["missing"] == ["NVML has not answered for 2 s, and is read no more"]
+    assert host["memory"][0] > 1e6  # the others are still read
+    assert not samplers(survivors)
+
+
+def test_short_runs_and_runs_without_it_keep_nothing_and_say_nothing(launch, clean_env, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for more, seconds in (({}, 0.1), ({"EZPZ_HARDWARE": "0"}, 1.5)):
+        done = launch("-n", "2", sys.executable, "program.py", seconds, env={**clean_env, **more}, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "hardware" not in done.stderr
+        assert not (tmp_path / "run" / HARDWARE).exists()
+        assert "hardware" not in json.loads((tmp_path / "run" / "run.json").read_text())
+
+
+def test_a_killed_launch_leaves_no_sampler(start_launch, clean_env, survivors):
+    process = start_launch("-n", "1", "sleep", "60", env={**clean_env, "EZPZ_HARDWARE": "0.2"})
+    wait_until(lambda: samplers(survivors), 30, "a sampler")
+    process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not survivors(), 30, "the end of all")
