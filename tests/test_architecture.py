@@ -52,19 +52,19 @@ MAY_IMPORT = {
     "visible": set(),
     "cluster": LEAVES,
     "launch": {"cluster"} | LEAVES,
-    "dist": {"cluster", "compat", "older"}
+    "dist": {"cluster", "compat", "compat_names"}
     | LEAVES,  # the older names, which its own table hands out and no file of it uses
     "compat": {"dist", "track"} | LEAVES,
-    "older": {"compat", "dist", "track", "train"} | LEAVES,
+    "compat_names": {"compat", "dist", "track", "train"} | LEAVES,
     **{name: {"compat"} for name in ("configs", "flops", "history", "tp", "tracker", "utils")},
     "profile": {"compat", "track"},
     "distributed": {"_lazy", "dist"},
     "track": {"dist"} | LEAVES,
     "train": {"dist", "track"} | LEAVES,
     "checkpoint": {"dist", "track"} | LEAVES,
-    "models": {"compat", "older"} | LEAVES,  # the older names, which its table hands out
+    "models": {"compat", "compat_names"} | LEAVES,  # the older names, which its table hands out
     "test_dist": {"train", "checkpoint", "models"} | LEAVES,
-    "examples": {"train", "checkpoint", "models"} | LEAVES,
+    "examples": {"compat", "train", "checkpoint", "models"} | LEAVES,  # compat in the package's own table alone
     "cli": {"cluster", "launch", "dist", "track", "train", "checkpoint", "models", "examples", "test_dist"} | LEAVES,
 }
 STANDARD_ONLY = {

@@ -89,6 +89,20 @@ def test_what_was_made_of_small_functions():
     assert (config.seed, config.backend, config.extras) == (3, "DDP", {"other": "x"})
 
 
+def test_the_folder_of_an_example_is_the_same_at_every_call(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    from ezpz.examples import get_example_outdir
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EZPZ_LOG_TIMESTAMP", "x")
+    monkeypatch.delenv("EZPZ_LOG_TIMESTAMP")
+    first = get_example_outdir("ezpz.examples.fsdp")
+    assert first.is_dir()
+    assert first.parent == tmp_path / "outputs" / "ezpz.examples.fsdp"
+    assert get_example_outdir("ezpz.examples.fsdp") == first
+    assert get_example_outdir("m", tmp_path / "other") == tmp_path / "other" / "m" / first.name
+
+
 def test_flops_and_shapes_of_a_model_by_older_calls(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it when it counts
     pytest.importorskip("torch")

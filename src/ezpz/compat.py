@@ -7,7 +7,7 @@
 tests/dist/test_public_names.py lists who uses which name.
 
 `MODULES` is the table of the modules that older code imports, such as ``ezpz.history``: each is a file of a few lines
-that calls `offer`. `INSTEAD` answers for names that are not here. What has no like in today's ezpz is in `ezpz.older`.
+that calls `offer`. `INSTEAD` answers for names that are not here. What has no like today is in `ezpz.compat_names`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ MODULES: dict[str, dict[str, str]] = {
     "ezpz.history": {
         "ezpz.track": "History",
         "ezpz.compat": "get_timestamp summarize_dict",
-        "ezpz.older": "StopWatch WANDB_DISABLED format_pair",
-        "ezpz.track.older": "grab_tensor",
+        "ezpz.compat_names": "StopWatch WANDB_DISABLED format_pair",
+        "ezpz.track.compat_history": "grab_tensor",
     },
     "ezpz.tp": {
         "torch": "tdist=distributed",
@@ -61,7 +61,7 @@ MODULES: dict[str, dict[str, str]] = {
             "get_pipeline_parallel_rank get_pipeline_parallel_world_size get_tensor_parallel_group "
             "get_tensor_parallel_rank get_tensor_parallel_world_size"
         ),
-        "ezpz.older": (
+        "ezpz.compat_names": (
             "destroy_tensor_parallel divide_and_check_no_remainder ensure_divisibility get_context_parallel_ranks "
             "get_data_parallel_ranks get_pipeline_parallel_ranks get_tensor_parallel_ranks "
             "get_tensor_parallel_src_rank initialize_tensor_parallel tensor_parallel_is_initialized"
@@ -70,17 +70,17 @@ MODULES: dict[str, dict[str, str]] = {
     "ezpz.utils": {
         "ezpz.dist": "breakpoint",
         "ezpz.compat": "get_max_memory_allocated get_max_memory_reserved get_timestamp summarize_dict",
-        "ezpz.older": (
+        "ezpz.compat_names": (
             "Color NoColor dataset_from_h5pyfile dict_from_h5pyfile format_pair "
             "get_bf16_config_json get_current_memory_allocated get_current_memory_reserved "
             "get_flops_profiler_config_json get_fp16_config_json get_memory_metrics get_peak_flops=peak_of_name "
             "model_summary normalize reset_peak_memory_stats"
         ),
-        "ezpz.track.older": "dataset_to_h5pyfile grab_tensor save_dataset",
+        "ezpz.track.compat_history": "dataset_to_h5pyfile grab_tensor save_dataset",
     },
     "ezpz.configs": {
         "ezpz.dist": "get_scheduler load_ds_config",
-        "ezpz.older": (
+        "ezpz.compat_names": (
             "BIN_DIR CONF_DIR GETJOBENV HERE LOGS_DIR OUTPUTS_DIR PROJECT_DIR PROJECT_ROOT PathLike SAVEJOBENV "
             "ScalarLike TrainArgs TrainConfig UTILS ViTConfig WORKING_DIR cmd_exists=command_exists command_exists "
             "git_ds_info print_config timmViTConfig"
@@ -88,15 +88,15 @@ MODULES: dict[str, dict[str, str]] = {
     },
     "ezpz.flops": {
         "ezpz.dist": "get_device_name=device_name",
-        "ezpz.older": (
+        "ezpz.compat_names": (
             "compute_mfu estimate_model_flops estimate_model_flops_fake=estimate_model_flops "
             "get_peak_flops=peak_of_name try_estimate try_estimate_fake=try_estimate"
         ),
     },
-    "ezpz.tracker": {"ezpz.track.trackers.older_backends": "TrackerBackend register_backend"},
+    "ezpz.tracker": {"ezpz.track.trackers.own_backends": "TrackerBackend register_backend"},
     "ezpz.profile": {
         "ezpz.track": "Profile add_profile_option",
-        "ezpz.older": (
+        "ezpz.compat_names": (
             "PyInstrumentProfiler get_context_manager get_profiling_context get_pytorch_profiler=get_torch_profiler "
             "get_torch_profiler"
         ),
@@ -105,16 +105,17 @@ MODULES: dict[str, dict[str, str]] = {
         "logging": "getLogger",
         "rich.console": "Console",
         "rich.logging": "RichHandler",
-        "ezpz.older": "STYLES get_console get_file_logger get_rich_logger=plain_logger silence_noisy_loggers",
+        "ezpz.compat_names": "STYLES get_console get_file_logger get_rich_logger=plain_logger silence_noisy_loggers",
     },
     "ezpz.log.handler": {
         "rich.logging": "EzpzHandler=RichHandler OriginalRichHandler=RichHandler RichHandler",
     },
-    "ezpz.log.config": {"ezpz.older": "NO_COLOR STYLES use_colored_logs"},
+    "ezpz.log.config": {"ezpz.compat_names": "NO_COLOR STYLES use_colored_logs"},
     "ezpz.log.console": {
         "rich.console": "Console",
-        "ezpz.older": "get_console is_interactive use_colored_logs",
+        "ezpz.compat_names": "get_console is_interactive use_colored_logs",
     },
+    "ezpz.examples": {"ezpz.compat_names": "get_example_outdir"},
     "ezpz.models.minimal": {"ezpz.models.mlp": "SequentialLinearNet"},
 }
 
@@ -469,7 +470,7 @@ def get_timestamp(fstr: str | None = None) -> str:
 
 def summarize_dict(d: Mapping[str, object], precision: int = 6, keys_to_skip: Iterable[str] | None = None) -> str:
     """Return ``step=10 loss=0.047000``: floats with ``precision`` digits after the point, everything else as it is."""
-    summarize = import_module("ezpz.track.older").summarize
+    summarize = import_module("ezpz.track.compat_history").summarize
     skipped = set(keys_to_skip or ())
     text: str = summarize({key: value for key, value in d.items() if key not in skipped}, precision)
     return text

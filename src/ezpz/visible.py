@@ -85,6 +85,14 @@ _MEANINGS = {
 }
 
 
+def shorten(text: str, width: int) -> str:
+    """Return ``text`` with its middle left out where it is longer than ``width``."""
+    if len(text) <= width:
+        return text
+    head = (width - 2) // 2
+    return f"{text[:head]}..{text[len(text) - (width - 2 - head) :]}"
+
+
 def painter(color: bool) -> Callable[[str, str], str]:
     """Return a function that gives a text the colour of a meaning; without colour, one that returns the text.
 

@@ -65,7 +65,10 @@ def test_the_verdict_comes_first_and_everything_fits_80_columns(two, capsys):
 def test_a_narrow_width_is_kept_and_a_silly_one_refused(two, capsys):
     main([*two, "--width", "50"])
     lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if not line.startswith(("A ", "B "))) <= 50
+    assert max(map(len, lines)) <= 50
+    assert [line[:3] for line in lines if ".." in line and line[:1] in {"A", "B"}] == ["A  ", "B  "]
+    main(list(two))  # into a pipe: whole, to be copied from there
+    assert two[0] in capsys.readouterr().out
     assert main([*two, "--width", "10"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

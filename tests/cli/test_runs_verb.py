@@ -50,6 +50,19 @@ def test_a_run_that_a_newer_ezpz_wrote_is_named_and_the_others_are_listed(make_r
     assert "its schema is 99, written by ezpz 9.0" in printed.err
 
 
+def test_on_a_terminal_a_long_name_loses_its_middle(make_run, capsys, monkeypatch):
+    make_run(f"outputs/train/{'long-' * 20}end", [{"loss": 1.0}])
+    assert main([]) == 0
+    assert f"{'long-' * 20}end" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].endswith("g-end")
+
+
 def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, capsys):
     times = {"started": "2026-11-20T16:20:01+00:00", "ended": "2026-11-20T16:25:01+00:00"}
     make_run("outputs/train/2", [{"loss": 3.0 - n / 10, "tps": 1000.0} for n in range(10)], **times)

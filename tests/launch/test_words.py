@@ -113,6 +113,8 @@ def test_a_word_of_the_same_meaning_is_ours(line, fields):
         ("--export=ALL", "--export=ALL is not needed"),
         ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
         ("--tee 3", "--tee 3 is not needed"),
+        ("--job-name test --", "--job-name test is not needed: the job has its name"),
+        ("-J test", "-J test is not needed"),
         ("--cpu-bind list:0:1 --depth 4", "--depth 4 has no effect beside --cpu-bind list:0:1"),
     ],
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BLOCK = re.compile(r"^([ ]*)```(?:python|py)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _NOTE = re.compile(r"[ ]*#[ ]*\(\d+\)!?[ ]*$", re.MULTILINE)  # of Material for MkDocs
 _LEFT_OUT = ("superpowers", "tests/README", "AGENTS")
-LIMIT = 120  # seconds of one snippet
+LIMIT = 300  # seconds of one snippet
 
 
 def find(folder: Path) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ ASSEMBLERS = {
     "card": {"terminal"},
     "dispatch": {"over_ranks"},
     "history": {"effective", "trackers"},
-    "older": {"trackers"},
+    "compat_history": {"trackers"},
     "plots": {"report", "terminal"},
     "wandb": {"trackers"},
     "writer": {"trackers"},

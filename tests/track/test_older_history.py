@@ -6,12 +6,12 @@ import pytest
 
 import ezpz
 from ezpz.errors import TrackError, UsageError
-from ezpz.track import History, older
+from ezpz.track import History, compat_history
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch):
-    monkeypatch.setattr(older, "_told", set())
+    monkeypatch.setattr(compat_history, "_warned", set())
 
 
 def test_a_history_takes_what_older_scripts_pass_and_leaves_things_where_they_look(tmp_path, capsys):
@@ -33,6 +33,7 @@ def test_a_history_takes_what_older_scripts_pass_and_leaves_things_where_they_lo
     assert line == "train/iter=9 train/loss=0.10 dt=0.50"
     assert history.history["train/iter"] == history.data["train/iter"] == list(range(10))
     assert history.history["never"] == []
+    assert history["train/iter"][-2:] == [8, 9]
     assert history.groups["train"]["iter"] == list(range(10))
     assert list(history.history_to_dict()["dt"]) == [0.5] * 10
     dataset = history.finalize(

@@ -27,7 +27,7 @@ _OPTIONS = (
         "--width",
         type=whole_number(_NARROWEST),
         metavar="N",
-        help=f"columns, {_NARROWEST} or more (default: the terminal's, {_USUAL} to {_WIDEST})",
+        help=f"columns, {_NARROWEST} or more (default: the terminal's, {_NARROWEST} to {_WIDEST}; else {_USUAL})",
     ),
     option("--no-picture", action="store_true", help="draw no overlay"),
     option(
@@ -75,7 +75,7 @@ def _compare(options: Namespace) -> int:
 
 def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> None:
     from ezpz.track.compare.output import as_object
-    from ezpz.visible import use_color
+    from ezpz.visible import shorten, use_color
 
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     folder = options.output or (_usual_folder(places) if is_terminal and not options.json else None)
@@ -94,10 +94,19 @@ def _show(options: Namespace, places: Sequence[Path], runs: Sequence[Run], compa
 
     from ezpz.track.compare.output import render, short_path
 
-    columns = min(_WIDEST, max(_USUAL, get_terminal_size().columns)) if is_terminal else _USUAL
-    text = render(runs, places, comparisons, width=options.width or columns, color=use_color(sys.stdout))
+    columns = min(_WIDEST, max(_NARROWEST, get_terminal_size().columns)) if is_terminal else _USUAL
+    text = render(
+        runs,
+        places,
+        comparisons,
+        width=options.width or columns,
+        color=use_color(sys.stdout),
+        whole_paths=not (is_terminal or options.width),
+    )
     if drawn:
-        text += f"\npicture: {short_path(drawn[0])} and .svg\n"
+        label, ending, path = "picture: ", " and .svg", short_path(drawn[0])
+        room = (options.width or columns) - len(label) - len(ending)
+        text += f"\n{label}{shorten(path, room) if is_terminal or options.width else path}{ending}\n"
     say(sys.stdout, text.rstrip("\n"), "backslashreplace")
 
 

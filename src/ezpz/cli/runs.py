@@ -25,7 +25,7 @@ from ezpz.track.records import parse
 from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
-from ezpz.visible import painter, show, use_color, visible
+from ezpz.visible import painter, shorten, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -278,6 +278,7 @@ _MEANINGS = {
     "exited": "doubtful",
 }
 _USUAL = 80
+_SHORTEST = 16  # columns of a name that is too long, however narrow the terminal is
 
 
 def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
@@ -295,7 +296,13 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     from textwrap import wrap
 
     width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
-    titles, *texts = aligned([_TITLES, *(_row(each, now) for each in glances)], _RIGHT)
+    rows = [_row(each, now) for each in glances]
+    titles, *texts = aligned([_TITLES, *rows], _RIGHT)
+    if is_terminal:  # the name is last; one that is too long loses its middle
+        texts = [
+            text[: len(text) - len(row[-1])] + shorten(row[-1], max(_SHORTEST, width - len(text) + len(row[-1])))
+            for row, text in zip(rows, texts, strict=True)
+        ]
     lines = [paint(titles, "minor")]
     for each, text in zip(glances, texts, strict=True):
         state = visible(each["state"])

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ezpz.compat import wrap_with_fsdp2 as wrap_with_fsdp2
     from ezpz.compat import write_hostfile_from_list_of_hosts as write_hostfile_from_list_of_hosts
     from ezpz.compat import write_localhost_to_hostfile as write_localhost_to_hostfile
+    from ezpz.compat_names import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP
+    from ezpz.compat_names import get_memory_metrics as get_memory_metrics
     from ezpz.dist.accelerator import device_name as device_name
     from ezpz.dist.accelerator import empty_cache as empty_cache
     from ezpz.dist.accelerator import get_device_properties as get_device_properties
@@ -110,8 +112,6 @@ if TYPE_CHECKING:
     from ezpz.dist.weighting import scale_loss as scale_loss
     from ezpz.dist.wrap import wrap_model as wrap_model
     from ezpz.log import get_logger as get_logger
-    from ezpz.older import TORCH_DTYPES_MAP as TORCH_DTYPES_MAP
-    from ezpz.older import get_memory_metrics as get_memory_metrics
     # names: end
 
 __getattr__, __dir__ = attach(
@@ -137,7 +137,7 @@ __getattr__, __dir__ = attach(
             "write_hostfile_from_list_of_hosts write_localhost_to_hostfile"
         ),
         "ezpz.log": "get_logger",
-        "ezpz.older": "TORCH_DTYPES_MAP get_memory_metrics",
+        "ezpz.compat_names": "TORCH_DTYPES_MAP get_memory_metrics",
         "info": "get_dist_info log_dict_as_bulleted_list print_dist_setup",
         "job": (
             "get_cpus_per_node get_gpus_per_node get_hostname get_local_rank get_machine get_node_index "

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 # The line by which a host shows that its ranks are up.
 #
-# ['n01'][device='cuda:0'][rank=0/8][local_rank=0/4][tp:0/2][dp:0/4]      counts are true sizes: the first of eight
+# ['n01'][device='cuda:0'][rank=0/8][local_rank=0/4][tp:0/2][dp:0/4]      counts are true sizes: the first of eight;
+# tp and dp only where setup_torch makes the mesh
 
 
 def say_who(ranks: Ranks, device: str) -> None:
@@ -46,8 +47,9 @@ def say_who(ranks: Ranks, device: str) -> None:
     from ezpz.dist.mesh import coordinate, degree, get_mesh
 
     mesh = get_mesh()
-    names = [name for name in ("pp", "cp") if degree(mesh, name) > 1]
-    parts = "".join(f"[{name}:{coordinate(mesh, name)}/{degree(mesh, name)}]" for name in (*names, "tp", "dp"))
+    # A script may call `init_mesh` later: without a mesh nothing is known of it yet.
+    names = [name for name in ("pp", "cp", "tp", "dp") if mesh and (name in {"tp", "dp"} or degree(mesh, name) > 1)]
+    parts = "".join(f"[{name}:{coordinate(mesh, name)}/{degree(mesh, name)}]" for name in names)
     line = (
         f"['{os.uname().nodename}'][device='{device}'][rank={ranks.rank}/{ranks.world_size}]"
         f"[local_rank={ranks.local_rank}/{ranks.local_world_size}]{parts}"

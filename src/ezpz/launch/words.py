@@ -102,6 +102,7 @@ _DONE_VALUES = {
     **_each("--rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --local_addr", _MEETING),
     **_each("--genvlist -genvlist -envlist", _ALL_VARIABLES),
     **_each("--monitor_interval --start_method --role", "only torchrun's own agent needs it"),
+    **_each("-J --job_name", "the job has its name; for that of a step of srun: `--launcher-args=--job-name=NAME`"),
     "--tee": "ranks are shown, and with --log-dir kept",
 }
 # What has another meaning here, or none. `{value}` is what was given.
@@ -149,7 +150,7 @@ _DIFFERENT = {
     "--config_file": "launch reads no file of accelerate: write -n, --nhosts and so on",
     "--use_deepspeed": "a matter of the script, not of its launch",
     "--run_path": "write `python3 FILE`, or `-m MODULE`",
-    **_each("-p --partition -A --account -q --qos -J --job_name --mem -C --constraint", _JOB),
+    **_each("-p --partition -A --account -q --qos --mem -C --constraint", _JOB),
 }
 
 

@@ -7,6 +7,7 @@ from ezpz._lazy import attach
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
     # names: begin (`make names`)
+    from ezpz.compat_names import summarize_model as summarize_model
     from ezpz.models.attention import ATTENTIONS as ATTENTIONS
     from ezpz.models.attention import check_attention as check_attention
     from ezpz.models.cnn import CNN as CNN
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ezpz.models.mlp import MLP as MLP
     from ezpz.models.vit import VisionTransformer as VisionTransformer
     from ezpz.models.vit import ViTConfig as ViTConfig
-    from ezpz.older import summarize_model as summarize_model
     # names: end
 
 __getattr__, __dir__ = attach(
@@ -28,7 +28,7 @@ __getattr__, __dir__ = attach(
     {
         "attention": "ATTENTIONS check_attention",
         "cnn": "CNN",
-        "ezpz.older": "summarize_model",
+        "ezpz.compat_names": "summarize_model",
         "gpt": "GPT GPTConfig",
         "llama": "Llama",
         "llama_config": "LLAMA_SIZES LlamaConfig ffn_width",

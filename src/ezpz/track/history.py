@@ -17,7 +17,7 @@ from ezpz.log import get_logger, log_to
 from ezpz.progress import Busy, heartbeat, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
-from ezpz.track import older as older_scripts
+from ezpz.track import compat_history
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name, state_after
@@ -84,7 +84,7 @@ _newest: ref[History] | None = None
 _logs = ""  # where a history has this rank's log
 
 
-class History(older_scripts.OlderCalls):
+class History(compat_history.OlderCalls):
     """A run's metrics: every row reaches the journal at once, the rest is made from it at the end.
 
     Rank 0 records. On other ranks the same calls return the same lines, and their values travel to rank 0 in the
@@ -134,8 +134,8 @@ class History(older_scripts.OlderCalls):
             RankError: The environment contradicts itself about who this process is.
         """
         global _newest
-        older_scripts.check_keywords(older, older_scripts.OF_HISTORY, "History")
-        name, keys = older_scripts.split_name(name)
+        compat_history.check_keywords(older, compat_history.OF_HISTORY, "History")
+        name, keys = compat_history.split_name(name)
         self._older: dict[str, Any] = {"keys": keys, **older}
         ranks = from_environ(os.environ)
         self.name = run_name(script_name() if name is None else name)
@@ -151,7 +151,7 @@ class History(older_scripts.OlderCalls):
         self._next_step = self._rows = 0
         self._made = time()
         if ranks.rank == 0:
-            chosen = choose(older_scripts.trackers_of(older, trackers))  # a wrong name shall leave no folder behind
+            chosen = choose(compat_history.trackers_of(older, trackers))  # a wrong name shall leave no folder behind
             self._writer = Writer(self.name, outdir, collect_facts(os.environ, ranks, sys.argv), chosen)
             self.outdir, self.paths = self._writer.folder, self._writer.paths
             self._next_step = self._writer.journal.next_step
@@ -207,7 +207,7 @@ class History(older_scripts.OlderCalls):
                 finalized. Nothing of this row is recorded then.
         """
         if use_wandb is False or commit is False:
-            older_scripts.warn_once("History.update: use_wandb=False and commit=False have no effect.")
+            compat_history.warn_once("History.update: use_wandb=False and commit=False have no effect.")
         writer = self._writer
         late: dict[str, Any] = {}
         values = plain(metrics, late)
@@ -230,7 +230,7 @@ class History(older_scripts.OlderCalls):
         if not summarize:
             return ""
         shown = {**values, **came} if came else values
-        return line(shown) if precision is None else older_scripts.rounded(shown, precision)
+        return line(shown) if precision is None else compat_history.rounded(shown, precision)
 
     def _look_after(self, writer: Writer) -> None:
         writer.look_after()
@@ -350,15 +350,15 @@ class History(older_scripts.OlderCalls):
         """
         from ezpz.track.lazy_dataset import dataset_of
 
-        older_scripts.check_keywords(older, older_scripts.OF_END, "History.finalize")
+        compat_history.check_keywords(older, compat_history.OF_END, "History.finalize")
         if self._result is None:
-            older_scripts.prepare_end(self, older, run_name)
+            compat_history.prepare_end(self, older, run_name)
             self._end("finished", plots=plots and older.get("plot", True), show=show)
             self._result = dataset_of(None if self._writer is None else self.paths["dataset"])
             if outdir or dataset_fname or self._older.keys() & {"report_dir", "jsonl_path"}:
-                older_scripts.copy_results(self, outdir, dataset_fname)
+                compat_history.copy_results(self, outdir, dataset_fname)
         warmup = older.get("warmup")
-        return older_scripts.without_warmup(self._result, warmup) if warmup else self._result
+        return compat_history.without_warmup(self._result, warmup) if warmup else self._result
 
     def _end(self, state: str, *, plots: bool, show: bool, cause: str = "") -> None:
         writer = self._writer

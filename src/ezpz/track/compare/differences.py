@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ezpz.track.compare.kinds import Kind
 from ezpz.track.compare.settings import Setting, is_rate, settings_of
-from ezpz.visible import visible
+from ezpz.visible import shorten, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,14 +70,6 @@ def text_of(value: object) -> str:
         text = text if math.isclose(float(text), value, rel_tol=1e-9) else f"{value:.12g}"
         return text if set(text) & set(".en") else f"{text}.0"  # a dropout of 0.0, not 0
     return json.dumps(value) if value is not None else "none"
-
-
-def shorten(text: str, width: int) -> str:
-    """Return ``text`` with its middle left out where it is longer than ``width``."""
-    if len(text) <= width:
-        return text
-    head = (width - 2) // 2
-    return f"{text[:head]}..{text[len(text) - (width - 2 - head) :]}"
 
 
 def _around_the_change(one: str, two: str, width: int) -> tuple[str, str]:

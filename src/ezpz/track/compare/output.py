@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track.compare.curves import SeriesByName
-from ezpz.track.compare.differences import Line, change_of, folded, shorten
+from ezpz.track.compare.differences import Line, change_of, folded
 from ezpz.track.compare.verdict import percent
 from ezpz.track.values import encode
-from ezpz.visible import painter, visible
+from ezpz.visible import painter, shorten, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +80,7 @@ def render(
     *,
     width: int = 80,
     color: bool = False,
+    whole_paths: bool = False,
 ) -> str:
     """Return all comparisons as text.
 
@@ -89,6 +90,7 @@ def render(
         comparisons: The comparisons, each with the first run.
         width: Columns that may be used.
         color: Use escapes for colour.
+        whole_paths: Let a path that is longer than ``width`` be as it is; else its middle is left out.
     """
     paint = painter(color)
     lines: list[str] = []
@@ -96,7 +98,7 @@ def render(
         if number:
             lines += ["", "-" * width]
         lines += _verdict(item, len(comparisons) > 1, width, paint)
-        lines += ["", *_runs(runs, places, item, width)]
+        lines += ["", *_runs(runs, places, item, width, whole_paths)]
         for block in (_likely(item, width), _curves(item, width)):
             lines += ["", paint(block[0], "title"), *block[1:]] if block else []
         lines += _differences(item, width, paint)
@@ -121,7 +123,9 @@ def _verdict(item: Comparison, many: bool, width: int, paint: Callable[[str, str
     return lines + [line for note in item.verdict.notes for line in wrap(visible(note), width, break_on_hyphens=False)]
 
 
-def _runs(runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: int) -> Iterator[str]:
+def _runs(
+    runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: int, whole_paths: bool
+) -> Iterator[str]:
     for letter in item.letters:
         number = ord(letter) - ord("A")
         run = runs[number]
@@ -132,7 +136,7 @@ def _runs(runs: Sequence[Run], places: Sequence[Path], item: Comparison, width: 
         if len(letter) + len(place) + len(text) + 4 <= width:
             yield f"{letter}  {place}  {text}"
         else:
-            yield f"{letter}  {place}"
+            yield f"{letter}  {place if whole_paths else shorten(place, width - 3)}"
             yield f"   {text}"
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Union
 from ezpz.errors import MachineError, UsageError
 from ezpz.log import get_logger
 from ezpz.ranks import from_environ
-from ezpz.track.older import shown
+from ezpz.track.compat_history import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -168,6 +168,25 @@ def print_config(cfg: Any) -> None:
     import rich
 
     rich.print(cfg)
+
+
+# ezpz.examples
+
+
+def get_example_outdir(module_name: str, base_dir: PathLike | None = None) -> Path:
+    """Make and return ``outputs/<module>/<time>``, on all ranks the one of rank 0's clock; ``History`` makes its own.
+
+    Args:
+        module_name: Name of the program.
+        base_dir: Instead of ``outputs`` in the current folder.
+    """
+    from ezpz.compat import get_timestamp
+    from ezpz.dist import broadcast
+
+    time_of_start = os.environ.setdefault("EZPZ_LOG_TIMESTAMP", broadcast(get_timestamp()))
+    outdir = (Path.cwd() / "outputs" if base_dir is None else Path(base_dir).expanduser()) / module_name / time_of_start
+    outdir.mkdir(parents=True, exist_ok=True)
+    return outdir
 
 
 # ezpz.history and ezpz.utils

@@ -40,13 +40,13 @@ OF_END = {
 # Keyword -> its default, which asks for nothing.
 _NO_EFFECT: dict[str, object] = {"num_chains": 128, "verbose": False, "append_tplot": True, "save": True}
 _NO_EFFECT |= dict.fromkeys(("title", "data", "dataset", "xkey", "plot_kwargs", "subplots_kwargs", "tplot_type"))
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_once(text: str, *, on_every_rank: bool = False) -> None:
     """Say what cannot be honoured, once in this process, and on rank 0 alone unless it is another rank's."""
-    if text not in _told and (on_every_rank or from_environ(os.environ).rank == 0):
-        _told.add(text)
+    if text not in _warned and (on_every_rank or from_environ(os.environ).rank == 0):
+        _warned.add(text)
         get_logger(__name__).warning(text)
 
 
@@ -79,10 +79,10 @@ def trackers_of(older: Mapping[str, Any], trackers: Any) -> Any:
 
 
 def _with_project(name: Any, project: str | None) -> Any:
-    from ezpz.track.trackers import older_backends
+    from ezpz.track.trackers import own_backends
 
-    if name in older_backends.registered:
-        return older_backends.adapted(name)
+    if name in own_backends.registered:
+        return own_backends.adapted(name)
     if name != "wandb" or project is None:
         return name
     from ezpz.track.trackers.to_wandb import WandbTracker
@@ -110,6 +110,14 @@ class OlderCalls:
             )
             return values
         return {**values, **{name: list(cells.values) for name, cells in self._table().cells.items()}}
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Return the values of one metric in the order of writing, as `history` has them.
+
+        Raises:
+            KeyError: It has not been recorded, or this is another rank than 0.
+        """
+        return self.history[name]
 
     @property
     def data(self) -> dict[str, list[Any]]:
@@ -304,9 +312,9 @@ class OlderTracker:
 
     def get_backend(self, name: str) -> Any:
         """Return wandb's run for ``wandb``, an own backend by its name, and None for others."""
-        from ezpz.track.trackers import older_backends
+        from ezpz.track.trackers import own_backends
 
-        return self.wandb_run if name == "wandb" else older_backends.made.get(name)
+        return self.wandb_run if name == "wandb" else own_backends.made.get(name)
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None, commit: bool = True) -> None:
         """Log to wandb's run, where there is one."""
