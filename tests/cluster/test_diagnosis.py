@@ -6,8 +6,10 @@ import time
 import pytest
 
 from ezpz.cluster import examine as examination
+from ezpz.cluster.baseline import compare
 from ezpz.cluster.diagnosis import diagnose, summary
 from ezpz.cluster.examine import examine, parse_answer, stale_variables
+from ezpz.cluster.health import device_health, quotas
 
 HEALTHY = {
     "host": "n01",
@@ -116,6 +118,30 @@ def test_healthy_hosts_are_not_worth_a_word():
             "unset",
         ),
         ({"hanging": ["place the home folder"]}, True, "the home folder does not answer", "administrators"),
+        (
+            {"health": [{"device": "1", "errors": 3, "throttled": False}]},
+            False,
+            "device 1 has 3 uncorrected memory",
+            "reset",
+        ),
+        ({"health": [{"device": "1", "errors": None, "throttled": True}]}, False, "device 1 is throttled", "slowest"),
+        (
+            {"quotas": [{"place": "nas:/home", "what": "files", "used": 99, "limit": 100}]},
+            False,
+            "the quota of nas:/home is used up: 99 of 100 files",
+            "ask for more",
+        ),
+        ({"masks": {"CUDA_VISIBLE_DEVICES": "0,1,1"}}, True, "names device 1 for two ranks", "once"),
+        ({"cpus": [2, 64]}, False, "processes may use 2 of 64 CPUs, and there are 4 devices", "--cpus-per-task"),
+        ({"own_address": ["127.0.1.1"]}, False, "own name means 127.0.1.1", "/etc/hosts"),
+        ({"interfaces__ib1": {"address": "10.9.0.1", "state": "down"}}, False, "ib1 (10.9.0.1) is down", "bring it up"),
+        (
+            {"interface_variables": {"NCCL_SOCKET_IFNAME": "docker"}, "interfaces__docker0": {"address": "172.17.0.1"}},
+            True,
+            "names docker0, a bridge to containers",
+            "unset NCCL_SOCKET_IFNAME",
+        ),
+        ({"places__/dev/shm": {"path": "/dev/shm", "problem": "Stale"}}, True, "cannot be used: Stale", "server"),
         ({"hanging": ["own_address"]}, False, "the name server does not answer", "administrators"),
     ],
 )
@@ -150,6 +176,65 @@ def test_names_of_interfaces_are_read_as_nccl_reads_them(value):
 def test_hosts_are_compared_by_majority(changes, said):
     [finding] = diagnose(three(**changes))
     assert finding.text.startswith(said)
+
+
+def test_a_clock_that_was_measured_counts_before_the_moment_of_the_answer():
+    hosts = three(time=1030.0)
+    hosts[0]["master"]["clocks"] = {"1": [0.001, 0.0001], "2": [-0.8, 0.0001]}
+    assert [each.text for each in diagnose(hosts)] == ["the clock of n03 is 0.8 s behind"]
+    hosts[0]["master"]["clocks"]["2"] = [-0.1, 0.0001]
+    assert diagnose(hosts) == []
+
+
+def test_a_neighbour_in_the_ring_that_cannot_be_reached_is_a_problem():
+    hosts = three()
+    hosts[1]["master"]["next"] = {"host": "n03", "problem": "timed out"}
+    assert [(each.is_problem, each.text) for each in diagnose(hosts)] == [(True, "n02 cannot reach n03: timed out")]
+
+
+def test_a_host_is_compared_with_its_own_median_before_that_of_others():
+    earlier = {"n02": [{"matmul on cuda:0": 320e12}] * 12, "n01": [{"matmul on cuda:0": 320e12}] * 2}
+    now = {
+        "n01": {"matmul on cuda:0": 150e12},
+        "n02": {"matmul on cuda:0": 198.4e12},
+        "n03": {"matmul on cuda:0": 300e12},
+    }
+    assert [str(" ".join(each)) for each in compare(now, earlier)] == [
+        "n02 38 % below its own median of 12 runs: matmul on cuda:0, 198 TFLOP/s instead of 320 TFLOP/s"
+    ]
+    now["n01"]["matmul on cuda:0"] = 100e12
+    assert "n01 50 % below the median of 3 hosts: matmul on cuda:0, 100 TFLOP/s" in " ".join(next(compare(now, {})))
+    late = {"n01": [{"latency to n02": 20e-6}] * 3}
+    assert list(compare({"n01": {"latency to n02": 90e-6}}, late)) == []
+    assert [each.text for each in compare({"n01": {"latency to n02": 400e-6}}, late)] == [
+        "20.0 times its own median of 3 runs: latency to n02, 400 µs instead of 20 µs"
+    ]
+
+
+TOOLS = {
+    "quota": """case $1 in -w) echo '     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace'
+echo ' nas:/home  990* 900 1000 6days 12 0 0'; echo ' nas:/far  12 900 1000 99 100 100'; exit 1 ;; esac""",
+    "lfs": "echo ' /lustre  5 0 1000 - 100* 90 120 3d'",
+    "rocm-smi": "echo device,Block,Status,Correctable error,Uncorrectable error; echo card0,UMC,ENABLED,0,3",
+}
+
+
+def test_quotas_and_devices_are_those_of_the_tools_that_are_there(tmp_path):
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "USER": "ada"}
+    assert (quotas({"PATH": str(tmp_path)}, ["/"]), device_health({"PATH": str(tmp_path)})) == ([], [])
+    for name, text in TOOLS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    assert quotas(environ, ["/lustre/a", "/lustre/b"]) == [
+        {"place": "nas:/home", "what": "room", "used": 990 << 10, "limit": 900 << 10},
+        {"place": "nas:/far", "what": "files", "used": 99, "limit": 100},
+        {"place": "/lustre", "what": "files", "used": 100, "limit": 90},
+    ]
+    assert device_health(environ) == [{"device": "0", "errors": 3, "throttled": False}]
+    (tmp_path / "xpu-smi").write_text("#!/bin/sh\necho Timestamp, DeviceId, a, b; echo 12:00, 0, 0, Power Cap\n")
+    (tmp_path / "xpu-smi").chmod(0o755)
+    (tmp_path / "rocm-smi").unlink()
+    assert device_health(environ) == [{"device": "0", "errors": 0, "throttled": True}]
 
 
 def test_what_no_host_can_reach_is_one_problem_and_a_bridge_that_all_have_is_none():

@@ -19,7 +19,9 @@ from pathlib import Path
 from lab import process
 
 NETNS = Path("/run/netns")
-ENTER = 'hostname "$1" && mount --bind "$2" /etc/hosts && export TMPDIR="$3" && shift 3 && exec "$@"'
+# What a test has planted on a host (a clock, a full disk, a dead mount) is in the file `enter` of its TMPDIR.
+ENTER = """hostname "$1" && mount --bind "$2" /etc/hosts && export TMPDIR="$3" &&
+if [ -e "$3/enter" ]; then . "$3/enter"; fi && shift 3 && exec "$@\""""
 RSH = r"""#!/bin/bash
 # ssh as an MPI launcher calls it: [options] HOST COMMAND… for the hosts of one lab. As sshd would, it starts from a
 # login environment: what the ranks see of the caller's, the launcher itself has carried over.

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import aligned
 from ezpz.cli_parser import option, run_verb
+from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
-from ezpz.cluster.examine import examine, parse_answer, stale_variables
+from ezpz.cluster.examine import RUN_FOLDER, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
 from ezpz.interpreter import module_line
 from ezpz.redact import redact_text
@@ -30,14 +32,20 @@ _OPTIONS = (
     option("--hosts", metavar="LIST", help="these hosts, as for `launch`: n01,n[03-05]"),
     option("--job", action="store_true", help="all hosts of the job that this shell is in"),
     option("--outdir", metavar="DIR", help="where the run will write (outputs)"),
+    option("--full", action="store_true", help="also measure network, devices and the run's folder; some seconds"),
     option("--json", action="store_true", help="print one JSON object: hosts, findings, facts"),
     option("--bundle", metavar="FILE", help="also write a zip for a support ticket, without secrets"),
 )
 _ABOUT = """\
 Without options this host alone is looked at. Over several hosts one process per host is started as `launch` would start
 a rank, and tries to reach the first host."""
-_EXAMPLES = (("ezpz doctor", "look at this host"), ("ezpz doctor train.py", "and at a script"))
+_EXAMPLES = (
+    ("ezpz doctor", "look at this host"),
+    ("ezpz doctor train.py", "and at a script"),
+    ("ezpz doctor --job --full", "measure every host of the job, and compare with its earlier runs"),
+)
 _EXITS = (("125", "something is wrong that a launch must fail of"),)
+_CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 _TIMEOUT = 60  # seconds for all hosts to start a Python and answer
 _LATE = 10.0  # seconds for the last words of a launch that is over: this machine may be busy
 _TAIL = 1 << 16  # bytes of a log that go into a bundle
@@ -60,17 +68,47 @@ def _doctor(options: Namespace) -> int:
         hosts = [examine(request, os.environ)]
         findings = []
     findings = [*findings, *diagnose(hosts)]
+    speeds = {str(facts["host"]): measured(facts) for facts in hosts} if options.full else {}
+    findings += _slower(speeds)
     seconds = time.monotonic() - begun
     answer = {
         "seconds": round(seconds, 2),
         "hosts": [facts["host"] for facts in hosts],
         "findings": [finding._asdict() for finding in findings],
+        **({"measured": speeds} if options.full else {}),
         "facts": hosts,
     }
-    show(json.dumps(answer, indent=2) if options.json else _text(hosts, findings, seconds))
+    show(json.dumps(answer, indent=2) if options.json else _text(hosts, findings, seconds, speeds))
     if options.bundle:
         _write_bundle(Path(options.bundle).expanduser(), answer)
     return 125 if any(finding.is_problem for finding in findings) else 0
+
+
+def _slower(speeds: dict[str, dict[str, float]]) -> list[Finding]:
+    """Return which hosts are slower than they were, or than the others, and keep what was measured."""
+    if not speeds:
+        return []
+    cure = "run it again when the host is idle; if it stays so, ask the administrators, or --exclude"
+    found = [
+        Finding(False, f"{host} {text}", f"{cure} {host}", "slow") for host, text in compare(speeds, kept(os.environ))
+    ]
+    try:
+        keep(os.environ, speeds)
+    except OSError as error:
+        cure = "make the state folder writable (XDG_STATE_HOME, else ~/.local/state)"
+        found.append(Finding(False, f"what was measured cannot be kept: {error.strerror}", cure, "baseline"))
+    return found
+
+
+def _speed_table(speeds: dict[str, dict[str, float]]) -> list[str]:
+    rows = [(host, name, amount(name, value)) for host, values in speeds.items() for name, value in values.items()]
+    if not rows:
+        return []
+    cells = [
+        (visible(host) if place == 0 or rows[place - 1][0] != host else "", visible(name), value)
+        for place, (host, name, value) in enumerate(rows)
+    ]
+    return [*aligned([("HOST", "WHAT", "MEASURED"), *cells], {2}), ""]
 
 
 def _request(options: Namespace) -> dict[str, Any]:
@@ -81,16 +119,18 @@ def _request(options: Namespace) -> dict[str, Any]:
     script = str(Path(options.script).expanduser().absolute()) if options.script else ""
     shm = "/dev/shm"  # noqa: S108  # the mount itself
     places = {
-        "the run's folder": str(Path(options.outdir or "outputs").expanduser().absolute()),
+        RUN_FOLDER: str(Path(options.outdir or "outputs").expanduser().absolute()),
         "TMPDIR": os.environ.get("TMPDIR") or "/tmp",  # noqa: S108  # as ezpz.files takes it
         "the home folder": os.environ.get("HOME", ""),
         shm: shm if Path(shm).is_dir() else "",
+        **{name: os.environ.get(name, "") for name in _CACHES},
     }
     return {
         "folder": folder,
         "script": script,
         "places": {what: path for what, path in places.items() if path},
         "stale": stale_variables(os.environ),
+        "full": options.full,
     }
 
 
@@ -136,7 +176,9 @@ def _last_words(lines: Sequence[str]) -> str:
     return causes[0] if causes else next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _text(hosts: Sequence[dict[str, Any]], findings: Sequence[Finding], seconds: float) -> str:
+def _text(
+    hosts: Sequence[dict[str, Any]], findings: Sequence[Finding], seconds: float, speeds: dict[str, dict[str, float]]
+) -> str:
     color = use_color(sys.stdout)
     lines = []
     for finding in findings:
@@ -147,6 +189,7 @@ def _text(hosts: Sequence[dict[str, Any]], findings: Sequence[Finding], seconds:
         indent = " " * 9
         cure = _filled(f"{indent}→ {visible(finding.cure)}", f"{indent}  ")
         lines += [text, cure]
+    lines += ["", *_speed_table(speeds)[:-1]] if speeds else []
     names = visible(hosts[0]["host"]) if len(hosts) == 1 else f"{len(hosts)} hosts"
     problems = sum(finding.is_problem for finding in findings)
     counted = [f"{problems} problem{'s' * (problems != 1)}", f"{len(findings) - problems} notes"] if findings else []

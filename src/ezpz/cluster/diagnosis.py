@@ -24,9 +24,21 @@ _LEAST = {  # bytes that must be free, and what needs them
     "/dev/shm": (64 * _MIB, "batches of DataLoader's workers"),  # noqa: S108  # the mount itself
     "the home folder": (64 * _MIB, "caches and records of launches"),
 }
+_LEAST_OF_OTHERS = (64 * _MIB, "caches")
 _INODES = 1000
 _NOFILE, _NPROC, _MEMLOCK = 1024, 1024, 64 * _MIB
 _CLOCK = 2.0  # seconds by which answers of one moment may differ: launching them takes that long, too
+_MEASURED_CLOCK = 0.5  # the same, where the first host has asked the others over their connection
+_LOCAL_BRIDGES = ("docker", "virbr", "cni", "br-")
+_FAST = ("ib", "hsn", "opa")  # InfiniBand, Slingshot, Omni-Path
+_ASKED = {  # whose answer is missing, where the name of the fact does not say it
+    "own_address": "the name server",
+    "devices": "the devices' driver",
+    "health": "the devices' driver",
+    "quotas": "the file server's quota",
+    "folder": "the working folder",
+    "script": "the script's folder",
+}
 
 
 class Finding(NamedTuple):
@@ -77,158 +89,202 @@ def _named(names: Sequence[str], of: int) -> str:
         return ""
     if len(names) == of:
         return f"all {of} hosts: "
-    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: "
+    return f"{_listed(names)}: "
 
 
-# Of one host
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+
+
+def _problem(check: str, text: str, cure: str) -> Finding:
+    return Finding(True, text, cure, check)
+
+
+def _note(check: str, text: str, cure: str) -> Finding:
+    return Finding(False, text, cure, check)
+
+
+# Of one host: Python
 
 
 def _torch(facts: Facts) -> Iterator[Finding]:
     python = _part(facts, "python")
     if python and "torch" not in python.get("versions", {}):
-        path = python.get("path")
-        yield Finding(
-            True, f"no torch in {path}", "run `ezpz_setup_env`, or load the site's module that brings torch", "torch"
-        )
-    build, devices = str(python.get("torch_build") or ""), _part(facts, "devices")
+        cure = "run `ezpz_setup_env`, or load the site's module that brings torch"
+        yield _problem("torch", f"no torch in {python.get('path')}", cure)
+
+
+def _build(facts: Facts) -> Iterator[Finding]:
+    build, devices = str(_part(facts, "python").get("torch_build") or ""), _part(facts, "devices")
     kind, count = devices.get("kind"), devices.get("count") or 0
     if build == "cpu" and count and kind in {"cuda", "xpu"}:
-        yield Finding(
-            True,
-            f"torch is a CPU build, and there are {count} {kind} devices (from {devices.get('origin')})",
-            "install torch's build for them (docs/shell.md), or set TORCH_DEVICE=cpu",
-            "build",
-        )
+        text = f"torch is a CPU build, and there are {count} {kind} devices (from {devices.get('origin')})"
+        yield _problem("build", text, "install torch's build for them (docs/shell.md), or set TORCH_DEVICE=cpu")
     elif build.startswith("cuda") and not count and not facts.get("driver"):
-        yield Finding(
-            False,
-            f"torch is built for {build}, and no NVIDIA driver is here: it computes on the CPU",
-            "nothing, if that is wanted; torch's CPU build is a tenth of its size",
-            "build",
-        )
+        text = f"torch is built for {build}, and no NVIDIA driver is here: it computes on the CPU"
+        yield _note("build", text, "nothing, if that is wanted; torch's CPU build is a tenth of its size")
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
     python = _part(facts, "python")
-    copies, used = list(python.get("ezpz_copies") or ()), python.get("ezpz")
-    others = [path for path in copies if path != used]
+    used = python.get("ezpz")
+    others = [path for path in python.get("ezpz_copies") or () if path != used]
     if others:
-        yield Finding(
-            False,
-            f"a second ezpz is at {others[0]}; {used} is used",
-            f"uninstall one: {python.get('path')} -m pip uninstall ezpz",
-            "copies",
-        )
+        text = f"a second ezpz is at {others[0]}; {used} is used"
+        yield _note("copies", text, f"uninstall one: {python.get('path')} -m pip uninstall ezpz")
+
+
+# Of one host: files, room, limits
 
 
 def _files(facts: Facts) -> Iterator[Finding]:
     folder, script = _part(facts, "folder"), _part(facts, "script")
     if folder.get("path") and not folder.get("is_there"):
-        yield Finding(
-            True,
-            f"the working folder {folder['path']} is not there",
-            "start in a folder that all hosts share",
-            "folder",
-        )
+        text = f"the working folder {folder['path']} is not there"
+        yield _problem("folder", text, "start in a folder that all hosts share")
     if script.get("problem"):
-        yield Finding(
-            True,
-            f"cannot read {script['path']}: {script['problem']}",
-            "put the script where all hosts can read it",
-            "script",
-        )
+        text = f"cannot read {script['path']}: {script['problem']}"
+        yield _problem("script", text, "put the script where all hosts can read it")
 
 
 def _places(facts: Facts) -> Iterator[Finding]:
     for what, place in dict(facts.get("places") or {}).items():
+        if isinstance(place, dict) and place.get("problem"):
+            text = f"{what} ({place['path']}) cannot be used: {place['problem']}"
+            cure = "name another one, or ask the administrators: a mount whose server has gone, or a closed folder"
+            yield _problem("stale mount", text, cure)
         if not isinstance(place, dict) or "free" not in place:
             continue
-        least, needs = _LEAST.get(what, (0, ""))
+        least, needs = _LEAST.get(what, _LEAST_OF_OTHERS)
         name = what if what == place["path"] else f"{what} ({place['path']})"
         if not place["can_write"]:
-            yield Finding(False, f"{name} cannot be written", f"name another one: it holds {needs}", "write")
+            yield _note("write", f"{name} cannot be written", f"name another one: it holds {needs}")
         elif place["free"] < least:
-            free = f"{place['free'] / _MIB:.0f} MiB"
-            yield Finding(
-                False, f"{name} has {free} left", f"make room, or name another one: it holds {needs}", "space"
-            )
+            text = f"{name} has {place['free'] / _MIB:.0f} MiB left"
+            yield _note("space", text, f"make room, or name another one: it holds {needs}")
         elif place["inodes"] is not None and place["inodes"] < _INODES:
-            yield Finding(
-                False,
-                f"{name} has room for {place['inodes']} more files",
-                "remove files, or ask for a larger quota",
-                "inodes",
-            )
+            text = f"{name} has room for {place['inodes']} more files"
+            yield _note("inodes", text, "remove files, or ask for a larger quota")
+
+
+def _quotas(facts: Facts) -> Iterator[Finding]:
+    for each in facts.get("quotas") or () if isinstance(facts.get("quotas"), list) else ():
+        used, limit = each["used"], each["limit"]
+        amount = (
+            f"{used / _GIB:.1f} of {limit / _GIB:.1f} GiB" if each["what"] == "room" else f"{used} of {limit} files"
+        )
+        yield _note("quota", f"the quota of {each['place']} is used up: {amount}", "remove files, or ask for more")
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:
     limits = dict(facts.get("limits") or {})
     for name, flag, least in (("nofile", "-n", _NOFILE), ("nproc", "-u", _NPROC)):
         if 0 <= limits.get(name, -1) < least:
-            yield Finding(
-                False, f"the limit {name} is {limits[name]}", f"raise it before the launch: ulimit {flag} {least}", name
-            )
+            cure = f"raise it before the launch: ulimit {flag} {least}"
+            yield _note(name, f"the limit {name} is {limits[name]}", cure)
     if facts.get("infiniband") and 0 <= limits.get("memlock", -1) < _MEMLOCK:
-        size = limits["memlock"] // 1024
-        yield Finding(
-            False,
-            f"only {size} KiB of memory may be locked, and InfiniBand needs more",
-            "ask the administrators for an unlimited memlock",
-            "memlock",
-        )
-
-
-def _variables(facts: Facts) -> Iterator[Finding]:
-    interfaces = facts.get("interfaces")
-    for name, value in dict(facts.get("interface_variables") or {}).items():
-        chosen = [part.partition(":")[0].lstrip("=") for part in str(value).split(",")]
-        if value.startswith("^") or not isinstance(interfaces, dict) or "error" in interfaces:
-            continue
-        # NCCL takes prefixes, gloo and oneCCL whole names.
-        known = any(
-            each == part or (name.startswith("NCCL") and each.startswith(part))
-            for each in interfaces
-            for part in chosen
-        )
-        if not known:
-            there = ", ".join(interfaces)
-            yield Finding(True, f"{name}={value} names no interface; there are {there}", f"unset {name}", "ifname")
-    stale = dict(facts.get("stale") or {})
-    if stale:
-        listed = " ".join(f"{name}={value}" for name, value in stale.items())
-        yield Finding(
-            False,
-            f"this shell is no rank, and holds {listed}",
-            f"unset {' '.join(stale)} (`launch` sets its own; a plain python3 would wait for others)",
-            "stale",
-        )
-    for name, problem in _part(facts, "proxies").items():
-        if problem and name != "error":
-            yield Finding(
-                False,
-                f"the proxy of {name} cannot be reached: {problem}",
-                f"unset {name}, or download ahead on a login host (ezpz fetch)",
-                "proxy",
-            )
+        text = f"only {limits['memlock'] // 1024} KiB of memory may be locked, and InfiniBand needs more"
+        yield _note("memlock", text, "ask the administrators for an unlimited memlock")
 
 
 def _hanging(facts: Facts) -> Iterator[Finding]:
+    cure = "ask the administrators: a mount, the name server or the driver hangs"
     for name in facts.get("hanging") or ():
-        what = (
-            name.removeprefix("place ")
-            if name.startswith("place ")
-            else {"own_address": "the name server"}.get(name, name)
-        )
-        yield Finding(
-            name.startswith("place ") or name in {"folder", "script"},
-            f"{what} does not answer",
-            "ask the administrators: a mount, the name server or the driver hangs",
-            "hangs",
-        )
+        text = f"{_ASKED.get(name, name.removeprefix('place '))} does not answer"
+        is_mount = name.startswith("place ") or name in {"folder", "script"}
+        yield (_problem if is_mount else _note)("hangs", text, cure)
+
+
+# Of one host: devices and CPUs
+
+
+def _health(facts: Facts) -> Iterator[Finding]:
+    for each in facts.get("health") or () if isinstance(facts.get("health"), list) else ():
+        if each.get("errors"):
+            text = f"device {each['device']} has {each['errors']} uncorrected memory errors since its last reset"
+            yield _note("ecc", text, "ask the administrators to reset or replace it; leave this host out until then")
+        if each.get("throttled"):
+            text = f"device {each['device']} is throttled: it is too hot, or short of power"
+            yield _note("throttle", text, "ask the administrators; every rank waits for the slowest")
+
+
+def _masks(facts: Facts) -> Iterator[Finding]:
+    for name, value in dict(facts.get("masks") or {}).items():
+        devices = [each.strip() for each in str(value).split(",") if each.strip()]
+        twice = [each for each in dict.fromkeys(devices) if devices.count(each) > 1]
+        if twice:
+            text = f"{name}={value} names device {twice[0]} for two ranks"
+            yield _problem("mask", text, f"unset {name}, or name each device once")
+
+
+def _affinity(facts: Facts) -> Iterator[Finding]:
+    may_use, has = facts.get("cpus") or (0, 0)
+    count = _part(facts, "devices").get("count") or 0
+    if 0 < may_use < count:
+        text = f"processes may use {may_use} of {has} CPUs, and there are {count} devices, one rank each"
+        yield _note("affinity", text, "ask the scheduler for more CPUs per host (--cpus-per-task, ncpus)")
+
+
+# Of one host: variables and network
+
+
+def _interface_variables(facts: Facts) -> Iterator[Finding]:
+    interfaces = _part(facts, "interfaces")
+    for name, value in dict(facts.get("interface_variables") or {}).items():
+        if not interfaces or value.startswith("^"):
+            continue
+        # NCCL takes prefixes, gloo and oneCCL whole names.
+        parts = [part.partition(":")[0].lstrip("=") for part in str(value).split(",")]
+        fits = str.startswith if name.startswith("NCCL") else str.__eq__
+        chosen = [each for each in interfaces if any(fits(each, part) for part in parts)]
+        if not chosen:
+            text = f"{name}={value} names no interface; there are {', '.join(interfaces)}"
+            yield _problem("ifname", text, f"unset {name}")
+        elif all(each.startswith(_LOCAL_BRIDGES) for each in chosen):
+            text = f"{name}={value} names {chosen[0]}, a bridge to containers that leads to no other host"
+            yield _problem("bridge", text, f"unset {name}")
+        elif all(interfaces[each].get("state") == "down" for each in chosen):
+            text = f"{name}={value} names {chosen[0]}, which is down"
+            yield _problem("down", text, f"unset {name}, or ask the administrators to bring {chosen[0]} up")
+
+
+def _fast_network(facts: Facts) -> Iterator[Finding]:
+    for name, interface in _part(facts, "interfaces").items():
+        is_chosen = any(name in value for value in dict(facts.get("interface_variables") or {}).values())
+        # Without an address it was never set up, and it is not missed.
+        if name.startswith(_FAST) and interface["state"] == "down" and interface["address"] and not is_chosen:
+            text = f"the interface {name} ({interface['address']}) is down: ranks would meet over a slower one"
+            yield _note("down", text, "ask the administrators to bring it up")
+
+
+def _own_name(facts: Facts) -> Iterator[Finding]:
+    addresses, master = facts.get("own_address"), _part(facts, "master")
+    if addresses == []:
+        text = f"this host's own name {facts['host']} means no address (no DNS, and no line in /etc/hosts)"
+        yield _note("own name", text, "ask the administrators for a line in /etc/hosts; `launch --master-addr` decides")
+    elif master and isinstance(addresses, list) and all(str(each).startswith("127.") for each in addresses):
+        text = f"this host's own name means {addresses[0]}, which no other host can reach"
+        yield _note("own name", text, "remove that line of /etc/hosts; programs that announce their own name hang")
+
+
+def _stale(facts: Facts) -> Iterator[Finding]:
+    stale = dict(facts.get("stale") or {})
+    if stale:
+        listed = " ".join(f"{name}={value}" for name, value in stale.items())
+        cure = f"unset {' '.join(stale)} (`launch` sets its own; a plain python3 would wait for others)"
+        yield _note("stale", f"this shell is no rank, and holds {listed}", cure)
+
+
+def _proxies(facts: Facts) -> Iterator[Finding]:
+    for name, problem in _part(facts, "proxies").items():
+        if problem:
+            text = f"the proxy of {name} cannot be reached: {problem}"
+            yield _note("proxy", text, f"unset {name}, or download ahead on a login host (ezpz fetch)")
 
 
 _OF_ONE: tuple[Callable[[Any], Iterator[Finding]], ...] = (
-    _torch, _copies, _files, _places, _limits, _variables, _hanging,
+    _torch, _build, _copies, _files, _places, _quotas, _limits, _health, _masks, _affinity, _interface_variables,
+    _fast_network, _own_name, _stale, _proxies, _hanging,
 )  # fmt: skip
 
 
@@ -257,76 +313,96 @@ def _compare(hosts: Sequence[Facts]) -> Iterator[Finding]:
         for value in dict.fromkeys(values):
             if value != common:
                 names = [str(facts["host"]) for facts, own in zip(hosts, values, strict=True) if own == value]
-                where = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-                text = (
-                    f"{what} {value or 'is missing'} on {where}, {common or 'none'} on {count} host{'s' * (count > 1)}"
-                )
-                yield Finding(
-                    False, text, f"give all hosts the same, or leave out {names[0]}: --exclude {names[0]}", "same"
-                )
+                there = f"{common or 'none'} on {count} host{'s' * (count > 1)}"
+                cure = f"give all hosts the same, or leave out {names[0]}: --exclude {names[0]}"
+                yield _note("same", f"{what} {value or 'is missing'} on {_listed(names)}, {there}", cure)
 
 
 def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:
     """Find an address that several hosts have, on an interface that leads to the first host."""
     owners: dict[str, list[str]] = {}
     for facts in hosts:
+        used = {_part(facts, "master").get("interface"), *dict(facts.get("interface_variables") or {}).values()}
         for name, interface in _part(facts, "interfaces").items():
-            used = {_part(facts, "master").get("interface"), *dict(facts.get("interface_variables") or {}).values()}
-            if isinstance(interface, dict) and name in used and not str(interface.get("address")).startswith("127."):
-                owners.setdefault(str(interface["address"]), []).append(str(facts["host"]))
+            address = str(interface["address"])
+            if name in used and address and not address.startswith("127."):
+                owners.setdefault(address, []).append(str(facts["host"]))
     for address, names in owners.items():
         if len(set(names)) > 1:
-            yield Finding(
-                True,
-                f"{', '.join(names[:3])} have the same address {address} on the interface that they meet by",
-                "name another interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME",
-                "address",
-            )
+            text = f"{_listed(names)} have the same address {address} on the interface that they meet by"
+            yield _problem("address", text, "name another interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME")
 
 
-def _master(hosts: Sequence[Facts]) -> Iterator[Finding]:
-    """Find hosts that mean another address by the first host's name, or cannot connect to it."""
-    masters = [(str(facts["host"]), _part(facts, "master")) for facts in hosts]
-    others = [(host, master) for host, master in masters if master and master.get("rank") != 0]
+def _name_of_first(hosts: Sequence[Facts]) -> Iterator[Finding]:
+    """Find hosts that mean another address by the first host's name."""
+    others = _that_connect(hosts)
     meant = ["/".join(master.get("addresses") or ()) for _, master in others]
     common, count = _majority(meant)
+    if any(not value.startswith("127.") for value in meant) and common.startswith("127."):
+        common, count = _majority([value for value in meant if not value.startswith("127.")])
     for (host, master), value in zip(others, meant, strict=True):
         if value != common:
-            yield Finding(
-                not value or value.startswith("127."),
-                f"{master.get('name')} means {value or 'nothing'} on {host}, {common or 'nothing'} on {count} other(s)",
-                f"correct /etc/hosts or DNS on {host}, or leave it out: --exclude {host}",
-                "name",
-            )
+            must_fail = not value or value.startswith("127.")
+            there = f"{common or 'nothing'} on {count} other(s)"
+            text = f"{master.get('name')} means {value or 'nothing'} on {host}, {there}"
+            cure = f"correct /etc/hosts or DNS on {host}, or leave it out: --exclude {host}"
+            yield (_problem if must_fail else _note)("name", text, cure)
+
+
+def _reach(hosts: Sequence[Facts]) -> Iterator[Finding]:
+    """Find hosts that cannot connect to the first one, or to the next one in the ring."""
+    others = _that_connect(hosts)
     failed = [(host, master) for host, master in others if master.get("problem")]
     if failed:
-        names = [host for host, _ in failed]
-        which = "no host reaches" if len(failed) == len(others) else f"{', '.join(names[:3])} cannot reach"
-        yield Finding(
-            True,
-            f"{which} {failed[0][1].get('name')}: {failed[0][1]['problem']}",
-            "open the ports between the hosts of a job, or name an interface that they share (GLOO_SOCKET_IFNAME)"
-            if len(failed) == len(others)
-            else f"leave out what cannot be reached: --exclude {','.join(names)}",
-            "reach",
-        )
+        names, first = [host for host, _ in failed], failed[0][1]
+        what = f"{first.get('name')}: {first['problem']}"
+        if len(failed) == len(others):
+            cure = "open the ports between the hosts of a job, or name an interface that they share "
+            yield _problem("reach", f"no host reaches {what}", f"{cure}(GLOO_SOCKET_IFNAME)")
+        else:
+            cure = f"leave out what cannot be reached: --exclude {','.join(names)}"
+            yield _problem("reach", f"{_listed(names)} cannot reach {what}", cure)
+    for facts in hosts:
+        following = _part(facts, "master").get("next") or {}
+        if following.get("problem"):
+            text = f"{facts['host']} cannot reach {following['host']}: {following['problem']}"
+            yield _problem("reach", text, "open all ports between the hosts of a job; ranks connect in a ring")
 
 
 def _clocks(hosts: Sequence[Facts]) -> Iterator[Finding]:
-    times = sorted(float(facts.get("time") or 0.0) - float(facts.get("heard") or 0.0) for facts in hosts)
-    middle = times[len(times) // 2]
+    """Compare clocks as the first host has measured them, else by the moments at which answers came."""
+    measured: dict[str, list[float]] = next(
+        (master["clocks"] for facts in hosts if (master := _part(facts, "master")).get("clocks")), {}
+    )
+    ahead, least = {}, _CLOCK
     for facts in hosts:
-        off = float(facts.get("time") or 0.0) - float(facts.get("heard") or 0.0) - middle
-        if abs(off) > _CLOCK:
-            yield Finding(
-                False,
-                f"the clock of {facts['host']} is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}",
-                "ask the administrators for NTP; times in logs and file dates of that host are off",
-                "clock",
-            )
+        rank = _part(facts, "master").get("rank")
+        if measured and rank == 0:
+            ahead[str(facts["host"])] = 0.0
+        elif str(rank) in measured:
+            ahead[str(facts["host"])] = float(measured[str(rank)][0])
+    if len(ahead) > 1:
+        least = _MEASURED_CLOCK
+    else:
+        ahead = {str(each["host"]): float(each.get("time") or 0.0) - float(each.get("heard") or 0.0) for each in hosts}
+    middle = sorted(ahead.values())[(len(ahead) - 1) // 2]
+    for host, seconds in ahead.items():
+        off = seconds - middle
+        if abs(off) > least:
+            size = f"{abs(off):.0f} s" if abs(off) >= 10 else f"{abs(off):.2g} s"
+            text = f"the clock of {host} is {size} {'ahead' if off > 0 else 'behind'}"
+            yield _note("clock", text, "ask the administrators for NTP; times in logs and file dates of it are off")
 
 
-_OF_ALL: tuple[Callable[[Any], Iterator[Finding]], ...] = (_compare, _addresses, _master, _clocks)
+def _that_connect(hosts: Sequence[Facts]) -> list[tuple[str, dict[str, Any]]]:
+    """Return every host but the first, with what it found of the first."""
+    known = [(str(facts["host"]), _part(facts, "master")) for facts in hosts]
+    return [(host, master) for host, master in known if master and master.get("rank") != 0]
+
+
+_OF_ALL: tuple[Callable[[Any], Iterator[Finding]], ...] = (
+    _compare, _addresses, _name_of_first, _reach, _clocks,
+)  # fmt: skip
 
 
 def _part(facts: Facts, name: str) -> dict[str, Any]:

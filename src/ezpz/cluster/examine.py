@@ -4,8 +4,9 @@
 JSON object with what is wanted, see `examine`. As ranks of a launch, one per host, such processes also try to reach the
 first one at MASTER_ADDR. `ezpz.cluster.diagnosis` says what is wrong with the answers.
 
-Whatever may hang (a mount, a name server, a driver) is asked in a thread of its own, with a limit. Only facts are
-returned that a support ticket may hold: values of variables that may be secret are left out.
+Whatever may hang is asked with a limit: a mount in a process of its own, because a thread that hangs in one keeps its
+process from ending; a name server or a driver's tool in a thread. Only facts are returned that a support ticket may
+hold: values of variables that may be secret are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import threading
 import time
 from functools import partial
 
+from ezpz.cluster.health import device_health, quotas
+
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,20 +28,28 @@ if TYPE_CHECKING:
 __all__ = ["examine", "parse_answer"]
 
 MARK = '{"examined": 1,'
+RUN_FOLDER = "the run's folder"  # its name in ``places``: the one that is measured
 _LIMIT = 2.0  # seconds for what may hang: a mount, the name server
-_MEETING = 5.0  # seconds for all hosts to reach the first
+_SPEEDS = 40.0  # seconds to import torch and to measure
 _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, and what waits by itself
     "python": 20.0,
     "interfaces": 20.0,
     "proxies": 8.0,
     "devices": 8.0,  # a driver's tool may have to wake them
-    "master": 2 * _MEETING,
+    "quotas": 8.0,
+    "health": 8.0,
+    "master": 15.0,  # see `ezpz.cluster.meeting`
 }
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+_MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE")
 _LIBRARIES = ("torch", "numpy", "ezpz", "mpi4py")
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
+_IFF_UP, _IFF_RUNNING = (
+    0x1,
+    0x40,
+)  # linux/if.h: set up, and a cable that carries; /sys shows another namespace's at times
 
 
 def stale_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -53,21 +64,29 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
 
     Args:
         request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
-            path), ``stale`` (what `stale_variables` returned where the command was typed).
+            path), ``stale`` (what `stale_variables` returned where the command was typed), ``full`` (whether to
+            measure the speed of the network, the devices and the run's folder, in turn, which takes seconds).
         environ: The environment.
     """
-    tasks: dict[str, Callable[[], Any]] = {
-        "python": _python,
+    places, full = dict(request.get("places") or {}), bool(request.get("full"))
+    on_mounts: dict[str, Callable[[], Any]] = {
         "folder": lambda: _folder(str(request.get("folder", ""))),
         "script": lambda: _script(str(request.get("script", ""))),
+        **{f"place {what}": partial(_space, str(path)) for what, path in places.items()},
+    }
+    elsewhere: dict[str, Callable[[], Any]] = {
+        "python": _python,
         "own_address": lambda: sorted(_addresses_of(os.uname().nodename)),
         "interfaces": _interfaces,
-        "master": lambda: _master(environ),
+        "master": lambda: _master(environ, full=full),
         "proxies": lambda: _proxies(environ),
+        "devices": lambda: _devices(environ),
+        "quotas": lambda: quotas(environ, [str(path) for path in places.values()]),
+        "health": lambda: device_health(environ),
     }
-    for what, path in dict(request.get("places") or {}).items():
-        tasks[f"place {what}"] = partial(_space, str(path))
-    answers = _all_at_once({**tasks, "devices": lambda: _devices(environ)})
+    answers, children = {}, _begin(on_mounts)  # before there are threads: a fork copies their locks
+    answers.update(_all_at_once(elsewhere))
+    answers.update(_answers_of(children))
     return {
         "host": os.uname().nodename,
         "time": time.time(),
@@ -78,10 +97,11 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "driver": _driver(),
         "stale": dict(request.get("stale") or {}),
         "interface_variables": {name: environ[name] for name in _INTERFACES if environ.get(name)},
-        **{name: answers.get(name) for name in tasks if not name.startswith("place ")},
-        "devices": answers.get("devices"),
-        "places": {name[6:]: answers.get(name) for name in tasks if name.startswith("place ")},
-        "hanging": sorted(name for name in [*tasks, "devices"] if name not in answers),
+        "masks": {name: environ[name] for name in _MASKS if environ.get(name)},
+        **{name: answers.get(name) for name in ("folder", "script", *elsewhere)},
+        "places": {what: answers.get(f"place {what}") for what in places},
+        "hanging": sorted(name for name in (*on_mounts, *elsewhere) if name not in answers),
+        **(_speeds(str(places.get(RUN_FOLDER, "")), answers) if full else {}),
     }
 
 
@@ -96,6 +116,72 @@ def parse_answer(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return answer if isinstance(answer, dict) and isinstance(answer.get("host"), str) else None
+
+
+def _speeds(folder: str, answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `ezpz.dist.speed` measures of a folder and of the devices."""
+    import json
+    import subprocess
+
+    from ezpz.interpreter import module_line
+
+    can_write = (answers.get(f"place {RUN_FOLDER}") or {}).get("can_write")
+    line = [*module_line("ezpz.dist.speed"), folder if can_write else ""]
+    try:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SPEEDS, check=False)
+        return dict(json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return {"product_speed": {"error": f"{type(error).__name__}: {error}"}}
+
+
+# What may hang
+
+
+def _begin(tasks: Mapping[str, Callable[[], Any]]) -> dict[str, tuple[int, int]]:
+    """Begin each task in a process of its own; return its id, and the end of a pipe that will have its answer."""
+    import json
+
+    children = {}
+    for name, task in tasks.items():
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(writing, json.dumps(_attempt(task)).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        children[name] = (child, reading)
+    return children
+
+
+def _answers_of(children: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """Return the answers that come in time; a process that gives none is killed, and left to hang where it cannot be.
+
+    An answer is shorter than a pipe holds, so a process that has written has ended.
+    """
+    import json
+    import select
+    import signal
+
+    answers, end = {}, time.monotonic() + _LIMIT
+    for name, (child, reading) in children.items():
+        ready, _, _ = select.select([reading], [], [], max(0.05, end - time.monotonic()))
+        text = os.read(reading, 1 << 16) if ready else b""
+        os.close(reading)
+        if text:
+            answers[name] = json.loads(text)
+        else:
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0 if text else os.WNOHANG)
+    return answers
+
+
+def _attempt(task: Callable[[], Any]) -> Any:
+    try:
+        return task()
+    except Exception as error:  # noqa: BLE001  # a fact that cannot be had is recorded as such
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _all_at_once(tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
@@ -212,8 +298,14 @@ def _script(path: str) -> dict[str, Any]:
 def _space(path: str) -> dict[str, Any]:
     """Return the room in a folder, or in the nearest folder above it that is there."""
     there = path
-    while there != os.path.dirname(there) and not os.path.exists(there):
-        there = os.path.dirname(there)
+    while there != os.path.dirname(there):
+        try:
+            os.stat(there)
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            there = os.path.dirname(there)
+        except OSError as error:  # a mount whose server has gone, a folder that this user may not enter
+            return {"path": path, "problem": error.strerror or str(error)}
     state = os.statvfs(there)
     return {
         "path": path,
@@ -266,8 +358,9 @@ def _interfaces() -> dict[str, dict[str, str]]:
             except OSError:  # it has none
                 address = ""
             try:
-                with open(f"/sys/class/net/{name}/operstate", encoding="ascii") as file:
-                    state = file.read().strip()
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, struct.pack("256s", name.encode()))
+                flags = struct.unpack_from("H", answer, 16)[0]
+                state = "up" if flags & _IFF_UP and flags & _IFF_RUNNING else "down"
             except OSError:
                 state = "unknown"
             found[name] = {"address": address, "state": state}
@@ -291,52 +384,25 @@ def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _master(environ: Mapping[str, str]) -> dict[str, Any]:
+def _master(environ: Mapping[str, str], *, full: bool) -> dict[str, Any]:
     """Try to reach the first host, as ranks will; every host but the first connects, the first listens.
 
     Returns:
-        ``name`` (MASTER_ADDR), the ``addresses`` that it means here, the ``interface`` that leads there, and the
-        ``problem`` of connecting, empty where it worked. Empty outside a launch over several hosts.
+        ``name`` (MASTER_ADDR), the ``addresses`` that it means here, the ``interface`` that leads there, ``rank``, and
+        what `ezpz.cluster.meeting` returns: the ``problem`` of connecting, empty where it worked, and so on. Empty
+        outside a launch over several hosts.
     """
     world, rank, name = environ.get("WORLD_SIZE", ""), environ.get("RANK", ""), environ.get("MASTER_ADDR", "")
     port = environ.get("MASTER_PORT", "")
     if not (environ.get("EZPZ_LAUNCH_ID") and world.isdigit() and rank.isdigit() and port.isdigit() and int(world) > 1):
         return {}
+    from ezpz.cluster.meeting import join, receive
     from ezpz.cluster.network import route_to
 
-    addresses, route = sorted(_addresses_of(name)), route_to(name)
-    problem = _serve(int(port), int(world) - 1) if rank == "0" else _connect(name, int(port))
-    return {"name": name, "addresses": addresses, "interface": route.interface, "problem": problem, "rank": int(rank)}
-
-
-def _serve(port: int, count: int) -> str:
-    end = time.monotonic() + _MEETING
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(("", port))
-        except OSError as error:
-            return f"cannot listen on port {port}: {error.strerror}"
-        server.listen(1024)
-        for _ in range(count):
-            server.settimeout(max(0.01, end - time.monotonic()))
-            try:
-                server.accept()[0].close()
-            except OSError:
-                break  # those that did not come say so themselves
-    return ""
-
-
-def _connect(name: str, port: int) -> str:
-    end, problem = time.monotonic() + _MEETING, "no answer"
-    while time.monotonic() < end:
-        try:
-            with socket.create_connection((name, port), timeout=max(0.1, end - time.monotonic())):
-                return ""
-        except OSError as error:
-            problem = str(error.strerror or error)
-            time.sleep(0.05)  # the first host may not listen yet
-    return problem
+    met = receive(int(port), int(world) - 1, full=full) if rank == "0" else join(name, int(port), int(rank), full=full)
+    route = route_to(name)
+    addresses = sorted(_addresses_of(name))
+    return {"name": name, "addresses": addresses, "interface": route.interface, "rank": int(rank), **met}
 
 
 def _main(words: Sequence[str]) -> int:

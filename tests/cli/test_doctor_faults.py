@@ -1,0 +1,156 @@
+"""`ezpz doctor` over hosts of a lab, each of which has real faults: every one is named with its host, in time.
+
+The dead mount is a FUSE whose server never answers, the clock a libc that lies to one host, the firewall a route that
+refuses, the full disk a tmpfs. Devices and quotas are those of tools that answer by the name of their host.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lab.ssh import Site
+
+DOCTOR = [sys.executable, "-m", "ezpz", "doctor"]
+CLOCK = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int code = syscall(SYS_clock_gettime, clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += 40;
+    return code;
+}
+"""
+TOOLS = {
+    "nvidia-smi": """case $(uname -n) in
+n02) echo '0, 0, Not Active, Not Active'; echo '1, 3, Not Active, Active' ;;
+esac
+""",
+    "quota": """case $(uname -n) in n04)
+echo 'Disk quotas for user ada (uid 1000):'
+echo '     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace'
+echo '      nas:/home  990000* 900000 1000000   6days      12       0       0'
+exit 1 ;;
+esac
+""",
+}
+PLANTED = {
+    "n02": """
+mkdir -p "$TMPDIR/etc" && cp -a /etc/. "$TMPDIR/etc" && umount /etc/hosts && mount --bind "$TMPDIR/etc" /etc
+cp "$2" /etc/hosts && echo @FOLDER@/clock.so > /etc/ld.so.preload
+mount -t tmpfs -o size=1m tmpfs /dev/shm; head -c 1040000 /dev/zero > /dev/shm/full
+""",
+    # The server's end of the first FUSE is open as long as the host lives, and is never read; that of the second ends.
+    "n03": """
+exec 9<>/dev/fuse && mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 dead @FOLDER@/hf
+mount -i -t fuse -o fd=8,rootmode=40000,user_id=0,group_id=0 dead @FOLDER@/torch 8<>/dev/fuse
+setsid sleep 600 </dev/null >/dev/null 2>&1 & exec 9>&-
+sed 's/^.* n01$/127.0.1.1 n01/; s/^.* n03$/127.0.1.1 n03/' "$2" > "$TMPDIR/hosts"
+mount --bind "$TMPDIR/hosts" /etc/hosts
+""",
+    "n04": """
+sed '/ n04$/d' "$2" > "$TMPDIR/hosts" && mount --bind "$TMPDIR/hosts" /etc/hosts
+ulimit -n 512
+""",
+}
+EXPECTED = {  # checks of each host's findings: a piece of the text, and of the cure
+    ("clock", "the clock of n02 is 40 s ahead"): "NTP",
+    ("space", "n02: /dev/shm has"): "make room",
+    ("ecc", "n02: device 1 has 3 uncorrected memory errors"): "administrators",
+    ("throttle", "n02: device 1 is throttled"): "administrators",
+    ("hangs", "n03: HF_HOME does not answer"): "a mount",
+    ("stale mount", "n03: TORCH_HOME ("): "a mount whose server has gone",
+    ("name", "n01 means 127.0.1.1 on n03"): "correct /etc/hosts or DNS on n03",
+    ("own name", "n03: this host's own name means 127.0.1.1"): "/etc/hosts",
+    ("own name", "n04: this host's own name n04 means no address"): "/etc/hosts",
+    ("reach", "n03, n04 cannot reach n01: "): "--exclude n03,n04",
+    ("quota", "n04: the quota of nas:/home is used up: 0.9 of 0.9 GiB"): "remove files",
+    ("nofile", "n04: the limit nofile is 512"): "ulimit -n",
+    ("down", "n03: the interface ib0 (10.9.9.3) is down"): "bring it up",
+    ("bridge", "GLOO_SOCKET_IFNAME=docker0 names docker0"): "unset GLOO_SOCKET_IFNAME",
+    ("address", "n01, n02, n03 and 1 more have the same address 172.17.0.1"): "another interface",
+    ("mask", "all 4 hosts: CUDA_VISIBLE_DEVICES=0,0 names device 0"): "unset CUDA_VISIBLE_DEVICES",
+}
+
+
+@pytest.fixture
+def site(make_hosts, clean_env, tmp_path):
+    hosts = make_hosts("head", "n01", "n02", "n03", "n04")
+    folder = tmp_path / "shared"
+    for name in ("hf", "torch"):
+        (folder / name).mkdir(parents=True)
+    env = {**clean_env, "TORCH_DEVICE": "cpu", "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    return Site(hosts, env, folder)
+
+
+def doctor(site, *words, **more):
+    return site.hosts["head"].run([*DOCTOR, *words], {**site.env, **more}, cwd=site.folder, timeout=90)
+
+
+@pytest.mark.slow
+def test_each_real_fault_is_named_with_its_host_and_a_cure(site):
+    folder, hosts = site.folder, site.hosts
+    (folder / "clock.c").write_text(CLOCK)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "clock.so", folder / "clock.c"], check=True)
+    tools = folder / "tools"
+    tools.mkdir()
+    for name, text in TOOLS.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}")
+        (tools / name).chmod(0o755)
+    for name, text in PLANTED.items():
+        (hosts[name].tmp / "enter").write_text(text.replace("@FOLDER@", str(folder)))
+    for name in ("n01", "n02", "n03", "n04"):
+        lines = "ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up"
+        subprocess.run(hosts[name].command(["sh", "-c", lines]), check=True)
+    lines = "ip link add ib0 type bridge; ip addr add 10.9.9.3/24 dev ib0"
+    subprocess.run(hosts["n03"].command(["sh", "-c", lines]), check=True)
+    refuse = ["ip", "route", "add", "prohibit", f"{hosts['n01'].address}/32"]
+    subprocess.run(hosts["n04"].command(refuse), check=True)
+    done = doctor(
+        site, "--json", "--hosts", "n[01-04]", PATH=f"{tools}:{site.env['PATH']}", HF_HOME=str(folder / "hf"),
+        TORCH_HOME=str(folder / "torch"),
+        GLOO_SOCKET_IFNAME="docker0", CUDA_VISIBLE_DEVICES="0,0",
+    )  # fmt: skip
+    assert done.returncode == 125, done.stderr
+    answer = json.loads(done.stdout)
+    missing = dict(EXPECTED)
+    for (check, text), cure in EXPECTED.items():
+        for each in answer["findings"]:
+            if each["check"] == check and text in each["text"] and cure in each["cure"]:
+                missing.pop((check, text), None)
+    assert not missing, json.dumps(answer["findings"], indent=1)
+    assert answer["seconds"] < 30  # 5 s on an idle machine
+
+
+@pytest.mark.slow
+def test_a_lab_without_faults_is_measured_and_a_slower_host_is_named_by_its_own_median(site):
+    state = site.folder.parent / "state" / "ezpz" / "doctor.json"
+    state.parent.mkdir(parents=True)
+    runs = [{"write the run's folder": 1e15, "bandwidth to n02": 1.0, "latency to n02": 1.0}] * 40
+    state.write_text(json.dumps({"n01": runs, "n09": runs[:1]}))
+    site.env["PYTHONPATH"] = f"{no_torch(site.folder)}:{site.env['PYTHONPATH']}"
+    done = doctor(site, "--json", "--full", "--hosts", "n[01-03]")
+    answer = json.loads(done.stdout)
+    assert list(answer["measured"]) == ["n01", "n02", "n03"]
+    following = [facts["master"]["next"] for facts in answer["facts"]]
+    assert [(each["host"], each["problem"]) for each in following] == [("n02", ""), ("n03", ""), ("n01", "")]
+    assert all(0 < each["latency"] < 1 and each["bandwidth"] > 1e6 for each in following)
+    slow = [each["text"] for each in answer["findings"] if each["check"] == "slow" and "write" in each["text"]]
+    assert slow[0].startswith("n01 100 % below its own median of 40 runs: write the run's folder, ")
+    kept = json.loads(state.read_text())
+    assert {host: len(runs) for host, runs in kept.items()} == {"n01": 32, "n02": 1, "n03": 1, "n09": 1}
+    assert kept["n01"][-1] == answer["measured"]["n01"]
+    assert not [path for path in site.folder.rglob("*") if path.name.startswith(".ezpz-doctor")]
+    offsets = answer["facts"][0]["master"]["clocks"]
+    assert set(offsets) == {"1", "2"}
+    assert all(abs(ahead) <= trip for ahead, trip in offsets.values())  # the hosts of a lab share one clock
+
+
+def no_torch(folder):
+    """A folder whose torch fails to import: what is measured without it must not depend on it."""
+    (folder / "broken").mkdir()
+    (folder / "broken" / "torch.py").write_text("raise ImportError('broken on purpose')\n")
+    return folder / "broken"
