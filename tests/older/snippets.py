@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BLOCK = re.compile(r"^([ ]*)```(?:python|py)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _NOTE = re.compile(r"[ ]*#[ ]*\(\d+\)!?[ ]*$", re.MULTILINE)  # of Material for MkDocs
 _LEFT_OUT = ("superpowers", "tests/README", "AGENTS")
-LIMIT = 300  # seconds of one snippet
+LIMIT = 600  # seconds of one snippet; the longest takes 25 s of CPU
 
 
 def find(folder: Path) -> list[tuple[str, str]]:

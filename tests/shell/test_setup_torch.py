@@ -1,9 +1,12 @@
 """Which build of torch `ezpz_setup_python` takes, by where it will run; and that it is never silent about it."""
 
+import os
+import pty
+import select
 import time
 
 import pytest
-from shells import FAKE_PYTHON, ROOT, errors
+from shells import FAKE_PYTHON, ROOT, SHELLS, UTILS, errors
 
 ALONE = {"squeue": 1, "sinfo": 1, "qstat": 1, "flux": 1, "nvidia-smi": 1}
 PIN = next(
@@ -159,6 +162,59 @@ def test_what_was_begun_is_completed_with_the_same_build_and_another_wish_change
     assert host.calls().count("plan ") == plans
     host("ezpz_setup_python", EZPZ_TORCH="cuda")
     assert asked(host)[0] == PIN.replace("==", "===")
+
+
+def at_a_terminal(host, script, keys, **env):
+    """Run a script on a terminal, type keys when the question is there, and return (exit code, all that was shown)."""
+    pid, terminal = pty.fork()
+    if not pid:  # the new process, whose terminal this is
+        try:
+            os.chdir(host.cwd)
+            program, *options = SHELLS[host.name]
+            line = [program, *options, "-c", f"source '{UTILS}'\n{script}", host.name]
+            os.execvpe(program, line, host.env | env | {"TERM": "dumb"})
+        finally:
+            os._exit(127)
+    seen, typed, deadline = b"", False, time.monotonic() + 120
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([terminal], [], [], 0.2)[0]:
+                continue
+            try:
+                part = os.read(terminal, 65536)
+            except OSError:  # Linux: the last process of the terminal has ended
+                part = b""
+            if not part:
+                break
+            seen += part
+            if not typed and b"or an index's address:\r\n" in seen:
+                typed = True
+                os.write(terminal, keys)
+    finally:
+        os.close(terminal)  # whatever still runs there gets SIGHUP
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert typed, seen.decode()
+    return code, seen.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("keys", [b"cpu\n", b"\n", b"\x04", b"\x03"], ids=["answer", "empty", "end", "Ctrl-C"])
+def test_at_a_terminal_it_asks_and_an_answer_alone_lets_it_begin(host, keys):
+    host.program("sinfo", "echo it is up")
+    code, shown = at_a_terminal(host, 'ezpz_setup_python; echo "ended with $?"', keys)
+    assert "which torch is not known: Slurm answers here" in shown
+    if keys == b"cpu\n":
+        assert "ended with 0\n" in shown
+        assert asked(host) == (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")
+        assert f"{PIN}+cpu, the CPU build (the answer)" in shown
+        return
+    assert asked(host) == ("", "")
+    if keys == b"\x03":
+        assert code in {130, -2}, shown
+        assert "ended with" not in shown
+        assert "export EZPZ_TORCH=" not in shown
+    else:
+        assert "ended with 2\n" in shown
+        assert shown.count("export EZPZ_TORCH=") == 2
 
 
 # ---- a Python that is used as it is ---------------------------------------------------------------------------------
