@@ -336,7 +336,7 @@ def test_a_refusal_of_python_is_held_behind_much_else(before):
 class Blocked:
     """A connection to a launcher that takes nothing for now."""
 
-    full, waiting = True, False
+    full, waiting, slots = True, False, None
 
     def __init__(self):
         self.shown = []

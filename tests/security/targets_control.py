@@ -13,6 +13,9 @@ from ezpz.launch.host.connection import Connection, End, pair
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import MalformedMessage, Piece
 from ezpz.launch.run.control import Control, Report
+from ezpz.launch.shared_slots import Slots
+
+SHARED = Slots.inherited()
 
 REPORTS = (
     messages.Up(ranks=2),
@@ -79,10 +82,10 @@ def from_ranks(data):
     return happened(messages.FROM_RANKS, data)
 
 
-@target(seconds=2, seeds=[b"0 1\nabc", b"-3 2\n"], words=[b"0 1 ", b"16777216", b"16777217"])
+@target(seconds=2, seeds=[b"0 1\nabc", b"-3 2\n", b"0 1 15 131072\n"], words=[b"0 1 ", b"16777216", b"16777217"])
 def output(data):
     try:
-        return Piece.decode(memoryview(data)).stream
+        return Piece.decode(memoryview(data), SHARED).stream
     except MalformedMessage as error:
         return why(error)
 

@@ -28,7 +28,7 @@ class Backlog:
         self.size = 0
         self._pieces: deque[memoryview] = deque()
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: bytes | memoryview) -> None:
         """Let data wait behind all that was put before."""
         if data:
             self._pieces.append(memoryview(data))

@@ -11,12 +11,14 @@ from shims and ranks, which are on one host and of one user:
     FROM_RANKS     shim, rank to agent up 4711
     TO_SHIMS       agent to shim       signal 15
 
-and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes. Whatever else
-arrives is a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
+and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes; or
+``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`). Whatever else arrives is
+a `MalformedMessage`, on which the reader closes the connection. Fields that a table lacks are left out.
 """
 
 from __future__ import annotations
 
+from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS
 from ezpz.launch.shim_messages import *  # noqa: F403  # agents say and hear these, too
 from ezpz.launch.shim_messages import (
     FROM_SHIMS,
@@ -46,6 +48,12 @@ from ezpz.launch.shim_messages import (
     text_field,
     to_fields,
 )
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ezpz.launch.shared_slots import Slots
 
 _LONGEST_HELLO = 4096  # bytes
 _LONGEST_REPORT = 8 << 20  # bytes; the longest holds the stacks of a host's ranks
@@ -378,12 +386,19 @@ FROM_RANKS = Words(
 
 
 class Piece:
-    """What a rank wrote on stream 1 or 2."""
+    """What a rank wrote on stream 1 or 2.
 
-    __slots__ = ("data", "rank", "stream")
+    Attributes:
+        release: Gives back the memory in which the data is, which is the agent's from then on; None where it need not
+            be given back.
+    """
 
-    def __init__(self, rank: int, stream: int, data: bytes) -> None:
-        self.rank, self.stream, self.data = rank, stream, data
+    __slots__ = ("data", "rank", "release", "stream")
+
+    def __init__(
+        self, rank: int, stream: int, data: bytes | memoryview, release: Callable[[], None] | None = None
+    ) -> None:
+        self.rank, self.stream, self.data, self.release = rank, stream, data, release
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Piece) and (self.rank, self.stream, self.data) == (
@@ -396,11 +411,16 @@ class Piece:
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return the two parts of what crosses the connection."""
-        return b"%d %d\n" % (self.rank, self.stream), self.data
+        return b"%d %d\n" % (self.rank, self.stream), bytes(self.data)
+
+    @staticmethod
+    def encode_lent(rank: int, stream: int, slot: int, size: int) -> bytes:
+        """Return what crosses the connection in place of the first bytes of a slot."""
+        return b"%d %d %d %d\n" % (rank, stream, slot, size)
 
     @classmethod
-    def decode(cls, content: memoryview) -> Piece:
-        """Return the piece that is the content of a frame.
+    def decode(cls, content: memoryview, slots: Slots | None = None) -> Piece:
+        """Return the piece that is the content of a frame, or lies in a slot that it names.
 
         Raises:
             MalformedMessage: It is none.
@@ -409,6 +429,9 @@ class Piece:
         known = _HEADERS.get(header) if newline else None
         if known is None:
             words = header.decode("utf-8", "surrogateescape").split(" ")
+            if slots and newline and len(words) == len(_LENT_HEADER) and len(content) == len(header) + 1:
+                rank, stream, slot, size = (field.read(word) for field, word in zip(_LENT_HEADER, words, strict=True))
+                return cls(rank, stream, slots.room(slot, size), lambda: slots.give_back(slot))
             if not newline or len(words) != len(_HEADER):
                 raise MalformedMessage(f"no piece of output: {header!r}")
             rank, stream = (field.read(word) for field, word in zip(_HEADER, words, strict=True))
@@ -421,3 +444,4 @@ class Piece:
 _HEADERS: dict[bytes, tuple[int, int]] = {}  # those that were read before
 _MOST_HEADERS = 4096
 _HEADER = (Number(-RANKS, RANKS), Number(1, 2))
+_LENT_HEADER = (*_HEADER, Number(0, SLOTS - 1), Number(1, SLOT_SIZE))

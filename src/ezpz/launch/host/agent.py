@@ -177,14 +177,22 @@ class RankPipes:
         self._loop.read(fd, lambda fd: self._read(rank, fd))
 
     def _read(self, rank: RankProcess, fd: int) -> None:
-        now = time.monotonic()
+        now, slots = time.monotonic(), self._connection.slots
         for _ in range(_READS):
-            size = rank.read(fd, now)
+            # Only a pipe that was found full is worth a slot: most launches need none of that memory.
+            slot = slots.free() if slots and fd in self._large and rank.may_lend(fd) else None
+            if slots and slot is not None:
+                room = slots.room(slot)
+                size, most, lent = rank.read_into(fd, room, now)
+                if lent:
+                    self._connection.lend(rank.rank, rank.pipes[fd], slot, lent)
+            else:
+                size, most = rank.read(fd, now), READ
             if size == 0:
                 self._close(rank, fd)
             if size and rank.output and not rank.reported:
                 self._show(rank, rank.output, now)  # while it is in the caches
-            if size != READ or (self._connection.full and rank.may_wait):
+            if size != most or (self._connection.full and rank.may_wait):
                 return
             if fd not in self._large and len(self._large) < _MOST_LARGE:
                 self._large.add(fd)

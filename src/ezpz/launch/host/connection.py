@@ -19,6 +19,7 @@ from ezpz.launch.backlog import Backlog
 from ezpz.launch.frames import CHALLENGE_SIZE, UNSIGNED, FrameReader, FrameWriter, Greeting
 from ezpz.launch.host import local_socket
 from ezpz.launch.messages import HELLOS, ORDERS, REPORTS, WELCOMES, MalformedMessage, Piece
+from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -83,12 +84,20 @@ class Connection:
         control: The socket of the messages.
         output: The socket of the output.
         input: Cuts what the launcher sends back on that into pieces of rank 0's input.
+        slots: Memory that the launcher shares; None where it is on another host, or has none.
     """
 
-    def __init__(self, messages_: End, output: End, settings: messages.Settings, clock: float = 0.0) -> None:
+    def __init__(
+        self,
+        messages_: End,
+        output: End,
+        settings: messages.Settings,
+        clock: float = 0.0,
+        slots: Slots | None = None,
+    ) -> None:
         self.control, self._orders, self._reports = messages_
         self.output, self.input, self._pieces = output
-        self.settings, self.clock = settings, clock
+        self.settings, self.clock, self.slots = settings, clock, slots
         self._backlog = Backlog()
         self.output.setblocking(False)
 
@@ -112,9 +121,17 @@ class Connection:
     def show(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on what a rank wrote."""
         header, data = Piece(rank, stream, data).encode()
-        head = self._pieces.head(header, data) + header
+        self._send([self._pieces.head(header, data) + header, data])
+
+    def lend(self, rank: int, stream: int, slot: int, size: int) -> None:
+        """Pass on what a rank wrote, which is in the first bytes of a slot."""
+        assert self.slots
+        self.slots.lend(slot)
+        self._send([self._pieces.frame(Piece.encode_lent(rank, stream, slot, size))])
+
+    def _send(self, parts: list[bytes]) -> None:
         try:
-            self._backlog.send(self.output.sendmsg, [head, data], len(head) + len(data))
+            self._backlog.send(self.output.sendmsg, parts, sum(map(len, parts)))
         except OSError:  # the launcher has gone, which shows on the control connection
             self._backlog.clear()
 
@@ -161,6 +178,7 @@ class NoConnection:
 
     clock = 0.0
     full = waiting = False
+    slots = None
     settings = messages.Settings(
         log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=False, live=False, hardware=0.0
     )
@@ -193,6 +211,9 @@ class NoConnection:
         except OSError:
             pass  # no reader is left
 
+    def lend(self, rank: int, stream: int, slot: int, size: int) -> None:
+        """Do nothing: there are no slots."""
+
     def push(self) -> None:
         """Do nothing: nothing is queued."""
 
@@ -223,7 +244,7 @@ def connect(variable: str, index: int) -> Connection:
         ends: list[End] = []
         try:
             for kind in (frames.REPORTS, frames.OUTPUTS):
-                end, welcome, clock = _enter((address, int(port)), secret, Greeting(kind, index, agent))
+                end, welcome, clock, slots = _enter((address, int(port)), secret, Greeting(kind, index, agent))
                 ends.append(end)
             ends[0].connection.sendall(ends[0].writer.frame(HELLOS.encode(messages.Hello(host=os.uname().nodename))))
         except (OSError, ValueError) as error:  # ValueError: what answers is no launcher
@@ -231,7 +252,7 @@ def connect(variable: str, index: int) -> Connection:
             for end in ends:
                 end.connection.close()
             continue
-        return Connection(ends[0], ends[1], welcome.settings, clock)
+        return Connection(ends[0], ends[1], welcome.settings, clock, slots)
     raise LaunchError(
         f"{os.uname().nodename} cannot reach the launcher at port {port} ({'; '.join(reasons)}); expected an open way "
         "back. Does a firewall stand between them? Start `launch` on one of the hosts."
@@ -253,8 +274,11 @@ def _reach(address: tuple[str, int]) -> socket.socket:
     return socket.create_connection(address, timeout=_PATIENCE)
 
 
-def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[End, messages.Welcome, float]:
-    """Return a connection on which both sides have shown that they know the secret, and the launcher's first words.
+def _enter(
+    address: tuple[str, int], secret: str, greeting: Greeting
+) -> tuple[End, messages.Welcome, float, Slots | None]:
+    """Return a connection on which both sides have shown that they know the secret, the launcher's first words, its
+    clock less this host's, and the memory that it shares.
 
     Raises:
         OSError: The launcher cannot be reached, or hangs up.
@@ -275,26 +299,29 @@ def _enter(address: tuple[str, int], secret: str, greeting: Greeting) -> tuple[E
     raise hung_up
 
 
-def _greet(connection: socket.socket, secret: str, greeting: Greeting) -> tuple[End, messages.Welcome, float]:
+def _greet(
+    connection: socket.socket, secret: str, greeting: Greeting
+) -> tuple[End, messages.Welcome, float, Slots | None]:
     deadline = time.monotonic() + _PATIENCE
     line, keys = frames.greet(secret, _read(connection, CHALLENGE_SIZE, deadline), greeting)
     connection.sendall(line)
     is_local = connection.family == socket.AF_UNIX
     end = End.made(connection, UNSIGNED if is_local else keys)
     came: list[memoryview] = []
+    files: list[int] = []
     while not came:  # not a byte more than the first frame: what follows is for `Connection.orders`
-        came = list(end.reader.feed(_read(connection, end.reader.missing, deadline)))
+        came = list(end.reader.feed(_read(connection, end.reader.missing, deadline, files)))
     welcome = WELCOMES.decode(bytes(came[0]))
     assert isinstance(welcome, messages.Welcome)
     clock = welcome.time - time.time()
     connection.settimeout(None)
     if not is_local:
         keep_alive(connection, may_wait=greeting.kind == frames.OUTPUTS)
-    return end, welcome, clock
+    return end, welcome, clock, Slots.of_file(files[0]) if files else None
 
 
-def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """Return exactly so many bytes.
+def _read(connection: socket.socket, size: int, deadline: float, files: list[int] | None = None) -> bytes:
+    """Return exactly so many bytes, and add the open files that came with them to ``files``.
 
     Raises:
         OSError: They have not come in time, or the other side has hung up.
@@ -302,7 +329,11 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
     data = b""
     while len(data) < size:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
-        more = connection.recv(size - len(data))
+        if files is None or connection.family != socket.AF_UNIX:
+            more = connection.recv(size - len(data))
+        else:
+            more, came = local_socket.receive(connection, size - len(data))
+            files += came
         if not more:
             raise ConnectionResetError(errno.ECONNRESET, "it hung up")
         data += more

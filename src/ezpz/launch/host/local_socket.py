@@ -91,9 +91,9 @@ def send(connection: _socket.socket, data: bytes, descriptors: tuple[int, ...] =
         connection.sendall(data)
 
 
-def receive(connection: _socket.socket) -> tuple[bytes, list[int]]:
+def receive(connection: _socket.socket, most: int = 65536) -> tuple[bytes, list[int]]:
     """Return what has arrived, empty at the end, and the open files that came with it."""
-    data, extra, _, _ = connection.recvmsg(65536, _socket.CMSG_SPACE(4 * 8))
+    data, extra, _, _ = connection.recvmsg(most, _socket.CMSG_SPACE(4 * 8))
     packed = b"".join(
         value for level, kind, value in extra if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
     )

@@ -20,6 +20,7 @@ __all__ = ["RankOutput"]
 _OUT, _ERR = 1, 2
 _PATIENCE = 1.0  # seconds that the beginning of a line waits for its end: a prompt must appear
 _LONGEST = 1 << 20  # bytes of a line; a longer one is cut
+_SHORT = 4096  # bytes of a line that is passed on where it lies
 _HOLD = 5.0  # seconds that a traceback waits for its rank to end
 _MOST_HELD = 256 << 10  # bytes
 _TAIL, _TAIL_LINES = 8 << 10, 20  # the last words of a rank without a traceback
@@ -94,6 +95,44 @@ class RankOutput:
         else:
             self._take_errors(data, now)
 
+    def may_lend(self, stream: int) -> bool:
+        """Tell whether what is read next may be passed on where it lies: nothing is done to it but to find the end of
+        its last line, and no words are kept back.
+        """
+        idle = not (self._path or self._ready or self._held or self._over or self._dump is not None or self._blank)
+        return idle and len(self._lines[stream].rest) < _SHORT
+
+    def rest(self, stream: int) -> bytearray:
+        """Return the beginning of a line that waits for its end."""
+        return self._lines[stream].rest
+
+    def lend(self, stream: int, data: memoryview, now: float) -> int:
+        """Take in what was read after the beginning of a line, where `may_lend` holds.
+
+        Args:
+            stream: 1 for stdout, 2 for stderr.
+            data: The beginning of the line, and what was read.
+            now: Monotonic time, seconds.
+
+        Returns:
+            How many bytes may be shown as they are. The others are kept; where it is 0, what was read is not, and
+            must be fed.
+        """
+        end = bytes(data[-_SHORT:])
+        kept = len(end) - 1 - max(end.rfind(b"\n"), end.rfind(b"\r"))
+        cut = len(data) - kept
+        if kept == len(end):
+            return 0
+        if stream == _ERR:
+            block = bytes(data[:cut])  # the copy is searched five times as fast as memory of another kind
+            if _traceback_begins(block) < cut:
+                return 0
+            self._keep_tail(block)
+        lines = self._lines[stream]
+        lines.since = now
+        lines.rest[:] = data[cut:]
+        return cut
+
     def take(self, now: float) -> list[tuple[int, bytes]]:
         """Return what may be shown now, in order of arrival: (stream, whole lines or the old beginning of one)."""
         if self._held:
@@ -164,7 +203,10 @@ class RankOutput:
     def _show(self, data: bytes) -> None:
         if data:
             self._ready.append((_ERR, data))
-            self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
+            self._keep_tail(data)
+
+    def _keep_tail(self, data: bytes) -> None:
+        self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
 
     def _expire(self, now: float) -> None:
         if now >= self._held_since + _HOLD:

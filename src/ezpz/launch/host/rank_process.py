@@ -24,6 +24,7 @@ __all__ = ["LARGE_PIPE", "READ", "RankProcess"]
 
 READ = 1 << 16  # bytes of a pipe at once
 LARGE_PIPE = 1 << 18  # bytes that the pipe of a rank holds which writes much
+_WORTH_LENDING = 1 << 13  # bytes: fewer are copied sooner than lent and given back
 _REFUSED = 125
 _TWICE = 2.0  # seconds in which one signal that comes by two ways, the launcher's and its mpiexec's, counts once
 _DRAIN = 0.2  # seconds for what is still in the pipes of a rank that has ended; a grandchild may hold them for ever
@@ -156,6 +157,38 @@ class RankProcess:
         if self.code is not None:
             self._read_since_end += len(data)
         return len(data)
+
+    def may_lend(self, fd: int) -> bool:
+        """Tell whether what one of its pipes holds may be read by `read_into`."""
+        return bool(self.output and not self.reported and self.output.may_lend(self.pipes[fd]))
+
+    def read_into(self, fd: int, room: memoryview, now: float) -> tuple[int | None, int, int]:
+        """Take what one of its pipes holds, into memory that can be lent to the launcher.
+
+        Args:
+            fd: The pipe, for which `may_lend` holds.
+            room: Where to.
+            now: Monotonic time, seconds.
+
+        Returns:
+            How many bytes were read, as of `read`; how many could have been; and how many at the beginning of the room
+            may be shown as they are, the others being kept here. Without any, all of them are kept here.
+        """
+        assert self.output
+        stream = self.pipes[fd]
+        rest = self.output.rest(stream)
+        begun = len(rest)
+        room[:begun] = rest
+        try:
+            size = os.readv(fd, [room[begun:]])
+        except BlockingIOError:
+            return None, len(room) - begun, 0
+        lent = self.output.lend(stream, room[: begun + size], now) if size >= _WORTH_LENDING else 0
+        if not lent:
+            self.output.feed(stream, bytes(room[begun : begun + size]), now)
+        if self.code is not None:
+            self._read_since_end += size
+        return size, len(room) - begun, lent
 
     def close(self, fd: int) -> None:
         """Close one of its pipes."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ezpz.launch.messages import Settings
+    from ezpz.launch.shared_slots import Slots
 
 __all__ = ["UNSUPERVISED", "main", "run_for_shims", "run_local"]
 
@@ -80,6 +81,7 @@ def run_local(
     ranks: Sequence[tuple[dict[str, str], list[int] | None]],
     settings: Settings,
     *,
+    slots: Slots | None,
     terminal: bool,
 ) -> int:
     """Start the ranks on this host, as a child of the launcher, and be their agent.
@@ -90,13 +92,14 @@ def run_local(
         command: What every rank runs.
         ranks: Environment and CPUs of each rank.
         settings: What the launcher wants of every agent.
+        slots: Memory that this process shares with the launcher, if any.
         terminal: The only rank keeps the launcher's terminal, so that a debugger works.
     """
     process_tree.call_me("ezpz-agent")
     ignores = rank_start.ignored()
     if not terminal:
         os.setsid()
-    connected = Connection(End.made(ends[0]), End.made(ends[1]), settings)
+    connected = Connection(End.made(ends[0]), End.made(ends[1]), settings, slots=slots)
     agent = Agent(connected, launch, len(ranks), own_session=not terminal)
     agent.stand_guard(obeys_signals=False)
     _let_in(agent, ranks[0][0])

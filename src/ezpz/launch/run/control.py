@@ -33,6 +33,7 @@ from ezpz.launch.messages import (
     Piece,
     Welcome,
 )
+from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class _Peer:
         self.connection = connection
         self.kind, self.index, self.agent = greeting
         self.has_host = False
+        self.slots: Slots | None = None  # memory that its agent fills
         longest = HELLOS.longest if self.kind == frames.REPORTS else LONGEST_PIECE
         self.reader, self.writer = FrameReader(keys.from_agent, longest), FrameWriter(keys.from_launcher)
 
@@ -149,12 +151,17 @@ class Control:
         import hmac  # noqa: F401  # for the frames
         import json  # noqa: F401  # for the messages and run.json
 
-    def adopt(self, index: int, host: str, control: socket.socket, output: socket.socket) -> None:
-        """Take the connections of an agent that was started by fork: it needs to prove nothing."""
+    def adopt(
+        self, index: int, host: str, control: socket.socket, output: socket.socket, slots: Slots | None = None
+    ) -> None:
+        """Take the connections of an agent that was started by fork, and the memory that it shares: it needs to prove
+        nothing.
+        """
         for kind, connection in ((frames.REPORTS, control), (frames.OUTPUTS, output)):
             connection.setblocking(False)
             peer = self._admit(connection, Greeting(kind, index, "forked"), UNSIGNED)
             self._selector.register(connection, selectors.EVENT_READ, peer)
+        self._outputs["forked"].slots = slots
         self._get_host(self._agents["forked"], host)
 
     def read(self) -> Iterator[Report | Piece]:
@@ -299,11 +306,22 @@ class Control:
                 self._selector.unregister(connection)
             if not stranger.is_local:
                 keep_alive(connection, may_wait=peer.kind == frames.OUTPUTS)
-            try:
-                welcome = Welcome(time=time.time(), settings=self.settings)
-                connection.send(peer.writer.frame(WELCOMES.encode(welcome)))
-            except OSError:
-                pass  # read() sees its end
+            welcome = Welcome(time=time.time(), settings=self.settings)
+            self._welcome(peer, peer.writer.frame(WELCOMES.encode(welcome)))
+
+    def _welcome(self, peer: _Peer, frame: bytes) -> None:
+        """Send the first words, to an agent of this host with memory for its output."""
+        is_local = peer.connection.family == socket.AF_UNIX
+        shared = Slots.with_file() if is_local and peer.kind == frames.OUTPUTS else None
+        files: tuple[int, ...] = ()
+        if shared:
+            peer.slots, files = shared[0], shared[1:]
+        try:
+            local_socket.send(peer.connection, frame, files)
+        except OSError:
+            pass  # read() sees its end
+        for file in files:
+            os.close(file)
 
     def _turn_away(self, stranger: _Stranger) -> None:
         self._strangers.pop(stranger, None)
@@ -337,7 +355,7 @@ class Control:
                 for _ in range(max(1, _READS // len(self._outputs))):
                     data = peer.connection.recv(_READ)
                     for content in peer.reader.feed(data):
-                        yield Piece.decode(content)
+                        yield Piece.decode(content, peer.slots)
                     if self._paused or not data:
                         break
             else:

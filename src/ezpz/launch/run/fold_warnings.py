@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 from collections import deque
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    Pieces = list[tuple[tuple[int, ...], bytes | memoryview]]
+
 __all__ = ["Folds"]
 
 _WINDOW = 0.3  # seconds that a warning waits for other ranks
@@ -76,13 +80,23 @@ class Folds:
         self._midline: set[int] = set()
         self._searched, self._searched_since = 0, 0.0
 
-    def add(self, rank: int, data: bytes, now: float) -> list[tuple[tuple[int, ...], bytes]]:
-        """Return what may be shown now that a rank has written something more."""
+    def add(self, rank: int, data: bytes | memoryview, now: float) -> Pieces:
+        """Return what may be shown now that a rank has written something more.
+
+        Of data that is a view, bytes are returned, or the view itself, whose memory may change once it is shown.
+        """
         ready = self.tick(now)
         continues = rank in self._midline
         (self._midline.discard if data[-1:] in b"\r\n" else self._midline.add)(rank)
+        if not self._is_read(len(data), now):
+            if rank not in self._behind:
+                ready.append(((rank,), data))
+            else:
+                self._plain(rank, bytes(data), ready)
+            return ready
+        data = bytes(data)
         done = 0
-        for match in re.finditer(_WARNING, data) if self._is_read(len(data), now) and _may_warn(data) else ():
+        for match in re.finditer(_WARNING, data) if _may_warn(data) else ():
             if (continues and not match.start()) or len(match[0]) > _LONGEST:
                 continue  # the end of a line that has been shown, or too much to remember
             self._plain(rank, data[done : match.start()], ready)
@@ -104,37 +118,37 @@ class Folds:
         times += [warned.until for warned in self._shown if warned.more and warned.until is not None][:1]
         return min(times, default=None)
 
-    def tick(self, now: float) -> list[tuple[tuple[int, ...], bytes]]:
+    def tick(self, now: float) -> Pieces:
         """Return what has waited long enough."""
-        ready: list[tuple[tuple[int, ...], bytes]] = []
+        ready: Pieces = []
         while self._windows and (self._windows[0].closes <= now or len(self._windows[0].ranks) == self._world_size):
             self._close(now, ready)
         while self._shown and (self._shown[0].until or 0.0) <= now:
             self._forget(ready)
         return ready
 
-    def release(self, now: float) -> list[tuple[tuple[int, ...], bytes]]:
+    def release(self, now: float) -> Pieces:
         """Return all that waits: another line is to be shown after it."""
-        ready: list[tuple[tuple[int, ...], bytes]] = []
+        ready: Pieces = []
         while self._windows:
             self._close(now, ready)
         return ready
 
-    def finish(self) -> list[tuple[tuple[int, ...], bytes]]:
+    def finish(self) -> Pieces:
         """Return all that waits, and all counts."""
         ready = self.release(0.0)
         while self._shown:
             self._forget(ready)
         return ready
 
-    def _plain(self, rank: int, data: bytes, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+    def _plain(self, rank: int, data: bytes, ready: Pieces) -> None:
         if data and rank in self._behind:
             self._behind[rank].append(data)
             self.held += len(data)
         elif data:
             ready.append(((rank,), data))
 
-    def _warning(self, rank: int, text: bytes, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+    def _warning(self, rank: int, text: bytes, now: float, ready: Pieces) -> None:
         key = re.sub(_GLOG, b"", text)
         warned = self._warned.get(key)
         if warned is None:
@@ -168,7 +182,7 @@ class Folds:
         """Return the number of the last window that a rank is in."""
         return max((one.number for one in self._behind.get(rank, ()) if isinstance(one, _Window)), default=0)
 
-    def _close(self, now: float, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+    def _close(self, now: float, ready: Pieces) -> None:
         """Show the oldest window, and what its ranks have written after it."""
         window = self._windows.popleft()
         self.held -= len(window.text)
@@ -190,7 +204,7 @@ class Folds:
             if not behind:
                 del self._behind[rank]
 
-    def _forget(self, ready: list[tuple[tuple[int, ...], bytes]]) -> None:
+    def _forget(self, ready: Pieces) -> None:
         """Tell how many repeated the oldest warning that was shown, if any did."""
         warned = self._shown.popleft()
         del self._warned[warned.key]

@@ -20,6 +20,7 @@ from ezpz.launch.run.child import Child
 from ezpz.launch.run.failures import Failure, log_of
 from ezpz.launch.run.rank_input import leave_stdin
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
+from ezpz.launch.shared_slots import Slots
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -173,23 +174,24 @@ class _LocalRun(_Run):
         plan = self.plan
         ranks = [(plan.rank_environment(rank), plan.cpus(rank)) for rank in range(plan.placement.world_size)]
         ours, its = connection.pair()
+        slots = None if plan.supervision.keeps_terminal else Slots.inherited()
         pid = os.fork()
         if not pid:
-            be(lambda: self._be_agent(ours, its, ranks))
+            be(lambda: self._be_agent(ours, its, ranks, slots))
         for end in its:
             end.close()
-        self.control.adopt(0, os.uname().nodename, *ours)
+        self.control.adopt(0, os.uname().nodename, *ours, slots)
         if self.control.settings.input and not plan.supervision.keeps_terminal:
             leave_stdin()  # the rank has it
         self.children.add(Child(pid, "the agent of this host", 0))
 
-    def _be_agent(self, ours: Ends, its: Ends, ranks: Ranks) -> int:
+    def _be_agent(self, ours: Ends, its: Ends, ranks: Ranks, slots: Slots | None) -> int:
         """Run the agent: the launcher's ends are closed here, or its end would never be noticed."""
         plan = self.plan
         for end in ours:
             end.close()
         terminal = plan.supervision.keeps_terminal
-        return run_local(its, self.launch, plan.command, ranks, self.control.settings, terminal=terminal)
+        return run_local(its, self.launch, plan.command, ranks, self.control.settings, slots=slots, terminal=terminal)
 
 
 class _LauncherRun(_Run):

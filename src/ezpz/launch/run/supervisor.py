@@ -184,7 +184,7 @@ class Supervisor:
                 size = len(item.data)
                 self._since_failure += size
                 unpushed += size
-                screen.show(item.rank, item.stream, item.data, now)
+                screen.show(item.rank, item.stream, item.data, now, item.release)
                 if unpushed >= _PUSHED:
                     unpushed = 0
                     screen.push()

@@ -10,6 +10,7 @@ import os
 import select
 import stat
 import sys
+from collections import deque
 from functools import partial
 from itertools import groupby
 
@@ -82,6 +83,8 @@ class Sink:
         self.last = ord("\n")
         self.speaker: object = None
         self._backlog = Backlog()
+        self._all = 0  # bytes that were ever put
+        self._lent: deque[tuple[int, Callable[[], None]]] = deque()  # up to which of them data is lent, and its return
         self._room = 0
         self._waits = self._may_grow = False
         self._second: _Second | None = None
@@ -105,12 +108,22 @@ class Sink:
         """Bytes that wait."""
         return self._backlog.size
 
-    def put(self, data: bytes) -> None:
-        """Write to a file at once; let data wait for a pipe or a terminal."""
+    def put(self, data: bytes | memoryview, release: Callable[[], None] | None = None) -> None:
+        """Write to a file at once; let data wait for a pipe or a terminal.
+
+        Args:
+            data: It.
+            release: Called when the data has been written, or never will be.
+        """
         if self.lost or not data:
+            if release:
+                release()
             return
         self.last = data[-1]
         self._backlog.put(data)
+        self._all += len(data)
+        if release:
+            self._lent.append((self._all, release))
         if not self._waits:
             self.flush()
 
@@ -118,6 +131,7 @@ class Sink:
         """Write what is taken away again before anything else is put: it is no line of any speaker."""
         if not self.lost:
             self._backlog.put(data)
+            self._all += len(data)
 
     def push(self) -> None:
         """Write what can be written at once, if the system tells by itself what cannot."""
@@ -156,6 +170,7 @@ class Sink:
         except OSError as error:
             self._lose(error)
             return False
+        self._release()
         if not is_taken and self._may_grow:
             self._may_grow = False
             enlarge(self.fd, _LARGE_PIPE)
@@ -164,6 +179,12 @@ class Sink:
     def _lose(self, error: OSError) -> None:
         self.lost = error.strerror or str(error)
         self._backlog.clear()
+        self._release()
+
+    def _release(self) -> None:
+        """Give back what was lent and has been written."""
+        while self._lent and self._lent[0][0] <= self._all - self.queued:
+            self._lent.popleft()[1]()
 
 
 def same(one: int, other: int) -> bool:
@@ -216,7 +237,14 @@ class Screen:
         """
         return {fd: sink.lost for fd, sink in zip(self._fds, (self._out, self._err), strict=True) if sink.lost}
 
-    def show(self, rank: int | None, stream: int, data: bytes, now: float) -> None:
+    def show(
+        self,
+        rank: int | None,
+        stream: int,
+        data: bytes | memoryview,
+        now: float,
+        release: Callable[[], None] | None = None,
+    ) -> None:
         r"""Show what a rank has written.
 
         Args:
@@ -224,12 +252,22 @@ class Screen:
             stream: 1 for stdout, 2 for stderr.
             data: Whole lines, or the beginning of one that has waited long enough.
             now: Monotonic time, seconds.
+            release: Called when the data is no longer needed.
         """
         self._now = now
+        pieces = None
+        if release and self._label:
+            data = bytes(data)
         if stream == 2 and rank is not None and self._folds and data:
-            self._show_all(self._folds.add(rank, data, now))
+            pieces = self._folds.add(rank, data, now)
+        if release and (isinstance(data, bytes) or (pieces is not None and not any(one is data for _, one in pieces))):
+            release()  # all that is shown of it is copied
+            release = None
+        if pieces is not None:
+            self._show_all(pieces, release)
         else:
-            self._show((rank, stream), data, _label([rank]) if self._label and rank is not None else b"")
+            label = _label([rank]) if self._label and rank is not None else b""
+            self._show((rank, stream), data, label, release)
 
     def say(self, text: str) -> None:
         """Show a line of ours, or some, on stderr, behind all that was shown before; the last newline may be
@@ -299,9 +337,14 @@ class Screen:
         self._out.close()
         self._err.close()
 
-    def _show_all(self, pieces: Iterable[tuple[tuple[int, ...], bytes]]) -> None:
+    def _show_all(
+        self, pieces: Iterable[tuple[tuple[int, ...], bytes | memoryview]], release: Callable[[], None] | None = None
+    ) -> None:
+        """Show what has been folded; ``release`` is for the only piece that is no bytes."""
         for ranks, data in pieces:
-            if not ranks:
+            if isinstance(data, memoryview):
+                self._show((ranks[0], 2), data, b"", release)
+            elif not ranks:
                 self._ours(data)
             elif self._label:
                 self._show((ranks[0], 2), data, _label(ranks))
@@ -311,10 +354,18 @@ class Screen:
     def _ours(self, data: bytes) -> None:
         self._show((None, 0), data, b"")
 
-    def _show(self, speaker: tuple[int | None, int], data: bytes, label: bytes) -> None:
+    def _show(
+        self,
+        speaker: tuple[int | None, int],
+        data: bytes | memoryview,
+        label: bytes,
+        release: Callable[[], None] | None = None,
+    ) -> None:
         """Put data on its sink so that a line of one speaker never continues with another's."""
         sink = self._out if speaker[1] == 1 else self._err
         if not data or sink.lost:
+            if release:
+                release()
             return
         self._hide()
         continues = sink.speaker == speaker and sink.last not in _ENDS
@@ -323,10 +374,10 @@ class Screen:
         if label:
             if sink.speaker == speaker and sink.last == ord("\r") and data[:1] == b"\n":
                 continues = True  # the two bytes of one line end came in two pieces
-            lines = data.splitlines(keepends=True)
+            lines = bytes(data).splitlines(keepends=True)
             data = (b"" if continues else label) + label.join(lines)
         sink.speaker = speaker
-        sink.put(data)
+        sink.put(data, release)
 
 
 def _counted(data: bytes, ranks: int) -> bytes:
