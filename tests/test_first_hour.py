@@ -3,19 +3,14 @@
 Volatile values are not compared, but what stands where: how many lines, how wide, which rows the card has.
 """
 
-import fcntl
-import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
-import time
 
 import pytest
 
 from lab.checkout import ROOT
+from lab.terminal import open_terminal, shown_by
 
 PLOT = "│┤┌└"
 JOB = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, "-m", "ezpz.test_dist", "--train-iters", "31"]
@@ -35,27 +30,11 @@ def env(clean_env):
 
 def on_a_terminal(line, env, folder, width):
     """Run a program on a terminal of so many columns, and return all that it writes there."""
-    screen, program = pty.openpty()
-    fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    seen, deadline = b"", time.monotonic() + 280
-    try:
+    with open_terminal(width) as (screen, program):
         run = subprocess.Popen(line, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=program, stderr=program)
-        os.set_blocking(screen, False)
-        with run:
-            while time.monotonic() < deadline:
-                ended = run.poll() is not None
-                try:
-                    seen += os.read(screen, 65536)
-                except BlockingIOError:
-                    if ended:
-                        break
-                    time.sleep(0.02)
-            run.kill()
-    finally:
-        os.close(program)
-        os.close(screen)
-    assert run.returncode == 0, seen.decode()
-    return seen.decode().replace("\r\n", "\n")
+        text = shown_by(run, screen, 280)
+    assert run.returncode == 0, text
+    return text
 
 
 def is_log(line):

@@ -2,13 +2,11 @@
 
 import fcntl
 import os
-import pty
 import re
 import struct
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 
@@ -16,6 +14,7 @@ from ezpz.launch.messages import FROM_RANKS, REPORTS, Pace
 from ezpz.launch.run.live_line import LiveLine, is_utf8
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.settings import may_draw
+from lab.terminal import open_terminal, shown_by
 
 ERASE = "\r\x1b[K"
 UTF8 = {"LANG": "en_US.UTF-8", "TERM": "xterm"}
@@ -24,14 +23,8 @@ UTF8 = {"LANG": "en_US.UTF-8", "TERM": "xterm"}
 @pytest.fixture
 def terminal():
     """A terminal of 80 columns: the descriptor of its screen, and one to write to it; newlines stay as they are."""
-    screen, program = pty.openpty()
-    fcntl.ioctl(program, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    modes = termios.tcgetattr(program)
-    modes[1] &= ~termios.OPOST
-    termios.tcsetattr(program, termios.TCSANOW, modes)
-    yield screen, program
-    os.close(program)
-    os.close(screen)
+    with open_terminal(80, 24) as descriptors:
+        yield descriptors
 
 
 def texts(fd, environ, *reports, total=100):
@@ -160,20 +153,9 @@ def launched(environ, **streams):
 def test_a_launch_draws_it_and_leaves_nothing_behind(clean_env, terminal, dumb):
     screen, program = terminal
     environ = {**clean_env, "TERM": "dumb" if dumb else "xterm", "LANG": "C", "LC_ALL": "C"}
-    seen = b""
-    with launched(environ, stdout=program, stderr=program) as run:
-        os.set_blocking(screen, False)
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            ended = run.poll() is not None
-            try:
-                seen += os.read(screen, 65536)
-            except BlockingIOError:
-                if ended:
-                    break
-                time.sleep(0.01)
+    run = launched(environ, stdout=program, stderr=program)
+    text = shown_by(run, screen, 120)
     assert run.returncode == 0
-    text = seen.decode()
     assert ("step " in text.replace("line ", "")) != dumb
     assert (ERASE in text) != dumb
     assert "█" not in text
