@@ -29,7 +29,7 @@ SETTINGS = Settings(
     log_dir="/logs", idle=5.0, input=False, recorder="", parting=0.0, by_rank=True, live=False, hardware=0.0
 )
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
-FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True)
+FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True, step=-1)
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
@@ -172,7 +172,7 @@ def test_an_agent_that_goes_without_a_word_is_lost_and_one_that_is_done_is_not(c
 
 
 def test_an_agent_that_is_done_is_not_lost(connection, heard, control):
-    connection.report(Done(stuck=[]))
+    connection.report(Done(stuck=[], step=-1))
     connection.control.close()
     connection.output.close()
     heard(Done)

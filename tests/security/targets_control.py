@@ -20,7 +20,7 @@ SHARED = Slots.inherited()
 REPORTS = (
     messages.Up(ranks=2),
     messages.Note(text="a note"),
-    messages.RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="last words\n", shown=True),
+    messages.RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="last words\n", shown=True, step=-1),
     messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0, ranks=[(0, 1.0), (1, 2.0)]),
     messages.Mismatch(host="n01", worlds=[("1", "openmpi", "text")]),
     messages.StacksTaken(
@@ -29,7 +29,7 @@ REPORTS = (
         ranks=[messages.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
         dumps=["/tmp/dump"],
     ),
-    messages.Done(stuck=[1, 2]),
+    messages.Done(stuck=[1, 2], step=-1),
 )
 ORDERS = (
     messages.Begin(),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ezpz.checkpoint.finding import Found as Found
     from ezpz.checkpoint.finding import describe as describe
     from ezpz.checkpoint.finding import find_latest as find_latest
+    from ezpz.checkpoint.finding import newest as newest
     from ezpz.checkpoint.hugging_face import export_hugging_face as export_hugging_face
     from ezpz.checkpoint.hugging_face import import_hugging_face as import_hugging_face
     from ezpz.checkpoint.resuming import Choice as Choice
@@ -24,7 +25,7 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "checkpoints": "Checkpoints",
-        "finding": "Found describe find_latest",
+        "finding": "Found describe find_latest newest",
         "hugging_face": "export_hugging_face import_hugging_face",
         "resuming": "Choice choose",
     },

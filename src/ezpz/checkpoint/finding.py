@@ -6,6 +6,7 @@ Standard library only, so that a command line can ask without loading torch.
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,8 +28,10 @@ __all__ = [
     "is_folder",
     "is_there",
     "look_at",
+    "newest",
     "newest_first",
     "pass_over",
+    "saved_at",
     "set_aside",
 ]
 
@@ -62,6 +65,28 @@ def find_latest(folder: Path | str) -> Path | None:
     digests: `choose` does that, and `Checkpoints.load`.
     """
     return next(newest_first(folder, pass_over), None)
+
+
+def newest(folder: Path | str = "outputs") -> Path | None:
+    """Return the newest complete checkpoint of a run, or of all runs below a folder; None if there is none.
+
+    A script that ``launch --attempts`` starts again continues from it. In a folder of runs the time of saving counts.
+
+    Args:
+        folder: A run folder, a folder of checkpoints, or one that holds runs: ``outputs``, ``outputs/<name>``.
+    """
+    base = Path(folder).expanduser().absolute()
+    places = [base, *(each for pattern in ("*/", "*/*/") for each in sorted(base.glob(pattern)))]
+    found = [path for place in places if place.name != FOLDER or place == base for path in [find_latest(place)] if path]
+    return max(found, key=saved_at, default=None)
+
+
+def saved_at(path: Path) -> float:
+    """Return when a checkpoint was saved, in seconds since 1970-01-01 UTC; 0 where it does not say."""
+    try:
+        return datetime.fromisoformat(read_manifest(path).saved).timestamp()
+    except (Unusable, ValueError):  # gone meanwhile, or a time that is none
+        return 0.0
 
 
 def newest_first(folder: Path | str, tell: Callable[[Path, Unusable], None]) -> Iterator[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from ezpz.checkpoint.finding import (
     look_at,
     newest_first,
     pass_over,
+    saved_at,
     set_aside,
 )
 from ezpz.checkpoint.manifest import NAME, Damaged, Manifest, Unusable, read_manifest
@@ -131,7 +131,7 @@ class _Search:
 
     def _newest_of_runs(self) -> Path | None:
         newest = [self.newest_in(run) for run in sorted(self._runs.absolute().glob("*/"))]
-        return max(filter(None, newest), key=_when, default=None)
+        return max(filter(None, newest), key=saved_at, default=None)
 
     def _named(self, path: Path) -> Path:
         """Return the checkpoint that a path means; ``step-5`` is ``step-00000005``, as its folder is called."""
@@ -173,13 +173,6 @@ def _in_full(path: Path) -> Path:
 
 def _run_of(checkpoint: Path) -> Path:
     return checkpoint.parent.parent if checkpoint.parent.name == FOLDER else checkpoint.parent
-
-
-def _when(path: Path) -> float:
-    try:
-        return datetime.fromisoformat(read_manifest(path).saved).timestamp()
-    except (Unusable, ValueError):  # gone meanwhile, or a time that is none
-        return 0.0
 
 
 def _near(path: Path) -> str:

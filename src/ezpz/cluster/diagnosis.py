@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Facts = dict[str, Any]
 
-__all__ = ["Finding", "diagnose", "summary"]
+__all__ = ["Finding", "broken", "diagnose", "summary"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _LEAST = {  # bytes that must be free, and what needs them
@@ -72,6 +72,22 @@ def diagnose(hosts: Sequence[Facts]) -> list[Finding]:
         for across in _OF_ALL:
             findings += across(hosts)
     return sorted(findings, key=lambda finding: not finding.is_problem)
+
+
+def broken(facts: Facts, devices: int | None = None) -> str:
+    """Return which device of a host is gone or computes wrongly; empty where all do what they should.
+
+    What a host may have and still train (a full disk, a slow import, a clock that is off) is a note of `diagnose`.
+
+    Args:
+        facts: What `ezpz.cluster.examine` found.
+        devices: How many devices there must be; None for any number.
+    """
+    counted, computed = _part(facts, "devices"), _part(facts, "compute")
+    if devices is not None and "count" in counted and counted["count"] < devices:
+        return f"it has {counted['count']} devices; expected {devices}"
+    wrong = list(computed.get("wrong") or ())
+    return f"device {', '.join(map(str, wrong))} computes wrongly" if wrong else ""
 
 
 def summary(hosts: Sequence[Facts]) -> str:

@@ -35,6 +35,7 @@ _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, an
     "python": 20.0,
     "interfaces": 20.0,
     "proxies": 8.0,
+    "compute": 60.0,  # importing torch, on a busy machine
     "devices": 8.0,  # a driver's tool may have to wake them
     "quotas": 8.0,
     "health": 8.0,
@@ -52,6 +53,23 @@ _IFF_UP, _IFF_RUNNING = (
 )  # linux/if.h: set up, and a cable that carries; /sys shows another namespace's at times
 
 
+PROBE = {"compute": True, "folder": "", "places": {"TMPDIR": "/tmp"}}  # noqa: S108  # what an attempt asks of a host
+# Whole numbers that a float holds exactly: every device must find what the CPU finds.
+_COMPUTE = """
+import torch
+kind = KIND
+wrong = []
+a = (torch.arange(512 * 512, dtype=torch.float32).reshape(512, 512) % 13) - 6
+expected = a @ a.T
+for index in range(getattr(torch, kind).device_count()):
+    place = torch.device(kind, index)
+    found = (a.to(place) @ a.T.to(place)).cpu()
+    if not torch.equal(found, expected):
+        wrong.append(index)
+print("wrong", *wrong)
+"""
+
+
 def stale_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a rank that a shell holds, which is none; empty inside a rank of a launcher."""
     if environ.get("EZPZ_LAUNCH_ID") or environ.get("TORCHELASTIC_RUN_ID"):
@@ -64,8 +82,9 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
 
     Args:
         request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
-            path), ``stale`` (what `stale_variables` returned where the command was typed), ``full`` (whether to
-            measure the speed of the network, the devices and the run's folder, in turn, which takes seconds).
+            path), ``compute`` (whether each device is to compute something), ``stale`` (what `stale_variables`
+            returned where the command was typed), ``full`` (whether to measure the speed of the network, the devices
+            and the run's folder, in turn, which takes seconds).
         environ: The environment.
     """
     places, full = dict(request.get("places") or {}), bool(request.get("full"))
@@ -84,6 +103,8 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "quotas": lambda: quotas(environ, [str(path) for path in places.values()]),
         "health": lambda: device_health(environ),
     }
+    if request.get("compute"):
+        elsewhere["compute"] = lambda: _compute(environ)
     answers, children = {}, _begin(on_mounts)  # before there are threads: a fork copies their locks
     answers.update(_all_at_once(elsewhere))
     answers.update(_answers_of(children))
@@ -275,6 +296,30 @@ def _devices(environ: Mapping[str, str]) -> dict[str, Any]:
 
     counted = count_devices(environ, read, run)
     return {"kind": counted.kind, "count": counted.count, "origin": counted.origin}
+
+
+def _compute(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Let every device multiply two matrices, in a process of its own, and compare with the CPU.
+
+    Returns:
+        ``wrong``, the indices of devices that find something else, and ``problem``, the last words of a process that
+        did not come so far; empty on a host without devices.
+    """
+    import subprocess
+
+    kind = str(_devices(environ).get("kind") or "")
+    if kind not in {"cuda", "xpu"}:
+        return {}
+    line = [sys.executable, "-c", _COMPUTE.replace("KIND", repr(kind))]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_LIMITS["compute"] - 1, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"wrong": [], "problem": type(error).__name__}
+    last = next((text for text in reversed(done.stdout.splitlines()) if text.startswith("wrong")), "")
+    if not last:
+        words = next((text.strip() for text in reversed(done.stderr.splitlines()) if text.strip()), "no word")
+        return {"wrong": [], "problem": words[:300]}
+    return {"wrong": [int(word) for word in last.split()[1:]], "problem": ""}
 
 
 # Files

@@ -50,6 +50,7 @@ OURS = (
     "EZPZ_FLAVOUR",
     "EZPZ_NO_MPI",
     "EZPZ_OVERSUBSCRIBE",
+    "EZPZ_ATTEMPT",
     "EZPZ_RUN_ID",
     "EZPZ_RECORDER",
     "EZPZ_PATH",

@@ -21,7 +21,8 @@ from ezpz.visible import show
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.planning import PlanBuilder
@@ -59,6 +60,10 @@ def _say(text: str) -> None:
 def _launch(options: LaunchOptions) -> int:
     from ezpz.launch.planning import PlanBuilder, survey
 
+    if options.attempts > 1:
+        from ezpz.launch.attempts import refuse_inside_torchrun
+
+        refuse_inside_torchrun(os.environ, options)
     builder = PlanBuilder(survey(options), options)
     if not options.command or options.dry_run or options.explain or options.json:
         return _show(builder, options)
@@ -68,7 +73,11 @@ def _launch(options: LaunchOptions) -> int:
     for note in builder.notes:
         if note != builder.moot:
             _say(f"note: {note}")
-    return _run(builder, options)
+    if options.attempts > 1:
+        from ezpz.launch.attempts import run_attempts
+
+        return run_attempts(builder, options, _run, _say)
+    return _run(builder)
 
 
 def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
@@ -139,20 +148,27 @@ def _announce(plan: LaunchPlan) -> None:
         _say(f"note: {ranks} ranks share {cores()} cores")
 
 
-def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
-    """Run to the end, and return the exit code of the launch; whatever breaks, run.json tells the end."""
+def _run(builder: PlanBuilder, folder: str | None = None, more: Mapping[str, Any] | None = None) -> int:
+    """Run to the end, and return the exit code of the launch; whatever breaks, run.json tells the end.
+
+    Args:
+        builder: Of its plans.
+        folder: Of its records; None makes one.
+        more: What run.json holds besides.
+    """
     from ezpz.launch import broken, record
 
     began = time.time()
     plans: list[LaunchPlan] = []  # of each start
     with contextlib.ExitStack() as at_end:  # all of it is done, also when Ctrl-C comes in between
-        with Deferring():
-            folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
-            at_end.callback(record.forget_unused, folder)
-        if note:
-            _say(f"note: {note}")
+        if folder is None:
+            with Deferring():
+                folder, note = record.launch_folder(builder.agent_settings["log_dir"], builder.launch_id, began)
+                at_end.callback(record.forget_unused, folder)
+            if note:
+                _say(f"note: {note}")
         try:
-            return _run_recorded(builder, options, folder, began, plans)
+            return _run_recorded(builder, folder, began, plans, more)
         except EzpzError as error:
             if plans and record.says_running(folder, plans[-1]):
                 record.complete(folder, plans[-1], began, str(error), code=error.exit_code)
@@ -164,14 +180,17 @@ def _run(builder: PlanBuilder, options: LaunchOptions) -> int:
 
 
 def _run_recorded(
-    builder: PlanBuilder, options: LaunchOptions, folder: str, began: float, plans: list[LaunchPlan]
+    builder: PlanBuilder, folder: str, began: float, plans: list[LaunchPlan], more: Mapping[str, Any] | None
 ) -> int:
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.start import supervise
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
-    limits = Limits(options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout)
+    options = builder.options
+    limits = Limits(
+        options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout, options.attempts > 1
+    )
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
             import shutil
@@ -188,7 +207,7 @@ def _run_recorded(
 
         def start(plan: LaunchPlan, control: Control) -> int:
             plans.append(plan)
-            return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began)
+            return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began, more=more)
 
         return _start_until_met(builder, start)
 

@@ -122,8 +122,8 @@ class Mismatch(Message):
 
 
 class RankFailed(Message):
-    """A rank ended badly: its last words on stderr, whether these are on the screen already, and what its code does not
-    tell.
+    """A rank ended badly: its last words on stderr, whether these are on the screen already, what its code does not
+    tell, and what it told last of where it was, -1 if nothing.
     """
 
     kind = "ended"
@@ -134,6 +134,7 @@ class RankFailed(Message):
     why: str = text_field()
     words: str = text_field(_WORDS)
     shown: bool = flag_field()
+    step: int = number_field()
 
 
 class Finished(Message):
@@ -256,10 +257,17 @@ class Refused(Message):
 
 
 class Done(Message):
-    """All is over on the host, but for processes that no signal ends."""
+    """All is over on the host, but for processes that no signal ends; ``step`` is the furthest that a rank told."""
 
     kind = "done"
     stuck: list[int] = list_field(number_field(), most=4096)
+    step: int = number_field()
+
+
+class Alive(Message):
+    """The answer to `AreYouAlive`."""
+
+    kind = "alive"
 
 
 class Lost(Message):
@@ -281,6 +289,12 @@ class CountAnew(Message):
     """Ranks without progress may have waited for one that was busy: count the time of all others from now on."""
 
     kind = "anew"
+
+
+class AreYouAlive(Message):
+    """Answer with `Alive`: a host that stands still keeps its connections, and says nothing."""
+
+    kind = "alive?"
 
 
 # What ranks themselves tell their agent.
@@ -375,9 +389,9 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
-    *(InputWanted, InputUnread, Hardware, Recording, Refused, Done),
+    *(InputWanted, InputUnread, Hardware, Recording, Refused, Done, Alive),
 )
-ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew)
+ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew, AreYouAlive)
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),

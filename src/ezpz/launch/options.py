@@ -270,6 +270,7 @@ OPTIONS = (
     ),
     _row("--label", **_FLAG, group=_ENDS, help="begin each line of output with its rank"),
     _row("--log-dir", type=word, metavar="DIR", group=_ENDS, help="a file per rank, and run.json, in DIR"),
+    _row("--attempts", type=count, metavar="N", group=_ENDS, help="start again after a failure, N starts in all (1)"),
     _row("--start-timeout", type=duration, metavar="TIME", group=_ENDS, help="all ranks must be up by then (10m)"),
     _row("--timeout", type=duration, metavar="TIME", group=_ENDS, help="the run must have ended by then"),
     _row(
@@ -344,6 +345,7 @@ class LaunchOptions:
         unset: Variables that ranks shall not see.
         label: Whether each line of output begins with its rank.
         log_dir: Folder for a file per rank and run.json, or empty.
+        attempts: How many starts there may be in all.
         start_timeout: Seconds within which every rank must have come up; None for no limit, like the three below.
         timeout: Seconds within which the run must have ended.
         idle_timeout: Seconds that a rank may be without a heartbeat.
@@ -378,6 +380,7 @@ class LaunchOptions:
     unset: tuple[str, ...] = ()
     label: bool = False
     log_dir: str = ""
+    attempts: int = 1
     start_timeout: float | None = 600.0
     timeout: float | None = None
     idle_timeout: float | None = None

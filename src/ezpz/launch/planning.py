@@ -27,6 +27,7 @@ from ezpz.launch.flavours.request import Setting
 from ezpz.launch.host.local_socket import address
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.launch.masks import chosen_devices, mask_settings
+from ezpz.launch.options import LaunchOptions
 from ezpz.launch.placement import place
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
 from ezpz.launch.settings import communication, flight_recorder, has_input, may_draw, piped, sampling
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from ezpz.launch.choice import Choice
     from ezpz.launch.hostfile import HostFile
     from ezpz.launch.master import Listening, Rendezvous
-    from ezpz.launch.options import LaunchOptions
     from ezpz.launch.placement import Placement
 
 _CONTAINERS = ("apptainer", "singularity")
@@ -54,6 +54,7 @@ _CLEANS = ("--cleanenv", "--containall", "-e", "-C")
 _ADDRESS = re.compile(r"[0-9.]+")
 _DEVICES = "EZPZ_NGPU_PER_HOST"
 _PARTING = 30.0  # seconds: Slurm's own KillWait, unless its slurm.conf says another
+_SHARED_ID = 8  # characters of the id that all attempts of a launch have, as the name of its folder does
 _STAGES_OF_EACH = 4096  # ranks: in a larger world, run.json has the stages of hosts alone
 
 
@@ -119,6 +120,7 @@ class PlanBuilder:
         launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
         is_here: Whether all ranks run on this host.
         needs_hostfile: Whether the launcher reads the other hosts from a file.
+        attempt: Its number, from 1 on.
         keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
         agent_settings: What the launcher sends to each agent that connects.
         notes: What the user should know before anything starts.
@@ -129,7 +131,15 @@ class PlanBuilder:
         EzpzError: Nothing could start ranks there, or an option does not fit.
     """
 
-    def __init__(self, survey: Survey, options: LaunchOptions, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        survey: Survey,
+        options: LaunchOptions,
+        environ: Mapping[str, str] | None = None,
+        *,
+        attempt: int = 1,
+        first_id: str = "",
+    ) -> None:
         self.survey, self.options = survey, options
         self.environ = dict(os.environ if environ is None else environ)
         allocation, placement, site = survey.allocation, survey.placement, survey.site.site
@@ -164,13 +174,16 @@ class PlanBuilder:
         self._hostfile = ""
         self._listening: Listening | None = None
         outer, inner = self.environ.get("EZPZ_LAUNCH_ID"), os.urandom(8).hex()
+        self.attempt = attempt
+        if first_id:  # of the same beginning, by which its folder is found
+            inner = first_id.rpartition("/")[2][:_SHARED_ID] + inner[_SHARED_ID:]
         self.launch_id = f"{outer}/{inner}" if outer else inner
         self.needs_hostfile = not self._is_local and not self.is_here
         self.keeps_terminal = self._is_local and placement.world_size == 1 and os.isatty(0)
         log_dir = os.path.abspath(options.log_dir) if options.log_dir else ""
         may_hang = options.timeout is not None or options.idle_timeout is not None
         self.agent_settings: dict[str, Any] = {
-            "log_dir": log_dir,
+            "log_dir": os.path.join(log_dir, f"attempt-{attempt}") if log_dir and options.attempts > 1 else log_dir,
             "idle": options.idle_timeout,
             "input": self.keeps_terminal or has_input(),
             "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
@@ -285,6 +298,8 @@ class PlanBuilder:
         more = {"EZPZ_OVERSUBSCRIBE": Setting("1", "--oversubscribe")} if self.options.oversubscribe else {}
         flavour = self._choice.flavour
         around = scheduler(allocation.scheduler) if flavour and flavour.sets_masks else None
+        if self.options.attempts > 1:
+            more["EZPZ_ATTEMPT"] = Setting(str(self.attempt), f"--attempts {self.options.attempts}")
         return {
             **more,
             **mask_settings(self.environ, self.survey.devices, self.options.devices, around),
@@ -432,6 +447,12 @@ def missing_job_variable(allocation: Allocation) -> dict[str, str]:
         return {}
     around = scheduler(allocation.scheduler)
     return {} if around.is_marked(os.environ) else {around.job_variables[0]: allocation.job_id}
+
+
+def all_hosts(options: LaunchOptions) -> tuple[str, ...]:
+    """Return all hosts that a launch may use, those behind the first ``--nhosts`` too, which are spares."""
+    whole = LaunchOptions(**{**vars(options), "nhosts": None})
+    return _allocation(whole, os.environ, None, more=False).allocation.hosts
 
 
 def _allocation(options: LaunchOptions, environ: Mapping[str, str], run: Run | None, *, more: bool) -> Selection:

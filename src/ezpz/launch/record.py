@@ -183,6 +183,11 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
             "job_id": job or None,
         },
         "stages": {},
+        "silent": [],
+        "lost": [],
+        "step": None,
+        "began": False,
+        "job_ends": None,
         "exit_code": None,
         "cause": None,
         "failures": [],
@@ -241,6 +246,8 @@ def failure(
     code: int | None = None,
     log: str | None = None,
     words: str | None = None,
+    why: str | None = None,
+    step: int | None = None,
 ) -> dict[str, Any]:
     """Return one entry for ``cause`` or ``failures``.
 
@@ -252,6 +259,8 @@ def failure(
         code: Its exit code, or minus the signal that killed it.
         log: Path of the file with its output.
         words: The last that it wrote.
+        why: What its code does not explain, such as a connection that ended.
+        step: The last step that the rank told.
     """
     name = None
     if code is not None and code < 0:
@@ -266,6 +275,8 @@ def failure(
         "signal": name,
         "log": log,
         "words": words,
+        "why": why,
+        "step": step,
     }
 
 

@@ -78,6 +78,11 @@ class Wall:
         if self._end is None and any(find_program(name, path) for name in scheduler(allocation.scheduler).programs):
             self._ask(allocation, environ)
 
+    @property
+    def end(self) -> float | None:
+        """When the job ends, in seconds since 1970-01-01 UTC, as far as it is known by now."""
+        return self._end
+
     def due(self) -> float | None:
         """Return the time (monotonic) at which to call `take`, at most an hour from now; None when nothing will
         come.

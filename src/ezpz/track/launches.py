@@ -30,6 +30,9 @@ def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
         fields = read_object(path)
         if fields.get("launch_id") == launch_id:
             return path, fields
+        for attempt in fields.get("attempts") or ():  # of the same folder
+            if isinstance(attempt, dict) and attempt.get("launch_id") == launch_id:
+                return path, {**fields, **attempt}
     return None
 
 

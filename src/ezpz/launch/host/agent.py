@@ -593,10 +593,10 @@ class Agent:
                         rank.signal(order.number, group=self.own_session, reached=reached)
                 self._give_early_signals()
                 self._progress.signalled(order.number)
-            elif isinstance(order, messages.TakeStacks):
-                self._progress.take_stacks(order)
-            elif isinstance(order, messages.CountAnew):
-                self._progress.count_anew()
+            elif isinstance(order, messages.TakeStacks | messages.CountAnew):
+                self._progress.obey(order)
+            elif isinstance(order, messages.AreYouAlive):
+                self.connection.report(messages.Alive())
             elif isinstance(order, messages.Kill):
                 self._kill()
             elif isinstance(order, messages.Release):
@@ -699,6 +699,7 @@ class Agent:
             why=rank.why,
             words=output.words if output else "",
             shown=output.words_shown if output else True,
+            step=rank.step,
         )
         self.connection.report(end)
         if not isinstance(self.connection, Connection) and not self._loop.waits_for("kill"):
@@ -728,7 +729,9 @@ class Agent:
             self.connection.report(message)
         self._progress.clear()
         self.connection.flush()
-        self.connection.report(messages.Done(stuck=stuck))
+        self.connection.report(
+            messages.Done(stuck=stuck, step=max((rank.step for rank in self.ranks.values()), default=-1))
+        )
         if not isinstance(self.connection, Connection):
             self._release(codes=True)
         elif self.waits or any(rank.shim and rank.code for rank in self.ranks.values()):

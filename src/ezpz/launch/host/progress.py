@@ -174,6 +174,13 @@ class Progress:
                 )
         return reports
 
+    def obey(self, order: messages.TakeStacks | messages.CountAnew) -> None:
+        """Do what the launcher orders."""
+        if isinstance(order, messages.TakeStacks):
+            self.take_stacks(order)
+        else:
+            self.count_anew()
+
     def take_stacks(self, order: messages.TakeStacks) -> None:
         """Begin to find out what every rank is doing, at last by a signal that ends it when that does no more harm."""
         from ezpz.launch.host import stacks

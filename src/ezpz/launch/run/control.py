@@ -213,6 +213,13 @@ class Control:
         peer = next((peer for peer in self._outputs.values() if peer.index == index), None)
         return WayBack(peer.connection, peer.writer) if peer else None
 
+    def drop(self, index: int) -> None:
+        """Hang up on the agent of a host that is lost although its connections have not ended."""
+        self.done.add(index)
+        for peer in [*self._agents.values(), *self._outputs.values()]:
+            if peer.index == index:
+                self._close(peer)
+
     def close(self) -> None:
         """Stop listening, and hang up: agents whose launcher has gone kill their ranks."""
         if self._selector.get_map() is None:

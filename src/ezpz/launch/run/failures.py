@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOST",
+    "NOT_STARTED",
     "PASSED_ON",
     "SHIM_CRASHED",
     "SHIM_KILLED",
+    "UNREACHED",
     "Failure",
     "Limits",
     "Outcome",
@@ -39,6 +41,8 @@ __all__ = [
 # has reported its crash, of which all else is a consequence.
 SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 LOST = "its connection"  # the same of a host
+# The same of what did not come: hosts of which nothing was heard in time, a host that ssh does not reach.
+NOT_STARTED, UNREACHED = "not started", "not reached"
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
@@ -72,6 +76,7 @@ class Failure(NamedTuple):
         words: The last that it wrote on stderr.
         shown: Whether those are on the screen already.
         why: What its code does not explain.
+        step: The last step that the rank told, -1 if none.
     """
 
     who: str
@@ -85,6 +90,7 @@ class Failure(NamedTuple):
     words: str = ""
     shown: bool = True
     why: str = ""
+    step: int = -1
 
     @property
     def is_consequence(self) -> bool:
@@ -132,6 +138,7 @@ def rank_failed(host: str, report: RankFailed) -> Failure:
         words=report.words,
         shown=report.shown,
         why=report.why,
+        step=report.step,
     )
 
 
@@ -250,12 +257,14 @@ class Limits(Record):
         run: Until the run has ended.
         idle: That a rank may show no progress.
         leave: For the other ranks when the first has ended with 0.
+        watch: Whether hosts are asked if they live: one that stands still is lost then. No time, but a yes or no.
     """
 
     start: float | None = 600.0
     run: float | None = None
     idle: float | None = None
     leave: float | None = None
+    watch: bool = False
 
 
 class Outcome:
@@ -268,3 +277,5 @@ class Outcome:
         self.hang: dict[str, Any] | None = None
         self.notes: list[str] = []
         self.stopped = False
+        self.lost: list[str] = []  # hosts whose agent went away before anything was stopped
+        self.step: int | None = None  # the furthest that a rank which has ended had told

@@ -17,7 +17,7 @@ from ezpz.launch.host.payload import pack
 from ezpz.launch.host.rank_start import be
 from ezpz.launch.host.start_agent import run_local
 from ezpz.launch.run.child import Child
-from ezpz.launch.run.failures import Failure, log_of
+from ezpz.launch.run.failures import LOST, UNREACHED, Failure, log_of
 from ezpz.launch.run.rank_input import leave_stdin
 from ezpz.launch.run.supervisor import PORT_TAKEN, Supervisor
 from ezpz.launch.shared_slots import Slots
@@ -25,6 +25,7 @@ from ezpz.launch.shared_slots import Slots
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
     from typing import Any
 
     from ezpz.launch.plan import LaunchPlan
@@ -41,6 +42,7 @@ __all__ = ["supervise"]
 _LAST_REPORT = 2.0  # seconds for an agent to report that all is over when its ssh has ended
 _QUOTED = 300  # characters of what ssh printed
 _REFUSED = 125
+_OF_SSH = 255  # ssh's own exit code: it has not reached the host
 
 
 def supervise(
@@ -52,6 +54,7 @@ def supervise(
     folder: str = "",
     wall: Wall | None = None,
     began: float = 0.0,
+    more: Mapping[str, Any] | None = None,
 ) -> int:
     """Start a finished plan, own its processes to their end, and return the exit code of the launch.
 
@@ -63,6 +66,7 @@ def supervise(
         folder: Folder of run.json, or empty.
         wall: When the end of the job's wall time is to be announced.
         began: When the launch began, in seconds since 1970.
+        more: Further fields of run.json.
 
     Raises:
         EzpzError: The ranks could not even be started.
@@ -73,6 +77,7 @@ def supervise(
     run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
     run.address = asking_address(run.launch)
+    run.more = dict(more or {})
     return run.run()
 
 
@@ -80,6 +85,7 @@ class _Run(Supervisor):
     """A supervisor that starts the programs of its plan; each kind knows how."""
 
     _begun: dict[str, Any]  # what run.json holds so far
+    more: dict[str, Any]  # what it holds besides
 
     def start_programs(self) -> None:
         """Start what brings up the ranks."""
@@ -114,9 +120,13 @@ class _Run(Supervisor):
         self._begun = {**self._begun, "stages": self.stages.summary()}
         record.write(self.folder, self._begun)
 
+    def launcher_words(self) -> str:
+        """Return what the program that starts the ranks has written itself."""
+        return self.children.words.decode(errors="replace")
+
     def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
         """Write run.json while the ranks start, and let `ezpz kill` and `ezpz stacks` find the launch."""
-        fields = record.started(self.plan, self.began)
+        fields = {**record.started(self.plan, self.began), **self.more}
         placed = fields["plan"]
         entry = {
             "started": self.began,
@@ -144,16 +154,23 @@ class _Run(Supervisor):
                 code=one.status,
                 log=log_of(one, self.control.settings.log_dir, self.folder) or None,
                 words=one.words or None,
+                why=one.why or None,
+                step=one.step if one.step >= 0 else None,
             )
             for one in [*causes, *(one for one in outcome.failures if one is not outcome.cause)]
         ]
         more = {
             "stages": self.stages.summary(),
+            "silent": self.world.silent(),
+            "lost": outcome.lost,
+            "step": outcome.step,
+            "began": self.world.begun,
+            "job_ends": self._wall.end if self._wall else None,
             "cause": entries[0] if causes else None,
             "failures": entries[len(causes) :],
             "hang": outcome.hang,
             "notes": outcome.notes,
-            "launcher_words": self.children.words.decode(errors="replace"),
+            "launcher_words": self.launcher_words(),
         }
         if self.hardware:
             more["hardware"] = self.hardware.close(self.launch)
@@ -290,14 +307,26 @@ class _AgentsRun(_Run):
         meaning = self.plan.agents.meaning(child.code or 0, self._payload.path)
         trial = f"expected an agent that reports. Try `{self._trial(child.host)}`"
         text = f"{self._ending(child)}{f': {meaning}' if meaning else f'; {trial}'}"
-        self.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host))
+        why = UNREACHED if child.code == _OF_SSH else ""
+        self.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host, why=why))
 
     def judge_launcher(self) -> None:
         """An ssh has ended before its agent reported that all is over there."""
         gone = [child for child in self.children.all if not child.alive and child.host not in self.control.done]
         if gone and not self.stopping:
             child, host = gone[0], self.plan.placement.hosts[gone[0].host]
-            self.blame(Failure(f"host {host}", f"is lost: {self._ending(child)}", _REFUSED, time.time(), host=host))
+            why = LOST if (child.code or 0) >= 0 else ""  # a signal killed ssh here, and says nothing of the host
+            if why:
+                self.outcome.lost.append(host)
+            text = f"is lost: {self._ending(child)}"
+            self.blame(Failure(f"host {host}", text, _REFUSED, time.time(), host=host, why=why))
+
+    def launcher_words(self) -> str:
+        """Return what ssh wrote of each host of which nothing was heard."""
+        hosts = self.plan.placement.hosts
+        silent = set(self.world.silent())
+        said = ((host, self._last_line(index)) for index, host in enumerate(hosts) if host in silent)
+        return "".join(f"{host}: {line}\n" for host, line in said if line)
 
     def hint(self) -> str:
         """Return the line by which a person finds out what is wrong with the first host that is silent."""
@@ -319,14 +348,17 @@ class _AgentsRun(_Run):
         return os.path.join(self._logs, str(index))
 
     def _quoted(self, index: int) -> str:
+        last = self._last_line(index)
+        return f", saying {last!r}" if last else ""
+
+    def _last_line(self, index: int) -> str:
         """Return the last line that ssh wrote to its log, for a message."""
         try:
             with open(self._log_of(index), encoding="utf-8", errors="replace") as file:
                 lines = file.read().split("\n")
         except OSError:
             return ""
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f", saying {last[:_QUOTED]!r}" if last else ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_QUOTED]
 
 
 class _Payload:

@@ -17,7 +17,17 @@ from ezpz.launch.host.rank_start import ignored
 from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
-from ezpz.launch.run.failures import Failure, Outcome, earliest, host_lost, last_words, left_early, log_of, rank_failed
+from ezpz.launch.run.failures import (
+    NOT_STARTED,
+    Failure,
+    Outcome,
+    earliest,
+    host_lost,
+    last_words,
+    left_early,
+    log_of,
+    rank_failed,
+)
 from ezpz.launch.run.hangs import Askers, Inquiry
 from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
@@ -55,6 +65,8 @@ _LINGERS = 5.0  # seconds for mpiexec to end when all its ranks have; Open MPI 5
 _LINGERS_AFTER_FAILURE = 1.5  # it may wait for a host that is lost
 _PUSHED = 1 << 17  # bytes of output after which they are written, while they are in the caches
 _LATE = 30.0  # seconds after which a line names the ranks that all others wait for
+_ASK_EVERY = 5.0  # seconds between two questions to all hosts whether they live,
+_NO_ANSWER = 22.0  # and until one that does not answer is lost: about as long as for one that is cut off
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
@@ -118,6 +130,8 @@ class Supervisor:
         self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
         self._question: subprocess.Popen[bytes] | None = None
+        self._answered: dict[int, float] = {}  # host: when it last said that it lives
+        self._asked_at = -math.inf
         self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
@@ -156,6 +170,8 @@ class Supervisor:
             self.loop.after("start", limits.start, self._not_started)
         if not self.world.begun:
             self.loop.after("late", _LATE, self._tell_late)
+        if limits.watch and self.plan.flavour is not None:
+            self.loop.after("alive", _ASK_EVERY, self._ask_who_lives)
         if limits.run is not None:
             whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
             reason = f"the run has not ended within {limits.run:g} s ({whole})"
@@ -479,7 +495,7 @@ class Supervisor:
             text = self.world.missing(self.limits.start or 0.0) + self.hint()
             late = self.world.late()
             host = self.world.host(late[0]) if len(late) == 1 else None
-            self.blame(Failure("world:", text, _REFUSED, time.time(), host=host))
+            self.blame(Failure("world:", text, _REFUSED, time.time(), host=host, why=NOT_STARTED))
 
     # Reports of the agents.
 
@@ -505,8 +521,8 @@ class Supervisor:
             self.note(message.text)
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
             self._hear_of_input(index, message)
-        elif isinstance(message, messages.Done):
-            self._note_stuck(self.world.host(index), message.stuck)
+        elif isinstance(message, messages.Done | messages.Alive):
+            self._hear_of_host(index, message)
         else:
             self._hear_of_failure(self.world.host(index), message)
 
@@ -540,6 +556,13 @@ class Supervisor:
             self.hardware.trains = self.stages.reached("second_step") > 0
             self.hardware.hear(host, message)
 
+    def _hear_of_host(self, index: int, message: messages.Done | messages.Alive) -> None:
+        if isinstance(message, messages.Done):
+            self._note_step(message.step)
+            self._note_stuck(self.world.host(index), message.stuck)
+        else:
+            self._answered[index] = time.monotonic()
+
     def _note_stuck(self, host: str, stuck: list[int]) -> None:
         if stuck:
             pids = ", ".join(map(str, stuck))
@@ -558,14 +581,20 @@ class Supervisor:
 
     def _rank_finished(self, host: str, message: messages.Finished) -> None:
         self._left.append((host, message))
+        self._note_step(message.step)
         if self.limits.leave is not None:
             reason = (
                 f"rank {message.rank} ended with 0, and others still run {self.limits.leave:g} s (--exit-timeout) later"
             )
             self.loop.after("leave", self.limits.leave, lambda: self._end_hanging(reason))
 
+    def _note_step(self, step: int) -> None:
+        if step >= 0:
+            self.outcome.step = max(step, self.outcome.step if self.outcome.step is not None else step)
+
     def _hear_of_failure(self, host: str, message: Message) -> None:
         if isinstance(message, messages.RankFailed):
+            self._note_step(message.step)
             self.fail(rank_failed(host, message))
         elif isinstance(message, messages.Mismatch):
             self.world.strangers(message)
@@ -575,9 +604,29 @@ class Supervisor:
                 self.outcome.code = PORT_TAKEN
                 self._stop(FAILURE_GRACE)
         elif isinstance(message, messages.Lost):
+            if not self.stopping:
+                self.outcome.lost.append(host)
             self.fail(host_lost(host))
         elif isinstance(message, messages.Refused):
             self.fail(host_lost(host, message.text))
+
+    def _ask_who_lives(self) -> None:
+        """Give up a host that answers no more, while another one does: it stands still, and its connections do not
+        end.
+        """
+        now = time.monotonic()
+        asked = set(self.control.heard) - self.control.done
+        if now - self._asked_at > 2 * _ASK_EVERY:  # this process stood still itself, or it asks for the first time
+            self._answered.clear()
+        silent = [index for index in asked if now - self._answered.setdefault(index, now) > _NO_ANSWER]
+        if not self.stopping and silent and any(now - self._answered[index] < 2 * _ASK_EVERY for index in asked):
+            for index in silent:
+                self.control.drop(index)
+                self._hear(index, messages.Lost())
+        if not self.stopping:
+            self._asked_at = now
+            self.control.order(messages.AreYouAlive(), asked - set(silent))
+            self.loop.after("alive", _ASK_EVERY, self._ask_who_lives)
 
     def all_train(self) -> None:
         """Take note that every rank has made its second step: the start is over."""

@@ -114,7 +114,7 @@ class World:
     """
 
     def __init__(self, plan: LaunchPlan) -> None:
-        self.begun = plan.flavour is None
+        self.begun = self._is_local = plan.flavour is None
         self._hosts = plan.placement.hosts
         self._counts = plan.placement.counts
         self._started = plan.started.world_size
@@ -176,6 +176,12 @@ class World:
     def late(self) -> list[int]:
         """Return the numbers of the hosts that have not come up."""
         return [index for index in range(len(self._hosts)) if index not in self._up]
+
+    def silent(self) -> list[str]:
+        """Return the hosts of which nothing was ever heard."""
+        if self._is_local:
+            return []
+        return [self._hosts[index] for index in self.late() if index not in self._names and index not in self._partly]
 
     def missing(self, seconds: float) -> str:
         """Return which hosts have not come up, and how far each of them is."""

@@ -1,0 +1,368 @@
+"""Decide what follows when an attempt of a launch has ended: another one, on which hosts, or the end, and why.
+
+`decide` is a pure function of what is recorded of the attempts, of what a probe of the hosts has found, and of the
+clock. Its rules, in order:
+
+1. success, a user's signal, a limit that the user set and a usage error stop; so does the end of the allocation, which
+   the clock tells, never an exit code;
+2. a full disk, the same exception at the same step twice, and three attempts without a newer step stop;
+3. a host is retired on evidence: its agent never came up, was lost or was killed while other hosts lived, or the driver
+   of its devices reports that one is broken;
+4. without evidence every host is probed, and retired where the probe fails there;
+5. where nobody fails, the same hosts are used again, after a pause.
+
+A rank that is killed or crashes is no evidence against its host, whatever its exit code and its words.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ezpz.launch.host.stacks import Frame
+from ezpz.launch.run.failures import LOST, NOT_STARTED, UNREACHED
+from ezpz.launch.run.hangs import locate
+from ezpz.records import Record
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["Again", "Attempts", "Clock", "Raised", "Stop", "Verdict", "decide", "needs_probe", "raised"]
+
+_MOST_IDLE = 3  # attempts without a newer step
+_LEAST_LEFT = 60.0  # seconds of the allocation that an attempt needs
+_ENDED_BY_IT = 120.0  # seconds before its end in which a signal is taken for that of the end
+_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds; each attempt without evidence waits twice as long as the one before
+_ANSWERED = 0.9  # of the other hosts, before silence counts against one
+_NOT_RUN = {126, 127}  # the command is not executable, not found
+_TIME_LIMIT, _USAGE = 124, 2
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b")
+# What the driver's own error codes are called (cudaErrorECCUncorrectable, hipErrorECCNotCorrectable,
+# ZE_RESULT_ERROR_DEVICE_LOST, NVML_ERROR_GPU_IS_LOST), in the exception of a rank or in a line of the driver itself.
+# An illegal access, a launch that failed and memory that is used up are errors of programs.
+_BROKEN_DEVICE = re.compile(
+    r"uncorrectable (?:NVLink |ECC )?error|ECC error (?:was )?(?:detected|encountered)|ECC ?Not ?Correctable"
+    r"|fallen off the bus|GPU (?:is|was) lost|DEVICE_LOST|NVRM: Xid"
+)
+_DEVICE_ERROR = re.compile(
+    r"(?:CUDA|HIP|XPU|NCCL|SYCL|Level[- ]Zero|UR) (?:\w+ )?error|AcceleratorError|NVRM|_ERROR_", re.IGNORECASE
+)
+_RANK_TAG = re.compile(r"(?m)^\[rank\d+\]: ?")
+_FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.+)$')
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
+
+
+class Attempts(Record):
+    """What is known of a launch and its attempts.
+
+    Attributes:
+        limit: How many attempts there may be.
+        hosts: All hosts that may be used, in the order of the allocation.
+        wanted: How many of them an attempt needs.
+        rows: Each attempt as ``run.json`` has it, the last one at the end.
+    """
+
+    limit: int
+    hosts: tuple[str, ...]
+    wanted: int
+    rows: tuple[Mapping[str, Any], ...]
+
+
+class Verdict(Record):
+    """What a probe has found on one host.
+
+    Attributes:
+        answered: Whether the host has answered.
+        fails: What is broken there; empty for a host that passes.
+        notes: What is worth a word, and retires nobody.
+    """
+
+    answered: bool
+    fails: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Clock(Record):
+    """The time, and that at which the allocation ends, in seconds since 1970-01-01 UTC; None where it is unknown."""
+
+    now: float
+    end: float | None = None
+
+
+class Again(Record):
+    """Another attempt.
+
+    Attributes:
+        hosts: Its hosts, in the order of the allocation.
+        because: Why, in a sentence.
+        retired: Hosts that are used no more from now on, and the evidence against each.
+        pause: Seconds to wait before.
+    """
+
+    hosts: tuple[str, ...]
+    because: str
+    retired: Mapping[str, str]
+    pause: float = 0.0
+
+
+class Stop(Record):
+    """No further attempt.
+
+    Attributes:
+        because: Why, in a sentence.
+        retired: Hosts against which there is evidence, as of `Again`.
+    """
+
+    because: str
+    retired: Mapping[str, str]
+
+
+class Raised(Record):
+    """A Python exception: its type, and the line of the user's own code that it came from; of no file without one."""
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.file.rpartition('/')[2]}:{self.line}" if self.file else self.name
+
+
+def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock) -> Again | Stop:
+    """Return what follows the last attempt.
+
+    Args:
+        attempts: All attempts so far, at least one.
+        probe: What a probe has found on each host after the last attempt; None where none was made.
+        clock: The time.
+    """
+    row = attempts.rows[-1]
+    stop = _is_over(row, clock) or _cannot_help(attempts)
+    evidence = _evidence(row)
+    if stop:
+        return Stop(stop, evidence if not row.get("stopped") and row.get("exit_code") else {})
+    failed = {**evidence, **({} if evidence or probe is None else _failed(probe))}
+    retired = {**_retired(attempts), **failed}
+    if len(attempts.rows) >= attempts.limit:
+        return Stop(f"this was attempt {len(attempts.rows)} of {attempts.limit}", failed)
+    left = tuple(host for host in attempts.hosts if host not in retired)
+    if len(left) < attempts.wanted:
+        have = f"{len(left)} of {len(attempts.hosts)} hosts {'is' if len(left) == 1 else 'are'} left"
+        return Stop(f"{have}, and {attempts.wanted} are needed; {_listed(retired)}", failed)
+    hosts = left[: attempts.wanted]
+    if failed:
+        return Again(hosts, _listed(failed), failed)
+    found = "no host fails the probe" if probe is not None else "there is no evidence against a host"
+    calm = sum(1 for each in attempts.rows if not each.get("retired"))  # this one included
+    pause = min(_LONGEST_PAUSE, _PAUSE * 2 ** (calm - 1))
+    return Again(hosts, f"{_cause(row)} is no evidence against a host, and {found}", {}, pause)
+
+
+def needs_probe(attempts: Attempts, clock: Clock) -> bool:
+    """Tell whether the hosts are to be probed before `decide` is asked: another attempt comes, and nothing is known."""
+    row = attempts.rows[-1]
+    if len(attempts.rows) >= attempts.limit or _evidence(row):
+        return False
+    return not (_is_over(row, clock) or _cannot_help(attempts))
+
+
+# Rule 1
+
+
+def _is_over(row: Mapping[str, Any], clock: Clock) -> str:
+    """Return why nothing can follow, whatever failed; empty else."""
+    if row.get("exit_code") == 0:
+        return "it has succeeded"
+    return _by_clock_or_signal(row, clock) or _by_usage(row)
+
+
+def _by_clock_or_signal(row: Mapping[str, Any], clock: Clock) -> str:
+    if row.get("stopped") and not row.get("hang"):
+        near = clock.end is not None and clock.now >= clock.end - _ENDED_BY_IT
+        return f"the allocation ends; {_START_AGAIN}" if near else "a signal from outside has ended it"
+    if clock.end is not None and clock.end - clock.now < _LEAST_LEFT:
+        return f"the allocation ends in {max(0.0, clock.end - clock.now):.0f} s; {_START_AGAIN}"
+    if row.get("exit_code") == _TIME_LIMIT and "--timeout" in _cause(row):
+        return "the time of the whole run (--timeout) is over"
+    return ""
+
+
+def _by_usage(row: Mapping[str, Any]) -> str:
+    code = row.get("exit_code")
+    if code in _NOT_RUN and _cause_of(row).get("rank") is not None and _failed_at(row) is None:
+        return f"the command cannot be run: {_cause(row)}"
+    if code == _USAGE and _failed_at(row) is None and raised(_words(row)) is None:
+        return "the command line or a named file is wrong (exit code 2)"
+    return ""
+
+
+_START_AGAIN = "start it again in the next one: it continues from its newest checkpoint if it saves any"
+
+
+# Rule 2
+
+
+def _cannot_help(attempts: Attempts) -> str:
+    """Return why another attempt would end like the last; empty where it may not."""
+    row = attempts.rows[-1]
+    words, rank = _words(row), _cause_of(row).get("rank")
+    full = _FULL.search(_last_exceptions(words))
+    if rank is not None and full:
+        return f"a disk is full or a quota used up ({full[0]}): {_cause(row)}; make room, then start it again"
+    mine = raised(words)
+    for before in reversed(attempts.rows[:-1]):
+        if rank is None or mine is None or _is_of_device_or_peer(row) or raised(_words(before)) != mine:
+            continue
+        if _failed_at(before) != _failed_at(row) or _is_of_device_or_peer(before):
+            continue
+        host, other = _cause_of(row).get("host"), _cause_of(before).get("host")
+        if host != other or _passed(before, host):
+            step = _failed_at(row)
+            at = f"at step {step}" if step is not None else "before the first step"
+            where = f"on {other} and on {host}" if host != other else f"on {host}, which passed the probe in between"
+            return f"{mine} has ended two attempts {at}, {where}: it is the program"
+    return _without_progress(attempts)
+
+
+def _without_progress(attempts: Attempts) -> str:
+    best, idle = -1, 0
+    for row in attempts.rows:
+        step = row.get("step")
+        if step is not None and step > best:
+            best, idle = step, 0
+        # What ended before the ranks began, or of a host that was retired when no rank tells steps, says nothing.
+        elif row.get("began") and not (step is None and _evidence(row)):
+            idle += 1
+    if idle < _MOST_IDLE:
+        return ""
+    known = f"none came further than step {best}" if best >= 0 else "none has told a step (ezpz.heartbeat(step))"
+    return f"{_MOST_IDLE} attempts have brought nothing: {known}"
+
+
+# Rule 3
+
+
+def _evidence(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hosts against which this attempt is evidence, and what it is."""
+    hosts, cause = list(row.get("hosts") or ()), _cause_of(row)
+    if row.get("exit_code") == 0 or (row.get("stopped") and not row.get("hang")) or len(hosts) < 2:
+        return _of_device(row)
+    silent, lost = set(row.get("silent") or ()), set(row.get("lost") or ())
+    out: dict[str, str] = {}
+    others_came = bool(set(hosts) - silent)
+    why, host = str(cause.get("why") or ""), cause.get("host")
+    if why.startswith(LOST) and len(lost) < len(hosts):
+        out = {each: "its agent was lost while others lived" for each in hosts if each in lost}
+    elif why == NOT_STARTED and others_came:
+        out = {each: "its agent never came up" for each in hosts if each in silent}
+    elif host in silent and others_came and not row.get("began") and (why == UNREACHED or cause.get("rank") is None):
+        out = {str(host): "its agent never came up"}
+    return {**out, **_of_device(row)}
+
+
+def _of_device(row: Mapping[str, Any]) -> dict[str, str]:
+    cause = _cause_of(row)
+    host = cause.get("host")
+    if row.get("exit_code") == 0 or cause.get("rank") is None or not host or not _is_broken_device(_words(row)):
+        return {}
+    found = _BROKEN_DEVICE.search(_last_exceptions(_words(row)))
+    return {str(host): f"the driver of its devices reports: {found[0] if found else 'a fault'}"}
+
+
+def _is_broken_device(words: str) -> bool:
+    """Tell whether a rank ended of an error that the driver of a device reports."""
+    lines = _last_exceptions(words).splitlines()
+    return any(_BROKEN_DEVICE.search(line) and _DEVICE_ERROR.search(line) for line in lines)
+
+
+def _retired(attempts: Attempts) -> dict[str, str]:
+    return {host: why for row in attempts.rows for host, why in dict(row.get("retired") or {}).items()}
+
+
+# Rule 4
+
+
+def _failed(probe: Mapping[str, Verdict]) -> dict[str, str]:
+    """Return the hosts that fail the probe, and of what."""
+    out = {host: verdict.fails for host, verdict in probe.items() if verdict.fails}
+    for host, verdict in probe.items():
+        others = [each.answered for name, each in probe.items() if name != host]
+        if not verdict.answered and others and sum(others) >= _ANSWERED * len(others):
+            out[host] = f"it does not answer the probe, and {sum(others)} of {len(others)} others do"
+    return out
+
+
+def _passed(row: Mapping[str, Any], host: object) -> bool:
+    """Tell whether a host passed the probe that followed an attempt."""
+    verdict = dict(row.get("probe") or {}).get(host)
+    return bool(verdict and verdict.get("answered") and not verdict.get("fails"))
+
+
+# What an attempt's record says
+
+
+def raised(words: str) -> Raised | None:
+    """Return the exception of the last traceback in what a rank wrote last; None without one."""
+    text = _RANK_TAG.sub("", words)
+    _, found, last = text.rpartition("Traceback (most recent call last)")
+    if not found:
+        return None
+    frames: list[Frame] = []
+    for line in last.splitlines()[1:]:
+        frame = _FRAME.match(line)
+        name = _EXCEPTION.match(line)
+        if frame:
+            frames.insert(0, Frame(function=frame[3], file=frame[1], line=int(frame[2])))
+        elif name:
+            place = locate(frames) if frames else None
+            return Raised(name[1], place.file if place else "", place.line if place else 0)
+    return None
+
+
+def _last_exceptions(words: str) -> str:
+    """Return the lines of exceptions, those of a chain of causes included; without a traceback all lines."""
+    text = _RANK_TAG.sub("", words)
+    if "Traceback (most recent call last)" not in text:
+        return text
+    lines, inside, out = text.splitlines(), False, []
+    for line in lines:
+        if line.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and line[:1].strip():
+            inside = False
+            out.append(line)
+        elif not inside:
+            out.append(line)
+    return "\n".join(out)
+
+
+def _is_of_device_or_peer(row: Mapping[str, Any]) -> bool:
+    from ezpz.launch.run.failures import Failure
+
+    words = _words(row)
+    lost = Failure("", "", 1, 0.0, words=words).lost_peer
+    return lost or _is_broken_device(words)
+
+
+def _cause_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    cause = row.get("cause")
+    return cause if isinstance(cause, dict) else {}
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    return str(_cause_of(row).get("words") or "")
+
+
+def _cause(row: Mapping[str, Any]) -> str:
+    return str(_cause_of(row).get("text") or f"exit code {row.get('exit_code')}")
+
+
+def _failed_at(row: Mapping[str, Any]) -> int | None:
+    step = _cause_of(row).get("step")
+    return step if isinstance(step, int) else None
+
+
+def _listed(hosts: Mapping[str, str]) -> str:
+    shown: Sequence[str] = [f"{host} is retired: {why}" for host, why in hosts.items()]
+    return "; ".join(shown[:3]) + (f"; and {len(shown) - 3} more" if len(shown) > 3 else "")

@@ -1,0 +1,201 @@
+"""Faults of twelve kinds over namespaced hosts: who is retired, where the next attempt runs, when it stops, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from lab import flavours, process
+from lab.ssh import LAUNCH, Site
+
+FLAVOURS = ("ssh", "mpich", "openmpi")
+NAMES = ("n01", "n02", "n03", "n04")
+SAME, OTHERS = ["n01", "n02", "n03"], ["n01", "n03", "n04"]
+# A rank says that it is there, does what its fault wants in the first attempt (or always), and ends well.
+PROGRAM = """
+import os, signal, sys, time
+sys.path.insert(0, SRC)
+import ezpz
+host, attempt = os.uname().nodename, int(os.environ["EZPZ_ATTEMPT"])
+def mine():
+    return host == "n02"
+def disk_full():
+    raise OSError(28, "No space left on device", "checkpoints/step-3")
+def bug():
+    raise ValueError("my bug")
+def device():
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+def wait():
+    time.sleep(60)
+for step in range(3):
+    if step == STEP:
+        open(f"at.{attempt}.{host}", "w").close()
+        FAULT
+    ezpz.heartbeat(step)
+"""
+
+
+class Fault(NamedTuple):
+    """What happens: in the ranks, at which step, from outside; and what is right."""
+
+    program: str = "pass"
+    step: int = 1
+    outside: str = ""
+    retired: tuple = ()
+    then: list | None = None  # the hosts of the second attempt; None: there is none
+    why: str = ""  # of the last decision
+    code: int = 0
+    slow: bool = False
+
+
+FAULTS = {
+    "cut off": Fault("attempt == 1 and wait()", outside="vanish", retired=("n02",), then=OTHERS, slow=True),
+    "frozen": Fault("attempt == 1 and wait()", outside="freeze", retired=("n02",), then=OTHERS, slow=True),
+    "agent killed": Fault("attempt == 1 and wait()", outside="agent", retired=("n02",), then=OTHERS),
+    "unreachable": Fault(outside="gone", retired=("n02",), then=OTHERS),
+    "rank killed": Fault("attempt == 1 and mine() and os.kill(os.getpid(), 9)", then=SAME),
+    "rank crashed": Fault("attempt == 1 and mine() and os.kill(os.getpid(), 11)", then=SAME, slow=True),
+    "device error at the start": Fault("attempt == 1 and mine() and device()", 0, retired=("n02",), then=OTHERS),
+    "device error at a step": Fault(
+        "attempt == 1 and mine() and device()", 2, retired=("n02",), then=OTHERS, slow=True,
+    ),
+    "disk full": Fault("mine() and disk_full()", why="disk is full", code=1),
+    "bug": Fault("mine() and bug()", then=SAME, why="it is the program", code=1),
+    "bad_alloc": Fault(
+        "attempt == 1 and mine() and (sys.stderr.write('std::bad_alloc\\n'), os.kill(os.getpid(), 15), wait())",
+        then=SAME, slow=True,
+    ),
+    "wall time": Fault("wait()", outside="wall", why="allocation ends", code=143),
+}  # fmt: skip
+
+
+class Ground:
+    """A lab of four hosts and a head, and launches from that with a flavour."""
+
+    def __init__(self, name, lab, clean_env, folder):
+        self.name, self.lab, self.folder = name, lab, folder
+        folder.mkdir()
+        site = Site(lab, clean_env, folder)
+        self.env = {**site.env, "XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder)}
+        if name != "ssh":
+            bins = [flavours.Flavour(name).bin, flavours.base_bin()]
+            self.env["PATH"] = os.pathsep.join([*map(str, bins), *process.SYSTEM_PATH])
+            self.env |= {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(lab.rsh)}
+            self.env |= {"PRTE_MCA_plm_ssh_agent": str(lab.rsh)}
+        self.outside = {
+            "vanish": lab["n02"].vanish,
+            "freeze": self._freeze,
+            "agent": self._kill_agent,
+            "wall": self._end,
+        }
+
+    def launch(self, fault):
+        """Return exit code, stderr and the rows of run.json of one launch with this fault."""
+        program = PROGRAM.replace("SRC", repr(self.env["PYTHONPATH"])).replace("FAULT", fault.program)
+        (self.folder / "train.py").write_text(program.replace("STEP", str(fault.step)))
+        env = dict(self.env)
+        if fault.outside == "gone":
+            (self.lab.folder / "gone" / "n02").touch()
+        options = ["--hosts", ",".join(NAMES), "--nhosts", "3", "--ppn", "1", "--attempts", "5"]
+        line = [*LAUNCH, *options, sys.executable, "train.py"]
+        with (self.folder / "err").open("wb") as err:
+            self.started = self.lab["head"].popen(line, env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=err)
+            waits = threading.Thread(target=self._then, args=(fault.outside,), daemon=True)
+            waits.start()
+            code = self.started.wait(150)
+            waits.join(30)
+        record = next((self.folder / "state").glob("ezpz/launches/*/run.json"))
+        return code, (self.folder / "err").read_text(), json.loads(record.read_text())["attempts"]
+
+    def _then(self, outside):
+        if outside in self.outside:
+            there = [self.folder / f"at.1.{host}" for host in SAME]
+            process.wait_until(lambda: all(path.exists() for path in there), 60, "the ranks of the first attempt")
+            self.outside[outside]()
+
+    def _freeze(self):
+        for pid in self.lab["n02"].pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def _kill_agent(self):
+        comm = {pid: Path("/proc", str(pid), "comm").read_text().strip() for pid in self.lab["n02"].pids()}
+        os.kill(next(pid for pid, name in comm.items() if name == "ezpz-agent"), signal.SIGKILL)
+
+    def _end(self):
+        """Send what a scheduler sends at the end of a job."""
+        os.kill(self.started.pid, signal.SIGTERM)
+
+
+def cases():
+    for flavour in FLAVOURS:
+        for name, fault in FAULTS.items():
+            cheap = not fault.slow and (flavour == "ssh" or name in {"agent killed", "rank killed", "unreachable"})
+            if (cheap and flavour != "openmpi") or os.environ.get("EZPZ_TEST_ATTEMPTS") == "all":
+                yield pytest.param(flavour, name, id=f"{flavour}-{name}".replace(" ", "-"))
+
+
+@pytest.mark.parametrize(("flavour", "name"), [*cases()])
+def test_a_fault_and_what_follows(flavour, name, make_hosts, clean_env, tmp_path):
+    fault = FAULTS[name]
+    if flavour != "ssh" and flavours.Flavour(flavour).problem():
+        pytest.skip(flavours.Flavour(flavour).problem())
+    ground = Ground(flavour, make_hosts("head", *NAMES), clean_env, tmp_path / "here")
+    code, err, rows = ground.launch(fault)
+    told = f"{err}\n{json.dumps(rows, indent=1)}"
+    retired = [host for row in rows for host in row["retired"]]
+    assert (rows[0]["hosts"], retired) == (SAME, [*fault.retired]), told
+    assert [row["hosts"] for row in rows[1:]] == ([fault.then] if fault.then else []), told
+    assert code == fault.code, told
+    if name != "wall time":
+        assert fault.why in rows[-1]["because"], told
+    else:
+        assert rows[-1]["because"] == "a signal from outside has ended it", told
+    assert rows[-1]["decision"] == "stop"
+    assert rows[-1]["exit_code"] == code
+    if fault.then:
+        assert f"again on {', '.join(fault.then)}" in err, told
+        assert "ezpz: 2 attempts: 1 on n01, n02, n03: " in err, told
+    if "rank" in name or name in {"bug", "bad_alloc"}:
+        assert {host for host, verdict in rows[0]["probe"].items() if verdict["answered"]} == set(NAMES), told
+
+
+def test_attempts_inside_torchrun_are_refused(run_cli, clean_env):
+    inside = {"TORCHELASTIC_RUN_ID": "r", "RANK": "0", "WORLD_SIZE": "2"}
+    done = run_cli([*LAUNCH, "--attempts", "2", "true"], {**clean_env, **inside})
+    assert done.returncode == 2
+    assert "--max-restarts" in done.stderr
+
+
+def test_one_host_a_success_and_the_end_of_the_tries(run_cli, clean_env, tmp_path):
+    env = {**clean_env, "XDG_STATE_HOME": str(tmp_path)}
+    done = run_cli([*LAUNCH, "--attempts", "3", "-n", "2", "bash", "-c", "echo $EZPZ_ATTEMPT"], env)
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "1"]), done.stderr
+    assert "attempt" not in done.stderr
+    line = [
+        *LAUNCH,
+        "--attempts",
+        "2",
+        "--log-dir",
+        str(tmp_path / "logs"),
+        "-n",
+        "2",
+        "bash",
+        "-c",
+        "echo $RANK; exit 9",
+    ]
+    done = run_cli(line, env)
+    assert done.returncode == 9
+    assert "this was attempt 2 of 2" in done.stderr
+    assert (tmp_path / "logs/attempt-1/rank-0.log").read_text() == "0\n"
+    assert (tmp_path / "logs/attempt-2/rank-1.log").read_text() == "1\n"
+    rows = json.loads((tmp_path / "logs/run.json").read_text())["attempts"]
+    assert [row["decision"] for row in rows] == ["again", "stop"]
+    assert len({row["launch_id"] for row in rows}) == 2
