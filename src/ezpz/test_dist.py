@@ -170,25 +170,25 @@ def configure(args: argparse.Namespace) -> Config:
     )
 
 
-def make_batches(config: Config, rank: int, world_size: int, device: torch.device) -> Callable[[int], Batch]:
+def make_batches(config: Config, rank: int, world_size: int) -> Callable[[int], Batch]:
     """Return a function from step to this rank's batch: inputs ``(batch, input_size)`` and their targets."""
     import torch
 
     from ezpz.train import BatchIndices, load_digits
 
     if config.dataset == "digits":
-        images, labels = (tensor.to(device) for tensor in load_digits())
+        images, labels = load_digits()
         indices = BatchIndices(len(images), config.batch_size, rank=rank, world_size=world_size, seed=config.seed)
 
         def digits(step: int) -> Batch:
-            chosen = indices(step).to(device)
+            chosen = indices(step)
             return images[chosen], labels[chosen]
 
         return digits
 
     def random(step: int) -> Batch:
         generator = torch.Generator().manual_seed(((config.seed * 1_000_003 + step) * 65_537 + rank) % 2**63)
-        inputs = torch.rand(config.batch_size, config.input_size, generator=generator).to(device)
+        inputs = torch.rand(config.batch_size, config.input_size, generator=generator)
         return inputs, inputs
 
     return random
@@ -254,7 +254,7 @@ def run(args: argparse.Namespace) -> None:
 
     config = configure(args)
     rank = ezpz.setup_torch(config.backend or None, seed=config.seed, tensor_parallel_size=config.tp)
-    world_size, device = ezpz.get_world_size(), ezpz.device()
+    world_size = ezpz.get_world_size()
     mesh = ezpz.get_mesh()
     data_rank, data_ranks = ezpz.coordinate(mesh, "dp"), ezpz.degree(mesh, "dp")  # tp ranks share their samples
     if rank == 0:
@@ -271,7 +271,7 @@ def run(args: argparse.Namespace) -> None:
                 model,
                 optimizer,
                 make_loss(config),
-                make_batches(config, data_rank, data_ranks, device),
+                make_batches(config, data_rank, data_ranks),
                 steps=config.train_iters,
                 batch_size=config.batch_size,
                 dtype=config.dtype,

@@ -158,7 +158,7 @@ def losses(world_size, rank, steps=12):
     args = ["--batch-size", str(48 // world_size), "--layer-sizes", "64,32", "--lr", "0.01"]
     config = test_dist.configure(test_dist.parse_args(args))
     trainer = test_dist.Trainer(config, torch.device("cpu"), world_size)
-    batches = test_dist.make_batches(config, rank, world_size, torch.device("cpu"))
+    batches = test_dist.make_batches(config, rank, world_size)
     for step in range(steps):
         loss = torch.tensor([trainer.step(batches(step))["loss"]], dtype=torch.float64)
         if world_size > 1:

@@ -6,10 +6,11 @@ import logging
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ezpz.dist import precision, wrap
 from ezpz.dist.precision import resolve_dtype, usable_dtype
-from ezpz.dist.recompute import stride_of
+from ezpz.dist.recompute import recompute_blocks, stride_of
 from ezpz.dist.sharding import make_optimizer
 from ezpz.dist.tensor_parallel import HUGGING_FACE_NAMES, LLAMA_NAMES, STYLES, check_divisible, llama_plan, make_style
 from ezpz.dist.weighting import scale_loss
@@ -291,3 +292,46 @@ def test_an_optimizer_takes_trainable_parameters_or_the_groups_given(monkeypatch
         model, torch.optim.SGD, params=[{"params": [model.two.bias], "lr": 1.0}], lr=0.1
     ).param_groups
     assert [group["lr"] for group in groups] == [1.0]
+
+
+class Layer(nn.Module):
+    def __init__(self, *, bias):
+        super().__init__()
+        self.products = nn.ModuleList(nn.Linear(4, 4, bias=bias) for _ in range(4))
+
+    def forward(self, x):
+        for each in self.products:
+            x = torch.tanh(each(x))
+        return x
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrix products between two tensors that a block computes, with and without a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen += function in {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", [False, True])
+def test_op_recomputes_every_second_product_also_of_layers_with_a_bias(bias, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it
+    torch.manual_seed(1)
+    plain = nn.ModuleList(Layer(bias=bias) for _ in range(2))
+    again = copy.deepcopy(plain)
+    recompute_blocks(nn.Sequential(*again), again, "op")
+    x = torch.randn(3, 4)
+    counts, gradients = [], []
+    for layers in (plain, again):
+        loss = layers[1](layers[0](x)).square().sum()
+        with Products() as products:
+            loss.backward()
+        counts.append(products.seen)
+        gradients.append([each.grad for each in layers.parameters()])
+    assert counts[1] - counts[0] == 4  # two of the four products of each of the two layers
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))

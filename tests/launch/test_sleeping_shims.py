@@ -1,6 +1,7 @@
 """Shims that hand their rank over to the agent and sleep as a shell, on an agent that the test plays."""
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -18,6 +19,16 @@ from ezpz.launch.plan import SHIM
 from lab import process as lab
 
 SHELLS = [path for path in map(shutil.which, ("dash", "bash", "busybox")) if path]
+
+MANY_DESCRIPTORS = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (1200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+fd = 0
+while fd < 1050:
+    fd = os.dup(0)
+    os.set_inheritable(fd, True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,12 +69,12 @@ def start_shim(clean_env, tmp_path):
     """Start a shim in front of a command; returns it and the agent that it has reached."""
     started = []
 
-    def start(*command, **more):
+    def start(*command, before=(), **more):
         where = f"@ezpz-test-{os.getpid()}-{len(started)}"
         listener = socket.socket(fileno=local_socket.claim(f"{where}-0").detach())  # that of host 0
         world = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "EZPZ_PLACEMENT": "1"}
         own = {"EZPZ_CONTROL": "unused", "EZPZ_LAUNCH": "5f3a90c2", "EZPZ_SOCKET": where, lab.TAG: where}
-        line = [sys.executable, "-I", "-S", SHIM, *command]
+        line = [*before, sys.executable, "-I", "-S", SHIM, *command]
         run = subprocess.Popen(line, env={**clean_env, **world, **own, **more}, cwd=tmp_path, stdin=subprocess.DEVNULL)
         agent = Agent(listener.accept()[0])
         listener.close()
@@ -108,6 +119,18 @@ def test_a_shim_that_sleeps_holds_little_and_leaves_with_the_code_it_is_given(st
     assert private_memory(run.pid) + private_memory(holder) <= 1536  # 2.5 MB a bare Python, 4.4 MB the shim awake
     os.kill(pid, signal.SIGKILL)
     lab.wait_until(lambda: proc.wait_status(pid) == signal.SIGKILL, 10, "the zombie of the rank")
+    agent.order(messages.Leave(code=9))
+    assert run.wait(20) == 9
+
+
+def test_a_shim_may_inherit_more_descriptors_than_select_takes(start_shim):
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < 1200:
+        pytest.skip(f"only {most} descriptors are allowed here")
+    run, agent = start_shim("sleep", "600", before=[sys.executable, "-I", "-S", "-c", MANY_DESCRIPTORS])
+    agent.order(messages.Signal(number=signal.SIGUSR2))  # the shim waits for orders as one that is awake
+    agent.order(messages.HandOver())
+    assert agent.hear()[0] == "over"
     agent.order(messages.Leave(code=9))
     assert run.wait(20) == 9
 

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,6 +131,52 @@ def test_grouped_queries_share_keys_and_values():
     single.load_state_dict(weights)
     tokens = tokens_of(DEBUG)
     assert torch.allclose(grouped(tokens), single(tokens), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_that_repeats_by_itself_gives_the_same_numbers(monkeypatch, dtype):
+    torch.manual_seed(0)
+    model, tokens = Llama(DEBUG).to(dtype), tokens_of(DEBUG)
+    found, asked = [], []
+
+    def seen(*tensors, **how):
+        asked.append((how.get("enable_gqa", False), tensors[1].shape[1]))
+        return torch.nn.functional.scaled_dot_product_attention(*tensors, **how)
+
+    monkeypatch.setattr(llama_module, "scaled_dot_product_attention", seen)
+    for has in (True, False):
+        monkeypatch.setattr(llama_module, "_HAS_GQA", has)
+        model.zero_grad()
+        loss = loss_of(model, tokens)
+        loss.backward()
+        found.append((loss.detach(), [each.grad.clone() for each in model.parameters()]))
+    assert set(asked[: DEBUG.n_layers]) == {(True, DEBUG.n_kv_heads)}
+    assert set(asked[DEBUG.n_layers :]) == {(False, DEBUG.n_heads)}
+    (ours, gradients), (before, expected) = found
+    assert torch.equal(ours, before)
+    exact = 1e-6 if dtype == torch.float32 else 1e-2
+    assert all(torch.allclose(*pair, atol=exact, rtol=exact) for pair in zip(gradients, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "capability", "repeats"),
+    [
+        ("cuda", torch.bfloat16, 9, True),
+        ("cuda", torch.float16, 8, True),
+        ("cuda", torch.float16, 7, False),  # no flash kernel: it would be the slow one
+        ("cuda", torch.float32, 9, False),
+        ("cuda", torch.bfloat16, None, True),  # simulated
+        ("xpu", torch.bfloat16, 9, False),
+    ],
+)
+def test_the_kernel_repeats_only_where_a_fused_one_can(monkeypatch, kind, dtype, capability, repeats):
+    card = SimpleNamespace(is_available=lambda: capability is not None)
+    card.get_device_properties = lambda device: SimpleNamespace(major=capability)
+    monkeypatch.setattr(torch, kind, card)
+    monkeypatch.setattr(llama_module, "_HAS_GQA", True)
+    q, k = (SimpleNamespace(device=torch.device(kind), dtype=dtype, shape=(1, heads, 4, 8)) for heads in (4, 2))
+    assert llama_module.kernel_repeats(q, k) is repeats
+    assert not llama_module.kernel_repeats(q, q)
 
 
 def test_no_position_sees_a_later_one():

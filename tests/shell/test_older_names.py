@@ -64,6 +64,24 @@ def test_small_tools_do_what_they_did(shell):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}\n", shell("ezpz_get_tstamp").stdout)
 
 
+def test_links_are_followed_where_readlink_has_no_option(shell):
+    shell.program("readlink", '[ "$1" != -f ] || exit 1\nexec /usr/bin/readlink "$@"')  # macOS before 12.3
+    folder = shell.cwd / "real"
+    folder.mkdir()
+    (folder / "file").write_text("")
+    (folder / "next").symlink_to("file")
+    (shell.cwd / "link").symlink_to("real/next")
+    (shell.cwd / "way").symlink_to(folder)
+    (shell.cwd / "round").symlink_to("round")
+    (shell.cwd / "utils.sh").symlink_to(UTILS)
+    result = shell("set -eu; for each in link way way/file way/ round nothing/x; do ezpz_realpath $each; done")
+    cwd = Path(shell.cwd).resolve()
+    ends = ("real/file", "real", "real/file", "real", "round", "nothing/x")
+    assert result.stdout.splitlines() == [str(cwd / end) for end in ends]
+    found = shell.bare(". ./utils.sh; src='' src_from=''; ezpz__find_checkout; echo $src")
+    assert found.stdout == f"{ROOT}\n"
+
+
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [

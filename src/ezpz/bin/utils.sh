@@ -53,13 +53,27 @@ function ezpz__which { if [ -n "${ZSH_VERSION:-}" ]; then whence -p "$1"; else t
 # Prints the last line of a text that is not blank: of a traceback, that is its cause.
 function ezpz__last_line { printf '%s\n' "$1" | command awk 'NF { last = $0 } END { print last }'; }
 
-# Prints an absolute path, free of symbolic links where the folder exists.
+# Prints an absolute path, free of symbolic links where the folder exists; of a file that is a link, what it leads to.
+# In place of `readlink -f`, which macOS has since 12.3 only.
 function ezpz__real {
-  case "$1" in
+  local file="$1" to="" left=40 # as many links as Linux follows
+  case "$file" in
     /*) ;;
-    *) set -- "$PWD/$1" ;;
+    *) file="$PWD/$file" ;;
   esac
-  (builtin cd -P "$1" >/dev/null 2>&1 && builtin pwd -P) || printf '%s\n' "${1%/}"
+  while [ "$left" -gt 0 ] && [ -L "$file" ] && [ ! -d "$file" ] && to="$(command readlink "$file" 2>/dev/null)"; do
+    case "$to" in
+      /*) file="$to" ;;
+      *) file="${file%/*}/$to" ;;
+    esac
+    left=$((left - 1))
+  done
+  if [ -d "$file" ]; then
+    (builtin cd -P "$file" >/dev/null 2>&1 && builtin pwd -P) && return
+  elif to="$(builtin cd -P "${file%/*}/" >/dev/null 2>&1 && builtin pwd -P)" && [ "${file##*/}" != "" ]; then
+    printf '%s/%s\n' "${to%/}" "${file##*/}" && return
+  fi
+  printf '%s\n' "${file%/}"
 }
 
 # ---- site: which machine this is ------------------------------------------------------------------------------------
@@ -560,7 +574,7 @@ function ezpz__find_source {
 function ezpz__find_checkout {
   local file="${EZPZ_UTILS:-}"
   if [ -z "$file" ]; then return 0; fi
-  file="$(command readlink -f "$file" 2>/dev/null)" || file="$EZPZ_UTILS" # the user may source a link from ~/bin
+  file="$(ezpz__real "$file")" # the user may source a link from ~/bin
   if [ -f "${file%/*}/../../../pyproject.toml" ]; then
     src="$(ezpz__real "${file%/*}/../../..")" src_from="the checkout of this utils.sh"
   fi

@@ -33,6 +33,9 @@ _KEPT = (
     ("_c10d_functional", "reduce_scatter_tensor"),
 )
 
+# Matrix products, of which every second one is kept.
+_PRODUCTS = ("mm", "addmm", "linear")
+
 
 def stride_of(activation_checkpoint: str | int | None) -> int:
     """Return n for "every n-th block", 0 for none.
@@ -91,16 +94,17 @@ def _op_contexts() -> Callable[[], Any]:
             "Use 'selective'."
         )
     kept = {operation for library, name in _KEPT if (operation := _operation(torch, library, name)) is not None}
-    product = torch.ops.aten.mm.default
+    # A layer with a bias is `addmm`; a graph that was kept whole for inference or export has `linear`.
+    products = {operation for name in _PRODUCTS if (operation := _operation(torch, "aten", name)) is not None}
     save, again = checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
 
     def contexts() -> Any:
-        products = {False: 0, True: 0}  # seen so far in the forward, and in its recomputation: the same ones are chosen
+        seen = {False: 0, True: 0}  # products in the forward, and in its recomputation: the same ones are chosen
 
         def policy(context: Any, operation: Any, *_: Any, **__: Any) -> Any:
-            if operation == product:
-                products[context.is_recompute] += 1
-                return save if products[context.is_recompute] % 2 else again
+            if operation in products:
+                seen[context.is_recompute] += 1
+                return save if seen[context.is_recompute] % 2 else again
             return save if operation in kept else again
 
         return checkpoint.create_selective_checkpoint_contexts(policy)

@@ -17,6 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from ezpz.errors import UsageError
 from ezpz.models.llama_config import LlamaConfig
 
+_HAS_GQA = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # on CUDA 2.5, and on the CPU's kernel later
+
 
 class RotaryTable:
     """Cosines and sines ``(2, length, head_dim / 2)`` in float32, on their way to the layers.
@@ -48,11 +50,30 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type ch
         q, k, v = (each(x).view(batch, length, -1, self.head_dim) for each in (self.wq, self.wk, self.wv))
         q, k = (rotate(each, rope.values).transpose(1, 2) for each in (q, k))
         v = v.transpose(1, 2)
-        # torch's own enable_gqa came with 2.5, and leaves only the slow kernel in float32 and on older devices.
-        k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
-        y = scaled_dot_product_attention(q, k, v, is_causal=True)
+        if kernel_repeats(q, k):
+            y = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:
+            k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+            y = scaled_dot_product_attention(q, k, v, is_causal=True)
         out: torch.Tensor = self.wo(y.transpose(1, 2).reshape(batch, length, -1))
         return out
+
+
+def kernel_repeats(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Return whether a fused kernel of torch's attention shares keys and values among groups of queries by itself.
+
+    On CUDA only the flash kernel does, for two bytes a number and from compute capability 8.0 on; without it
+    ``enable_gqa`` leaves the slow kernel, which writes all scores to memory.
+    """
+    if q.shape[1] == k.shape[1] or not _HAS_GQA:
+        return False
+    if q.device.type == "cpu":
+        return True
+    if q.device.type != "cuda" or q.dtype not in {torch.bfloat16, torch.float16}:
+        return False
+    module = getattr(torch, q.device.type)
+    # Without a device the tensors are those of a simulation (`ezpz simulate`), of a card of today.
+    return not module.is_available() or module.get_device_properties(q.device).major >= 8
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]  # torch is Any to the type check

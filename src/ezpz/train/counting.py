@@ -15,6 +15,8 @@ from ezpz.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
+
 IGNORED = -100  # the target that torch's cross entropy leaves out
 
 
@@ -134,7 +136,7 @@ class Tally:
         if device is None:
             self._both = torch.tensor(flat, dtype=torch.float64)
         else:
-            self._both = torch.stack([torch.as_tensor(each, dtype=torch.float32, device=device) for each in flat])
+            self._both = torch.stack([on_device(each, device) for each in flat])
         if self._averages:
             self._finish = begin_sum(self._both)
 
@@ -158,7 +160,7 @@ class Tally:
         total = both[0]
         inverse = torch.where(total > 0, 1.0 / total, torch.zeros_like(total))
         means = dict(zip(names, (both[1:] * inverse).unbind(), strict=True))
-        own, count = (torch.as_tensor(self._sums[name], device=both.device) for name in ("loss", ""))
+        own, count = (on_device(self._sums[name], both.device) for name in ("loss", ""))
         return Totals(ranks * inverse, means, total, torch.where(count > 0, own / count, means["loss"]))
 
 
@@ -169,6 +171,19 @@ def _now(value: Any) -> Any:
     if hasattr(value, "full_tensor"):
         value = value.full_tensor()
     return value.item() * 1.0 if value.device.type == "cpu" else value.detach().float().clone().reshape(())
+
+
+def on_device(value: Any, device: torch.device) -> torch.Tensor:
+    """Return a number or a 0-d tensor in float32 on a device, without waiting for the device.
+
+    A number is filled in there: ``torch.as_tensor(number, device=…)`` would copy it from pageable memory of the host,
+    and CUDA answers such a copy only when all work queued before it is done.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(device, torch.float32, non_blocking=True)
+    return torch.full((), float(value), dtype=torch.float32, device=device)
 
 
 def _zero(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.train.counting import read_computed
+from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import Loader
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
         with torch.no_grad():
             for turn in range(turns):
                 batch = mine[turn] if turn < len(mine) else spare
-                computed = compute(model, _moved(batch, device))
+                computed = compute(model, moved(batch, device))
                 if turn < len(mine):
                     count += _add(read_computed(computed, None), _samples(batch), sums, exact)
                 else:
@@ -79,7 +80,7 @@ def _equal_turns(mine: list[Any]) -> tuple[int, Any]:
     if most == 0 or least < 0:
         return most, mine[-1] if mine else None
     counts = gather_objects(len(mine))
-    lent = broadcast(_moved(mine[0], "cpu") if mine else None, counts.index(most))
+    lent = broadcast(moved(mine[0], torch.device("cpu")) if mine else None, counts.index(most))
     return most, mine[-1] if mine else lent
 
 
@@ -101,11 +102,3 @@ def _samples(batch: Any) -> int:
     while not hasattr(batch, "shape"):
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     return int(batch.shape[0])
-
-
-def _moved(batch: Any, device: Any) -> Any:
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {name: _moved(value, device) for name, value in batch.items()}
-    return type(batch)(_moved(value, device) for value in batch)

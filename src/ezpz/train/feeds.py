@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ezpz.errors import UsageError
+from ezpz.train.counting import Weighed
+from ezpz.train.data.copying import Copier
 from ezpz.train.data.place import Batch, Consumed
 from ezpz.train.data.prepare import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    import torch
 
     from ezpz.train.data.prepare import Loader
 
@@ -17,8 +21,8 @@ if TYPE_CHECKING:
 class Feed(Protocol):
     """Gives a loop the batches of its steps, and knows its place in the data."""
 
-    def step(self) -> Iterator[Batch]:
-        """Yield the batches of the next step; then the place is after it."""
+    def step(self, *, more: bool) -> Iterator[Batch]:
+        """Yield the batches of the next step; then the place is after it. ``more``: whether another step follows."""
 
     def steps_left(self) -> int | None:
         """Return the steps to the end of the data; None if they have none, or it is not known yet."""
@@ -42,12 +46,14 @@ class Feed(Protocol):
 class PositionFeed:
     """Calls a function of the position, or takes samples by what was consumed where it can (``at``)."""
 
-    def __init__(self, batches: Callable[[int], Any], *, step: int, accumulate: int) -> None:
+    def __init__(self, batches: Callable[[int], Any], device: torch.device, *, step: int, accumulate: int) -> None:
         """Begin at the first sample.
 
         Args:
             batches: See `Loop`. With ``at(consumed)``, ``global_batch_size`` and ``order`` (samples of an epoch and
                 seed) any place can be continued exactly.
+            device: Where batches go. On CUDA the next one is made and copied, on a stream of its own, as soon as the
+                backward pass of this one is queued: in the same thread and order as without.
             step: Samples of a step on all ranks.
             accumulate: Batches per step.
         """
@@ -60,15 +66,31 @@ class PositionFeed:
         self._samples, self._seed = order
         self._consumed = 0
         self._loaded = False
+        self._copier = Copier(device)
+        self._coming: tuple[int, Callable[[], Any]] | None = None  # the place of a batch on its way, and what gives it
 
-    def step(self) -> Iterator[Batch]:
+    def step(self, *, more: bool) -> Iterator[Batch]:
         """See `Feed`."""
-        share, total, last = self._share, self._step, self._accumulate - 1
+        share, total, last, copier = self._share, self._step, self._accumulate - 1, self._copier
         for micro in range(self._accumulate):
-            begin = self._consumed
-            batch = self._take(begin if self._is_exact else begin // self._each)
+            begin, coming = self._consumed, self._coming
+            self._coming = None
+            batch = coming[1]() if coming is not None and coming[0] == begin else self._batch(begin)
             self._consumed = begin + self._each
             yield Batch(batch, self._each, total, share, self._consumed, micro == last)
+            if copier.is_ahead and (more or micro < last):
+                self._coming = self._consumed, self._on_its_way(self._batch(self._consumed))
+
+    def _batch(self, begin: int) -> Any:
+        return self._take(begin if self._is_exact else begin // self._each)
+
+    def _on_its_way(self, batch: Any) -> Callable[[], Any]:
+        """Begin to copy a batch, and return what gives it to the device's own stream."""
+        if isinstance(batch, Weighed):
+            inner, samples = self._copier.begin(batch.batch), batch.samples
+            return lambda: Weighed(self._copier.arrived(inner), samples)
+        coming = self._copier.begin(batch)
+        return lambda: self._copier.arrived(coming)
 
     def steps_left(self) -> None:
         """See `Feed`."""
@@ -85,6 +107,7 @@ class PositionFeed:
 
     def close(self) -> None:
         """See `Feed`."""
+        self._coming = None
 
     def state_dict(self) -> dict[str, Any]:
         """See `Feed`."""
@@ -125,7 +148,7 @@ class DataFeed:
         self._left: int | None = None  # steps of this epoch; None for a stream
         self._loaded = False
 
-    def step(self) -> Iterator[Batch]:
+    def step(self, *, more: bool) -> Iterator[Batch]:  # noqa: ARG002  # the loader looks ahead by itself
         """See `Feed`."""
         if not self.has_next() or self._batches is None:
             raise AssertionError("there is no step left")

@@ -45,7 +45,7 @@ from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
 from ezpz.progress import end_pace, heartbeat, pace, stage
 from ezpz.train.clock import make_clock
-from ezpz.train.counting import IGNORED, Tally, Weighed, ignored_targets, nominal_count, read_computed
+from ezpz.train.counting import IGNORED, Tally, Weighed, ignored_targets, nominal_count, on_device, read_computed
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import prepare
 from ezpz.train.feeds import DataFeed, PositionFeed
@@ -323,7 +323,7 @@ class Loop:
         sums: dict[str, Any] = {}
         tally: Tally | None = None
         total = 0
-        for number, each in enumerate(self._feed.step()):
+        for number, each in enumerate(self._feed.step(more=step + 1 < self._steps)):
             batch, samples = self._on_device(each.batch)
             total = each.total
             clock.mark("dtd")
@@ -470,7 +470,7 @@ def _make_feed(  # noqa: PLR0917  # the arguments of `Loop`
             )
         _require_at_least(1, batch_size=batch_size)
         samples = batch_size * accumulate * degree(get_mesh(), "dp")
-        return PositionFeed(batches, step=samples, accumulate=accumulate)
+        return PositionFeed(batches, own_device(), step=samples, accumulate=accumulate)
     if epochs is None and steps is None:
         raise UsageError("no end for data= (from Loop); expected epochs=, or steps=.")
     if epochs is not None:
@@ -550,7 +550,7 @@ def to_host(values: Mapping[str, Any]) -> tuple[Sequence[str], Any]:
     device = next((one.device for one in tensors if isinstance(one, torch.Tensor) and one.device.type != "cpu"), None)
     if device is None:
         return tuple(values), [float(one) for one in tensors]
-    stacked = torch.stack([torch.as_tensor(one).to(device, torch.float32) for one in tensors])
+    stacked = torch.stack([on_device(one, device) for one in tensors])
     return tuple(values), stacked.to("cpu", non_blocking=True)
 
 

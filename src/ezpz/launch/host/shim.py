@@ -468,9 +468,13 @@ class _Shim:
 
     def _attend(self) -> None:
         """Wait for a signal or an order, and do it; look again at a rank for which a signal is held."""
-        readers: list[int | _socket.socket] = [self._wakeup, *([self._agent] if self._agent else [])]
-        ready, _, _ = select.select(readers, [], [], self._give_early())
-        if self._agent in ready:
+        waits, agent = select.poll(), self._agent  # `select.select` takes no descriptor from 1024 on
+        waits.register(self._wakeup, select.POLLIN)
+        if agent is not None:
+            waits.register(agent, select.POLLIN)
+        again = self._give_early()
+        ready = waits.poll(None if again is None else again * 1000)
+        if agent is not None and any(fd == agent.fileno() for fd, _ in ready):
             self._obey()
         self._hear_signals()
 

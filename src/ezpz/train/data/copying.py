@@ -6,12 +6,51 @@ from collections.abc import Mapping, MutableMapping
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from ezpz.dist.device_type import accelerator_module
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
 
     from ezpz.train.data.place import Batch
+
+
+class Copier:
+    """Copies batches to a device; on CUDA on a stream of its own, beside the computation with the batch before."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Take a device, ``cuda`` without a number being the current one."""
+        self._device = device
+        self._cuda = accelerator_module("cuda") if device.type == "cuda" else None
+        self._side: Any = None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether `begin` returns while the copy is on its way, so that there is something to gain by it."""
+        return self._cuda is not None
+
+    def begin(self, batch: Any) -> tuple[Any, Any]:
+        """Begin to copy a batch; return it, to be used when it has `arrived`, and what tells that it has."""
+        if self._cuda is None:
+            return moved(batch, self._device), None
+        if self._side is None:
+            self._side = self._cuda.Stream(self._device)
+        # It waits for nothing that is queued: what comes from the host needs none of it.
+        with self._cuda.stream(self._side):
+            there = moved(batch, self._device)
+            event = self._cuda.Event()
+            event.record(self._side)
+        return there, event
+
+    def arrived(self, coming: tuple[Any, Any]) -> Any:
+        """Return a batch, for which the device's own stream waits; its memory is kept until that has used it."""
+        batch, event = coming
+        if self._cuda is not None:
+            now = self._cuda.current_stream(self._side.device)
+            now.wait_event(event)
+            _used_by(batch, now)
+        return batch
 
 
 def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
@@ -22,55 +61,28 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
     if device.type == "cpu":
         yield from batches
         return
-    import torch
-
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    copier = Copier(device)
     ahead = None
     for each in batches:
-        coming = _copied(each, device, side)
+        coming = each, copier.begin(each.batch)
         if ahead is not None:
-            yield _arrived(ahead, side)
+            yield ahead[0]._replace(batch=copier.arrived(ahead[1]))
         ahead = coming
     if ahead is not None:
-        yield _arrived(ahead, side)
-
-
-def _copied(each: Batch, device: torch.device, side: Any) -> tuple[Batch, Any]:
-    """Begin to copy; return the batch, and what tells that it has come."""
-    import torch
-
-    if side is None:
-        return each._replace(batch=moved(each.batch, device)), None
-    with torch.cuda.stream(side):
-        copy = each._replace(batch=moved(each.batch, device))
-        event = torch.cuda.Event()
-        event.record(side)
-    return copy, event
-
-
-def _arrived(coming: tuple[Batch, Any], side: Any) -> Batch:
-    """Let the device's own stream wait for the copy, and keep its memory until that has used it."""
-    import torch
-
-    each, event = coming
-    if side is not None:
-        now = torch.cuda.current_stream(side.device)
-        now.wait_event(event)
-        _used_by(each.batch, now)
-    return each
+        yield ahead[0]._replace(batch=copier.arrived(ahead[1]))
 
 
 def _used_by(batch: Any, stream: Any) -> None:
     if hasattr(batch, "record_stream"):
         batch.record_stream(stream)
-    elif isinstance(batch, Mapping):
+    elif isinstance(batch, Mapping):  # also a tokenizer's BatchEncoding
         for value in batch.values():
             _used_by(value, stream)
     elif isinstance(batch, (tuple, list)):
         for value in batch:
             _used_by(value, stream)
-    elif _is_record(batch):
-        for value in vars(batch).values():
+    elif _is_record(batch) or hasattr(batch, "to"):  # the latter: a class of the user's
+        for value in getattr(batch, "__dict__", {}).values():
             _used_by(value, stream)
 
 
@@ -105,4 +117,4 @@ def _tensor_on(tensor: Any, device: torch.device) -> Any:
         return tensor
     if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=device.type != "cpu")  # the host would read what has not come yet

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.train.data.copying import moved
 from ezpz.train.data.place import epoch_order
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class ImageBatches(_Batches):
         """Return the images and labels with these indices."""
         import torch
 
-        indices = indices.to(self._x.device)
+        indices = moved(indices, self._x.device)
         images = self._x.index_select(0, indices)
         if images.dtype == torch.uint8:
             images = images.to(torch.float32).mul_(1 / 255)
@@ -317,8 +318,8 @@ class TokenBatches(_Batches):
 
         epochs = self._indices.epochs_at(consumed)
         shifts = {epoch: self._shift_of(epoch) for epoch in epochs.unique().tolist()}
-        moved = torch.tensor([shifts[epoch] for epoch in epochs.tolist()])
-        return self._cut(self._indices.at(consumed) * self._seq_len + moved)
+        shifted = torch.tensor([shifts[epoch] for epoch in epochs.tolist()])
+        return self._cut(self._indices.at(consumed) * self._seq_len + shifted)
 
     def _shift_of(self, epoch: int) -> int:
         import torch
@@ -332,7 +333,7 @@ class TokenBatches(_Batches):
 
     def _cut(self, begins: torch.Tensor) -> Batch:
         """Return the sequences that begin at these tokens, and what follows each of their tokens."""
-        begins = begins.to(self._x.device)
+        begins = moved(begins, self._x.device)
         x, y = self._x.index_select(0, begins), self._y.index_select(0, begins)
         if self._short:
             return x.long() & 0xFFFF, y.long() & 0xFFFF
