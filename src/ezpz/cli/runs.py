@@ -18,6 +18,7 @@ from ezpz.cli.columns import aligned, hanging
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
+from ezpz.track.hardware import per_joule
 from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
@@ -131,8 +132,9 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         root: The folder that was searched; the run is named relative to it.
 
     Returns:
-        ``name state cause started ended seconds first_step_seconds attempt first_step last_step last_row loss metric
-        rate rate_unit folder run``; times in epoch seconds, None where something is not known.
+        ``name state cause started ended seconds first_step_seconds attempt first_step last_step last_row loss
+        metric rate rate_unit joules per_joule per_joule_unit folder run``; times in epoch seconds, None where
+        something is not known.
     """
     run = open_run(folder)
     rows = _tail(run.folder / "metrics.jsonl")
@@ -140,6 +142,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     last = rows[-1] if rows else first
     metric, loss = _loss(rows)
     rate, unit = _rate(rows)
+    efficiency = per_joule(rate, unit, run.facts)
     begun, latest = (row["t"] if row else None for row in (first, last))
     ended = epoch(run.facts.get("ended")) or (None if run.state == "running" else latest)
     seconds = seconds_taken(run, begun, latest)
@@ -159,9 +162,19 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "loss": None if loss is None else encode(loss),
         "rate": rate,
         "rate_unit": unit,
+        "joules": _joules(run),
+        "per_joule": efficiency[0] if efficiency else None,
+        "per_joule_unit": efficiency[1] if efficiency else None,
         "folder": str(run.folder),
         "run": _below(folder, root),
     }
+
+
+def _joules(run: Run) -> float | None:
+    """Return the energy that the run's devices took; None where they have no counters of it."""
+    hardware = run.facts.get("hardware")
+    joules = hardware.get("joules") if isinstance(hardware, dict) else None
+    return joules if isinstance(joules, (int, float)) else None
 
 
 def _to_first_step(run: Run) -> float | None:
@@ -333,6 +346,8 @@ def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
 
 
 def _note(each: dict[str, Any], now: float) -> str:
+    if each["state"] == "finished" and each["per_joule"] is not None:
+        return f"{_count(each['per_joule'])} {each['per_joule_unit']}, {_count(each['joules'])} J"
     if each["state"] == "running":
         return f"last row {age(now - each['last_row'])} ago" if each["last_row"] is not None else "no row yet"
     return visible(str(each["cause"]))

@@ -124,7 +124,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("schema", "attempt"), (int,)),
     "seconds": (int, float),
     **dict.fromkeys(("argv", "problems", "earlier"), (list,)),
-    **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch"), (dict,)),
+    **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch", "hardware"), (dict,)),
     **dict.fromkeys(("ranks", "process", "paths", "trackers"), (dict,)),
 }
 _INNER: dict[tuple[str, str], tuple[type, ...]] = {

@@ -17,6 +17,7 @@ from ezpz.track.folder import now
 from ezpz.track.names import group_names, unit
 from ezpz.track.report.charts import Axis, breakdown, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
+from ezpz.track.report.hardware import hardware_charts, hardware_map
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
 from ezpz.track.report.markup import document, figure, shown, slug
@@ -122,6 +123,8 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     yield part("memory", "Memory", _overlaid("Memory", groups["memory"], axis))
     yield part("optimizer", "Optimizer", each(groups["optimizer"]))
     yield part("other", "Other metrics", each(groups["other"]), is_open=False)
+    hardware = part("hardware", "Hardware", hardware_charts(run))
+    yield replace(hardware, inside=hardware.inside + hardware_map(run))
     yield part("startup", "Start-up", [startup_chart(run)])
 
 

@@ -179,7 +179,7 @@ const point = (chart, wanted, row) => {
   const x = cross(chart, step, row);
   chart.tip?.remove();
   const tip = (chart.tip = make(chart.figure, "div", { class: "tip", role: "status" }));
-  make(tip, "div", {}, `step ${step.toLocaleString("en")}`);
+  make(tip, "div", {}, `${chart.axis || "step"} ${step.toLocaleString("en")}`);
   const list = make(tip, "ul");
   const told = values(chart, step, row);
   for (const [name, value, kind] of chart.kind === "shares" ? told.reverse() : told) {
@@ -224,7 +224,7 @@ const csv = (chart) => {
     rows.get(step)[i] = line.y[n];
   }));
   const sorted = [...rows].sort(([a], [b]) => a - b).map(([step, row]) => [step, ...row]);
-  return table([["step", ...chart.lines.map((line) => line.name)], ...sorted]);
+  return table([[chart.axis || "step", ...chart.lines.map((line) => line.name)], ...sorted]);
 };
 const save = (chart) => {
   const link = document.createElement("a");

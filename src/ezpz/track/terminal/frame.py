@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import localtime, strftime, time
 from typing import TYPE_CHECKING
 
+from ezpz.track.hardware import newest_values
 from ezpz.track.quantities import duration
 from ezpz.track.run import seconds_taken
 from ezpz.track.series import limits, ordered, stretch_means
@@ -42,7 +43,8 @@ def frame(live: Live, run: Run, screen: Screen, words: Sequence[str]) -> list[st
     """
     chosen, missing = _chosen(live, words)
     top = [
-        fit(cleaned(line, ascii_only=screen.ascii_only), screen.width).rstrip() for line in (head(live, run), *missing)
+        fit(cleaned(line, ascii_only=screen.ascii_only), screen.width).rstrip()
+        for line in (head(live, run), *_hardware(run), *missing)
     ]
     room = max(1, screen.height - 1 - len(top))
     side, _ = lay_out(screen, len(chosen))
@@ -53,6 +55,12 @@ def frame(live: Live, run: Run, screen: Screen, words: Sequence[str]) -> list[st
     how = drawing(screen, len(chosen), height=height)._replace(grows=False)
     plots = arrange([draw([item], item.name, how) for item in plotted], side)
     return [*top, *(line.rstrip() for line in plots), *lines][: screen.height - 1]
+
+
+def _hardware(run: Run) -> list[str]:
+    """Return the newest values of the hardware of a run that runs."""
+    line = newest_values(run) if run.state == "running" else ""
+    return [line] if line else []
 
 
 def _rows_of_plots(number: int, side: int, room: int) -> int:

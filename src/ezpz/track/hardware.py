@@ -1,0 +1,133 @@
+"""Read what the hardware of a run did: the rows that ``launch`` keeps beside the journal.
+
+    {"v":1,"t":1795287630.2,"s":30.0,"host":"n07","now":{"cpu":[3.9,3.7,4.1],"memory":[…]},"devices":[
+     {"id":"3","name":"NVIDIA H100","given":true,"power":[612,580,640],"joules":18360,"throttled":{"power cap":0.5}}]}
+
+`ezpz.launch.run.hardware` writes them and says what they mean. Of a run whose folder the launcher cannot reach they are
+in the folder of the launch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.quantities import duration
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from ezpz.track.run import Run
+
+__all__ = ["newest_values", "per_joule", "read_hardware"]
+
+_FILE = "hardware.jsonl"
+_TAIL = 1 << 16  # bytes: the newest rows of a few hundred devices
+_STALE = 600.0  # seconds after which the newest row is no present value
+
+
+def read_hardware(run: Run) -> list[dict[str, Any]]:
+    """Return the rows of a run, in the order of their times; empty where nothing was sampled."""
+    path = _path(run)
+    rows = _rows(path, 0) if path else []
+    return sorted(rows, key=lambda row: row["t"])
+
+
+def per_joule(rate: float | None, rate_unit: str | None, facts: dict[str, Any]) -> tuple[float, str] | None:
+    """Return how many tokens or samples a joule of the devices was good for, and the unit; None where not known.
+
+    Args:
+        rate: What the run did per second, of all ranks.
+        rate_unit: Its unit, ``tok/s`` or the like; steps are neither tokens nor samples.
+        facts: Those of ``run.json``.
+    """
+    hardware = facts.get("hardware")
+    if rate is None or not rate_unit or not isinstance(hardware, dict) or not rate_unit.endswith("/s"):
+        return None
+    joules, seconds = hardware.get("joules"), hardware.get("seconds")
+    of = rate_unit.removesuffix("/s")
+    if of in {"", "it"} or "FLOP" in of or not (_is_number(joules) and _is_number(seconds)):
+        return None
+    return (rate * seconds / joules, f"{of}/J") if joules > 0 and seconds > 0 else None  # type: ignore[operator]
+
+
+def newest_values(run: Run) -> str:
+    """Return the newest values of a run's devices and hosts in one line; empty where there are none that are new."""
+    path = _path(run)
+    newest = {row["host"]: row for row in (_rows(path, _TAIL) if path else ())}
+    if not newest:
+        return ""
+    ago = time.time() - max(row["t"] for row in newest.values())
+    if ago > _STALE:
+        return ""
+    devices = [device for row in newest.values() for device in row["devices"]]
+    parts = [f"{len(devices)} device{'s' * (len(devices) != 1)}"] if devices else []
+    for name, unit in (("power", " W"), ("used", " %"), ("clock", " MHz")):
+        known = [device[name][0] for device in devices if _is_figure(device.get(name))]
+        if known:
+            low, high = min(known), max(known)
+            text = f"{low:,.0f}" if f"{low:,.0f}" == f"{high:,.0f}" else f"{low:,.0f} to {high:,.0f}"
+            parts.append(f"{text}{unit}")
+    shares = [
+        device["memory"][0] / device["memory_total"][0]
+        for device in devices
+        if _is_figure(device.get("memory")) and _is_figure(device.get("memory_total")) and device["memory_total"][0]
+    ]
+    parts += [f"{100 * max(shares):.0f} % of memory"] if shares else []
+    cores = [row["now"]["cpu"][0] for row in newest.values() if _is_figure(row["now"].get("cpu"))]
+    parts += [f"{sum(cores):.1f} cores"] if cores else []
+    own = [row["now"]["memory"][0] for row in newest.values() if _is_figure(row["now"].get("memory"))]
+    parts += [f"{sum(own) / 2**30:.1f} GiB on {len(newest)} host{'s' * (len(newest) != 1)}"] if own else []
+    return f"hardware: {', '.join(parts)}, {duration(max(0.0, ago), whole=True)} ago" if parts else ""
+
+
+def _path(run: Run) -> str:
+    """Return the file that holds the rows; empty where there is none."""
+    if not run.folder.is_absolute():  # a public report does not know where it is, and names no host
+        return ""
+    path = os.path.join(run.folder, _FILE)  # noqa: PTH118  # a string is all that is needed
+    if os.path.isfile(path):  # noqa: PTH113  # as above
+        return path
+    launch = launch_id_of(run.facts)
+    found: tuple[Path, Any] | None = find_launch(launch) if launch else None
+    return str(found[0].parent / _FILE) if found and (found[0].parent / _FILE).is_file() else ""
+
+
+def _rows(path: str, tail: int) -> list[dict[str, Any]]:
+    """Return the whole lines of a file, or of its last bytes, that are rows."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  # as above
+            if tail:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    rows: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            row = json.loads(line) if line else None
+        except ValueError:  # torn, or begun before the last bytes
+            continue
+        if isinstance(row, dict) and _is_row(row):
+            rows.append(row)
+    return rows
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    if row.get("v") != 1 or not isinstance(row.get("host"), str):
+        return False
+    if not (_is_number(row.get("t")) and isinstance(row.get("now"), dict) and isinstance(row.get("devices"), list)):
+        return False
+    return all(isinstance(device, dict) and isinstance(device.get("id"), str) for device in row["devices"])
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and value - value == 0
