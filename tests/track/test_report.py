@@ -13,6 +13,7 @@ from test_textplot import SHAPES
 
 from ezpz.track.quantities import duration, number
 from ezpz.track.report import build_page, write_report
+from ezpz.track.report.charts import hosts_startup_chart
 from ezpz.track.report.heat import gray_png
 from ezpz.track.run import open_run
 from ezpz.track.series import Series
@@ -463,3 +464,34 @@ def test_labels_of_long_numbers_have_room_beside_the_plot():
     assert usual[0] == 58 < wide[0] <= 80
     assert wide[0] + wide[2] == usual[0] + usual[2]
     assert ">100000400</text>" in chart([1e8, 1e8 + 500, 1e8 + 1000]).svg
+
+
+def record_launch(state, run_folder, seconds=20.0):
+    """Keep the record of a launch of three hosts, the last of which imports so much longer, as that of a run."""
+    times = {"process": 1.0, "setup": 4.0, "group": 5.0, "model": 6.0, "step": 8.0}
+    stages = {}
+    for name, typical in times.items():
+        late = seconds if name != "process" else 0.0
+        by_rank = [typical + (0.0 if name == "setup" and rank < 4 else late) for rank in range(6)]
+        ordered = sorted(by_rank)
+        summary = {"ranks": 6, "min": ordered[0], "median": ordered[3], "max": ordered[-1], "slowest_host": "n03"}
+        stages[name] = {**summary, "by_rank": by_rank}
+    plan = {"hosts": ["n01", "n02", "n03"], "ranks_per_host": [2, 2, 2]}
+    record = state / "ezpz/launches/20261102-120000-abcdef12/run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"launch_id": "abcdef1234", "plan": plan, "stages": stages}))
+    facts = json.loads((run_folder / "run.json").read_text())
+    (run_folder / "run.json").write_text(json.dumps({**facts, "launch": {"EZPZ_LAUNCH_ID": "abcdef1234"}}))
+
+
+def test_the_start_of_several_hosts_is_a_bar_for_each_with_the_critical_path(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert hosts_startup_chart(run) is None
+    record_launch(tmp_path / "state", run.folder)
+    chart = hosts_startup_chart(open_run(run.folder))
+    assert chart.notes[0] == "23 s of import of torch on n03 (rank 4) held up 2 hosts for 20 s"
+    assert [name for name, _ in chart.legend] == ["start", "imports", "meeting", "model and data", "first step"]
+    ends = {line["name"]: line["y"][0] for line in chart.data["lines"]}
+    assert (ends["n01, imports"], ends["n03, imports"], ends["n03, first step"]) == (4.0, 24.0, 28.0)
+    assert chart.svg.count("<rect") == 15
+    assert all(f"{host}, imports: {took}" in chart.svg for host, took in (("n01", "3 s"), ("n03", "23 s")))

@@ -1,5 +1,7 @@
 """Where the time until the first step went: planted delays over hosts and ranks, worked out by hand."""
 
+import time
+
 import pytest
 
 from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
@@ -131,3 +133,15 @@ def test_changes_name_what_became_slower_and_nothing_else():
     assert list(map(str, changes(now, then))) == ["import of torch +9 s (12.5 s instead of 3.5 s)"]
     assert list(map(str, changes(then, now))) == ["import of torch -9 s (3.5 s instead of 12.5 s)"]
     assert changes(then, then) == []
+
+
+def test_4096_ranks_on_512_hosts_are_read_with_each_rank_and_the_late_host_is_named():
+    hosts = [f"n{number:03}" for number in range(512)]
+    record = fields(hosts=hosts, per_host=8, slower=[(8 * 300 + 5, "setup", 20.0)])
+    begun = time.process_time()
+    startup = Startup(record)
+    [delay] = delays(startup)
+    by_host = startup.by_host("setup")
+    assert time.process_time() - begun < 5  # 0.1 s on an idle machine
+    assert str(delay) == "23.5 s of import of torch on n300 (rank 2405) held up 511 hosts for 20 s"
+    assert (startup.world_size, len(by_host), by_host["n300"][3]) == (4096, 512, 2405)

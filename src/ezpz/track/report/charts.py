@@ -6,18 +6,21 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.lines import Line, bounds, bucket_means, deltas, line_of, rounded, widened
 from ezpz.track.report.markup import Chart, shown
 from ezpz.track.report.svg import HALF, NARROW, WIDE, Frame, axis_x, axis_y, dots, marks, path, place, plot, with_room
 from ezpz.track.series import captions
+from ezpz.track.startup import delays, read_startup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ezpz.track.run import Run
     from ezpz.track.series import Series
+    from ezpz.track.startup import Startup
 
 _FEW = 40  # points up to which each gets a dot, so that a series of one can be seen
 COLOURS = 8  # of the style sheet
@@ -299,6 +302,91 @@ def _bars(stages: Sequence[tuple[str, float]], frame: Frame) -> Chart:
         },
         [],
         [f"{text}; seconds since the process began"],
+    )
+
+
+_GROUPS = (  # what a host is doing, and the stages at whose end it has done it
+    ("start", ("shim", "process", "interpreter")),
+    ("imports", ("torch", "setup")),
+    ("meeting", ("met", "group")),
+    ("model and data", ("model", "data")),
+    ("first step", ("step",)),
+)
+_HOSTS = 32  # bars; of more hosts those that were last at a stage
+
+
+def hosts_startup_chart(run: Run) -> Chart | None:
+    """Return a bar of stages for each host, by the record of the launch; None for one host, or without a record."""
+    found = find_launch(launch_id_of(run.facts))
+    startup = read_startup(found[1]) if found else None
+    if startup is None or len(startup.hosts) < 2 or not startup.times or startup.total <= 0:
+        return None
+    rows = [(host, _ends(startup, host)) for host in _latest(startup)]
+    high = len(rows) * _ROW + 44
+    wide = _host_bars(startup, rows, Frame(1180, high, left=200, right=90, bottom=36))
+    narrow = _host_bars(startup, rows, Frame(400, high, left=112, right=66, bottom=36))
+    return replace(wide, wide=True, twin=narrow)
+
+
+def _ends(startup: Startup, host: str) -> list[tuple[str, float]]:
+    """Return when the last rank of a host had done with each group of stages, in seconds since the launch."""
+    by_stage = {stage: startup.by_host(stage) for stage in startup.times}
+    ends = []
+    for name, stages in _GROUPS:
+        lasts = [by_stage[stage][host][2] for stage in stages if host in by_stage.get(stage, {})]
+        ends += [(name, max(lasts))] if lasts else []
+    return ends
+
+
+def _latest(startup: Startup) -> list[str]:
+    """Return the hosts in their order; of many those that came last to any stage."""
+    late = dict.fromkeys(startup.hosts, 0.0)
+    for arrival in startup.arrivals:
+        for host, (_, _, last, _) in startup.by_host(arrival.stage.name).items():
+            late[host] = max(late.get(host, 0.0), last - arrival.median)
+    chosen = set(sorted(late, key=lambda host: -late[host])[:_HOSTS])
+    return [host for host in late if host in chosen]
+
+
+def _host_bars(startup: Startup, rows: Sequence[tuple[str, list[tuple[str, float]]]], frame: Frame) -> Chart:
+    longest = int((frame.left - 10) / _LETTER)
+    width, _ = frame.inside
+    colours = {name: f"s{index}" for index, (name, _) in enumerate(_GROUPS)}
+    svg, used = [], dict.fromkeys(name for name, _ in _GROUPS if any(name in dict(ends) for _, ends in rows))
+    for row, (host, ends) in enumerate(rows):
+        top = frame.top + row * _ROW
+        label = host if len(host) <= longest else f"{host[: longest - 1]}…"
+        svg.append(f'<text x="{frame.left - 10}" y="{top + 17}" text-anchor="end">{shown(label)}</text>')
+        before = 0.0
+        for name, seconds in ends:
+            x, end = place([before, max(before, seconds)], (0.0, startup.total), width).tolist()
+            took = duration(max(0.0, seconds - before))
+            svg.append(
+                f'<g><title>{shown(host)}, {name}: {took}</title><rect class="area {colours[name]}" '
+                f'x="{frame.left + x:.1f}" y="{top + 4}" width="{max(0.0, end - x):.1f}" height="{_ROW - 8}"/></g>'
+            )
+            before = max(before, seconds)
+        svg.append(f'<text x="{frame.left + width + 8}" y="{top + 17}">{duration(before)}</text>')
+    text = f"{duration(startup.total)} from `launch` until the last rank was ready"
+    more = len(startup.hosts) - len(rows)
+    return Chart(
+        "Start-up by host",
+        f"Start-up of {len(startup.hosts)} hosts: {text}",
+        "".join(svg) + axis_x(frame, (0.0, startup.total), whole=False),
+        (frame.width, frame.height),
+        {
+            "kind": "stages",
+            "title": "start-up by host",
+            "lines": [
+                {"name": f"{host}, {name}", "y": [round(seconds, 3)]} for host, ends in rows for name, seconds in ends
+            ],
+        },
+        [(name, colours[name]) for name in used],
+        [
+            *(str(delay) for delay in delays(startup)),
+            f"{duration(startup.total)} in all, by each host's last rank",  # three lines on a narrow screen, no more
+            *([f"{more} more hosts were not later than these"] if more else []),
+        ],
     )
 
 

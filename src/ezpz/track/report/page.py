@@ -15,7 +15,7 @@ from ezpz.files import write_whole
 from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key
 from ezpz.track.folder import now
 from ezpz.track.names import group_names, unit
-from ezpz.track.report.charts import Axis, breakdown, line_chart, startup_chart
+from ezpz.track.report.charts import Axis, breakdown, hosts_startup_chart, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
 from ezpz.track.report.hardware import hardware_charts, hardware_map
 from ezpz.track.report.head import cards, header
@@ -125,7 +125,7 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     yield part("other", "Other metrics", each(groups["other"]), is_open=False)
     hardware = part("hardware", "Hardware", hardware_charts(run))
     yield replace(hardware, inside=hardware.inside + hardware_map(run))
-    yield part("startup", "Start-up", [startup_chart(run)])
+    yield part("startup", "Start-up", [startup_chart(run), hosts_startup_chart(run)])
 
 
 def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
