@@ -182,6 +182,15 @@ def test_a_sampler_of_the_first_samples_and_batches_out_of_order_are_taken_as_th
         assert capsys.readouterr().out.count("in_order=False is not used") == 1
 
 
+@pytest.mark.parametrize("data", [[], DataLoader(range(3), batch_size=4, drop_last=True)], ids=["none", "too few"])
+def test_data_without_a_step_are_refused_and_not_trained_with_for_no_time(data, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch sets it when an optimizer is first made
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(UsageError, match="no sample for a step"):
+        optimizer = torch.optim.SGD(model.parameters())
+        Loop(model, optimizer, None, data=data, epochs=1, batch_size=4)
+
+
 class Pair(NamedTuple):
     x: torch.Tensor
     name: str

@@ -141,8 +141,14 @@ class DataFeed:
     """Takes the batches of a prepared loader, epoch by epoch."""
 
     def __init__(self, loader: Loader, *, epochs: int | None, accumulate: int) -> None:
-        """Begin where the loader is; without ``epochs`` there is no end."""
+        """Begin where the loader is; without ``epochs`` there is no end.
+
+        Raises:
+            UsageError: An epoch has no step.
+        """
         self._loader, self._epochs, self._accumulate = loader, epochs, accumulate
+        if loader.epoch_steps(accumulate) == 0:
+            raise self._no_step()
         self._batches: Iterator[Batch] | None = None
         self._next: Batch | None = None  # of a stream, whose end shows itself only there
         self._left: int | None = None  # steps of this epoch; None for a stream
@@ -177,12 +183,15 @@ class DataFeed:
             if self._left or self._next is not None:
                 return True
             if not self._loader.consumed:
-                raise UsageError(
-                    "the data have no sample for a step (from Loop); expected at least one, and with drop_last=True "
-                    f"{self._loader.cut(self._accumulate).step}. Take drop_last off, or a smaller batch."
-                )
+                raise self._no_step()
             self._end_epoch()
         return False
+
+    def _no_step(self) -> UsageError:
+        return UsageError(
+            "the data have no sample for a step (from Loop); expected at least one, and with drop_last=True "
+            f"{self._loader.cut(self._accumulate).step}. Take drop_last off, or a smaller batch."
+        )
 
     def _end_epoch(self) -> None:
         self._batches = self._next = None

@@ -156,6 +156,12 @@ class Loader:
         mesh = get_mesh()
         return Cut(self.batch_size, coordinate(mesh, "dp"), degree(mesh, "dp"), accumulate)
 
+    def epoch_steps(self, accumulate: int = 1) -> int | None:
+        """Return the steps of a whole epoch; None for a stream."""
+        if self._settings.is_stream:
+            return None
+        return self.cut(accumulate).steps(self._length(), drop_last=self._settings.drop_last)
+
     def steps_left(self, epochs: int, accumulate: int = 1) -> int | None:
         """Return the steps from here to the end of so many epochs since the start of the run; None if not known."""
         if self._settings.is_stream:
