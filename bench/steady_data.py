@@ -1,8 +1,7 @@
 """The steady step with a DataLoader of two workers: `ezpz.train.Loop(data=)` beside plain torch and beside accelerate.
 
-Each side trains its own copy of one network on images that two workers crop, flip and scale, in a thread of its own; the sides take
-turns of some steps, and their order changes from turn to turn. What counts is CPU time per step: of this process during the turn, and
-of the side's own workers since its turn before. A pair is a turn of ours and the turn of another side in the same round; shown are the
+Each side trains its own copy of one network on images that two workers crop, flip and scale, in a process of its own; the sides take
+turns of some steps, and their order changes from turn to turn. What counts is CPU time per step, of the process and its workers. A pair is a turn of ours and the turn of another side in the same round; shown are the
 median of other / ours over pairs (1: as fast) and its 95 % interval by the bootstrap. The Loop records every step and prints every
 tenth; the others do neither.
 """
@@ -11,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import multiprocessing
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -52,58 +51,58 @@ class Images(Dataset):
         return image.to(torch.float32) / 255.0, self.labels[index]
 
 
-class NoMoreTurnsError(Exception):
-    """The measurement is over."""
-
-
 class Side:
-    """One way to train, which runs for some steps at a time in a thread of its own."""
+    """One way to train, in a process of its own, which runs for some steps at a time."""
 
-    def __init__(self, train):
-        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._left, self._over, self._workers, self._spent = 0, False, [], 0.0
-        self.error = None
-        self._thread = threading.Thread(target=self._run, args=(train,), daemon=True)
-        self._thread.start()
+    def __init__(self, name, folder):
+        spawn = multiprocessing.get_context("spawn")
+        self._line, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=train_in_turns, args=(name, theirs, folder))
+        self._process.start()
+        theirs.close()
 
-    def _run(self, train):
-        self._go.acquire()
-        try:
-            train(self.step)
-        except NoMoreTurnsError:
-            pass
-        except BaseException as error:  # noqa: BLE001  # the main thread raises it
-            self.error = error
-        self._done.release()
+    def turn(self, steps):
+        """Seconds per step by each clock."""
+        self._line.send(steps)
+        return self._line.recv()  # EOFError: it has failed, and its traceback is on stderr
+
+    def end(self):
+        self._process.kill()  # its workers end when they see that
+        self._process.join()
+
+
+class Turns:
+    """Counts the steps of a turn, and waits for the next one."""
+
+    def __init__(self, line):
+        self._line, self._left, self._steps = line, 0, 0
+        self._begin()
+
+    def _begin(self):
+        self._spent = self._cpu() if self._steps else 0.0
+        self._left = self._steps = self._line.recv()
+        self._start = time.perf_counter()
+
+    @staticmethod
+    def _cpu():
+        return time.process_time() + sum(map(on_cpu, multiprocessing.active_children()))
 
     def step(self):
         """Called by the training after each of its steps."""
         self._left -= 1
-        if self._left <= 0:
-            self._done.release()
-            self._go.acquire()
-            if self._over:
-                raise NoMoreTurnsError
+        if self._left:
+            return
+        wall, spent = time.perf_counter() - self._start, self._cpu() - self._spent
+        self._line.send({"wall": wall / self._steps, "cpu": spent / self._steps})
+        self._begin()
 
-    def turn(self, steps):
-        """Seconds per step by each clock."""
-        before = set(multiprocessing.active_children())
-        self._left = steps
-        wall, cpu = time.perf_counter(), time.process_time()
-        self._go.release()
-        self._done.acquire()
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        if self.error:
-            raise self.error
-        self._workers += set(multiprocessing.active_children()) - before
-        spent = sum(map(on_cpu, self._workers))
-        cpu, self._spent = cpu + spent - self._spent, spent
-        return {"wall": wall / steps, "cpu": cpu / steps}
 
-    def end(self):
-        self._over = True
-        self._go.release()
-        self._thread.join(60)
+def train_in_turns(name, line, folder):
+    """What a side's process does until it is ended."""
+    log = Path(folder, f"{name} log").open("w")  # noqa: SIM115  # where a job's lines go, a file
+    with contextlib.redirect_stdout(log):
+        torch.set_num_threads(1)
+        SIDES[name](Turns(line).step, Path(folder, "run"))
 
 
 def on_cpu(process):
@@ -125,7 +124,7 @@ def compute_loss(model, batch):
     return cross_entropy(model(images), labels)
 
 
-def plain_torch(ended):
+def plain_torch(ended, _folder):
     """What a person writes who wants to train and nothing else."""
     model, optimizer, loader = parts()
     model.train()
@@ -137,36 +136,28 @@ def plain_torch(ended):
             ended()
 
 
-def with_accelerate(accelerator):
-    def train(ended):
-        model, optimizer, loader = accelerator.prepare(*parts())
-        model.train()
-        while True:
-            for batch in loader:
-                accelerator.backward(compute_loss(model, batch))
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                ended()
+def with_accelerate(ended, _folder):
+    from accelerate import Accelerator
 
-    return train
-
-
-def with_ezpz(history):
-    def train(ended):
-        model, optimizer, loader = parts()
-        Loop(model, optimizer, compute_loss, data=loader, steps=ENDLESS, ended=ended).run(history)
-
-    return train
+    accelerator = Accelerator(cpu=True)
+    model, optimizer, loader = accelerator.prepare(*parts())
+    model.train()
+    while True:
+        for batch in loader:
+            accelerator.backward(compute_loss(model, batch))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            ended()
 
 
-def make_accelerator():
-    """Made before ezpz writes the rank into the environment; None where accelerate is not installed."""
-    try:
-        from accelerate import Accelerator
-    except ImportError:
-        print("accelerate is not installed, and not measured", file=sys.stderr)
-        return None
-    return Accelerator(cpu=True)
+def with_ezpz(ended, folder):
+    ezpz.setup_torch(seed=1)
+    model, optimizer, loader = parts()
+    loop = Loop(model, optimizer, compute_loss, data=loader, steps=ENDLESS, ended=ended)
+    loop.run(ezpz.History("steady", folder))
+
+
+SIDES = {"ezpz": with_ezpz, "plain torch": plain_torch, "accelerate": with_accelerate}
 
 
 def measure(sides, seconds):
@@ -205,25 +196,17 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0, help="in all, about")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md holds it")
     options = parser.parse_args()
-    accelerator = make_accelerator()
+    names = [name for name in SIDES if name != "accelerate" or importlib.util.find_spec("accelerate")]
     with tempfile.TemporaryDirectory(prefix="ezpz-steady-") as folder:
-        log = Path(folder, "log").open("w")  # noqa: SIM115  # where a job's lines go, a file
-        with contextlib.redirect_stdout(log):
-            ezpz.setup_torch(seed=1)
-            torch.set_num_threads(1)
-            history = ezpz.History("steady", Path(folder, "run"))
-            sides = {"ezpz": Side(with_ezpz(history)), "plain torch": Side(plain_torch)}
-            if accelerator is not None:
-                sides["accelerate"] = Side(with_accelerate(accelerator))
+        sides = {name: Side(name, folder) for name in names}
+        try:
             rounds = measure(sides, options.seconds)
+        finally:
             for side in sides.values():
                 side.end()
-            history.finalize(plots=False, show=False)
-        log.close()
     rows = [row(name, rounds) for name in sides if name != "ezpz"]
     line = markdown if options.markdown else plain
     print(line(HEADS), *(["|---" * len(HEADS) + "|"] if options.markdown else []), *map(line, rows), sep="\n")
-    ezpz.cleanup()
     return any(each[-1].endswith("missed") for each in rows)
 
 

@@ -186,8 +186,8 @@ def test_a_sampler_of_the_first_samples_and_batches_out_of_order_are_taken_as_th
 def test_data_without_a_step_are_refused_and_not_trained_with_for_no_time(data, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch sets it when an optimizer is first made
     model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
     with pytest.raises(UsageError, match="no sample for a step"):
-        optimizer = torch.optim.SGD(model.parameters())
         Loop(model, optimizer, None, data=data, epochs=1, batch_size=4)
 
 
