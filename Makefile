@@ -61,7 +61,8 @@ fuzz:
 # A failed case is a cell of a table, so the tables are written in any case.
 matrix:
 	@tests/lab/setup venv mpi
-	@EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/reliability/test_core_cases.py \
+	@EZPZ_TEST_ATTEMPTS=all EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest \
+	  tests/attempts/test_faults.py tests/reliability/test_core_cases.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
 	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  for table in matrix endings openpbs; do \

@@ -275,7 +275,10 @@ def _cause(run: Run) -> str:
 def _launch_cause(launch_id: str) -> str:
     _, launch = find_launch(launch_id) or (None, {})
     cause = launch.get("cause")
-    return str((cause.get("text") if isinstance(cause, dict) else None) or "")
+    text = str((cause.get("text") if isinstance(cause, dict) else None) or "")
+    if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
+        text += f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
+    return text
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.

@@ -28,11 +28,11 @@ def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
     """Return the ``run.json`` of a launch and what it says; None where it is not kept here."""
     for path in launches_folder().glob(f"*-{launch_id.rpartition('/')[2][:8]}/run.json"):
         fields = read_object(path)
-        if fields.get("launch_id") == launch_id:
-            return path, fields
-        for attempt in fields.get("attempts") or ():  # of the same folder
-            if isinstance(attempt, dict) and attempt.get("launch_id") == launch_id:
-                return path, {**fields, **attempt}
+        attempts = fields.get("attempts")
+        rows = [row for row in attempts if isinstance(row, dict)] if isinstance(attempts, list) else []
+        mine = next((row for row in rows if row.get("launch_id") == launch_id), {})
+        if mine or fields.get("launch_id") == launch_id:
+            return path, {**fields, **mine}
     return None
 
 
