@@ -64,7 +64,7 @@ matrix:
 	@EZPZ_TEST_ATTEMPTS=all EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest \
 	  tests/attempts/test_faults.py tests/reliability/test_core_cases.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
-	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  for table in matrix endings openpbs; do \
 	    $(BIN)/python tests/reliability/tables.py $$table .test/matrix.json docs/reliability.md || exit; done; exit $$code
 

@@ -12,6 +12,7 @@ from ezpz.launch.host import local_socket
 from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import (
+    NO_LOOK,
     Done,
     Hello,
     Lost,
@@ -26,7 +27,15 @@ from ezpz.launch.run.control import Control, Report
 from lab.process import wait_until
 
 SETTINGS = Settings(
-    log_dir="/logs", idle=5.0, input=False, recorder="", parting=0.0, by_rank=True, live=False, hardware=0.0
+    log_dir="/logs",
+    idle=5.0,
+    input=False,
+    recorder="",
+    parting=0.0,
+    by_rank=True,
+    live=False,
+    hardware=0.0,
+    look=NO_LOOK,
 )
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True, step=-1)

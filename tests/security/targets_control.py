@@ -93,7 +93,15 @@ def output(data):
 # Whole connections. The launcher is asked after each input whether it still hears its agents.
 
 SETTINGS = messages.Settings(
-    log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=True, live=False, hardware=0.0
+    log_dir="",
+    idle=None,
+    input=False,
+    recorder="",
+    parting=0.0,
+    by_rank=True,
+    live=False,
+    hardware=0.0,
+    look=messages.NO_LOOK,
 )
 GREETING = b"ezpz-agent-1 reports 00000001 " + b"0" * 32 + b" " + b"0" * 64 + b"\n"
 HEAD = b"\0\0\0\5" + b"\0" * 16

@@ -26,7 +26,15 @@ from ezpz.launch.run.control import Control, Report
 from lab.process import wait_until
 
 SETTINGS = messages.Settings(
-    log_dir="/logs", idle=None, input=False, recorder="", parting=0.0, by_rank=True, live=False, hardware=0.0
+    log_dir="/logs",
+    idle=None,
+    input=False,
+    recorder="",
+    parting=0.0,
+    by_rank=True,
+    live=False,
+    hardware=0.0,
+    look=messages.NO_LOOK,
 )
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 

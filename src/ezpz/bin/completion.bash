@@ -18,8 +18,8 @@ _ezpz_options() { # VERB
     ezpz_words=''
     ezpz_words+=' -h --help -n --np -np --ppn -ppn --devices-per-host --devices --oversubscribe --nhosts --hosts'
     ezpz_words+=' --exclude --hostfile --flavour --mpi --cpu-bind --depth --launcher-args --comm-env --unset --env'
-    ezpz_words+=' --master-addr --master-port -m --module --label --log-dir --start-timeout --timeout --idle-timeout'
-    ezpz_words+=' --exit-timeout --dry-run --explain --json --verbose'
+    ezpz_words+=' --master-addr --master-port -m --module --label --log-dir --attempts --check --start-timeout'
+    ezpz_words+=' --timeout --idle-timeout --exit-timeout --dry-run --explain --json --verbose'
     ;;
   test)
     ezpz_words=''
@@ -90,7 +90,7 @@ _ezpz_options() { # VERB
     ;;
   doctor)
     ezpz_words=''
-    ezpz_words+=' -h --help --hosts --job --outdir --json --bundle'
+    ezpz_words+=' -h --help --hosts --job --outdir --full --json --bundle'
     ;;
   sites)
     ezpz_words=''
@@ -130,6 +130,8 @@ _ezpz_value() { # VERB:OPTION
   launch:--master-port) ezpz_kind='nothing' ;;
   launch:-m | launch:--module) ezpz_kind='nothing' ;;
   launch:--log-dir) ezpz_kind='folders' ;;
+  launch:--attempts) ezpz_kind='nothing' ;;
+  launch:--check) ezpz_kind='words fast full off' ;;
   launch:--start-timeout) ezpz_kind='nothing' ;;
   launch:--timeout) ezpz_kind='nothing' ;;
   launch:--idle-timeout) ezpz_kind='nothing' ;;

@@ -12,7 +12,12 @@ import struct
 
 from ezpz.records import NamedTuple
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
+_IFNAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE")
 _NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route
 
 
@@ -55,3 +60,19 @@ def _interface(address: str) -> str:
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return ""
+
+
+def missing_interfaces(environ: Mapping[str, str], interfaces: Sequence[str]) -> list[str]:
+    """Return the variables, ``GLOO_SOCKET_IFNAME=ib7``, that name only interfaces that are not there."""
+    missing = []
+    for name in _IFNAMES:
+        value = environ.get(name, "")
+        if not value or value.startswith("^"):  # all but these
+            continue
+        chosen = [part.partition(":")[0].lstrip("=") for part in value.split(",")]
+        # NCCL takes prefixes unless `=` is in front, the others whole names.
+        by_prefix = name.startswith("NCCL") and not value.startswith("=")
+        known = any(each == part or (by_prefix and each.startswith(part)) for each in interfaces for part in chosen)
+        if not known:
+            missing.append(f"{name}={value}")
+    return missing

@@ -182,7 +182,9 @@ def _run(builder: PlanBuilder, folder: str | None = None, more: Mapping[str, Any
 def _run_recorded(
     builder: PlanBuilder, folder: str, began: float, plans: list[LaunchPlan], more: Mapping[str, Any] | None
 ) -> int:
+    from ezpz.launch.messages import NO_LOOK
     from ezpz.launch.run.failures import Limits
+    from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.start import supervise
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
@@ -191,6 +193,12 @@ def _run_recorded(
     limits = Limits(
         options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout, options.attempts > 1
     )
+    preflight = Preflight(builder.check, options.command, own_devices=builder.own_devices)
+    if builder.check.value == "full":
+        problem = preflight.ask_doctor(builder.survey.placement.hosts, is_here=builder.is_here)
+        if problem:
+            _say(f"note: {problem}")
+    builder.agent_settings["look"] = NO_LOOK if builder.is_here else preflight.request
     with contextlib.ExitStack() as at_end:
         if builder.needs_hostfile:
             import shutil
@@ -207,7 +215,7 @@ def _run_recorded(
 
         def start(plan: LaunchPlan, control: Control) -> int:
             plans.append(plan)
-            return supervise(plan, control, limits, screen, folder=folder, wall=wall, began=began, more=more)
+            return supervise(plan, control, limits, screen, preflight, folder=folder, wall=wall, began=began, more=more)
 
         return _start_until_met(builder, start)
 

@@ -43,6 +43,7 @@ def as_json(plan: LaunchPlan) -> str:
         "mpi": {"value": plan.mpi.value, "origin": plan.mpi.origin},
         "binding": {"text": plan.binding.text, "cpus": list(plan.binding.cpus), "origin": plan.binding.origin},
         "listening": listens and {"address": listens.address or "0.0.0.0", "origin": listens.origin},  # noqa: S104
+        "check": {"value": plan.context.check.value, "origin": plan.context.check.origin},
         "notes": list(plan.context.notes),
     }
     import json
@@ -84,6 +85,7 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
         ("mpi", _MPI[plan.mpi.value], plan.mpi.origin),
         ("binding", plan.binding.text, plan.binding.origin),
         ("threads", *_threads(plan)),
+        ("check", *plan.context.check),
     ]
     listens = plan.supervision.listening
     if listens:

@@ -47,7 +47,7 @@ class Loop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
+        self._timers: dict[str, tuple[float, Callable[[], object]]] = {}
 
     def read(self, file: Any, action: Callable[[Any], object]) -> None:
         """Call ``action(file)`` whenever there is something to read; nothing changes where the file is watched
@@ -71,11 +71,11 @@ class Loop:
         key = self._selector.unregister(file)
         self.after(_resting(key.fd), _REST, lambda: self._watch(file, key.events, key.data))
 
-    def at(self, name: str, due: float, action: Callable[[], None]) -> None:
+    def at(self, name: str, due: float, action: Callable[[], object]) -> None:
         """Call ``action()`` once at a moment of the monotonic clock, in place of the earlier timer of that name."""
         self._timers[name] = due, action
 
-    def after(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+    def after(self, name: str, seconds: float, action: Callable[[], object]) -> None:
         """Call ``action()`` once after some seconds; a timer of that name that runs already stays as it is."""
         self._timers.setdefault(name, (time.monotonic() + seconds, action))
 

@@ -61,6 +61,7 @@ LONGEST_PIECE = 16 << 20  # bytes of output at once; an agent cuts lines after t
 _LONGEST_HEADER = 32  # bytes in front of a piece
 _PATH, _WORDS = 4096, 1 << 19  # characters
 _FRAMES, _FUNCTION = 1000, 1024
+_TEXT = 1 << 14  # characters
 
 
 # How launcher and agent meet, when each has shown the other that it knows the secret (`ezpz.launch.frames`).
@@ -73,10 +74,26 @@ class Hello(Message):
     host: str = text_field(255)
 
 
+class Look(Message):
+    """What an agent looks at before its ranks begin (`ezpz.launch.host.look`): nothing at all, or the program, a script
+    of its words, the working folder of the launcher, and whether each rank of a host has a device of its own.
+    """
+
+    wanted: bool = flag_field()
+    program: str = text_field(_PATH)
+    script: str = text_field(_PATH)
+    folder: str = text_field(_PATH)
+    own_devices: bool = flag_field()
+
+
+NO_LOOK = Look(wanted=False, program="", script="", folder="", own_devices=False)
+
+
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
     folder, how long ranks may take to end when the launcher is lost, whether it reports the stages of each rank,
-    whether the launcher draws a line of progress, and seconds between two samples of the hardware, 0 for none.
+    whether the launcher draws a line of progress, seconds between two samples of the hardware, 0 for none, and what to
+    look at first.
     """
 
     log_dir: str = text_field(_PATH)
@@ -87,6 +104,7 @@ class Settings(Message):
     by_rank: bool = flag_field()
     live: bool = flag_field()
     hardware: float = seconds_field()
+    look: Look = part_field(Look)
 
 
 class Welcome(Message):
@@ -97,6 +115,36 @@ class Welcome(Message):
 
 
 # What an agent reports.
+
+
+class Looked(Message):
+    """What a host looks like before its ranks begin, as far as they will use it.
+
+    ``place`` is the same for hosts that share one kernel and network. ``master`` is what MASTER_ADDR means here:
+    ``own`` (an address of this host), ``other``, ``loopback`` or ``unknown``; ``reach`` is why it does not answer.
+    ``missing`` are interfaces that a variable names, ``shared`` is a mask that gives one device to two ranks, and
+    ``room`` what is written where, with the bytes that are free. Times are seconds since 1970; a size of -1 is none.
+    """
+
+    kind = "looked"
+    host: str = text_field(255)
+    place: str = text_field(255)
+    python: str = text_field(_PATH)
+    version: str = text_field(40)
+    torch: str = text_field(255)
+    ezpz: str = text_field(255)
+    script_size: int = number_field(-1)
+    script_time: int = number_field()
+    script_problem: str = text_field(255)
+    folder_problem: str = text_field(255)
+    master: str = text_field(40)
+    reach: str = text_field(255)
+    interface: str = text_field(255)
+    address: str = text_field(255)
+    missing: list[str] = list_field(Text(255), most=16)
+    interfaces: list[str] = list_field(Text(255), most=64)
+    shared: str = text_field(_TEXT)
+    room: list[tuple[str, str, int]] = rows_field(Text(40), Text(_PATH), Number(0, 1 << 53), most=16)
 
 
 class Up(Message):
@@ -388,7 +436,7 @@ HELLOS = _Json("say", _LONGEST_HELLO, Hello)
 REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
-    *(Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
+    *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
     *(InputWanted, InputUnread, Hardware, Recording, Refused, Done, Alive),
 )
 ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew, AreYouAlive)

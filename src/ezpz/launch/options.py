@@ -151,6 +151,13 @@ def mpi(text: str) -> str:
     return text
 
 
+def check(text: str) -> str:
+    """Return ``fast``, ``full`` or ``off``."""
+    if text not in {"fast", "full", "off"}:
+        raise _refused(f"{text!r} is not known; expected fast, full or off")
+    return text
+
+
 def comm_env(text: str) -> str:
     """Return ``site`` or ``none``."""
     if text not in {"site", "none"}:
@@ -271,6 +278,13 @@ OPTIONS = (
     _row("--label", **_FLAG, group=_ENDS, help="begin each line of output with its rank"),
     _row("--log-dir", type=word, metavar="DIR", group=_ENDS, help="a file per rank, and run.json, in DIR"),
     _row("--attempts", type=count, metavar="N", group=_ENDS, help="start again after a failure, N starts in all (1)"),
+    _row(
+        "--check",
+        type=check,
+        metavar="fast|full|off",
+        group=_ENDS,
+        help="look at each host before its ranks begin (fast); full: all of `ezpz doctor`",
+    ),
     _row("--start-timeout", type=duration, metavar="TIME", group=_ENDS, help="all ranks must be up by then (10m)"),
     _row("--timeout", type=duration, metavar="TIME", group=_ENDS, help="the run must have ended by then"),
     _row(
@@ -346,6 +360,7 @@ class LaunchOptions:
         label: Whether each line of output begins with its rank.
         log_dir: Folder for a file per rank and run.json, or empty.
         attempts: How many starts there may be in all.
+        check: ``fast``, ``full`` or ``off``: what is looked at before ranks begin; empty where the user did not say.
         start_timeout: Seconds within which every rank must have come up; None for no limit, like the three below.
         timeout: Seconds within which the run must have ended.
         idle_timeout: Seconds that a rank may be without a heartbeat.
@@ -381,6 +396,7 @@ class LaunchOptions:
     label: bool = False
     log_dir: str = ""
     attempts: int = 1
+    check: str = ""
     start_timeout: float | None = 600.0
     timeout: float | None = None
     idle_timeout: float | None = None

@@ -85,12 +85,14 @@ class Context(NamedTuple):
         device_counts: Devices of each host of the plan.
         hosts_origin: Where the hosts came from.
         notes: What the user should know before it starts.
+        check: What is looked at before ranks begin, and who chose it.
     """
 
     devices: Devices | None = None
     device_counts: tuple[int, ...] = ()
     hosts_origin: str = ""
     notes: tuple[str, ...] = ()
+    check: Setting = Setting("fast", "default")
 
 
 class LaunchPlan:

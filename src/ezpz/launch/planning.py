@@ -10,6 +10,7 @@ from types import MappingProxyType
 from zlib import crc32
 
 from ezpz.cluster import count_devices, detect, probe, recognise
+from ezpz.cluster.administrator import default
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.components import with_components
 from ezpz.cluster.devices import devices_on
@@ -119,6 +120,8 @@ class PlanBuilder:
         environ: The environment of the launcher.
         launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
         is_here: Whether all ranks run on this host.
+        check: What is looked at before ranks begin (``--check``), and who chose it.
+        own_devices: Whether each rank of a host has a device of its own.
         needs_hostfile: Whether the launcher reads the other hosts from a file.
         attempt: Its number, from 1 on.
         keeps_terminal: Whether the only rank gets the launcher's terminal, so that a debugger works in it.
@@ -144,6 +147,9 @@ class PlanBuilder:
         self.environ = dict(os.environ if environ is None else environ)
         allocation, placement, site = survey.allocation, survey.placement, survey.site.site
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
+        chosen = options.check and Setting(options.check, "--check")
+        self.check = chosen or Setting(*default("launch.check", self.environ, "fast"))
+        self.own_devices = survey.devices.count > 0 and not options.oversubscribe
         around = scheduler(allocation.scheduler)
         self._reach = Reach() if self.is_here else reach(around, allocation.job_id, self.environ, site)
         self._choice = choose(
@@ -291,7 +297,7 @@ class PlanBuilder:
         allocation, devices = self.survey.allocation, self.survey.devices
         counts = dict(zip(allocation.hosts, devices_on(devices, allocation), strict=True))
         used = tuple(counts[host] for host in self.survey.placement.hosts)
-        return Context(devices, used, allocation.origin.get("hosts", ""), notes)
+        return Context(devices, used, allocation.origin.get("hosts", ""), notes, self.check)
 
     def _more_variables(self) -> dict[str, Setting]:
         allocation, why = self.survey.allocation, "where this launch is"

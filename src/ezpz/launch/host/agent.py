@@ -30,10 +30,11 @@ from ezpz.launch.loop import NO_ROOM, Loop, SignalPipe
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ezpz.launch.host.connection import NoConnection
     from ezpz.launch.host.hardware import Hardware
+    from ezpz.launch.host.look import Answer
     from ezpz.launch.host.mpi_trap import MpiTrap
     from ezpz.launch.host.output import RankOutput
     from ezpz.launch.messages import Message
@@ -257,6 +258,7 @@ class Agent:
         self._over = False
         self._lost = False
         self._up = False
+        self._looks = False  # whether ranks wait for what is found out about this host
         self._begun = not has_shims
         self._done = False
         self._turns_away = False  # shims that still come, because no rank of this launch is to begin
@@ -309,6 +311,23 @@ class Agent:
         self._pipes.add(rank)
         self._give_input(rank)
         self._loop.after("partial", _PARTIAL, self._report_partial)
+
+    def look(self, environ: Mapping[str, str], *, first: bool) -> None:
+        """Look at this host beside the start of its ranks, where the launcher wants to know.
+
+        Args:
+            environ: What ranks get.
+            first: Whether rank 0 is among them.
+        """
+        settings = self.connection.settings
+        if not settings.look.wanted:
+            return
+        from ezpz.launch.host.look import LIMIT, look_beside
+
+        self._looks = True
+        answer = look_beside(settings.look, environ, settings.log_dir, self.expected, first=first)
+        self._loop.read(answer.readable, lambda _: self._looked(answer))
+        self._loop.after("look", LIMIT, self._end_look)
 
     def wait_for_all(self, start: Callable[[], None]) -> None:
         """Call ``start``, which adds this host's ranks, when those of all hosts can begin; without a launcher at
@@ -653,7 +672,23 @@ class Agent:
     def _report_up(self, ranks: int) -> None:
         self._up = True
         self._loop.cancel("partial")
-        self.connection.report(messages.Up(ranks=ranks))
+        if not self._looks:
+            self.connection.report(messages.Up(ranks=ranks))
+
+    def _looked(self, answer: Answer) -> None:
+        """Report what was found about this host, unless it came too late."""
+        self._loop.forget(answer.readable)
+        os.close(answer.readable)
+        if self._looks:
+            self._loop.cancel("look")
+            if answer.found:
+                self.connection.report(answer.found)
+            self._end_look()
+
+    def _end_look(self) -> None:
+        self._looks = False
+        if self._up:
+            self._report_up(self.expected)
 
     def _report_partial(self) -> None:
         if self._up:

@@ -180,7 +180,15 @@ class NoConnection:
     full = waiting = False
     slots = None
     settings = messages.Settings(
-        log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=False, live=False, hardware=0.0
+        log_dir="",
+        idle=None,
+        input=False,
+        recorder="",
+        parting=0.0,
+        by_rank=False,
+        live=False,
+        hardware=0.0,
+        look=messages.NO_LOOK,
     )
 
     def report(self, message: Message) -> None:

@@ -71,6 +71,9 @@ def run_for_shims(listener: socket.socket, control: str, launch: str, placement:
     agent = Agent(connection, launch, expected, has_shims=True)
     agent.stand_guard(obeys_signals=False)
     agent.listen(listener)
+    environ = dict(os.environ)
+    restore_paths(environ)
+    agent.look(environ, first=index == 0)
     return agent.run()
 
 
@@ -317,6 +320,7 @@ def _start_host(
     count, first, hosts = counts[index], sum(counts[:index]), len(counts)
     if "HOSTNAME" in environ:  # true of the launcher's host alone, as bash sets and some shells export it
         environ["HOSTNAME"] = os.uname().nodename
+    agent.look(dict(environ), first=not index)
     if hosts > 1:
         environ.update(name_interface(environ))
         if not first and not hold_port(int(environ["MASTER_PORT"])):

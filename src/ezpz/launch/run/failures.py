@@ -34,6 +34,7 @@ __all__ = [
     "last_words",
     "left_early",
     "log_of",
+    "no_script",
     "rank_failed",
 ]
 
@@ -219,9 +220,12 @@ def last_words(outcome: Outcome, since: int) -> list[str]:
 def _what_to_type(cause: Failure) -> str:
     """Return what to type where Python did not find its script; empty for other causes."""
     match = re.search(_NO_SCRIPT, cause.words)
-    if not match:
-        return ""
-    folder, name = os.path.split(match[1])
+    return no_script(match[1]) if match else ""
+
+
+def no_script(path: str) -> str:
+    """Return the line about a script that is not there, with the one that may be meant."""
+    folder, name = os.path.split(path)
     try:
         near = did_you_mean(name, (each for each in os.listdir(folder) if each.endswith(".py")))
     except OSError:

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 
-from ezpz.errors import LaunchError
+from ezpz.errors import LaunchError, UsageError
 from ezpz.files import private_folder
 from ezpz.interrupt import Raising
 from ezpz.launch import record
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ezpz.launch.plan import LaunchPlan
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
+    from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
@@ -50,6 +51,7 @@ def supervise(
     control: Control,
     limits: Limits,
     screen: Screen,
+    preflight: Preflight,
     *,
     folder: str = "",
     wall: Wall | None = None,
@@ -63,6 +65,7 @@ def supervise(
         control: Where its agents connect; closed when the run is over.
         limits: What the user allows the run.
         screen: Where output goes.
+        preflight: What is known of the hosts, and judges what is found.
         folder: Folder of run.json, or empty.
         wall: When the end of the job's wall time is to be announced.
         began: When the launch began, in seconds since 1970.
@@ -75,6 +78,7 @@ def supervise(
         _make_room(len(plan.placement.hosts))
     kind = _AgentsRun if plan.by_hosts else _LocalRun if plan.flavour is None else _LauncherRun
     run = kind(plan, limits, control, screen, wall, shares_terminal=plan.supervision.keeps_terminal)
+    run.preflight = preflight
     run.launch, run.folder, run.began = plan.supervision.launch_id, folder, began
     run.address = asking_address(run.launch)
     run.more = dict(more or {})
@@ -103,6 +107,8 @@ class _Run(Supervisor):
             try:
                 Raising.raise_dropped()  # from now on each is heard by the supervisor
                 with self:
+                    if self.plan.is_here:
+                        self._look_here(index)
                     self.start_programs()
                     self._begun = self._keep_first_record(index)
                     outcome = self.wait()
@@ -114,6 +120,18 @@ class _Run(Supervisor):
                 if reason:
                     self.say(f"note: {reason}")
         return outcome.code
+
+    def _look_here(self, index: record.Index) -> None:
+        """Look at this host, the only one.
+
+        Raises:
+            UsageError: The ranks must fail.
+        """
+        problem = self.preflight.look_here(self.plan)
+        if problem:
+            self._begun = self._keep_first_record(index)
+            raise UsageError(problem)
+        self.note_findings()
 
     def all_train(self) -> None:
         """Write the stages of the start into run.json while the ranks train, for `ezpz startup`."""
@@ -127,6 +145,7 @@ class _Run(Supervisor):
     def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
         """Write run.json while the ranks start, and let `ezpz kill` and `ezpz stacks` find the launch."""
         fields = {**record.started(self.plan, self.began), **self.more}
+        fields["check"] = self.preflight.record(self.plan, self.found)
         placed = fields["plan"]
         entry = {
             "started": self.began,
@@ -170,6 +189,7 @@ class _Run(Supervisor):
             "failures": entries[len(causes) :],
             "hang": outcome.hang,
             "notes": outcome.notes,
+            "check": self.preflight.record(self.plan, self.found),
             "launcher_words": self.launcher_words(),
         }
         if self.hardware:

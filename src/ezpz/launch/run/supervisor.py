@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.hardware import HardwareRecord
+    from ezpz.launch.run.preflight import Preflight
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
@@ -70,6 +71,8 @@ _NO_ANSWER = 22.0  # and until one that does not answer is lost: about as long a
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
+_CHECK = 0.3  # seconds for the agents of other hosts to report the same
+_USAGE = 2
 _REFUSED = 125
 
 
@@ -94,7 +97,11 @@ class Supervisor:
         address: Where ``ezpz stacks`` asks; empty where it cannot.
         signals: What reaches the launcher from outside, a context manager.
         began: When the launch began, in seconds since 1970.
+        preflight: What is known of the hosts.
+        found: What it was worth a word, and has been shown.
     """
+
+    preflight: Preflight
 
     def __init__(
         self,
@@ -109,6 +116,7 @@ class Supervisor:
         self.plan, self.limits, self.control, self.screen = plan, limits, control, screen
         self.launch = self.folder = self.address = ""
         self.began = time.time()
+        self.found: list[str] = []
         self.outcome = Outcome()
         self.stages = Stages()
         self.world = World(plan)
@@ -227,6 +235,12 @@ class Supervisor:
         if text not in self.outcome.notes:
             self.outcome.notes.append(text)
             self.say(f"note: {text}")
+
+    def note_findings(self) -> None:
+        """Write a line for each thing that was found on the hosts and stops no rank."""
+        for text in self.preflight.notes(self.plan):
+            self.found.append(text)
+            self.note(text)
 
     def _over(self) -> bool:
         if self.children.alive or not self.children.drained:
@@ -412,10 +426,21 @@ class Supervisor:
         """Let all ranks begin, and give them the signals that came before; nothing has failed so far."""
         if self.world.begun or self.stopping or self.outcome.failures:
             return
+        if not self._may_begin():
+            return
+        if self.preflight.level.value != "off":
+            self.note_findings()
         self.world.begun = True
         self.control.order(messages.Begin())
         for number in self._waiting_signals:
             self._send(number)
+
+    def _may_begin(self) -> bool:
+        """Stop a launch whose ranks must fail on the hosts as they were found; tell whether they need not."""
+        problem = "" if self.world.begun or self.stopping else self.preflight.refusal(self.plan)
+        if problem:
+            self.blame(Failure("cannot start:", problem.removesuffix("."), _USAGE, time.time()))
+        return not problem
 
     def _send(self, number: int) -> None:
         """Send a signal to all ranks through their agents."""
@@ -502,13 +527,8 @@ class Supervisor:
     def _hear(self, index: int, message: Message) -> None:
         if isinstance(message, messages.Hello):
             self._agent_came(index, message)
-        elif isinstance(message, messages.Up):
-            self.world.up(index, message)
-            if self.world.complete:
-                self.loop.cancel("start")
-                self._let_begin()
-        elif isinstance(message, messages.Partial):
-            self.world.partly(index, message.have)
+        elif isinstance(message, messages.Up | messages.Partial | messages.Looked):
+            self._hear_of_start(index, message)
         elif isinstance(message, messages.Hardware | messages.Recording | messages.Stages | messages.Finished):
             self._hear_of_work(self.world.host(index), message)
         elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace):
@@ -525,6 +545,18 @@ class Supervisor:
             self._hear_of_host(index, message)
         else:
             self._hear_of_failure(self.world.host(index), message)
+
+    def _hear_of_start(self, index: int, message: messages.Up | messages.Partial | messages.Looked) -> None:
+        if isinstance(message, messages.Partial):
+            self.world.partly(index, message.have)
+        elif isinstance(message, messages.Looked):
+            self.preflight.hear(index, message)
+            self.loop.after("check", _CHECK, self._may_begin)
+        else:
+            self.world.up(index, message)
+            if self.world.complete:
+                self.loop.cancel("start")
+                self._let_begin()
 
     def _hear_of_input(self, index: int, message: Message) -> None:
         connection = self.control.way_back(index) if self.control.settings.input else None

@@ -1,0 +1,99 @@
+"""Read the administrator's file: what a machine's administrators set for all its users, who may choose otherwise.
+
+    # /etc/ezpz/site.toml
+    [launch]
+    check = "off"        # of `launch --check`: fast, full or off
+
+It is read before any setting of the user's. Unlike a site table (docs/sites.md) it says nothing about the machine.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ezpz.errors import UsageError, did_you_mean
+from ezpz.records import NamedTuple
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["CHECKS", "Default", "default"]
+
+CHECKS = ("fast", "full", "off")
+_FILE = "/etc/ezpz/site.toml"
+_VARIABLE = "EZPZ_SITE_TOML"  # another file, for tests and for administrators who try theirs; empty for none
+_KEYS = {"launch.check": CHECKS}
+
+
+class Default(NamedTuple):
+    """A value that holds where the user has chosen none, and who set it."""
+
+    value: str
+    origin: str
+
+
+def default(key: str, environ: Mapping[str, str], otherwise: str) -> Default:
+    """Return the administrator's value of a key such as ``launch.check``.
+
+    Args:
+        key: It.
+        environ: Names the file, perhaps.
+        otherwise: The value where the file has none, or is not there.
+
+    Raises:
+        UsageError: The file cannot be read, or holds what is not known here.
+    """
+    path = environ.get(_VARIABLE, _FILE)
+    try:
+        with open(path or os.devnull, encoding="utf-8") as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if _VARIABLE not in environ:
+            return Default(otherwise, "default")
+        raise UsageError(_unread(path, f"{error.strerror} (from {_VARIABLE})")) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(_unread(path, str(getattr(error, "strerror", "") or error))) from None
+    found = _read(text, path) if text.strip() else {}
+    return Default(found[key], path) if key in found else Default(otherwise, "default")
+
+
+def _unread(path: str, reason: str) -> str:
+    return (
+        f"cannot read {path}: {reason}; expected the administrator's settings as docs/sites.md shows them. Correct or "
+        "remove it."
+    )
+
+
+def _read(text: str, path: str) -> dict[str, str]:
+    """Return the values by their keys, each checked.
+
+    Raises:
+        UsageError: One is not known.
+    """
+    import sys
+    from importlib import import_module
+
+    # From 3.11 on the parser is Python's own; tomli is the same one for 3.10.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        read = toml.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(_unread(path, str(error))) from None
+    found = {}
+    for name, table in read.items():
+        for key, value in (table if isinstance(table, dict) else {"": table}).items():
+            full = f"{name}.{key}" if key else name
+            if full not in _KEYS:
+                near = did_you_mean(full, _KEYS)
+                raise UsageError(
+                    f"unknown key {full} = {value!r} (from {path}); expected {', '.join(_KEYS)}.{near} Correct or "
+                    "remove it: it is the administrator's file (docs/sites.md)."
+                )
+            if value not in _KEYS[full]:
+                raise UsageError(
+                    f"bad value {full} = {value!r} (from {path}); expected {', '.join(_KEYS[full])}. Correct that key: "
+                    "it is the administrator's file (docs/sites.md)."
+                )
+            found[full] = value
+    return found

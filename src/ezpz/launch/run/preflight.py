@@ -1,0 +1,333 @@
+"""Judge what the hosts of a launch look like before its ranks begin: what must fail is refused, the rest noted once.
+
+`ezpz.launch.host.look` finds the facts: agents on their hosts, or this process where all ranks run here.
+``--check full`` asks `ezpz doctor` first, for all else that it knows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from ezpz.launch.messages import NO_LOOK, Look, Looked
+from ezpz.launch.shim_messages import to_fields
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from ezpz.launch.flavours.request import Setting
+    from ezpz.launch.plan import LaunchPlan
+
+__all__ = ["Preflight"]
+
+_LEAST = 64 << 20  # bytes that should be free where a launch writes
+_FULL = 120  # seconds for `ezpz doctor`
+_NAMED = 3  # hosts that are named one by one
+_RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found alone
+_CURE_OF_MASTER = "Run `unset MASTER_ADDR`; `--check off` starts all the same"
+
+
+class Preflight:
+    """What is known of the hosts of one launch before its ranks begin.
+
+    Args:
+        level: ``fast``, ``full`` or ``off``, and who chose it.
+        command: What every rank runs.
+        own_devices: Whether each rank of a host has a device of its own.
+    """
+
+    def __init__(self, level: Setting, command: Sequence[str], *, own_devices: bool) -> None:
+        self.level = level
+        self._command, self._own_devices = command, own_devices
+        self._looked: dict[int, Looked] = {}
+        self._more: list[dict[str, Any]] = []  # findings of `ezpz doctor`
+        self._facts: list[dict[str, Any]] = []
+        self._seconds = 0.0
+        self._refused = ""
+
+    @property
+    def request(self) -> Look:
+        """What agents are to look at."""
+        if self.level.value == "off":
+            return NO_LOOK
+        from ezpz.launch.host.look import script_of
+
+        try:
+            folder = os.getcwd()
+        except OSError:  # it was removed
+            folder = ""
+        program = self._command[0] if self._command else ""
+        script = script_of(self._command)
+        return Look(wanted=True, program=program, script=script, folder=folder, own_devices=self._own_devices)
+
+    def hear(self, index: int, looked: Looked) -> None:
+        """Take what the agent of the host with this index has found."""
+        self._looked[index] = looked
+
+    def look_here(self, plan: LaunchPlan) -> str:
+        """Look at this host, where all ranks run; return why they must fail, or an empty text."""
+        if self.level.value == "off":
+            return ""
+        from ezpz.launch.host.look import look
+
+        begun = time.monotonic()
+        environ, log_dir = plan.rank_environment(0), plan.supervision.agent_settings["log_dir"]
+        self._looked[0] = look(self.request, environ, log_dir, plan.placement.counts[0], first=True)
+        self._seconds += time.monotonic() - begun
+        return self.refusal(plan)
+
+    def refusal(self, plan: LaunchPlan) -> str:
+        """Return why ranks must fail, as far as hosts have answered; empty where they need not."""
+        if not self._refused:
+            self._refused = next(_refusals(self._by_name(plan), plan), "")
+        return self._refused
+
+    def notes(self, plan: LaunchPlan) -> list[str]:
+        """Return what else the user should know, each with what to type."""
+        more = [f"{each['text']}; {each['cure']}" for each in self._more]
+        return [*more, *_notes(self._by_name(plan), plan)]
+
+    def record(self, plan: LaunchPlan, said: Sequence[str]) -> dict[str, Any]:
+        """Return what ``run.json`` says."""
+        hosts = {}
+        if len(self._looked) <= _RECORDED:
+            for name, looked in self._by_name(plan).items():
+                fields = {key: value for key, value in to_fields(looked).items() if value not in ("", [], -1)}
+                hosts[name] = {key: value for key, value in fields.items() if key not in {"host", "place"}}
+        return {
+            "level": self.level.value,
+            "origin": self.level.origin,
+            "seconds": round(self._seconds, 3),
+            "answered": len(self._looked),
+            "refused": self._refused or None,
+            "notes": list(said),
+            "hosts": hosts,
+            **({"doctor": {"findings": self._more, "facts": self._facts}} if self.level.value == "full" else {}),
+        }
+
+    def ask_doctor(self, hosts: Sequence[str], *, is_here: bool) -> str:
+        """Ask `ezpz doctor` about all hosts, for ``--check full``; return why it gave no answer, or an empty text."""
+        import json
+        import subprocess
+
+        from ezpz.interpreter import module_line
+
+        begun = time.monotonic()
+        script = self.request.script
+        chosen = [] if is_here else ["--hosts", ",".join(hosts)]
+        line = [*module_line("ezpz"), "doctor", "--json", *chosen, *([script] if script else [])]
+        try:
+            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=_FULL, check=False)
+            answer = json.loads(done.stdout)
+        except subprocess.TimeoutExpired:
+            return f"`ezpz doctor` gave no answer within {_FULL} s"
+        except (OSError, ValueError):
+            words = done.stderr.decode(errors="replace").strip().splitlines()
+            return f"`ezpz doctor` gave no answer: {words[-1] if words else f'it ended with {done.returncode}'}"
+        finally:
+            self._seconds += time.monotonic() - begun
+        # A launch sets those variables itself, whatever this shell holds.
+        self._more = [each for each in answer["findings"] if each["check"] != "stale"]
+        self._facts = answer["facts"]
+        return ""
+
+    def _by_name(self, plan: LaunchPlan) -> dict[str, Looked]:
+        """Return what was found by the names of the plan, hosts in their order."""
+        hosts = plan.placement.hosts
+        return {hosts[index]: self._looked[index] for index in sorted(self._looked) if 0 <= index < len(hosts)}
+
+
+# What must fail.
+
+
+def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+    several = len(plan.placement.hosts) > 1
+    absent = [name for name, looked in hosts.items() if looked.folder_problem]
+    if absent:
+        yield (
+            f"the working folder {_where()} is missing on {_named(absent)}: {hosts[absent[0]].folder_problem}; "
+            f"expected it on every host. Start in a folder that they share{_leave_out(absent, several)}."
+        )
+    unread = [name for name, looked in hosts.items() if looked.script_problem]
+    if unread:
+        yield _unread(unread, hosts[unread[0]].script_problem, plan)
+    for name, looked in hosts.items():
+        if looked.shared:
+            yield (
+                f"{looked.shared} gives one device to two of the {_counts(plan)[name]} ranks of {name}; expected one "
+                "for each. Name each device once, or start fewer ranks with `--ppn`."
+            )
+            break
+    yield from _no_master(hosts, plan)
+
+
+def _unread(names: Sequence[str], problem: str, plan: LaunchPlan) -> str:
+    """Return the line about a script that these hosts cannot read."""
+    from ezpz.launch.host.look import script_of
+
+    script = script_of(plan.command)
+    several = len(plan.placement.hosts) > 1
+    if not several and problem == os.strerror(errno.ENOENT):
+        from ezpz.launch.run.failures import no_script
+
+        return no_script(os.path.abspath(script))
+    on = f" on {_named(names)}" if several else ""
+    return (
+        f"cannot read {script}{on} (from the command line): {problem}; expected a script"
+        f"{' that every host has' if several else ''}. Check the path{_leave_out(names, several)}."
+    )
+
+
+def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+    names, (address, origin) = plan.placement.hosts, plan.address
+    first = hosts.get(names[0])
+    others = {name: hosts[name] for name in names[1:] if name in hosts}
+    by_user = origin in {"MASTER_ADDR", "--master-addr"}
+    undo = _CURE_OF_MASTER if origin != "--master-addr" else "Leave --master-addr out"
+    if first and first.master == "unknown":
+        yield (
+            f"the ranks cannot meet at {address} (from {origin}): {names[0]} does not know that name ({first.reach}); "
+            f"expected an address of {names[0]}. {undo if by_user else 'Set one: `export MASTER_ADDR=ADDRESS`'}."
+        )
+    elif first and first.master == "other":
+        owner = next((name for name, looked in others.items() if looked.master == "own"), "")
+        whose = f"it is an address of {owner}" if owner else "no host of this launch has that address"
+        if owner or len(others) == len(names) - 1:
+            yield (
+                f"the ranks cannot meet at {address} (from {origin}): {whose}; expected one of {names[0]}, where rank "
+                f"0 runs. {undo if by_user else 'Set one: `export MASTER_ADDR=ADDRESS`'}."
+            )
+    elif others and len(others) == len(names) - 1:
+        cut = {name: problem for name, looked in others.items() if (problem := _cut_off(looked, first))}
+        if len(cut) == len(others):
+            name, problem = next(iter(cut.items()))
+            yield (
+                f"no host reaches {address} (from {origin}), where the ranks meet: on {name}, {problem}; expected "
+                f"a network that {names[0]} shares with the others. Open the ports between the hosts of a job, or name "
+                "another address of that host: `export MASTER_ADDR=ADDRESS`."
+            )
+
+
+def _cut_off(looked: Looked, first: Looked | None) -> str:
+    """Return why a host that is not the first cannot reach that; empty where it can, or nothing is known."""
+    if looked.master == "unknown":
+        return f"the name is unknown ({looked.reach})"
+    if looked.master == "loopback":
+        return "" if first and first.place == looked.place else "that name means the host itself (127.x)"
+    return looked.reach
+
+
+# What is worth a word.
+
+
+def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+    missing: dict[str, list[str]] = {}
+    for name, looked in hosts.items():
+        for each in looked.missing:
+            missing.setdefault(each, []).append(name)
+    for each, names in missing.items():
+        there, variable = ", ".join(hosts[names[0]].interfaces), each.partition("=")[0]
+        yield f"{each} names no interface on {_named(names)}; there are {there}. Run `unset {variable}`"
+    full: dict[str, list[str]] = {}
+    for name, looked in hosts.items():
+        for what, path, free in looked.room:
+            if free < _LEAST:
+                shown = "" if path == os.curdir else f" ({path})"
+                full.setdefault(f"{what}{shown} has {free >> 20} MiB left", []).append(name)
+    for text, names in full.items():
+        yield f"on {_named(names)} {text}. Make room, or choose another folder"
+    if len(hosts) > 1:
+        yield from _cut_off_notes(hosts, plan)
+        yield from _same_address(hosts)
+        yield from _differences(hosts)
+
+
+def _cut_off_notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+    first = hosts.get(plan.placement.hosts[0])
+    others = [(name, looked) for name, looked in hosts.items() if looked is not first]
+    cut = {name: problem for name, looked in others if (problem := _cut_off(looked, first))}
+    if cut:
+        name, problem = next(iter(cut.items()))
+        yield (
+            f"{_named(list(cut))} cannot reach {plan.address.value}, where the ranks meet: {problem}. Correct "
+            f"/etc/hosts, DNS or the network of {name}, or leave it out: `--exclude {','.join(cut)}`"
+        )
+
+
+def _same_address(hosts: Mapping[str, Looked]) -> Iterator[str]:
+    """Find hosts with one address on the interface that leads to the first, such as that of a bridge of containers."""
+    owners: dict[str, dict[str, str]] = {}
+    for name, looked in hosts.items():
+        if looked.address and not looked.address.startswith("127."):
+            owners.setdefault(looked.address, {}).setdefault(looked.place, name)
+    for address, names in owners.items():
+        if len(names) > 1:
+            yield (
+                f"{_named(list(names.values()))} have the same address {address} on the interface that leads to rank 0."
+                " Name another one: `export GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME`"
+            )
+
+
+def _differences(hosts: Mapping[str, Looked]) -> Iterator[str]:
+    """Compare by majority: "torch 2.12.0 on n03, 2.13.0 on 2 hosts"."""
+    rows: dict[str, Callable[[Looked], str]] = {
+        "Python": lambda looked: looked.version,
+        "torch": lambda looked: looked.torch,
+        "ezpz": lambda looked: looked.ezpz,
+        "the script": lambda looked: f"of {looked.script_size} bytes" if looked.script_size >= 0 else "",
+    }
+    for what, of in rows.items():
+        values = {name: of(looked) for name, looked in hosts.items()}
+        if len(set(values.values())) > 1:
+            yield from _minority(what, values)
+    sizes = {looked.script_size for looked in hosts.values()}
+    times = {name: looked.script_time for name, looked in hosts.items() if looked.script_size >= 0}
+    usual, count = _majority(list(times.values()))
+    older = [name for name, when in times.items() if when < usual]
+    if older and len(sizes) == 1 and 2 * count > len(times):  # copies made on each host have all times
+        yield (
+            f"the script is older on {_named(older)} than on {count} hosts. Copy it again if it is not the same, or "
+            f"leave out what is old: `--exclude {','.join(older)}`"
+        )
+
+
+def _minority(what: str, values: Mapping[str, str]) -> Iterator[str]:
+    usual, count = _majority(list(values.values()))
+    for value in dict.fromkeys(values.values()):
+        if value != usual:
+            names = [name for name, own in values.items() if own == value]
+            others = f"{usual or 'none'} on {count} host{'s' * (count > 1)}"
+            cure = f"Give all hosts the same, or leave out {names[0]}: `--exclude {','.join(names[:_NAMED])}`"
+            yield f"{what} {value or 'is missing'} on {_named(names)}, {others}. {cure}"
+
+
+def _majority(values: Sequence[Any]) -> tuple[Any, int]:
+    """Return the most frequent value, the first of those that are equally frequent, and how often it is there."""
+    counts: dict[Any, int] = {}
+    for value in values:
+        counts[value] = counts.get(value, 0) + 1
+    best = max(counts, key=counts.__getitem__, default="")
+    return best, counts.get(best, 0)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _leave_out(names: Sequence[str], several: bool) -> str:
+    return f", or leave {_named(names)} out: `--exclude {','.join(names)}`" if several else ""
+
+
+def _counts(plan: LaunchPlan) -> dict[str, int]:
+    return dict(zip(plan.placement.hosts, plan.placement.counts, strict=True))
+
+
+def _where() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -1,0 +1,327 @@
+"""`launch --check`: what agents find on their hosts before ranks begin, with planted faults, and silence without."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ezpz.cluster.administrator import default
+from ezpz.errors import UsageError
+from ezpz.launch.host.look import script_of
+from ezpz.launch.options import parse
+from ezpz.launch.planning import PlanBuilder, survey
+from lab.flavours import Flavour
+from lab.hosts import ip_inside
+from lab.require import require
+from lab.ssh import SRC, Site
+
+LAUNCH = [sys.executable, "-m", "ezpz.launch"]
+# In front of what ssh runs on one host: its own mounts, which nobody else sees.
+CLIENT = """#!/bin/bash
+line=() host=
+for word; do
+  line+=("$word")
+  if [[ -z $host && $word == n0[1-3] ]]; then
+    host=$word
+    [[ $host == "$EZPZ_TEST_FAULTY" && -n $EZPZ_TEST_FAULT ]] && line+=("$EZPZ_TEST_FAULT;")
+  fi
+done
+( "{}" "${{line[@]}}"; exit $? ) <&0 &
+wait $!
+"""
+PROGRAM = "import os; print('rank', os.environ['RANK'])\n"
+
+
+@pytest.fixture
+def environ(clean_env, tmp_path):
+    return {**clean_env, "XDG_STATE_HOME": str(tmp_path / "state"), "EZPZ_SITE_TOML": ""}
+
+
+@pytest.fixture
+def mpich(home, tag):
+    value = Flavour("mpich", home, tag)
+    require("mpich", value.problem())
+    return value
+
+
+def record(folder):
+    """The newest run.json under a folder of states."""
+    return json.loads(max(folder.glob("ezpz/launches/*/run.json"), key=os.path.getmtime).read_text())
+
+
+def words(done):
+    """What was said besides the two lines of every start."""
+    said = [line for line in done.stderr.splitlines() if " launcher (" not in line and " ranks on " not in line]
+    return "\n".join(said)
+
+
+def python_of_its_own(folder, torch):
+    """A virtual environment that says it has this torch."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = folder / "lib" / f"python{version}" / "site-packages"
+    (packages / f"torch-{torch}.dist-info").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\nversion = 3.99.1\n")
+    return folder
+
+
+class Lab:
+    """Three hosts and a head, on one of which something can be wrong."""
+
+    def __init__(self, hosts, environ, folder):
+        folder.mkdir()
+        self.site = Site(hosts, environ, folder)
+        self.site.env["EZPZ_SSH"] = self.site.client(hosts.rsh, CLIENT)
+        self.hosts, self.folder = hosts, folder
+        (folder / "train.py").write_text(PROGRAM)
+        self.env = python_of_its_own(folder.parent / "env", "2.13.0")
+        self.python = str(self.env / "bin" / "python3")
+        self.state = folder.parent / "state"
+
+    def launch(self, *words, fault="", on="n02", **more):
+        words = words or (self.python, "train.py")
+        planted = {"EZPZ_TEST_FAULTY": on, "EZPZ_TEST_FAULT": fault}
+        flavour = [] if words[0] == "--flavour" else ["--flavour", "ssh"]
+        return self.site.launch(*flavour, *words, hosts="n01:1\nn02:1\nn03:1\n", timeout=60, **planted, **more)
+
+
+@pytest.fixture
+def lab(make_hosts, environ, tmp_path):
+    return Lab(make_hosts("head", "n01", "n02", "n03"), environ, tmp_path / "shared")
+
+
+@pytest.mark.slow
+def test_faults_of_one_host_of_three_are_named_before_a_rank_begins(lab, tmp_path):
+    healthy = lab.launch()
+    assert (healthy.returncode, sorted(healthy.stdout.splitlines())) == (0, ["rank 0", "rank 1", "rank 2"]), (
+        healthy.stderr
+    )
+    assert words(healthy) == ""
+    check = record(lab.state)["check"]
+    assert (check["level"], check["origin"], check["answered"], check["notes"]) == ("fast", "default", 3, [])
+    assert list(check["hosts"]) == ["n01", "n02", "n03"]
+    assert {(facts["torch"], facts["version"]) for facts in check["hosts"].values()} == {("2.13.0", "3.99.1")}
+    assert [facts["master"] for facts in check["hosts"].values()] == ["own", "other", "other"]
+    assert check["hosts"]["n02"]["interface"] == "eth0"
+
+    empty, other = tmp_path / "empty", python_of_its_own(tmp_path / "other", "2.12.0")
+    empty.mkdir()
+
+    # Another environment: the launch runs, with one word.
+    done = lab.launch(fault=f"mount --bind {other} {lab.env}")
+    assert done.returncode == 0
+    assert words(done) == (
+        "ezpz: note: torch 2.12.0 on n02, 2.13.0 on 2 hosts. Give all hosts the same, or leave out n02: `--exclude n02`"
+    )
+
+    # The script is missing: refused.
+    sub = lab.folder / "sub"
+    sub.mkdir()
+    (sub / "train.py").write_text(PROGRAM)
+    done = lab.launch(lab.python, "sub/train.py", fault=f"mount --bind {empty} {sub}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words(done) == (
+        "ezpz: cannot start: cannot read sub/train.py on n02 (from the command line): No such file or directory; "
+        "expected a script that every host has. Check the path, or leave n02 out: `--exclude n02`; no rank has begun"
+    )
+    assert record(lab.state)["check"]["refused"].startswith("cannot read sub/train.py on n02")
+
+    # The working folder is.
+    done = lab.launch(fault=f"mount --bind {empty} {tmp_path}")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert f"cannot enter {lab.folder} on n02" in done.stderr
+
+    # The first host's name means 127.0.1.1 on itself, which is right, and elsewhere, which is not.
+    names = tmp_path / "names"
+    names.write_text(lab.hosts.hosts_file.read_text().replace(f"{lab.hosts['n01'].address} ", "127.0.1.1 "))
+    for on in ("n01", "n02"):
+        done = lab.launch(fault=f"mount --bind {names} /etc/hosts", on=on)
+        assert done.returncode == 0
+        said = "n02 cannot reach n01, where the ranks meet: that name means the host itself (127.x)"
+        assert (words(done) == "") is (on == "n01"), done.stderr
+        assert on == "n01" or said in done.stderr
+
+    done = lab.launch(GLOO_SOCKET_IFNAME="ib7")
+    assert done.returncode == 0
+    assert words(done) == (
+        "ezpz: note: GLOO_SOCKET_IFNAME=ib7 names no interface on n01, n02, n03; there are lo, eth0. "
+        "Run `unset GLOO_SOCKET_IFNAME`"
+    )
+
+
+@pytest.mark.slow
+def test_an_address_where_ranks_cannot_meet_is_refused(lab):
+    shared = lab.hosts["n01"]
+    for address, said in (
+        ("198.51.100.7", "no host of this launch has that address; expected one of n01, where rank 0 runs"),
+        (lab.hosts["n02"].address, "it is an address of n02; expected one of n01, where rank 0 runs"),
+        ("nosuch.invalid", "n01 does not know that name"),
+    ):
+        done = lab.launch("true", MASTER_ADDR=address)
+        assert done.returncode == 2
+        assert f"the ranks cannot meet at {address} (from MASTER_ADDR): {said}" in words(done)
+        assert "Run `unset MASTER_ADDR`" in words(done)
+        assert words(done).count("\n") == 0
+
+    ip_inside(shared.namespace, "addr add 198.51.100.9/32 dev lo")  # which the others have no route to
+    done = lab.launch("true", MASTER_ADDR="198.51.100.9")
+    assert done.returncode == 2
+    assert "no host reaches 198.51.100.9 (from MASTER_ADDR), where the ranks meet: on n02, Network is un" in words(done)
+    for name in ("n02", "n03"):  # a route where nobody answers
+        ip_inside(
+            lab.hosts[name].namespace,
+            "route add 198.51.100.0/24 dev eth0",
+            "neigh add 198.51.100.9 dev eth0 lladdr 02:00:00:00:00:77",
+        )
+    done = lab.launch("true", MASTER_ADDR="198.51.100.9")
+    assert done.returncode == 2
+    assert "on n02, no answer within 1.5 s" in words(done)
+
+    # What `launch` overrides is no finding, and nothing is looked at where nobody wants it.
+    assert words(lab.launch("true", MASTER_ADDR="198.51.100.7", RANK="3")) == ""
+    assert "check" in record(lab.state)
+    done = lab.launch("--check", "off", "true", MASTER_ADDR="198.51.100.7")
+    assert (done.returncode, words(done)) == (0, "")
+    assert (record(lab.state)["check"]["level"], record(lab.state)["check"]["hosts"]) == ("off", {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--mpi", "no")])
+def test_mpich_starts_agents_that_look_in_the_same_way(lab, more, mpich, tmp_path):
+    (lab.folder / "sub").mkdir()
+    (lab.folder / "sub" / "train.py").write_text(PROGRAM)
+    (lab.folder / "empty").mkdir()
+    fault = f"mount --bind {lab.folder}/empty {lab.folder}/sub"
+    client = tmp_path / "client"  # Hydra takes no name with blanks
+    client.symlink_to(shlex.split(lab.site.env["EZPZ_SSH"])[0])
+    lab.site.env |= {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(client), "PATH": mpich.env()["PATH"]}
+    done = lab.launch("--flavour", "mpich", *more, lab.python, "sub/train.py")
+    assert (done.returncode, words(done), len(done.stdout.splitlines())) == (0, "", 3)
+    assert record(lab.state)["check"]["answered"] == 3
+    done = lab.launch("--flavour", "mpich", *more, lab.python, "sub/train.py", fault=fault, on="n03")
+    assert done.returncode == 2
+    assert "cannot start: cannot read sub/train.py on n03 (from the command line): No such file" in words(done)
+    done = lab.launch("--flavour", "mpich", *more, "true", MASTER_ADDR="198.51.100.7")
+    assert done.returncode == 2
+    assert "no host of this launch has that address; expected one of n01" in words(done)
+
+
+# All ranks here.
+
+
+@pytest.mark.slow
+def test_one_host_is_looked_at_by_the_launcher_itself(launch, environ, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    for more, command, text in (
+        ({"MASTER_ADDR": "198.51.100.7"}, ["true"], "no host of this launch has that address; expected one of "),
+        ({"MASTER_ADDR": "nosuch.invalid"}, ["true"], "does not know that name"),
+        ({}, [sys.executable, "-u", "tran.py"], "there is no script tran.py in "),
+        (
+            {"EZPZ_NGPU_PER_HOST": "2", "CUDA_VISIBLE_DEVICES": "0,0"},
+            ["true"],
+            "CUDA_VISIBLE_DEVICES=0,0 gives one device to two of the 2 ranks of ",
+        ),
+    ):
+        done = launch("-n", "2", *command, env={**environ, **more})
+        assert (done.returncode, done.stdout) == (2, "")
+        assert text in done.stderr.splitlines()[-1]
+        kept = record(tmp_path / "state")
+        assert kept["cause"]["text"] == kept["check"]["refused"]
+    done = launch("-n", "2", "true", env={**environ, "GLOO_SOCKET_IFNAME": "ib7"})
+    assert done.returncode == 0
+    assert "note: GLOO_SOCKET_IFNAME=ib7 names no interface on " in words(done)
+    assert len(record(tmp_path / "state")["check"]["notes"]) == 1
+
+
+@pytest.mark.slow
+def test_full_adds_what_doctor_knows(launch, environ):
+    environ = {**environ, "TORCH_DEVICE": "cpu", "RANK": "3", "http_proxy": "http://127.0.0.1:9"}
+    done = launch("-n", "1", "--check", "full", "true", env=environ)
+    assert done.returncode == 0
+    assert "note: the proxy of http_proxy cannot be reached: " in words(done)
+    assert "RANK=3" not in words(done)
+    check = record(Path(environ["XDG_STATE_HOME"]))["check"]
+    assert "proxy" in {each["check"] for each in check["doctor"]["findings"]}
+    assert len(check["doctor"]["facts"]) == 1
+
+
+@pytest.mark.slow
+def test_healthy_launches_say_nothing_more(launch, environ, mpich):
+    by = {"local": environ, "mpich": {**environ, "PATH": mpich.env()["PATH"]}}
+    for turn in range(100 if os.environ.get("EZPZ_MATRIX") else 20):
+        name = ("local", "mpich")[turn % 2]
+        done = launch("-n", "2", "--flavour", name, "true", env=by[name])
+        assert (done.returncode, words(done)) == (0, "")
+
+
+# The administrator's file.
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[launch]\ncheck = "of"\n', "bad value launch.check = 'of' (from {file}); expected fast, full, off"),
+        ("[launch]\nchek = 1\n", "unknown key launch.chek = 1 (from {file}); expected launch.check. Did you mean"),
+        ("sampling = 3\n", "unknown key sampling = 3 (from {file})"),
+        ("[launch\n", "cannot read {file}: "),
+    ],
+)
+def test_a_wrong_file_of_the_administrator_is_one_line(launch, environ, tmp_path, text, problem):
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    done = launch("--dry-run", "true", env={**environ, "EZPZ_SITE_TOML": str(file)})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert problem.format(file=file) in done.stderr
+
+
+def test_the_administrators_default_gives_way_to_the_option(environ, tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text('[launch]\ncheck = "off"\n')
+    environ = {**environ, "EZPZ_SITE_TOML": str(file)}
+    for words_, expected in (((), ("off", str(file))), (("--check", "fast"), ("fast", "--check"))):
+        options = parse([*words_, "-n", "1", "true"], environ)
+        builder = PlanBuilder(survey(options, environ), options, environ)
+        assert builder.check == expected
+    assert default("launch.check", {"EZPZ_SITE_TOML": ""}, "fast") == ("fast", "default")
+    with pytest.raises(UsageError, match="No such file"):
+        default("launch.check", {"EZPZ_SITE_TOML": str(tmp_path / "none")}, "fast")
+
+
+# Without processes.
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python3 train.py --lr 1", "train.py"),
+        ("python -u -W ignore -Xdev a/b.py", "a/b.py"),
+        ("/usr/bin/python3.12 -X dev -O x", "x"),
+        ("python3 -m train", ""),
+        ("python3 -c 1", ""),
+        ("python3 -", ""),
+        ("python3", ""),
+        ("./train.py", ""),
+        ("pythonic train.py", ""),
+        ("", ""),
+    ],
+)
+def test_the_script_of_a_command_is_known(command, script):
+    assert script_of(command.split()) == script
+
+
+def test_nothing_more_is_imported_by_a_look(clean_env):
+    code = "import sys, ezpz.launch.host.look, ezpz.launch.run.preflight; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {SRC!r}); {code}"],
+        env=clean_env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    heavy = {"typing", "subprocess", "threading", "json", "tomllib", "importlib.metadata", "torch"}
+    assert not heavy & set(done.stdout.split())
