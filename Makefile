@@ -2,6 +2,8 @@
 # make learn [SEED=s]: the tests that train whole networks, and 60 random kills of a training, up to an hour
 # plain `pytest` in a venv: the quick tests alone
 # make check    make bench [ARGS=--markdown]    make clean
+# make gpu [PEERS=DIR] [PY=python3] [ARGS="--minutes 3"]: on a GPU, the tests that need one and the trainers' speed beside
+# plain torch and beside checkouts of nanoGPT, torchtitan and pytorch-image-models in DIR (docs/gpu.md); PY has torch
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
 # make matrix [K=expression]: every fault case on every flavour, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one,
 # that end before their training, into the tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over
@@ -28,7 +30,7 @@ export PY TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix distros soak older names sites completion clean
+.PHONY: help test learn check bench fuzz matrix distros soak older names sites completion clean gpu
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -53,6 +55,10 @@ bench:
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_data.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py $(findstring --markdown,$(ARGS)))
+
+# With the Python that is there: its torch fits the card, and nothing is installed.
+gpu:
+	@PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PY) bench/gpu.py $(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 fuzz:
 	@tests/lab/setup venv

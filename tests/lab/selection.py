@@ -2,7 +2,7 @@
 
 Marks: ``lab`` (hosts in namespaces, Slurm, an MPI flavour, a browser: set here, by the fixtures that a test takes),
 ``slow`` (waits, or costs more than a tenth of a second of CPU and is not all that shows its part: set in the test
-files) and ``learn`` (trains whole networks).
+files), ``learn`` (trains whole networks) and ``gpu`` (needs a device: `make gpu`).
 Of a test marked ``few(N)`` the quick run takes the first N cases.
 
     pytest                         neither slow, lab nor learn
@@ -66,7 +66,7 @@ def choose(config, items):
     mark_lab_tests(items)
     if config.option.markexpr:
         return
-    left_out = {"learn", "lab", "slow"} if is_quick(config) else {"learn"}
+    left_out = {"learn", "gpu", "lab", "slow"} if is_quick(config) else {"learn", "gpu"}
     if any("::" in argument for argument in config.args):  # a test that is named runs, whatever it is
         left_out = set()
     chosen = [item for item in items if not any(item.get_closest_marker(name) for name in left_out)]

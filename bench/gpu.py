@@ -1,0 +1,622 @@
+"""Measure on one GPU what the trainers do, beside the same model in a loop of plain torch and beside the peers' models.
+
+    make gpu                                    the tests marked gpu, and all cases: about 10 minutes
+    make gpu PEERS=DIR                          with nanoGPT, torchtitan and pytorch-image-models, checkouts in DIR
+    make gpu ARGS="--only gpt2 --minutes 3"     a part
+
+Both sides of a pair lie on the card at once and take turns, A B A B A, so that a warm minute of the card meets both. A
+turn counts with the rates of its parts; the figure of a pair is the rate of A by that of B (1: as fast), with its 95 %
+interval by the bootstrap. What is written: gpu.json and gpu.md in --out. Without a GPU nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import gc
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ORDER = "ABABA"
+PARTS = 8  # of a turn: each gives a rate
+RESAMPLES = 2000
+TESTS_SHARE = 0.25  # of the minutes
+
+
+@dataclass
+class Case:
+    """One model, and how it is trained.
+
+    Attributes:
+        build: Makes the model, on the CPU or on meta.
+        batches: Position to batch, on the device.
+        loss: From model and batch to a mean loss.
+        by_hand: FLOPs of one sample by the formula written out, without `ezpz.train`.
+        peer: Name, folder in PEERS, and what makes its model and one step of it.
+    """
+
+    name: str
+    build: object
+    batches: object
+    loss: object
+    batch_size: int
+    tokens: int
+    by_hand: float
+    dtype: str = "bf16"
+    compile: bool = False
+    recompute: str | None = None
+    peer: tuple | None = None
+    stand_in: bool = False
+
+
+@dataclass
+class Side:
+    """One of the two that take turns."""
+
+    name: str
+    run: object  # (steps) -> None; queues them
+    tokens: int
+    first: float = 0.0
+    peak: int = 0
+    rates: list = field(default_factory=list)
+    joules: list = field(default_factory=list)
+    steps: int = 0
+    mfu: list = field(default_factory=list)
+    close: object = None
+
+
+# The cases.
+
+
+def cases(stand_in):
+    import torch
+
+    import ezpz
+    from ezpz.models import GPT, LLAMA_SIZES, GPTConfig, Llama, VisionTransformer, ViTConfig
+
+    device = ezpz.device()
+    chance = torch.Generator().manual_seed(1)
+
+    def pairs(inputs, targets):
+        inputs, targets = inputs.to(device), targets.to(device)
+        return lambda position: (inputs[position % len(inputs)], targets[position % len(inputs)])
+
+    def tokens(vocabulary, batch, length):
+        found = torch.randint(vocabulary, (4, batch, length + 1), generator=chance)
+        return pairs(found[..., :-1].contiguous(), found[..., 1:].contiguous())
+
+    def next_token(model, batch):
+        logits = model(batch[0])
+        return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[1].flatten())
+
+    def gpt2(name, batch):
+        layers, heads, width, length, vocabulary = (2, 2, 32, 16, 64) if stand_in else (12, 12, 768, 1024, 50304)
+        config = GPTConfig(vocab_size=vocabulary, n_layer=layers, n_head=heads, n_embd=width, block_size=length)
+        weights = 12 * layers * width**2 + vocabulary * width
+        hand = (6 * weights + 12 * layers * width * length) * length
+        sizes = {"n_layer": layers, "n_head": heads, "n_embd": width, "block_size": length, "vocab_size": vocabulary}
+        return Case(
+            *(name, lambda: GPT(config), tokens(vocabulary, batch, length), next_token, batch, length, hand),
+            compile=True,
+            peer=("nanoGPT", lambda folder, case: nanogpt(folder, case, sizes)),
+        )
+
+    def llama(name, *, compiled):
+        config = LLAMA_SIZES["debug"] if stand_in else replace(LLAMA_SIZES["8b"], n_layers=8, max_seq_len=8192)
+        length = 32 if stand_in else 8192
+        width, kv = config.dim, config.n_kv_heads * config.head_dim
+        layer = 2 * width * width + 2 * width * kv + 3 * width * config.ffn_dim
+        weights = config.n_layers * layer + config.vocab_size * width
+        hand = (6 * weights + 12 * config.n_layers * width * length) * length
+        return Case(
+            *(name, lambda: Llama(config), tokens(config.vocab_size, 1, length), next_token, 1, length, hand),
+            compile=compiled,
+            recompute="op",
+            peer=("torchtitan", lambda folder, case: torchtitan(folder, case, config)),
+        )
+
+    def vit():
+        sizes = (32, 8, 2, 2, 32, 10) if stand_in else (224, 16, 24, 16, 64, 1000)
+        image, patch, depth, heads, head_dim, classes = sizes
+        batch, width, seen = 4 if stand_in else 128, heads * head_dim, (image // patch) ** 2
+        hand = seen * (6 * (12 * depth * width**2 + 3 * patch**2 * width) + 12 * depth * width * seen)
+        inputs = torch.rand(2, batch, 3, image, image, generator=chance)
+        targets = torch.randint(classes, (2, batch), generator=chance)
+        return Case(
+            *("ViT-L/16", lambda: VisionTransformer(ViTConfig(*sizes)), pairs(inputs, targets)),
+            lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]).float(), batch[1]),
+            *(batch, 0, hand),
+            compile=True,
+            peer=("timm", lambda folder, case: timm(folder, case, stand_in)),
+        )
+
+    return {
+        "gpt2": lambda: gpt2("GPT-2 124M, 12 x 1,024", 2 if stand_in else 12),
+        "gpt2large": lambda: gpt2("GPT-2 124M, the largest batch", 4 if stand_in else largest_gpt2()),
+        "llama": lambda: llama("Llama 8B cut to 8 layers, eager", compiled=False),
+        "llamacompiled": lambda: llama("Llama 8B cut to 8 layers, compiled", compiled=True),
+        "vit": vit,
+    }
+
+
+def largest_gpt2():
+    """Sequences of 1,024 that are expected to fit: logits of 50,304 words are kept some four times in float32."""
+    import ezpz
+
+    held = 124e6 * 16 + 4e9
+    each = 1024 * 50304 * 4 * 4 + 12 * 1024 * 768 * 2 * 20
+    return max(12, min(96, int((ezpz.total_memory() * 0.8 / 2 - held) / each) // 4 * 4))
+
+
+# The sides: ours, the same model in a plain loop, and the peers' models in their own kind of loop.
+
+
+def wrapped(case, stand_in):
+    import torch
+
+    import ezpz
+
+    torch.manual_seed(1)
+    model = ezpz.wrap_model(
+        *(case.build(), "none"),
+        dtype="fp32" if stand_in else case.dtype,
+        compile=case.compile and not stand_in,
+        activation_checkpoint=case.recompute,
+    )
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+def ours(case, stand_in, folder):
+    import ezpz
+    from ezpz import train
+
+    model, optimizer = wrapped(case, stand_in)
+    history, done, side = ezpz.History("gpu", folder), 0, None
+    cost = train.Cost(case.by_hand, tokens_per_sample=case.tokens, dtype="fp32" if stand_in else case.dtype)
+
+    def keep(row):
+        side.mfu.extend([row["mfu"]] if "mfu" in row else [])
+        return row
+
+    def run(steps):
+        nonlocal done
+        loop = train.Loop(
+            *(model, optimizer, case.loss, case.batches),
+            start=done,
+            steps=done + steps,
+            batch_size=case.batch_size,
+            cost=cost,
+            log_every=10**9,
+            dtype="fp32" if stand_in else case.dtype,
+            row=keep,
+            log=str,  # nothing is printed
+        )
+        loop.run(history)
+        done += steps
+
+    close = lambda: history.finalize(plots=False, show=False)  # noqa: E731  # one expression
+    side = Side("ezpz.train.Loop", run, case.batch_size * max(1, case.tokens), close=close)
+    return side
+
+
+def plain(case, stand_in):
+    model, optimizer = wrapped(case, stand_in)
+    return by_hand_loop("plain torch", case, optimizer, lambda batch: case.loss(model, batch))
+
+
+def by_hand_loop(name, case, optimizer, loss_of):
+    """A loop as one writes it: what is measured is the step."""
+    position = 0
+
+    def run(steps):
+        nonlocal position
+        for _ in range(steps):
+            loss_of(case.batches(position)).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            position += 1
+
+    return Side(name, run, case.batch_size * max(1, case.tokens))
+
+
+def in_bf16(module, stand_in, compiled):
+    """A peer's model as its own script runs it: float32 weights, autocast, compiled or not."""
+    import torch
+
+    import ezpz
+
+    module = module.to(ezpz.device()).train()
+    called = torch.compile(module) if compiled and not stand_in else module
+    autocast = torch.autocast(ezpz.device().type, torch.bfloat16, enabled=not stand_in)
+
+    def call(*inputs):
+        with autocast:
+            return called(*inputs)
+
+    return module, call
+
+
+def nanogpt(folder, case, sizes):
+    """nanoGPT's model and optimizer as its ``bench.py`` trains them, without the dropout and the biases."""
+    spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    model, call = in_bf16(module.GPT(module.GPTConfig(**sizes, dropout=0.0, bias=False)), case.stand_in, case.compile)
+    kind = next(model.parameters()).device.type
+    optimizer = model.configure_optimizers(weight_decay=1e-2, learning_rate=1e-4, betas=(0.9, 0.95), device_type=kind)
+    return by_hand_loop("nanoGPT", case, optimizer, lambda batch: call(*batch)[1])
+
+
+def torchtitan(folder, case, config):
+    """torchtitan's Llama 3 with its sizes; `ezpz` recomputes products, as torchtitan's option ``op`` chooses them."""
+    import torch
+
+    sys.path.insert(0, str(folder))
+    try:
+        from torchtitan.models.llama3.model.args import TransformerModelArgs
+        from torchtitan.models.llama3.model.model import Transformer
+    finally:
+        sys.path.remove(str(folder))
+    from ezpz.dist.recompute import recompute_blocks
+
+    # Its own rule for the feed-forward: two thirds of 4 x dim, x the multiplier, up to a multiple of 1,024.
+    args = TransformerModelArgs(
+        dim=config.dim,
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        vocab_size=config.vocab_size,
+        ffn_dim_multiplier=1.3,
+        multiple_of=1024,
+        rope_theta=500000,
+        max_seq_len=config.max_seq_len,
+    )
+    model = Transformer(args)
+    model.init_weights()
+    model, call = in_bf16(model, case.stand_in, case.compile)
+    recompute_blocks(model, list(model.layers.values()), case.recompute)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    return by_hand_loop("torchtitan", case, optimizer, lambda batch: case.loss(call, batch))
+
+
+def timm(folder, case, stand_in):
+    """timm's ViT-L/16, from a checkout or as installed."""
+    import torch
+
+    if folder is not None:
+        sys.path.insert(0, str(folder))
+    try:
+        from timm import create_model
+    finally:
+        if folder is not None:
+            sys.path.remove(str(folder))
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2} if stand_in else {}
+    network = create_model("vit_large_patch16_224", num_classes=10 if stand_in else 1000, **sizes)
+    model, call = in_bf16(network, stand_in, case.compile)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    return by_hand_loop("timm", case, optimizer, lambda batch: case.loss(call, batch))
+
+
+FOLDERS = {"nanoGPT": "nanoGPT", "torchtitan": "torchtitan", "timm": "pytorch-image-models"}
+
+
+def peer_of(case, peers):
+    """Return the peer's side, or why there is none."""
+    name, make = case.peer
+    folder = peers / FOLDERS[name] if peers is not None else None
+    if folder is not None and not folder.is_dir():
+        folder = None
+    if folder is None and not (name == "timm" and importlib.util.find_spec("timm")):
+        where = f"no folder {FOLDERS[name]} in {peers}" if peers is not None else "no PEERS=DIR"
+        return None, f"{name} is missing ({where})"
+    try:
+        return make(folder, case), ""
+    except Exception as error:  # noqa: BLE001  # a peer of another version is a line of the table, no end of the run
+        return None, f"{name} cannot be used: {type(error).__name__}: {error}"
+
+
+# Turns and figures.
+
+
+def begin(make):
+    """Make a side, do its first step and a few more; note the time of the first and the memory that it takes alone."""
+    import ezpz
+
+    gc.collect()
+    ezpz.empty_cache()
+    before = ezpz.memory_allocated()
+    ezpz.reset_peak_memory()
+    side = make()
+    if side is None:
+        return None
+    start = time.perf_counter()
+    side.run(1)
+    ezpz.synchronize()
+    side.first = time.perf_counter() - start
+    side.run(3)
+    ezpz.synchronize()
+    side.peak = ezpz.max_memory_allocated() - before
+    return side
+
+
+def turn(side, seconds, energy):
+    """Let a side train for so long; keep the rate of each part, and what it took from the card."""
+    import ezpz
+
+    ezpz.synchronize()
+    start = time.perf_counter()
+    side.run(2)
+    ezpz.synchronize()
+    each = (time.perf_counter() - start) / 2
+    steps = max(1, round(seconds / PARTS / each))
+    before = energy()
+    for _ in range(PARTS):
+        start = time.perf_counter()
+        side.run(steps)
+        ezpz.synchronize()
+        side.rates.append(steps * side.tokens / (time.perf_counter() - start))
+    after = energy()
+    side.steps += steps * PARTS
+    if before is not None and after is not None:
+        side.joules.append((after - before) / (steps * PARTS * side.tokens))
+
+
+def interval(first, second):
+    """The ratio of two medians, and its 95 % interval."""
+    chance = random.Random(1)
+    found = sorted(
+        statistics.median(chance.choices(first, k=len(first)))
+        / statistics.median(chance.choices(second, k=len(second)))
+        for _ in range(RESAMPLES)
+    )
+    middle = statistics.median(first) / statistics.median(second)
+    return middle, found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES) - 1]
+
+
+def figures(side, case, peak):
+    import ezpz
+
+    rate = statistics.median(side.rates)
+    samples = rate / max(1, case.tokens)
+    shown = statistics.median(side.mfu) if side.mfu else None
+    return {
+        "side": side.name,
+        "unit": "tokens/s" if case.tokens else "images/s",
+        "rate": rate,
+        "mfu_printed": shown,
+        "mfu_by_hand": 100 * samples * case.by_hand / peak.flops if peak else None,
+        "first_step_s": side.first,
+        "peak_bytes": side.peak,
+        "joules_each": statistics.mean(side.joules) if side.joules else None,
+        "steps": side.steps,
+        "device": ezpz.device_name(),
+    }
+
+
+def pair(case, other, options, seconds, energy, folder):  # noqa: PLR0917  # what a pair needs
+    """One pair in turns: ours and another side."""
+    import ezpz
+
+    first = begin(lambda: ours(case, options.stand_in, folder))
+    second = begin(other)
+    for letter in ORDER:
+        turn(first if letter == "A" else second, seconds, energy)
+    first.close()
+    peak = ezpz.peak_flops("fp32" if options.stand_in else case.dtype)
+    middle, low, high = interval(first.rates, second.rates)
+    both = [figures(each, case, peak) for each in (first, second)]
+    return {"case": case.name, "ratio": middle, "low": low, "high": high, "sides": both, "compiled": case.compile}
+
+
+def measure(options, folder):
+    import torch
+
+    import ezpz
+
+    found, missing = [], []
+    energy = energy_meter(options.stand_in)
+    known = cases(options.stand_in)
+    until = options.begun + options.minutes * 60
+    for number, name in enumerate(options.only):
+        case = known[name]()
+        case.stand_in = options.stand_in
+        peer, why = peer_of(case, options.peers)
+        del peer  # it is made again when its turn comes: both sides of a pair fill the card
+        others = [("plain torch", lambda case=case: plain(case, options.stand_in))]
+        if why:
+            missing.append(f"{case.name}: {why}")
+        else:
+            others.append((case.peer[0], lambda case=case: peer_of(case, options.peers)[0]))
+        left = (until - time.monotonic()) / (len(options.only) - number)
+        for at, (label, other) in enumerate(others):
+            seconds = min(options.seconds, max(1.0, left / len(others) / len(ORDER) * 0.6))  # compiling takes the rest
+            seconds = min(seconds, 0.2) if options.stand_in else seconds
+            say(f"{case.name} beside {label}, {seconds:.0f} s a turn")
+            try:
+                found.append(pair(case, other, options, seconds, energy, Path(folder, f"{name}-{at}")))
+            except Exception as error:  # noqa: BLE001  # a case that does not fit is a line of the table
+                missing.append(
+                    f"{case.name} beside {label}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                )
+                traceback.print_exc()
+            gc.collect()
+            torch.compiler.reset()
+            ezpz.empty_cache()
+    return found, missing
+
+
+def energy_meter(stand_in):
+    """Return a function that reads the card's joules since its driver was loaded, by NVML; None where there is none."""
+    try:
+        import pynvml
+
+        import ezpz
+
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+        index = int(visible) if visible.isdigit() else ezpz.device().index or 0
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except Exception as error:  # noqa: BLE001  # no NVML, no card, or a card that does not count
+        if not stand_in:
+            say(f"no joules: {type(error).__name__}: {error}")
+        return lambda: None
+    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0
+
+
+# The tests, and what is written.
+
+
+def run_tests(options):
+    """Run the tests marked gpu in processes of their own; return what pytest says of each."""
+    with tempfile.TemporaryDirectory(prefix="ezpz-gpu-") as folder:
+        report = Path(folder, "report.xml")
+        line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={report}"]
+        env = {**os.environ, "EZPZ_GPU_STAND_IN": "1" if options.stand_in else ""}
+        limit = max(60.0, options.minutes * 60 * TESTS_SHARE) if not options.stand_in else 300.0
+        try:
+            run = subprocess.run(
+                [*line, str(ROOT / "tests/gpu")],
+                cwd=ROOT,
+                env=env,
+                timeout=limit,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return [{"test": "all of them", "outcome": f"over {limit:.0f} s"}]
+        if not report.is_file():
+            return [{"test": "all of them", "outcome": f"rc {run.returncode}: {(run.stdout + run.stderr)[-800:]}"}]
+        return read_report(report)
+
+
+def read_report(report):
+    from xml.etree import ElementTree as ET
+
+    found = []
+    for each in ET.parse(report).getroot().iter("testcase"):
+        bad = next((part for part in each if part.tag in {"failure", "error", "skipped"}), None)
+        outcome = "passed" if bad is None else f"{bad.tag}: {bad.get('message', '')[:300]}"
+        found.append({"test": each.get("name"), "outcome": outcome, "seconds": float(each.get("time", 0))})
+    return found
+
+
+def facts():
+    import torch
+
+    import ezpz
+
+    driver = ""
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version,power.limit", "--format=csv,noheader"]
+        driver = subprocess.run(query, check=False, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    return {
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "device": ezpz.device_name(),
+        "driver and power limit": driver or "unknown",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or torch.version.hip or "none",
+        "python": sys.version.split()[0],
+        "ezpz": ezpz.__version__,
+    }
+
+
+def markdown(result):
+    lines = ["# On a GPU" if not result["stand_in"] else "# The stand-in: a CPU, whose figures mean nothing", ""]
+    lines += [f"- {name}: {value}" for name, value in result["facts"].items()]
+    lines += ["", "| case | side | rate | MFU printed | by hand | first step | peak memory | joules each | A / B |"]
+    lines += ["|---" * 9 + "|"]
+    for each in result["pairs"]:
+        ratio = f"{each['ratio']:.3f} ({each['low']:.3f} to {each['high']:.3f})"
+        for side, last in zip(each["sides"], ("", ratio), strict=True):
+            cells = [each["case"], side["side"], f"{side['rate']:,.0f} {side['unit']}"]
+            cells += ["-" if side[name] is None else f"{side[name]:.1f} %" for name in ("mfu_printed", "mfu_by_hand")]
+            cells += [f"{side['first_step_s']:.1f} s", f"{side['peak_bytes'] / 2**30:.2f} GiB"]
+            cells += ["-" if side["joules_each"] is None else f"{side['joules_each']:.3g}", last]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Missing:", ""] * bool(result["missing"]) + [f"- {each}" for each in result["missing"]]
+    if result["tests"]:
+        lines += ["", "| test | outcome |", "|---|---|"]
+        lines += [
+            f"| {each['test']} | {each['outcome'].splitlines()[0].replace('|', '/')} |" for each in result["tests"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def say(text):
+    print(f"gpu: {text}", file=sys.stderr, flush=True)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = ["gpt2", "gpt2large", "llama", "llamacompiled", "vit"]
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all (9)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="a turn at most (60)")
+    parser.add_argument("--only", default=",".join(names), help=f"cases, of {','.join(names)}")
+    parser.add_argument(
+        "--peers", default="", help="folder of the peers' checkouts: nanoGPT, torchtitan, pytorch-image-models"
+    )
+    parser.add_argument("--out", default=".test/gpu", help="folder of gpu.json and gpu.md (.test/gpu)")
+    parser.add_argument("--no-tests", action="store_true", help="leave the tests marked gpu out")
+    parser.add_argument("--stand-in", action="store_true", help="tiny models on the CPU: shows that this program works")
+    options = parser.parse_args()
+    options.only = [name for name in options.only.split(",") if name]
+    unknown = sorted(set(options.only) - set(names))
+    if unknown:
+        parser.error(f"unknown cases {unknown}; expected some of {','.join(names)}")
+    options.peers = Path(options.peers).expanduser() if options.peers else None
+    if options.peers is not None and not options.peers.is_dir():
+        parser.error(f"no folder {options.peers} (from --peers); expected one with checkouts of the peers")
+    return options
+
+
+def main():
+    options = arguments()
+    options.begun = time.monotonic()
+    try:
+        import torch
+
+        import ezpz
+    except ModuleNotFoundError as error:
+        print(f"gpu: nothing measured and nothing written: {error.name} is not installed for {sys.executable}")
+        return 0
+    if options.stand_in:
+        os.environ["TORCH_DEVICE"] = "cpu"
+        torch.set_num_threads(1)
+    elif not torch.cuda.is_available():
+        print("gpu: nothing measured and nothing written: torch sees no GPU here")
+        return 0
+    tests = [] if options.no_tests else run_tests(options)
+    ezpz.setup_torch(seed=1)
+    with tempfile.TemporaryDirectory(prefix="ezpz-gpu-") as folder:
+        found, missing = measure(options, folder)
+        result = {"stand_in": options.stand_in, "facts": facts(), "pairs": found, "missing": missing, "tests": tests}
+    ezpz.cleanup()
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    text = markdown(result)
+    (out / "gpu.md").write_text(text, encoding="utf-8")
+    print(text, end="")
+    say(f"written: {out / 'gpu.json'} and {out / 'gpu.md'}, after {time.monotonic() - options.begun:.0f} s")
+    failed = [each for each in tests if each["outcome"] != "passed" and not each["outcome"].startswith("skipped")]
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
