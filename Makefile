@@ -14,6 +14,8 @@
 # docs/older-scripts.md
 # make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
+# make docs: build the pages of docs/ into .test/site, ready to be opened as files
+# make gallery: record the terminals and pictures of docs/gallery.md from real runs
 # make completion: write the completions of bash and zsh from the parsers of all verbs
 # PY names the Python that .test/venv is made from. TORCH_ARGS adds pip arguments for torch, such as
 # an --index-url of CPU builds where no CUDA is wanted.
@@ -30,12 +32,12 @@ export PY TORCH_ARGS EZPZ_REQUIRE
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix distros soak older names sites completion clean gpu
+.PHONY: help test learn check bench fuzz matrix distros soak older names sites completion docs gallery gpu clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
-	@tests/lab/setup venv mpi trackers hugging_face distribution
+	@tests/lab/setup venv mpi trackers hugging_face distribution docs
 	@$(BIN)/python tests/lab/tries.py $(JOBS) tests $(if $(K),-k "$(K)") $(ARGS)
 
 learn:
@@ -99,6 +101,15 @@ names:
 sites:
 	@tests/lab/setup venv
 	@$(BIN)/python -m ezpz.cluster.site_shell src/ezpz/bin/utils.sh
+
+gallery:
+	@tests/lab/setup venv
+	@$(BIN)/python tests/lab/gallery.py
+
+docs:
+	@tests/lab/setup venv docs
+	@.test/docs/bin/python -m sphinx -q -W --keep-going -b html -d .test/site-doctrees docs .test/site
+	@echo "open .test/site/index.html"
 
 completion:
 	@tests/lab/setup venv

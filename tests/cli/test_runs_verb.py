@@ -114,6 +114,15 @@ def test_the_launch_says_why_a_run_died(make_run, tmp_path, capsys):
     causes = {each["run"]: each["cause"] for each in listed(capsys=capsys)}
     assert causes["c/1"] == "rank 1 on n02 was killed by SIGKILL"  # it was stopped for the failure of another
     assert causes["d/1"] == "ValueError: x"
+    # Rank 1 failed first, and rank 0 only lost it.
+    words = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 8\n[rank1]: ValueError: my bug\n'
+    text = "rank 1 on host n02 (pid 7) exited with code 1; stopping the other ranks [log: x]"
+    record.write_text(json.dumps({"launch_id": name, "cause": {"text": text, "rank": 1, "words": words}}))
+    causes = {each["run"]: each["cause"] for each in listed(capsys=capsys)}
+    assert causes["d/1"] == "rank 1 on host n02 (pid 7) exited with code 1: ValueError: my bug"
+    record.write_text(json.dumps({"launch_id": name, "cause": {"text": text, "rank": 0, "words": words}}))
+    causes = {each["run"]: each["cause"] for each in listed(capsys=capsys)}
+    assert causes["d/1"] == "ValueError: x"
 
 
 def test_a_running_run_shows_the_age_of_its_last_row(tmp_path, capsys):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from contextlib import suppress
@@ -261,24 +262,26 @@ def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
 
 
 def _cause(run: Run) -> str:
-    """Return why a run ended early: as it recorded itself; where it could not, what its launch has seen from outside.
+    """Return why a run ended early: as it recorded itself, or what its launch has seen from outside.
 
-    A run that was stopped knows the signal only, and its launch whose failure that was for.
+    The launch knows more where the process died, where it was stopped for another one's failure, and where another
+    rank failed first: rank 0, which records the run, then says only that it has lost a peer.
     """
     if run.state not in {"died", "failed", "stopped"}:
         return ""
     launch_id = launch_id_of(run.facts)
-    seen = _launch_cause(launch_id) if launch_id else ""
-    return run.cause or seen if run.state == "failed" else seen or run.cause
-
-
-def _launch_cause(launch_id: str) -> str:
-    _, launch = find_launch(launch_id) or (None, {})
-    cause = launch.get("cause")
-    text = str((cause.get("text") if isinstance(cause, dict) else None) or "")
-    if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
-        text += f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
-    return text
+    _, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
+    found = launch.get("cause")
+    cause = found if isinstance(found, dict) else {}
+    seen = str(cause.get("text") or "")
+    decided = ""
+    if seen and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
+        decided = f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
+    if run.state == "failed" and not cause.get("rank"):  # of rank 0, or of none
+        return run.cause or seen + decided
+    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", str(cause.get("words") or "")).rstrip()
+    last = words.rpartition("\n")[2] if "Traceback" in words else ""
+    return (f"{seen.partition('; stopping')[0]}: {last}" if last else seen) + decided or run.cause
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.

@@ -1,0 +1,189 @@
+"""Make the reference pages of the site from the parsers, the docstrings and the pages themselves.
+
+What a page says of a command line is checked as well: a verb or an option that does not exist ends the build.
+"""
+
+import argparse
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+from ezpz.cli import GROUPS, VERBS
+from ezpz.cli_parser import Parser
+
+PACKAGES = ("ezpz", "ezpz.train", "ezpz.checkpoint", "ezpz.models", "ezpz.cluster")
+# Blocks of code with a command line, and such a line as one piece of text.
+_BLOCK = re.compile(r"^( *)```+ *(?:bash|console|sh)\b[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^    ((?:ezpz|launch) .*)$", re.MULTILINE)
+_INLINE = re.compile(r"`((?:ezpz|launch) [^`\n]+)`")
+_VARIABLE = re.compile(r"\bEZPZ_[A-Z0-9_]*[A-Z0-9]\b")
+
+
+def write(folder):
+    """Write the pages of the reference into a folder; what is equal already keeps its time."""
+    folder.mkdir(exist_ok=True)
+    pages = {"index": index(), "verbs": verbs(), "python": python(), "variables": variables(folder.parent)}
+    pages["examples"] = examples(folder.parents[1] / "examples" / "README.md")
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def index():
+    """Return the page that leads to the others."""
+    lines = ["# Reference", "", "These pages are made from the program itself, so they fit this version.", ""]
+    lines += ["- [Verbs and options](verbs.md): the help of each, with its exit codes"]
+    lines += ["- [Python](python.md): public names, with their arguments"]
+    lines += ["- [Variables](variables.md): environment variables, and the pages that explain them", ""]
+    lines += ["| to do this | verb |", "|---|---|"]
+    for title, names in GROUPS.items():
+        for verb in names:
+            lines.append(f"| {title}: {VERBS[verb][1]} | [`ezpz {verb}`](verbs.md#ezpz-{verb}) |")
+    lines += ["", "Exit codes of `launch`: [how a run ends](../runs.md#how-a-run-ends)."]
+    return "\n".join([*lines, "Files of a run: [history](../history.md).", ""])
+
+
+def help_of(verb):
+    """Return the help of a verb as it is printed, and its parser."""
+    found = []
+
+    def keep(parser, file=None):  # noqa: ARG001  # as argparse calls it
+        found.append(parser)
+
+    with mock.patch.object(Parser, "print_help", keep), mock.patch.object(argparse.ArgumentParser, "print_help", keep):
+        try:
+            import_module(VERBS[verb][0]).main(["--help"])
+        except SystemExit:
+            pass
+    return found[0].format_help(), found[0]
+
+
+def verbs():
+    """Return the page of all verbs."""
+    lines = ["# Verbs and options", "", "`ezpz VERB --help` prints these; `launch` is `ezpz launch`.", ""]
+    for names in GROUPS.values():
+        for verb in names:
+            more = VERBS[verb][2].removeprefix("docs/")
+            lines += [f"## ezpz {verb}", "", "```text", help_of(verb)[0].rstrip(), "```", ""]
+            lines += [f"More: [{more}](../{more})", ""]
+    return "\n".join(lines)
+
+
+def python():
+    """Return the page of public names: signature and first paragraph of each."""
+    lines = ["# Python", "", "Public names by package; `help(name)` shows the whole text.", ""]
+    for package in PACKAGES:
+        module = import_module(package)
+        lines += [f"## {package}", ""]
+        for name in sorted(module.__all__, key=str.lower):
+            value = getattr(module, name)
+            if inspect.ismodule(value) or name.startswith("__"):
+                continue
+            lines += [f"### {package}.{name}", "", *described(name, value), ""]
+    return "\n".join(lines)
+
+
+def described(name, value):
+    """Return lines about one public name."""
+    try:
+        signature = f"{name}{inspect.signature(value)}" if callable(value) else ""
+    except (TypeError, ValueError):
+        signature = ""
+    text = inspect.getdoc(value) if callable(value) else ""
+    paragraph = (text or "").partition("\n\n")[0].replace("``", "`")
+    shown = re.sub(r"<object object at 0x[0-9a-f]+>", "...", signature)
+    return [*(["```python", shown, "```", ""] if shown else []), paragraph or f"A value: `{value!r}`"[:200]]
+
+
+def variables(docs):
+    """Return the page of environment variables: each with the pages that explain it."""
+    pages = {}
+    for path in sorted(docs.glob("*.md")):
+        for name in _VARIABLE.findall(path.read_text(encoding="utf-8")):
+            pages.setdefault(name, {})[path.name] = None
+    lines = ["# Variables", "", "| variable | explained in |", "|---|---|"]
+    lines += [
+        f"| `{name}` | {', '.join(f'[{page[:-3]}](../{page})' for page in found)} |"
+        for name, found in sorted(pages.items())
+    ]
+    return "\n".join([*lines, ""])
+
+
+def examples(page):
+    """Return the page of the folder of examples: its links to files become names."""
+    text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
+    return re.sub(r"\[(`[^`]+`)\]\((?!\.\./)[^)]*\)", r"\1", text)
+
+
+# What the pages type.
+
+
+def command_lines(text):
+    """Yield the command lines of a page that begin with `ezpz` or `launch`."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    for _, block in _BLOCK.findall(joined):
+        for line in block.splitlines():
+            for part in re.split(r"\s(?:&&|\|\|?|;)\s", line.strip().removeprefix("$ ")):
+                if part.startswith(("ezpz ", "launch ")):
+                    yield part
+    yield from _INDENTED.findall(joined)
+    yield from _INLINE.findall(joined)
+
+
+def unknown_words(docs):
+    """Return what pages type and no parser knows, one line each."""
+    options = {verb: known_options(verb) for verb in VERBS}
+    found = []
+    for path in sorted(docs.rglob("*.md")):
+        if path.parent.name == "reference" or path.name == "older-scripts.md":  # that one is about other words
+            continue
+        for line in command_lines(path.read_text(encoding="utf-8")):
+            words = line.partition(" # ")[0].split()
+            verb, rest = ("launch", words[1:]) if words[0] == "launch" else (words[1], words[2:])
+            verb = verb.strip(",.:;)")
+            if re.fullmatch(r"[a-z]+", verb) and verb not in VERBS and verb != "help":
+                found.append(f"{path.relative_to(docs)}: `{line}`: no verb {verb}")
+            if verb in VERBS:
+                odd = strange(rest, options[verb], before_command=verb in {"launch", "simulate"})
+                found += [f"{path.relative_to(docs)}: `{line}`: no option {word}" for word in odd]
+    return found
+
+
+def known_options(verb):
+    """Return the options of a verb, and whether each takes a value."""
+    if verb == "benchmark":  # it passes on what is launch's
+        return known_options("launch") | options_of(verb)
+    return options_of(verb)
+
+
+def options_of(verb):
+    return {name: action.nargs != 0 for action in help_of(verb)[1]._actions for name in action.option_strings}
+
+
+def strange(words, known, *, before_command):
+    """Yield the options that a verb does not know; of one that starts a command, those before the command."""
+    words = iter(words)
+    for word in words:
+        if word == "--" or (before_command and not word.startswith(("-", "[", "…", "OPTION"))):
+            return
+        if not re.match(r"--?[a-z]", word):
+            continue
+        name = re.match(r"--?[\w-]+", word)[0]
+        if name not in known:
+            yield name
+        elif known[name] and "=" not in word:
+            next(words, None)
+
+
+def refuse_unknown_words(docs):
+    """End the build where a page names a verb or an option that does not exist.
+
+    Raises:
+        ValueError: There is one.
+    """
+    found = unknown_words(Path(docs))
+    if found:
+        raise ValueError("pages type what does not exist:\n" + "\n".join(found))
