@@ -22,6 +22,6 @@ def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp
     record = {"launch_id": "aaaabbbb22222222", "cause": None, "attempts": [first, last], "cwd": "/here"}
     (folder / "run.json").write_text(json.dumps(record))
     assert find_launch("aaaabbbb11111111")[1]["cwd"] == "/here"
-    assert _launch_cause("aaaabbbb11111111") == "host n02 is lost; attempt 1, again: n02 is retired"
-    assert _launch_cause("aaaabbbb22222222") == ""
+    assert _launch_cause("aaaabbbb11111111")[1] == "host n02 is lost; attempt 1, again: n02 is retired"
+    assert _launch_cause("aaaabbbb22222222") == ({}, "")
     assert find_launch("aaaabbbb33333333") is None

@@ -23,14 +23,22 @@ from ezpz.launch.host.output import RankOutput
 from ezpz.launch.host.rank_process import RankProcess
 from ezpz.launch.loop import Loop
 from ezpz.launch.master import Listening
-from ezpz.launch.messages import MalformedMessage, Piece, Settings
+from ezpz.launch.messages import NO_LOOK, MalformedMessage, Piece, Settings
 from ezpz.launch.run.control import Control
 from ezpz.launch.run.terminal import Screen
 from ezpz.launch.shared_slots import SLOT_SIZE, SLOTS, Slots
 from lab.process import wait_until
 
 SETTINGS = Settings(
-    log_dir="", idle=None, input=False, recorder="", parting=0.0, by_rank=False, live=False, hardware=0.0
+    log_dir="",
+    idle=None,
+    input=False,
+    recorder="",
+    parting=0.0,
+    by_rank=False,
+    live=False,
+    hardware=0.0,
+    look=NO_LOOK,
 )
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")

@@ -47,7 +47,15 @@ def test_snippets_are_found_run_and_named(tmp_path):
         "    ```python\n    import ezpz\n    ezpz.nothing()\n    ```\n"
     )
     (tmp_path / "docs" / "a.md").write_text(page, encoding="utf-8")
-    ran, others = snippets.run_all(tmp_path, tmp_path / "work", [sys.executable], {"PATH": "/usr/bin:/bin"})
-    assert ran == ["docs/a.md:1"]
+    page = "```python\nimport ezpz\nprint(open('data/digits').read())  # MNIST(\"./data\")\n```\n"
+    (tmp_path / "docs" / "b.md").write_text(page, encoding="utf-8")
+
+    def make_mnist(folder):
+        folder.mkdir()
+        (folder / "digits").write_text("7")
+
+    words, env = [sys.executable], {"PATH": "/usr/bin:/bin"}
+    ran, others = snippets.run_all(tmp_path, tmp_path / "work", words, env, make_mnist)
+    assert ran == ["docs/a.md:1", "docs/b.md:1"]
     assert [where for where, _ in others] == ["docs/a.md:6"]
     assert "no attribute 'nothing'" in others[0][1]

@@ -270,18 +270,24 @@ def _cause(run: Run) -> str:
     if run.state not in {"died", "failed", "stopped"}:
         return ""
     launch_id = launch_id_of(run.facts)
-    _, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
+    cause, seen = _launch_cause(launch_id) if launch_id else ({}, "")
+    if run.state == "failed" and not cause.get("rank"):  # of rank 0, or of none
+        return run.cause or seen
+    return seen or run.cause
+
+
+def _launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
+    """Return what a launch has found to be the cause of its end, and that as one line."""
+    _, launch = find_launch(launch_id) or (None, {})
     found = launch.get("cause")
     cause = found if isinstance(found, dict) else {}
-    seen = str(cause.get("text") or "")
-    decided = ""
-    if seen and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
-        decided = f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
-    if run.state == "failed" and not cause.get("rank"):  # of rank 0, or of none
-        return run.cause or seen + decided
+    text = str(cause.get("text") or "")
     words = re.sub(r"(?m)^\[rank\d+\]: ?", "", str(cause.get("words") or "")).rstrip()
-    last = words.rpartition("\n")[2] if "Traceback" in words else ""
-    return (f"{seen.partition('; stopping')[0]}: {last}" if last else seen) + decided or run.cause
+    if text and "Traceback" in words:
+        text = f"{text.partition('; stopping')[0]}: {words.rpartition(chr(10))[2]}"
+    if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
+        text += f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
+    return cause, text
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
