@@ -13,6 +13,7 @@ import pytest
 
 import ezpz
 from lab.checkout import ROOT
+from lab.require import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NOBODY = 65534
@@ -26,6 +27,7 @@ NEEDED = (  # what people use who have no checkout
     ),
     *("ezpz/examples/minimal.py", "ezpz/examples/jobs/generic.slurm", "ezpz/examples/jobs/aurora.pbs"),
     "ezpz/examples/jobs/train_configs/debug_model.toml",
+    *("ezpz/bin/completion.bash", "ezpz/bin/completion.zsh"),
 )
 
 
@@ -147,3 +149,27 @@ def test_a_job_script_and_a_training_are_written(user):
     assert str(user.packages / "ezpz" / "bin" / "utils.sh") in done.stdout
     assert f"ezpz_setup_env {user.packages.parents[2]}\n" in done.stdout
     assert done.stdout.endswith("whole\n")
+
+
+@pytest.mark.parametrize("source", ["wheel", "checkout"])
+def test_uv_installs_both_programs_as_a_tool(source, wheel, place, tmp_path):
+    require("uv", None if shutil.which("uv") else "no uv on PATH")
+    env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}/.local/bin:{os.environ['PATH']}"}
+
+    def run(*words):
+        return subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+
+    what = wheel if source == "wheel" else place / "source"
+    done = run("uv", "tool", "install", "--python", sys.executable, what)
+    assert done.returncode == 0, done.stderr
+    assert run("ezpz", "--version").stdout == f"ezpz {ezpz.__version__}\n"
+    assert run("launch", "-n", "2", "--flavour", "local", "echo", "up").stdout == "up\nup\n"
+    assert run("ezpz", "completion", "bash").stdout.startswith("# Completion of `ezpz`")
+    # Where another ezpz comes first on PATH, doctor says so.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "ezpz").write_text("#!/bin/sh\n")
+    (other / "ezpz").chmod(0o755)
+    env["PATH"] = f"{other}:{env['PATH']}"
+    found = run(tmp_path / ".local" / "bin" / "ezpz", "doctor")
+    assert str(other / "ezpz") in found.stdout, found.stdout

@@ -22,6 +22,7 @@ HEALTHY = {
         "torch_build": "cuda 12.8",
         "ezpz": "/venv/lib/ezpz",
         "ezpz_copies": ["/venv/lib/ezpz"],
+        "ezpz_programs": ["/venv/bin/ezpz"],
     },
     "folder": {"path": "/project", "is_there": True},
     "script": {"path": "/project/train.py", "size": 812, "time": 1, "problem": ""},
@@ -86,6 +87,7 @@ def test_healthy_hosts_are_not_worth_a_word():
             "tenth of its size",
         ),
         ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
+        ({"python__ezpz_programs": ["/a/ezpz", "/b/ezpz"]}, False, "on PATH: /a/ezpz hides /b/ezpz", "first on PATH"),
         ({"folder__is_there": False}, True, "the working folder /project is not there", "all hosts share"),
         (
             {"script__problem": "Permission denied"},

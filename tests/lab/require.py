@@ -23,6 +23,7 @@ PARTS = (
     "distribution",
     "distributions",
     "docs",
+    "uv",
 )
 
 

@@ -148,6 +148,10 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     if others:
         text = f"a second ezpz is at {others[0]}; {used} is used"
         yield _note("copies", text, f"uninstall one: {python.get('path')} -m pip uninstall ezpz")
+    programs = list(python.get("ezpz_programs") or ())
+    if len(programs) > 1:
+        text = f"{len(programs)} installations are on PATH: {programs[0]} hides {', '.join(programs[1:])}"
+        yield _note("copies", text, "uninstall one, or put the folder of the one that is meant first on PATH")
 
 
 # Of one host: files, room, limits
