@@ -257,7 +257,7 @@ def _python() -> dict[str, Any]:
 
 def _programs(path: str) -> list[str]:
     """Return the programs called ezpz in these folders, the first found first; links to the same one count once."""
-    found = {}
+    found: dict[str, str] = {}
     for folder in path.split(os.pathsep):
         program = os.path.join(folder or os.curdir, "ezpz")
         if os.path.isfile(program) and os.access(program, os.X_OK):
