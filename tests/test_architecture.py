@@ -205,9 +205,12 @@ def test_no_document_offers_the_strangers_package():
 
 
 def test_links_between_documents_lead_somewhere():
+    made = ROOT / "docs" / "reference"  # by `make docs`, which checks links to it and in it
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        if path.parent == made:
+            continue
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / link).exists(), f"{path.name}: {link}"
+            assert (path.parent / link).parent.resolve() == made or (path.parent / link).exists(), f"{path.name}: {link}"
 
 
 def test_extras_hold_no_mpi_runtime_and_torch_is_no_base_dependency():
