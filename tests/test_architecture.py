@@ -210,7 +210,8 @@ def test_links_between_documents_lead_somewhere():
         if path.parent == made:
             continue
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / link).parent.resolve() == made or (path.parent / link).exists(), f"{path.name}: {link}"
+            target = path.parent / link
+            assert target.parent.resolve() == made or target.exists(), f"{path.name}: {link}"
 
 
 def test_extras_hold_no_mpi_runtime_and_torch_is_no_base_dependency():
