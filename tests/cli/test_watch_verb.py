@@ -196,6 +196,26 @@ def test_piped_there_is_a_line_for_each_change_and_one_for_the_end(piped, live):
     assert (rest, child.stderr.read(), child.wait(20)) == ("", "", 0)
 
 
+def test_piped_the_values_of_the_hardware_are_a_line_when_they_are_new(piped, live):
+    def sample(ago, power):
+        device = {"id": "0", "name": "H100", "power": [power] * 3, "used": [97] * 3}
+        now = {"cpu": [3.5] * 3, "memory": [2**31] * 3}
+        line = {"v": 1, "t": time.time() - ago, "s": 30.0, "host": "n01", "now": now, "devices": [device]}
+        with (live / "hardware.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    sample(40, 612)
+    child = piped(live, "--interval", "0.2")
+    assert " step 19 " in child.stdout.readline()
+    rest = "97 %, 3.5 cores, 2.0 GiB on 1 host"
+    assert re.fullmatch(rf"hardware: 1 device, 612 W, {rest}, 4\d s ago\n", child.stdout.readline())
+    time.sleep(0.6)  # nothing is new, so nothing may be said
+    sample(0, 340)
+    assert re.fullmatch(rf"hardware: 1 device, 340 W, {rest}, \d+ s ago\n", child.stdout.readline())
+    end(live)
+    assert child.stdout.read().startswith("train: finished")
+
+
 @pytest.mark.slow
 def test_how_a_run_ended_is_told_and_the_exit_code_is_0(piped, live):
     end(live, state="failed", cause="ValueError: no ink")

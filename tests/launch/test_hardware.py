@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,7 +25,10 @@ from ezpz.launch.host.sampler.visible import Ranks
 from ezpz.launch.loop import Loop
 from ezpz.launch.run.hardware import HARDWARE, HardwareRecord, joined
 from ezpz.launch.settings import sampling
+from lab import flavours
 from lab.process import wait_until
+from lab.require import require
+from lab.ssh import SRC
 
 HERE = Path(__file__).parent
 
@@ -560,3 +564,122 @@ def test_a_killed_launch_leaves_no_sampler(start_launch, clean_env, survivors):
     wait_until(lambda: samplers(survivors), 30, "a sampler")
     process.send_signal(signal.SIGKILL)
     wait_until(lambda: not survivors(), 30, "the end of all")
+
+
+# Several hosts, each with cards of its own.
+
+NODES = ("n01", "n02", "n03")
+UNTIL_GO = ["sh", "-c", "until [ -e go ]; do sleep 0.2; done"]
+
+
+@pytest.fixture
+def three_with_cards(make_hosts, nvml_library, tmp_path):
+    """Three hosts beside the one that launches, and `folder_of[host]` from which its two cards answer."""
+    hosts = make_hosts("head", *NODES)
+    folder_of = {}
+    for place, name in enumerate(NODES, 1):
+        folder_of[name] = tmp_path / f"cards of {name}"
+        folder_of[name].mkdir()
+        for index in (0, 1):
+            answer(folder_of[name], index, name="H100", uuid=f"GPU-{name}{index}", power=100_000 * place, clock=1980)
+            answer(folder_of[name], index, energy=10**9, used=97, ecc=0)
+        lines = {"LD_LIBRARY_PATH": nvml_library.parent, "FAKE_NVML": folder_of[name]}
+        text = "".join(f"export {variable}={shlex.quote(str(value))}\n" for variable, value in lines.items())
+        (hosts[name].tmp / "enter").write_text(text)
+    return hosts, folder_of
+
+
+@pytest.mark.parametrize("way", ["ssh", "mpich", "openmpi"])
+def test_rows_of_every_host_reach_one_record_and_a_killed_agent_leaves_no_sampler(
+    way, three_with_cards, clean_env, home, tag, survivors, tmp_path
+):
+    hosts, folder_of = three_with_cards
+    if way == "ssh":
+        env = {**clean_env, "PYTHONPATH": SRC, "EZPZ_SSH": shlex.quote(str(hosts.rsh)), "EZPZ_NGPU_PER_HOST": "0"}
+    else:
+        flavour = flavours.Flavour(way, home, tag)
+        require(way, flavour.problem())
+        rsh = {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": hosts.rsh, "PRTE_MCA_plm_ssh_agent": hosts.rsh}
+        env = flavour.env(**{name: str(value) for name, value in rsh.items()})
+    env = {**env, "EZPZ_HARDWARE": "0.5", "XDG_STATE_HOME": str(tmp_path / "state")}
+    line = [sys.executable, "-m", "ezpz.launch", "--hosts", ",".join(NODES), "--ppn", "2", *UNTIL_GO]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run = hosts["head"].popen(line, env, cwd=tmp_path, **pipes)
+    try:
+
+        def kept():
+            folders = list(tmp_path.glob(f"state/ezpz/launches/*/{HARDWARE}"))
+            return rows(folders[0].parent) if folders else []
+
+        wait_until(lambda: {row["host"] for row in kept()} == set(NODES) or run.poll(), 40, "a row of each host")
+        answer(folder_of["n02"], 1, ecc=3)
+        faulty = lambda: any("errors" in device for row in kept() for device in row["devices"])  # noqa: E731
+        wait_until(lambda: faulty() or run.poll(), 40, "the errors of a card")
+        if way == "ssh":
+            samplers_there = {pid: proc.stat(pid).parent for pid in samplers(survivors)}
+            assert len(samplers_there) == len(NODES)
+            there = set(hosts["n03"].pids())
+            os.kill(next(parent for pid, parent in samplers_there.items() if pid in there), signal.SIGKILL)
+        else:
+            (tmp_path / "go").touch()
+        errors = run.communicate(timeout=40)[1]
+    finally:
+        run.kill()
+    assert run.returncode == (0 if way != "ssh" else 125), errors
+    wait_until(lambda: not survivors(), 10, "the end of all processes")
+
+    for row in kept():
+        place = NODES.index(row["host"]) + 1
+        assert [device["id"] for device in row["devices"]] == ["0", "1"]
+        assert {device["power"][0] for device in row["devices"]} == {100 * place}
+    (record,) = tmp_path.glob("state/ezpz/launches/*/run.json")
+    facts = json.loads(record.read_text())
+    assert set(facts["hardware"]["hosts"]) == set(NODES)
+    assert facts["hardware"]["devices"] == 6
+    assert facts["hardware"]["hosts"]["n02"]["devices"]["1"]["errors"] == 3
+    note = "device 1 on n02 had 3 uncorrectable memory errors"
+    assert errors.count(note) == 1
+    assert note in facts["notes"]
+    assert "sampler" not in errors
+
+
+TO_ITS_END = """
+import json, os, sys, time
+import ezpz
+from ezpz.progress import Busy
+
+def newest(host):
+    try:
+        with open("run/hardware.jsonl") as file:
+            rows = [json.loads(line) for line in file]
+    except OSError:
+        return 0.0
+    return max((row["t"] for row in rows if row["host"] == host), default=0.0)
+
+if os.environ["RANK"] == "0":
+    history = ezpz.History(name="x", outdir="run")
+    step, seen, ready = 0, 0.0, None
+    while ready is None or time.monotonic() < ready + 2.5:  # until n02 has a sample that is not reported yet
+        history.update({"loss": 1.0}, step=step)
+        step += 1
+        time.sleep(0.1)
+        if ready is None and newest("n02"):
+            ready, seen = time.monotonic(), newest("n02")
+    assert newest("n02") == seen
+    with Busy():  # as `History.finalize`
+        end = time.monotonic() + 7
+        while newest("n02") == seen and time.monotonic() < end:
+            time.sleep(0.05)
+    print("new" if newest("n02") > seen else "old", flush=True)
+    open("go", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.1)
+"""
+
+
+def test_at_the_end_of_a_run_its_reader_finds_the_newest_rows_of_other_hosts(hosts, clean_env, tmp_path):
+    (tmp_path / "program.py").write_text(TO_ITS_END)
+    env = {**clean_env, "PYTHONPATH": SRC, "EZPZ_SSH": shlex.quote(str(hosts.rsh)), "EZPZ_NGPU_PER_HOST": "0"}
+    line = [sys.executable, "-m", "ezpz.launch", "--hosts", "n01,n02", "--ppn", "1", sys.executable, "program.py"]
+    done = hosts["head"].run(line, {**env, "EZPZ_HARDWARE": "2"}, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout[:4]) == (0, "new\n"), done.stderr

@@ -223,5 +223,5 @@ def agent_side(data):
         while "Lost" not in kinds:
             kinds += [type(order).__name__ for order in agent.orders()]
         assert kinds.count("Lost") == 1
-        assert set(kinds) <= {"Begin", "Signal", "Kill", "TakeStacks", "Release", "CountAnew", "Lost"}
+        assert set(kinds) <= {"Begin", "Signal", "Kill", "TakeStacks", "Release", "CountAnew", "Lost", "TellHardware"}
         return str(kinds[-3:])

@@ -99,12 +99,15 @@ def test_tokens_and_samples_per_joule_and_nothing_else(rate, unit, hardware, exp
 
 
 def test_present_values_are_one_line_with_their_age_and_old_ones_are_none(run):
-    sampled(run, end=time.time() - 7)
-    line = newest_values(open_run(run))
+    end = time.time() - 7
+    sampled(run, end=end)
+    at, line = newest_values(open_run(run))
+    assert at == end
+    assert newest_values(open_run(run), at) == (at, "")
     assert line.startswith("hardware: 8 devices, 72 to ")
     assert "0 to 97 %" in line
     assert "345 to 1,980 MHz" in line
     assert "78 % of memory, 8.4 cores, 18.0 GiB on 2 hosts" in line
     assert line.endswith("s ago")
     sampled(run, end=time.time() - 3600)
-    assert newest_values(open_run(run)) == ""
+    assert newest_values(open_run(run)) == (0.0, "")

@@ -40,7 +40,8 @@ _OPTIONS = (
 _ABOUT = """\
 DIR is the run's folder, or one that holds runs, of which the newest is meant; without it that is the newest below
 outputs/. KEY is a metric: a name, its last part or a pattern, as for `ezpz plot`. On a terminal the picture is
-drawn again in its place; elsewhere there is a line whenever something was recorded."""
+drawn again in its place; elsewhere there is a line whenever something was recorded, and one when the values of the
+hardware are new, each half minute."""
 _EXAMPLES = (
     ("ezpz watch", "the newest run below outputs/"),
     ("ezpz watch DIR loss 'grad*'", "some metrics of one"),
@@ -121,12 +122,17 @@ def _redraw(followed: Followed, words: Sequence[str], options: Namespace) -> boo
 
 
 def _log(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
-    """Print a line whenever something was recorded, until the run is over; return False if the reader has left."""
+    """Print a line whenever something was recorded, and one when the hardware's values are new, until the run is over.
+
+    Returns:
+        False if the reader has left.
+    """
+    from ezpz.track.hardware import newest_values
     from ezpz.track.terminal.frame import log_line
     from ezpz.track.terminal.screen import look, say
 
     screen = look(sys.stdout)
-    is_announced = False
+    is_announced, sampled = False, 0.0
     while True:
         changed = followed.look()
         if changed and followed.live.rows:
@@ -135,6 +141,10 @@ def _log(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
         elif not is_announced and not followed.live.rows and not followed.over:
             is_announced = True
             if not say(sys.stdout, visible(f"waiting for the first row of {followed.run.name}")):
+                return False
+        if followed.run.state == "running":
+            sampled, hardware = newest_values(followed.run, sampled)
+            if hardware and not say(sys.stdout, visible(hardware)):
                 return False
         if followed.over or options.once:
             return True

@@ -297,6 +297,12 @@ class Hardware(Message):
     problems: list[str] = list_field(Text(400), most=16)
 
 
+class RecordDue(Message):
+    """Rank 0 is about to draw its record: what the other hosts' hardware did should be there by then."""
+
+    kind = "due"
+
+
 class Refused(Message):
     """The agent cannot start its ranks, or has been ordered to end by another program."""
 
@@ -343,6 +349,12 @@ class AreYouAlive(Message):
     """Answer with `Alive`: a host that stands still keeps its connections, and says nothing."""
 
     kind = "alive?"
+
+
+class TellHardware(Message):
+    """Report what the hardware did since the last report; the answer to `RecordDue`, for all agents."""
+
+    kind = "hardware?"
 
 
 # What ranks themselves tell their agent.
@@ -437,9 +449,9 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
-    *(InputWanted, InputUnread, Hardware, Recording, Refused, Done, Alive),
+    *(InputWanted, InputUnread, Hardware, RecordDue, Recording, Refused, Done, Alive),
 )
-ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew, AreYouAlive)
+ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew, AreYouAlive, TellHardware)
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),

@@ -55,15 +55,22 @@ def per_joule(rate: float | None, rate_unit: str | None, facts: dict[str, Any]) 
     return (rate * seconds / joules, f"{of}/J") if joules > 0 and seconds > 0 else None  # type: ignore[operator]
 
 
-def newest_values(run: Run) -> str:
-    """Return the newest values of a run's devices and hosts in one line; empty where there are none that are new."""
+def newest_values(run: Run, after: float = 0.0) -> tuple[float, str]:
+    """Return when the newest values of a run's devices and hosts were taken, and these in one line.
+
+    Args:
+        run: The run.
+        after: Seconds since 1970: values that were taken by then are known already.
+
+    Returns:
+        ``after`` and an empty line where there are none that are new.
+    """
     path = _path(run)
     newest = {row["host"]: row for row in (_rows(path, _TAIL) if path else ())}
-    if not newest:
-        return ""
-    ago = time.time() - max(row["t"] for row in newest.values())
-    if ago > _STALE:
-        return ""
+    at = max((row["t"] for row in newest.values()), default=after)
+    ago = time.time() - at
+    if at <= after or ago > _STALE:
+        return after, ""
     devices = [device for row in newest.values() for device in row["devices"]]
     parts = [f"{len(devices)} device{'s' * (len(devices) != 1)}"] if devices else []
     for name, unit in (("power", " W"), ("used", " %"), ("clock", " MHz")):
@@ -82,7 +89,7 @@ def newest_values(run: Run) -> str:
     parts += [f"{sum(cores):.1f} cores"] if cores else []
     own = [row["now"]["memory"][0] for row in newest.values() if _is_figure(row["now"].get("memory"))]
     parts += [f"{sum(own) / 2**30:.1f} GiB on {len(newest)} host{'s' * (len(newest) != 1)}"] if own else []
-    return f"hardware: {', '.join(parts)}, {duration(max(0.0, ago), whole=True)} ago" if parts else ""
+    return at, f"hardware: {', '.join(parts)}, {duration(max(0.0, ago), whole=True)} ago" if parts else ""
 
 
 def _path(run: Run) -> str:

@@ -383,13 +383,19 @@ class Agent:
             self._shim_started(connection, message, files)
         elif self._progress.hear(connection, message):
             if self._hardware and isinstance(message, messages.Busy) and message.busy:
-                self._hardware.flush()  # a report of the run may be made now
+                self._record_due(connection)
         else:
             rank = next((rank for rank in self.ranks.values() if rank.shim is connection), None)
             if rank and isinstance(message, messages.HandedOver):
                 self._take_over(rank, message, files)
             elif rank:
                 self._hear_shim(rank, message)
+
+    def _record_due(self, speaker: socket.socket) -> None:
+        """A report of the run may be drawn now: have what the hardware did so far where its reader looks."""
+        if self._hardware and self._progress.rank_of(speaker) == 0:
+            self._hardware.tell()
+            self.connection.report(messages.RecordDue())
 
     def _shim_started(self, connection: socket.socket, shim: messages.ShimStarted, pipes: tuple[int, ...]) -> None:
         if self._turns_away:
@@ -614,8 +620,8 @@ class Agent:
                 self._progress.signalled(order.number)
             elif isinstance(order, messages.TakeStacks | messages.CountAnew):
                 self._progress.obey(order)
-            elif isinstance(order, messages.AreYouAlive):
-                self.connection.report(messages.Alive())
+            elif isinstance(order, messages.TellHardware | messages.AreYouAlive):
+                self._answer(order)
             elif isinstance(order, messages.Kill):
                 self._kill()
             elif isinstance(order, messages.Release):
@@ -625,6 +631,12 @@ class Agent:
             elif isinstance(order, messages.Lost):
                 self._loop.forget(self.connection.control)
                 self._launcher_lost(self.connection.settings.parting)
+
+    def _answer(self, order: messages.TellHardware | messages.AreYouAlive) -> None:
+        if isinstance(order, messages.AreYouAlive):
+            self.connection.report(messages.Alive())
+        elif self._hardware:
+            self._hardware.tell()
 
     def _launcher_lost(self, patience: float) -> None:
         """End this host's ranks: at once, unless it may be their scheduler that has killed the launcher.

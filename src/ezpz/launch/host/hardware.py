@@ -185,16 +185,19 @@ class Hardware:
         self._reported = False
         self._start()
 
-    def flush(self) -> None:
-        """Report what is known so far: a run's record is about to be made, or this host is done."""
+    def tell(self) -> None:
+        """Report at once what is known so far: a run's record is about to be made, or this host is done."""
+        self._drain()
+        self._flush()
+
+    def _flush(self) -> None:
         report = self._window.report()
         if report:
             self._connection.report(report)
 
     def stop(self) -> None:
         """Report the rest, and end the sampler; one that a driver holds is not waited for."""
-        self._drain()
-        self.flush()
+        self.tell()
         self._end()
         self._shared.close()
 
@@ -241,7 +244,7 @@ class Hardware:
                 # The first report comes early, so that there is something to see.
                 if self._window.samples >= (PER_REPORT if self._reported else 2):
                     self._reported = True
-                    self.flush()
+                    self._flush()
 
     def _stuck(self, seconds: float) -> None:
         """Go on without the source that has not answered."""
@@ -260,7 +263,7 @@ class Hardware:
             self._shared = mmap.mmap(-1, 1)  # the old child may still write into its own
             self._start()
         else:
-            self.flush()
+            self._flush()
 
     def _end(self) -> None:
         """End the sampler."""

@@ -90,6 +90,11 @@ class Progress:
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
         return True
 
+    def rank_of(self, connection: socket.socket) -> int | None:
+        """Return which rank speaks on a connection; None before it has said so."""
+        rank = self._speakers.get(connection)
+        return rank.rank if rank else None
+
     def hung_up(self, connection: socket.socket) -> None:
         """Forget a rank's connection."""
         rank = self._speakers.pop(connection, None)

@@ -539,6 +539,8 @@ class Supervisor:
                 self._conclude()
         elif isinstance(message, messages.Note):
             self.note(message.text)
+        elif isinstance(message, messages.RecordDue):
+            self.control.order(messages.TellHardware(), set(self.control.heard) - {index})
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
             self._hear_of_input(index, message)
         elif isinstance(message, messages.Done | messages.Alive):

@@ -59,7 +59,7 @@ def frame(live: Live, run: Run, screen: Screen, words: Sequence[str]) -> list[st
 
 def _hardware(run: Run) -> list[str]:
     """Return the newest values of the hardware of a run that runs."""
-    line = newest_values(run) if run.state == "running" else ""
+    line = newest_values(run)[1] if run.state == "running" else ""
     return [line] if line else []
 
 
