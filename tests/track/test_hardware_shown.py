@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from test_report import Page, check, ordinary, write_run
 
 from ezpz.track.hardware import newest_values, per_joule, read_hardware
 from ezpz.track.report import build_page
+from ezpz.track.report.hardware import hardware_map
 from ezpz.track.run import open_run
 
 
@@ -64,8 +66,12 @@ def test_the_report_shows_power_memory_and_clocks_and_every_device(run):
     assert "over seconds 0 to 1200" in page.source
     assert "mean of 8" in page.source
     assert "device 3" in page.source
-    assert "72\u00a0W, 0\u00a0%, 345\u00a0MHz" in page.source
-    assert "1,410\u00a0MHz, power cap" in page.source
+    idle = '<td style="--share:0.00">72\u00a0W<small>0\u00a0%, 345\u00a0MHz, 86.4\u00a0kJ</small></td>'
+    assert page.source.count(idle) == page.source.count("--share:0.00") == 1
+    assert page.source.count("--share:1.00") >= 2
+    assert re.search(r"1,410\u00a0MHz, 7\d\d\u00a0kJ, power\u00a0cap</small>", page.source)
+    assert '<th scope="row">n01<small>2.30\u00a0MJ</small></th>' in page.source
+    assert re.search(r'<p class="scale">Mean power 72 W <i></i> 6\d\d W</p>', page.source)
     few = sampled(run, hosts=1, devices=2)
     assert "n00:1" in build_page(open_run(few))
 
@@ -76,6 +82,27 @@ def test_a_run_without_rows_has_no_such_part(tmp_path):
     (bare / "hardware.jsonl").write_text('{"v":2}\n[]\nnonsense\n{"v":1,"t":"x","host":"n","now":{},"devices":[]}\n')
     assert read_hardware(open_run(bare)) == []
     assert 'id="hardware"' not in build_page(open_run(bare))
+
+
+def test_devices_without_power_are_coloured_by_what_is_known_and_many_hosts_are_cut(run):
+    rows = [
+        {"t": 30.0 * turn, "s": 30.0, "host": f"n{host:03d}", "now": {}, "devices": [{"id": "0", **figures}]}
+        for turn in range(2)
+        for host, figures in enumerate([{"used": [50, 0, 99]}, {"used": [100, 9, 99]}, {}])
+    ]
+    shares = re.findall(r'--share:([0-9.]+)">([^<]+)<', hardware_map(rows))
+    assert shares == [("0.00", "50\u00a0%"), ("1.00", "100\u00a0%"), ("0.00", "unknown")]
+    many = [{**rows[0], "host": f"n{host:03d}"} for host in range(300)]
+    assert hardware_map(many).count("<tr>") == 257
+    assert "44 more hosts are in hardware.jsonl" in hardware_map(many)
+    assert hardware_map([{**rows[0], "devices": []}]) == ""
+
+
+def test_the_mean_of_a_device_weighs_rows_by_their_length(run):
+    device = {"id": "0", "joules": 6e6, "power": [100.0] * 3}
+    row = {"t": 10.0, "s": 10.0, "host": "n", "now": {}, "devices": [device]}
+    long = {**row, "t": 100.0, "s": 90.0, "devices": [{**device, "power": [200.0] * 3}]}
+    assert "190\u00a0W<small>12.0\u00a0MJ</small>" in hardware_map([row, long])
 
 
 def test_a_public_report_names_no_host(run):

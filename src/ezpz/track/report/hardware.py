@@ -1,4 +1,4 @@
-"""Draw what the hardware of a run did: power, memory and clocks over time, and a table of hosts by devices."""
+"""Draw what the hardware of a run did: power, memory and clocks over time, and a map of hosts by devices."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import replace
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.hardware import read_hardware
 from ezpz.track.report.charts import Axis, line_chart
-from ezpz.track.report.tables import table
+from ezpz.track.report.markup import shown
 from ezpz.track.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ezpz.track.report.markup import Chart
-    from ezpz.track.run import Run
 
 _FEW = 6  # devices that have a line each; of more, the least, the mean and the most
 _BUCKETS = 400
@@ -25,12 +23,21 @@ _OF_DEVICES = (("power", "Power of devices (W)", 1.0), ("memory", "Memory of dev
 _MORE_OF_DEVICES = (("clock", "Clocks of devices (MHz)", 1.0), ("used", "Utilisation of devices (%)", 1.0))
 _OF_HOSTS = (("cpu", "Busy cores of the ranks", 1.0), ("memory", "Memory of the ranks (GiB)", _GIB))
 
+_SHOWN = (("power", "W"), ("used", "%"), ("clock", "MHz"))  # in a cell of the map
+_COLOURED = {"power": "Mean power", "used": "Mean utilisation", "clock": "Mean clock"}  # the first that is known
+_MOSTLY = 0.5  # share of the time in which a device was slowed down, from which on its cell says why
+_MOST_HOSTS = 256  # rows of the map
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
 Points = dict[str, dict[float, float]]  # device or host -> seconds -> value
 
 
-def hardware_charts(run: Run) -> Iterator[Chart]:
-    """Yield the charts of a run's hardware, by seconds since the first sample; none where too little is known."""
-    rows = read_hardware(run)
+def hardware_charts(rows: list[dict[str, Any]]) -> Iterator[Chart]:
+    """Yield the charts of a run's hardware, by seconds since the first sample; none where too little is known.
+
+    Args:
+        rows: As `ezpz.track.hardware.read_hardware` returns them.
+    """
     if len({row["t"] for row in rows}) < 2:
         return
     begin = rows[0]["t"] - (rows[0].get("s") or 0.0)
@@ -85,22 +92,83 @@ def _series(name: str, values: dict[float, float]) -> Series:
     return Series(name, np.round(np.array(seconds)), np.array([values[second] for second in seconds]))
 
 
-def hardware_map(run: Run) -> str:
-    """Return a table of hosts by devices: mean power and utilisation of each; empty where there is no device."""
-    sums: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for row in read_hardware(run):
+def hardware_map(rows: list[dict[str, Any]]) -> str:
+    """Return a coloured table of hosts by devices, with its scale and the joules of each; empty without a device.
+
+    Args:
+        rows: As `read_hardware` returns them.
+    """
+    sums: dict[str, dict[str, _Cell]] = defaultdict(lambda: defaultdict(_Cell))
+    for row in rows:
         for device in row["devices"]:
-            sums[row["host"]][device["id"]].append(device)
+            sums[row["host"]][device["id"]].add(device, row.get("s") or 0.0)
+    if not sums:
+        return ""
+    cells = [cell for devices in sums.values() for cell in devices.values()]
+    figure = next((name for name in _COLOURED if any(cell.mean(name) is not None for cell in cells)), "")
+    known = [value for cell in cells if (value := cell.mean(figure)) is not None]
+    low, high = (min(*known, max(known) / 2), max(known)) if known else (0.0, 0.0)
     names = sorted({name for devices in sums.values() for name in devices}, key=lambda name: (len(name), name))
-    rows = [[host, *(_cell(devices.get(name, [])) for name in names)] for host, devices in sorted(sums.items())]
-    return table(rows, ["host", *(f"device {name}" for name in names)]) if rows else ""
+    head = "".join(f"<th>{shown(text)}</th>" for text in ("host", *(f"device {name}" for name in names)))
+    lines = []
+    for host, devices in sorted(sums.items())[:_MOST_HOSTS]:
+        joules = [cell.joules for cell in devices.values() if cell.joules is not None]
+        under = f"<small>{energy(sum(joules))}</small>" if joules else ""
+        inside = "".join(devices[name].html(figure, low, high) if name in devices else "<td></td>" for name in names)
+        lines.append(f'<tr><th scope="row">{shown(host)}{under}</th>{inside}</tr>')
+    more = f"{len(sums) - _MOST_HOSTS:,} more hosts are in hardware.jsonl" if len(sums) > _MOST_HOSTS else ""
+    unit = dict(_SHOWN).get(figure, "")
+    scale = f"{_COLOURED[figure]} {low:,.0f} {unit} <i></i> {high:,.0f} {unit}" if high > low else ""
+    note = f'<p class="scale">{". ".join(filter(None, (scale, more)))}</p>' if scale or more else ""
+    table = f'<table class="map"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    return f'<div class="scroll">{table}</div>{note}'
 
 
-def _cell(devices: list[dict[str, Any]]) -> str:
-    """Return what one device did, in a few words; a number stays beside its unit."""
-    parts = []
-    for figure, unit in (("power", "W"), ("used", "%"), ("clock", "MHz")):
-        known = [device[figure][0] for device in devices if isinstance(device.get(figure), list)]
-        parts += [f"{mean(known):,.0f}\u00a0{unit}"] if known else []
-    throttled = {reason for device in devices for reason, share in device.get("throttled", {}).items() if share >= 0.5}
-    return ", ".join([*parts, *sorted(throttled)])
+class _Cell:
+    """One device over the whole run."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}  # figure: its seconds, and the sum over these
+        self._reasons: dict[str, float] = {}
+        self._seconds = 0.0
+        self.joules: float | None = None
+
+    def add(self, device: dict[str, Any], seconds: float) -> None:
+        weight = max(seconds, 1e-3)
+        self._seconds += weight
+        for figure, _ in _SHOWN:
+            if isinstance(device.get(figure), list):
+                before, total = self._sums.get(figure, (0.0, 0.0))
+                self._sums[figure] = before + weight, total + device[figure][0] * weight
+        for reason, share in device.get("throttled", {}).items():
+            self._reasons[reason] = self._reasons.get(reason, 0.0) + share * weight
+        if isinstance(device.get("joules"), (int, float)):
+            self.joules = (self.joules or 0.0) + device["joules"]
+
+    def mean(self, figure: str) -> float | None:
+        """Return the mean of a figure over the time in which it is known."""
+        seconds, total = self._sums.get(figure, (0.0, 0.0))
+        return total / seconds if seconds else None
+
+    def html(self, figure: str, low: float, high: float) -> str:
+        """Return the cell, as deep in colour as its figure is high; a number stays beside its unit."""
+        parts = []
+        for name, unit in _SHOWN:
+            value = self.mean(name)
+            parts += [f"{value:,.0f}\u00a0{unit}"] if value is not None else []
+        parts += [energy(self.joules)] if self.joules is not None else []
+        parts += sorted(
+            reason.replace(" ", "\u00a0") for reason, share in self._reasons.items() if share >= _MOSTLY * self._seconds
+        )
+        first, *rest = parts or ["unknown"]
+        under = f"<small>{shown(', '.join(rest))}</small>" if rest else ""
+        value = self.mean(figure)
+        share = 0.0 if value is None or high <= low else (value - low) / (high - low)
+        return f'<td style="--share:{min(1.0, max(0.0, share)):.2f}">{shown(first)}{under}</td>'
+
+
+def energy(joules: float) -> str:
+    """Return an energy in the unit that leaves one to three digits before the point."""
+    size, prefix = next((each for each in _PREFIXES if joules >= each[0]), (1.0, ""))
+    value = joules / size
+    return f"{value:.{0 if value >= 100 or not prefix else 1 if value >= 10 else 2}f}\u00a0{prefix}J"

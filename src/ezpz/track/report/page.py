@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ezpz.files import write_whole
 from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key
 from ezpz.track.folder import now
+from ezpz.track.hardware import read_hardware
 from ezpz.track.names import group_names, unit
 from ezpz.track.report.charts import Axis, breakdown, hosts_startup_chart, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
@@ -123,8 +124,9 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     yield part("memory", "Memory", _overlaid("Memory", groups["memory"], axis))
     yield part("optimizer", "Optimizer", each(groups["optimizer"]))
     yield part("other", "Other metrics", each(groups["other"]), is_open=False)
-    hardware = part("hardware", "Hardware", hardware_charts(run))
-    yield replace(hardware, inside=hardware.inside + hardware_map(run))
+    sampled = read_hardware(run)
+    hardware = part("hardware", "Hardware", hardware_charts(sampled))
+    yield replace(hardware, inside=hardware.inside + hardware_map(sampled))
     yield part("startup", "Start-up", [startup_chart(run), hosts_startup_chart(run)])
 
 
