@@ -6,14 +6,19 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ezpz.cluster.administrator import default
 from ezpz.errors import UsageError
-from ezpz.launch.host.look import script_of
+from ezpz.launch.flavours.request import Setting
+from ezpz.launch.host.look import look, script_of
+from ezpz.launch.messages import Look, Looked
 from ezpz.launch.options import parse
 from ezpz.launch.planning import PlanBuilder, survey
+from ezpz.launch.run.preflight import Preflight
+from ezpz.launch.shim_messages import to_fields
 from lab.flavours import Flavour
 from lab.hosts import ip_inside
 from lab.require import require
@@ -165,8 +170,15 @@ def test_an_address_where_ranks_cannot_meet_is_refused(lab):
         done = lab.launch("true", MASTER_ADDR=address)
         assert done.returncode == 2
         assert f"the ranks cannot meet at {address} (from MASTER_ADDR): {said}" in words(done)
-        assert "Run `unset MASTER_ADDR`" in words(done)
+        assert "Run `unset MASTER_ADDR`; `--check off` starts all the same" in words(done)
         assert words(done).count("\n") == 0
+
+    done = lab.launch("--master-addr", "198.51.100.7", "true")
+    assert done.returncode == 2
+    assert "Leave --master-addr out; `--check off` starts all the same" in words(done)
+
+    done = lab.launch("true", EZPZ_NGPU_PER_HOST="1")  # each has a device of its own
+    assert (done.returncode, words(done)) == (0, "")
 
     ip_inside(shared.namespace, "addr add 198.51.100.9/32 dev lo")  # which the others have no route to
     done = lab.launch("true", MASTER_ADDR="198.51.100.9")
@@ -224,7 +236,7 @@ def test_one_host_is_looked_at_by_the_launcher_itself(launch, environ, tmp_path)
         (
             {"EZPZ_NGPU_PER_HOST": "2", "CUDA_VISIBLE_DEVICES": "0,0"},
             ["true"],
-            "CUDA_VISIBLE_DEVICES=0,0 gives one device to two of the 2 ranks of ",
+            "CUDA_VISIBLE_DEVICES=0,0 names no device of its own for each of the 2 ranks of ",
         ),
     ):
         done = launch("-n", "2", *command, env={**environ, **more})
@@ -312,6 +324,55 @@ def test_the_administrators_default_gives_way_to_the_option(environ, tmp_path):
 )
 def test_the_script_of_a_command_is_known(command, script):
     assert script_of(command.split()) == script
+
+
+def looked_at(environ, count, *, own=True, by_shim=False):
+    request = Look(wanted=True, program="true", script="", folder="", own_devices=own)
+    return look(request, environ, "", count, first=True, by_shim=by_shim)
+
+
+@pytest.mark.parametrize(
+    ("environ", "count", "by_shim", "devices", "shared"),
+    [
+        ({}, 2, False, "0 1", ""),
+        ({"CUDA_VISIBLE_DEVICES": "2, 5,7"}, 2, False, "2 5", ""),
+        ({"CUDA_VISIBLE_DEVICES": "2,2,7"}, 2, False, "2 2", "CUDA_VISIBLE_DEVICES=2,2,7"),
+        # One device for two ranks; behind a shim it may be the first rank's own.
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 2, False, "3", "CUDA_VISIBLE_DEVICES=3"),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 2, True, "", ""),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 1, True, "3", ""),
+        # Slurm sets masks of all vendors; those of the wrong one count for nothing.
+        ({"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0,1"}, 2, False, "0 1", ""),
+        # Two tiles of one card, and each a device of its own.
+        ({"ZE_AFFINITY_MASK": "0.0,0.1", "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}, 2, False, "0", "0.0,0.1"),
+        ({"ZE_AFFINITY_MASK": "0.0,0.1"}, 2, False, "0.0 0.1", ""),
+    ],
+)
+def test_the_device_of_each_rank_is_known(environ, count, by_shim, devices, shared):
+    for own in (True, False):
+        found = looked_at(environ, count, own=own, by_shim=by_shim)
+        assert found.devices == (devices.split() if own else [])
+        assert bool(found.shared) is bool(shared and own)
+        assert found.shared.endswith(shared if own else "")
+        assert bool(found.machine) is own
+
+
+def test_two_names_of_a_machine_do_not_share_its_devices_unasked():
+    found = looked_at({}, 2)
+    plan = SimpleNamespace(
+        placement=SimpleNamespace(hosts=("n01", "alias", "n02"), counts=(2, 2, 2)),
+        address=Setting("n01", "default"),
+        context=SimpleNamespace(hosts_origin="--hosts"),
+        command=("true",),
+    )
+    for second, refused in (({}, True), ({"machine": "another"}, False), ({"devices": ["2", "3"]}, False)):
+        preflight = Preflight(Setting("fast", "default"), ["true"], own_devices=True)
+        for index, each in enumerate(({}, second, {"machine": "third"})):
+            preflight.hear(index, Looked(**{**to_fields(found), **each}))
+        assert (preflight.refusal(plan) == "") is not refused
+        assert not refused or preflight.refusal(plan).startswith(
+            "n01 and alias (from --hosts) are one machine, and a rank of each would have its device 0; expected one "
+        )
 
 
 def test_nothing_more_is_imported_by_a_look(clean_env):

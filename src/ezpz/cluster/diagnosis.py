@@ -6,6 +6,8 @@ what to type, or whom to ask.
 
 from __future__ import annotations
 
+from ezpz.cluster.comparing import listed, majority, minorities
+from ezpz.cluster.network import chosen_interfaces
 from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -94,7 +96,7 @@ def summary(hosts: Sequence[Facts]) -> str:
     """Return what all, or most, hosts have in common, in one line."""
     common = []
     for what, of in _COMPARED:
-        value, count = _majority([of(facts) for facts in hosts])
+        value, count = majority([of(facts) for facts in hosts])
         if value and count > len(hosts) // 2:
             common.append(f"{what} {value}")
     return ", ".join(common)
@@ -105,11 +107,7 @@ def _named(names: Sequence[str], of: int) -> str:
         return ""
     if len(names) == of:
         return f"all {of} hosts: "
-    return f"{_listed(names)}: "
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    return f"{listed(names)}: "
 
 
 def _problem(check: str, text: str, cure: str) -> Finding:
@@ -251,15 +249,14 @@ def _affinity(facts: Facts) -> Iterator[Finding]:
 def _interface_variables(facts: Facts) -> Iterator[Finding]:
     interfaces = _part(facts, "interfaces")
     for name, value in dict(facts.get("interface_variables") or {}).items():
-        if not interfaces or value.startswith("^"):
+        if not interfaces:
             continue
-        # NCCL takes prefixes, gloo and oneCCL whole names.
-        parts = [part.partition(":")[0].lstrip("=") for part in str(value).split(",")]
-        fits = str.startswith if name.startswith("NCCL") else str.__eq__
-        chosen = [each for each in interfaces if any(fits(each, part) for part in parts)]
+        chosen = chosen_interfaces(name, str(value), list(interfaces))
         if not chosen:
             text = f"{name}={value} names no interface; there are {', '.join(interfaces)}"
             yield _problem("ifname", text, f"unset {name}")
+        elif value.startswith("^"):
+            continue  # all but these: the library chooses among the rest
         elif all(each.startswith(_LOCAL_BRIDGES) for each in chosen):
             text = f"{name}={value} names {chosen[0]}, a bridge to containers that leads to no other host"
             yield _problem("bridge", text, f"unset {name}")
@@ -328,14 +325,8 @@ def _compare(hosts: Sequence[Facts]) -> Iterator[Finding]:
         ("the script", lambda facts: _file(_part(facts, "script"))),
     ]
     for what, of in rows:
-        values = [of(facts) for facts in hosts]
-        common, count = _majority(values)
-        for value in dict.fromkeys(values):
-            if value != common:
-                names = [str(facts["host"]) for facts, own in zip(hosts, values, strict=True) if own == value]
-                there = f"{common or 'none'} on {count} host{'s' * (count > 1)}"
-                cure = f"give all hosts the same, or leave out {names[0]}: --exclude {names[0]}"
-                yield _note("same", f"{what} {value or 'is missing'} on {_listed(names)}, {there}", cure)
+        for text, names in minorities(what, [(str(facts["host"]), of(facts)) for facts in hosts]):
+            yield _note("same", text, f"give all hosts the same, or leave out {names[0]}: --exclude {names[0]}")
 
 
 def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:
@@ -349,7 +340,7 @@ def _addresses(hosts: Sequence[Facts]) -> Iterator[Finding]:
                 owners.setdefault(address, []).append(str(facts["host"]))
     for address, names in owners.items():
         if len(set(names)) > 1:
-            text = f"{_listed(names)} have the same address {address} on the interface that they meet by"
+            text = f"{listed(names)} have the same address {address} on the interface that they meet by"
             yield _problem("address", text, "name another interface: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME")
 
 
@@ -357,9 +348,9 @@ def _name_of_first(hosts: Sequence[Facts]) -> Iterator[Finding]:
     """Find hosts that mean another address by the first host's name."""
     others = _that_connect(hosts)
     meant = ["/".join(master.get("addresses") or ()) for _, master in others]
-    common, count = _majority(meant)
+    common, count = majority(meant)
     if any(not value.startswith("127.") for value in meant) and common.startswith("127."):
-        common, count = _majority([value for value in meant if not value.startswith("127.")])
+        common, count = majority([value for value in meant if not value.startswith("127.")])
     for (host, master), value in zip(others, meant, strict=True):
         if value != common:
             must_fail = not value or value.startswith("127.")
@@ -381,7 +372,7 @@ def _reach(hosts: Sequence[Facts]) -> Iterator[Finding]:
             yield _problem("reach", f"no host reaches {what}", f"{cure}(GLOO_SOCKET_IFNAME)")
         else:
             cure = f"leave out what cannot be reached: --exclude {','.join(names)}"
-            yield _problem("reach", f"{_listed(names)} cannot reach {what}", cure)
+            yield _problem("reach", f"{listed(names)} cannot reach {what}", cure)
     for facts in hosts:
         following = _part(facts, "master").get("next") or {}
         if following.get("problem"):
@@ -440,9 +431,3 @@ def _counted(devices: dict[str, Any]) -> str:
 
 def _file(script: dict[str, Any]) -> str:
     return f"of {script['size']} bytes" if "size" in script else ""
-
-
-def _majority(values: Sequence[str]) -> tuple[str, int]:
-    """Return the most frequent value, the first of those that are equally frequent, and how often it is there."""
-    best = max(dict.fromkeys(values), key=values.count, default="")
-    return best, list(values).count(best)

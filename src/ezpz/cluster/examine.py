@@ -19,6 +19,7 @@ import time
 from functools import partial
 
 from ezpz.cluster.health import device_health, quotas
+from ezpz.cluster.network import INTERFACE_VARIABLES, route_to
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, an
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE")
 _LIBRARIES = ("torch", "numpy", "ezpz", "mpi4py")
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP, _IFF_RUNNING = (
@@ -117,7 +117,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "mpi": _mpi(environ),
         "driver": _driver(),
         "stale": dict(request.get("stale") or {}),
-        "interface_variables": {name: environ[name] for name in _INTERFACES if environ.get(name)},
+        "interface_variables": {name: environ[name] for name in INTERFACE_VARIABLES if environ.get(name)},
         "masks": {name: environ[name] for name in _MASKS if environ.get(name)},
         **{name: answers.get(name) for name in ("folder", "script", *elsewhere)},
         "places": {what: answers.get(f"place {what}") for what in places},
@@ -453,7 +453,6 @@ def _master(environ: Mapping[str, str], *, full: bool) -> dict[str, Any]:
     if not (environ.get("EZPZ_LAUNCH_ID") and world.isdigit() and rank.isdigit() and port.isdigit() and int(world) > 1):
         return {}
     from ezpz.cluster.meeting import join, receive
-    from ezpz.cluster.network import route_to
 
     met = receive(int(port), int(world) - 1, full=full) if rank == "0" else join(name, int(port), int(rank), full=full)
     route = route_to(name)

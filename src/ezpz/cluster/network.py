@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
-_IFNAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE")
+INTERFACE_VARIABLES = (  # which interface a library is to use
+    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE",
+)  # fmt: skip
 _NOWHERE = "192.0.2.1"  # RFC 5737: an address of no host; the kernel answers with its default route
 
 
@@ -62,17 +64,23 @@ def _interface(address: str) -> str:
     return ""
 
 
+def chosen_interfaces(name: str, value: str, interfaces: Sequence[str]) -> list[str]:
+    """Return those of a host's interfaces that a variable of `INTERFACE_VARIABLES` allows.
+
+    NCCL takes prefixes unless ``=`` is in front, the others whole names; ``^`` is all but these.
+    """
+    is_not = value.startswith("^")
+    words = value.removeprefix("^")
+    by_prefix = name.startswith("NCCL") and not words.startswith("=")
+    parts = [part.partition(":")[0].lstrip("=") for part in words.split(",")]
+    matches = [each for each in interfaces for part in parts if each == part or (by_prefix and each.startswith(part))]
+    return [each for each in interfaces if (each in matches) is not is_not]
+
+
 def missing_interfaces(environ: Mapping[str, str], interfaces: Sequence[str]) -> list[str]:
     """Return the variables, ``GLOO_SOCKET_IFNAME=ib7``, that name only interfaces that are not there."""
-    missing = []
-    for name in _IFNAMES:
-        value = environ.get(name, "")
-        if not value or value.startswith("^"):  # all but these
-            continue
-        chosen = [part.partition(":")[0].lstrip("=") for part in value.split(",")]
-        # NCCL takes prefixes unless `=` is in front, the others whole names.
-        by_prefix = name.startswith("NCCL") and not value.startswith("=")
-        known = any(each == part or (by_prefix and each.startswith(part)) for each in interfaces for part in chosen)
-        if not known:
-            missing.append(f"{name}={value}")
-    return missing
+    return [
+        f"{name}={value}"
+        for name in INTERFACE_VARIABLES
+        if (value := environ.get(name, "")) and not chosen_interfaces(name, value, interfaces)
+    ]

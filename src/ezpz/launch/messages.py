@@ -122,8 +122,10 @@ class Looked(Message):
 
     ``place`` is the same for hosts that share one kernel and network. ``master`` is what MASTER_ADDR means here:
     ``own`` (an address of this host), ``other``, ``loopback`` or ``unknown``; ``reach`` is why it does not answer.
-    ``missing`` are interfaces that a variable names, ``shared`` is a mask that gives one device to two ranks, and
-    ``room`` what is written where, with the bytes that are free. Times are seconds since 1970; a size of -1 is none.
+    ``missing`` are interfaces that a variable names, ``devices`` those that the ranks take, where each has its own,
+    ``machine`` is the same for hosts that have the same devices, ``shared`` is a mask that gives one of them to two
+    ranks, and ``room`` what is written where, with the bytes that are free. Times are seconds since 1970; a size of -1
+    is none.
     """
 
     kind = "looked"
@@ -143,6 +145,8 @@ class Looked(Message):
     address: str = text_field(255)
     missing: list[str] = list_field(Text(255), most=16)
     interfaces: list[str] = list_field(Text(255), most=64)
+    machine: str = text_field(255)
+    devices: list[str] = list_field(Text(255), most=64)
     shared: str = text_field(_TEXT)
     room: list[tuple[str, str, int]] = rows_field(Text(40), Text(_PATH), Number(0, 1 << 53), most=16)
 

@@ -325,7 +325,9 @@ class Agent:
         from ezpz.launch.host.look import LIMIT, look_beside
 
         self._looks = True
-        answer = look_beside(settings.look, environ, settings.log_dir, self.expected, first=first)
+        answer = look_beside(
+            settings.look, environ, settings.log_dir, self.expected, first=first, by_shim=self.has_shims
+        )
         self._loop.read(answer.readable, lambda _: self._looked(answer))
         self._loop.after("look", LIMIT, self._end_look)
 

@@ -28,6 +28,7 @@ LIMIT = 2.0  # seconds that ranks wait at most for what this finds; it takes som
 _ANSWER = 1.5  # seconds for the host where the ranks meet to answer, if only with a refusal
 _MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take the next word
+_MOST_DEVICES = 64  # of a host, see `Looked`
 _PACKAGES = ("torch", "ezpz")
 _INFO = re.compile(rf"({'|'.join(_PACKAGES)})-(.+)\.(?:dist|egg)-info")
 
@@ -47,7 +48,9 @@ def script_of(command: Sequence[str]) -> str:
     return ""
 
 
-def look(request: Look, environ: Mapping[str, str], log_dir: str, count: int, *, first: bool) -> Looked:
+def look(
+    request: Look, environ: Mapping[str, str], log_dir: str, count: int, *, first: bool, by_shim: bool = False
+) -> Looked:
     """Return what this host looks like.
 
     Args:
@@ -56,15 +59,18 @@ def look(request: Look, environ: Mapping[str, str], log_dir: str, count: int, *,
         log_dir: Where their logs go; empty for nowhere.
         count: Ranks of this host.
         first: Whether rank 0 runs here, where all others meet it.
+        by_shim: Whether ``environ`` is that of a shim: its launcher may give each of them another mask.
     """
+    place = _place()
     python, version, versions = _python(request.program, environ)
     size, when, script_problem = _script(request.script)
     means, reach = _master(environ, first=first)
     route = route_to(environ["MASTER_ADDR"]) if means in {"own", "other"} and not first else None
+    devices, shared = _devices(environ, count, by_shim=by_shim) if request.own_devices else ([], "")
     interfaces = [name for _, name in socket.if_nameindex()]
     return Looked(
         host=os.uname().nodename,
-        place=_place(),
+        place=place,
         python=python,
         version=version,
         torch=versions.get("torch", ""),
@@ -79,12 +85,16 @@ def look(request: Look, environ: Mapping[str, str], log_dir: str, count: int, *,
         address=route.address if route else "",
         missing=missing_interfaces(environ, interfaces),
         interfaces=interfaces,
-        shared=_shared(environ, count) if request.own_devices else "",
+        machine=_machine(place) if request.own_devices else "",
+        devices=devices,
+        shared=shared,
         room=_room(environ, log_dir),
     )
 
 
-def look_beside(request: Look, environ: Mapping[str, str], log_dir: str, count: int, *, first: bool) -> Answer:
+def look_beside(
+    request: Look, environ: Mapping[str, str], log_dir: str, count: int, *, first: bool, by_shim: bool
+) -> Answer:
     """Do the same in a thread; what may hang in it holds up nothing."""
     import _thread
 
@@ -92,7 +102,7 @@ def look_beside(request: Look, environ: Mapping[str, str], log_dir: str, count: 
 
     def find() -> None:
         try:
-            answer.found = look(request, environ, log_dir, count, first=first)
+            answer.found = look(request, environ, log_dir, count, first=first, by_shim=by_shim)
         except Exception as error:  # noqa: BLE001  # a host that cannot be looked at may run its ranks all the same
             answer.problem = f"{type(error).__name__}: {error}"
         os.close(write)
@@ -247,13 +257,27 @@ def _call(family: int, address: tuple[object, ...]) -> str:
     return "" if problem in {0, errno.ECONNREFUSED} else os.strerror(problem)
 
 
-def _shared(environ: Mapping[str, str], count: int) -> str:
-    """Return a mask that gives one device to two of so many ranks; each takes the device of its place in it."""
+def _devices(environ: Mapping[str, str], count: int, *, by_shim: bool) -> tuple[list[str], str]:
+    """Return the devices that so many ranks take, and a mask that gives one of them to two ranks, or an empty text.
+
+    As in `ezpz.dist.device`, each rank takes the device of its place among the visible ones, and all take the only one.
+    Behind a shim, a mask of fewer devices than ranks may be that of one rank: nothing is known of the others then.
+    """
+    longest: list[str] = []
+    mask = ""
     for name in _MASKS:
-        entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()][:count]
-        if len(set(entries)) < len(entries):
-            return f"{name}={environ[name]}"
-    return ""
+        entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()]
+        if name == "ZE_AFFINITY_MASK" and environ.get("ZE_FLAT_DEVICE_HIERARCHY") == "COMPOSITE":
+            entries = list(dict.fromkeys(entry.partition(".")[0] for entry in entries))  # tiles of one card are one
+        if len(set(entries[:count])) < len(entries[:count]):
+            return entries[:count], f"{name}={environ[name]}"
+        if len(entries) > len(longest):
+            longest, mask = entries, f"{name}={environ[name]}"
+    if len(longest) >= count:
+        return longest[:count], ""
+    if mask:  # of another vendor's devices it may be short, but then theirs is longer
+        return ([], "") if by_shim else (longest, mask)
+    return [str(index) for index in range(min(count, _MOST_DEVICES))], ""
 
 
 def _room(environ: Mapping[str, str], log_dir: str) -> list[tuple[str, str, int]]:
@@ -278,3 +302,14 @@ def _place() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/net')}"
     except OSError:  # not Linux
         return os.uname().nodename
+
+
+def _machine(place: str) -> str:
+    """Return what is equal for two hosts that have the same devices: place, own name and ``/dev``; empty if unknown.
+
+    Two names of a machine have all three; a container of its own devices has its own ``/dev``.
+    """
+    try:
+        return f"{place} {os.uname().nodename} {os.stat('/dev').st_dev}"
+    except OSError:
+        return ""

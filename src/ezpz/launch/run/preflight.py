@@ -10,6 +10,7 @@ import errno
 import os
 import time
 
+from ezpz.cluster.comparing import listed, majority, minorities
 from ezpz.launch.messages import NO_LOOK, Look, Looked
 from ezpz.launch.shim_messages import to_fields
 
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Preflight"]
 
+_EXCLUDED = 3  # hosts of one value that a cure leaves out
 _LEAST = 64 << 20  # bytes that should be free where a launch writes
 _FULL = 120  # seconds for `ezpz doctor`
-_NAMED = 3  # hosts that are named one by one
 _RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found alone
-_CURE_OF_MASTER = "Run `unset MASTER_ADDR`; `--check off` starts all the same"
 
 
 class Preflight:
@@ -96,7 +96,7 @@ class Preflight:
         if len(self._looked) <= _RECORDED:
             for name, looked in self._by_name(plan).items():
                 fields = {key: value for key, value in to_fields(looked).items() if value not in ("", [], -1)}
-                hosts[name] = {key: value for key, value in fields.items() if key not in {"host", "place"}}
+                hosts[name] = {key: value for key, value in fields.items() if key not in {"host", "place", "machine"}}
         return {
             "level": self.level.value,
             "origin": self.level.origin,
@@ -148,7 +148,7 @@ def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
     absent = [name for name, looked in hosts.items() if looked.folder_problem]
     if absent:
         yield (
-            f"the working folder {_where()} is missing on {_named(absent)}: {hosts[absent[0]].folder_problem}; "
+            f"the working folder {_where()} is missing on {listed(absent)}: {hosts[absent[0]].folder_problem}; "
             f"expected it on every host. Start in a folder that they share{_leave_out(absent, several)}."
         )
     unread = [name for name, looked in hosts.items() if looked.script_problem]
@@ -157,11 +157,29 @@ def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
     for name, looked in hosts.items():
         if looked.shared:
             yield (
-                f"{looked.shared} gives one device to two of the {_counts(plan)[name]} ranks of {name}; expected one "
-                "for each. Name each device once, or start fewer ranks with `--ppn`."
+                f"{looked.shared} names no device of its own for each of the {_counts(plan)[name]} ranks of {name}; "
+                "expected as many devices as ranks. Name each device once, start fewer ranks with `--ppn`, or share "
+                "devices: `--oversubscribe`."
             )
             break
+    yield from _one_machine(hosts, plan)
     yield from _no_master(hosts, plan)
+
+
+def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+    """Find a machine that is two hosts of the plan, where a rank of each has the same device."""
+    owners: dict[tuple[str, str], str] = {}  # of machine and device
+    for name, looked in hosts.items():
+        for device in looked.devices if looked.machine else ():
+            owner = owners.setdefault((looked.machine, device), name)
+            if owner != name:
+                origin = plan.context.hosts_origin
+                yield (
+                    f"{owner} and {name}{f' (from {origin})' if origin else ''} are one machine, and a rank of each "
+                    f"would have its device {device}; expected one rank for each device. Name the machine once, or "
+                    "share devices: `--oversubscribe`."
+                )
+                return
 
 
 def _unread(names: Sequence[str], problem: str, plan: LaunchPlan) -> str:
@@ -174,7 +192,7 @@ def _unread(names: Sequence[str], problem: str, plan: LaunchPlan) -> str:
         from ezpz.launch.run.failures import no_script
 
         return no_script(os.path.abspath(script))
-    on = f" on {_named(names)}" if several else ""
+    on = f" on {listed(names)}" if several else ""
     return (
         f"cannot read {script}{on} (from the command line): {problem}; expected a script"
         f"{' that every host has' if several else ''}. Check the path{_leave_out(names, several)}."
@@ -186,7 +204,8 @@ def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
     first = hosts.get(names[0])
     others = {name: hosts[name] for name in names[1:] if name in hosts}
     by_user = origin in {"MASTER_ADDR", "--master-addr"}
-    undo = _CURE_OF_MASTER if origin != "--master-addr" else "Leave --master-addr out"
+    undo = "Leave --master-addr out" if origin == "--master-addr" else "Run `unset MASTER_ADDR`"
+    undo += "; `--check off` starts all the same"
     if first and first.master == "unknown":
         yield (
             f"the ranks cannot meet at {address} (from {origin}): {names[0]} does not know that name ({first.reach}); "
@@ -230,7 +249,7 @@ def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
             missing.setdefault(each, []).append(name)
     for each, names in missing.items():
         there, variable = ", ".join(hosts[names[0]].interfaces), each.partition("=")[0]
-        yield f"{each} names no interface on {_named(names)}; there are {there}. Run `unset {variable}`"
+        yield f"{each} names no interface on {listed(names)}; there are {there}. Run `unset {variable}`"
     full: dict[str, list[str]] = {}
     for name, looked in hosts.items():
         for what, path, free in looked.room:
@@ -238,7 +257,7 @@ def _notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
                 shown = "" if path == os.curdir else f" ({path})"
                 full.setdefault(f"{what}{shown} has {free >> 20} MiB left", []).append(name)
     for text, names in full.items():
-        yield f"on {_named(names)} {text}. Make room, or choose another folder"
+        yield f"on {listed(names)} {text}. Make room, or choose another folder"
     if len(hosts) > 1:
         yield from _cut_off_notes(hosts, plan)
         yield from _same_address(hosts)
@@ -252,7 +271,7 @@ def _cut_off_notes(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[st
     if cut:
         name, problem = next(iter(cut.items()))
         yield (
-            f"{_named(list(cut))} cannot reach {plan.address.value}, where the ranks meet: {problem}. Correct "
+            f"{listed(list(cut))} cannot reach {plan.address.value}, where the ranks meet: {problem}. Correct "
             f"/etc/hosts, DNS or the network of {name}, or leave it out: `--exclude {','.join(cut)}`"
         )
 
@@ -266,7 +285,7 @@ def _same_address(hosts: Mapping[str, Looked]) -> Iterator[str]:
     for address, names in owners.items():
         if len(names) > 1:
             yield (
-                f"{_named(list(names.values()))} have the same address {address} on the interface that leads to rank 0."
+                f"{listed(list(names.values()))} have the same address {address} on the interface that leads to rank 0."
                 " Name another one: `export GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME`"
             )
 
@@ -280,46 +299,22 @@ def _differences(hosts: Mapping[str, Looked]) -> Iterator[str]:
         "the script": lambda looked: f"of {looked.script_size} bytes" if looked.script_size >= 0 else "",
     }
     for what, of in rows.items():
-        values = {name: of(looked) for name, looked in hosts.items()}
-        if len(set(values.values())) > 1:
-            yield from _minority(what, values)
+        for text, names in minorities(what, [(name, of(looked)) for name, looked in hosts.items()]):
+            cure = f"Give all hosts the same, or leave out {names[0]}: `--exclude {','.join(names[:_EXCLUDED])}`"
+            yield f"{text}. {cure}"
     sizes = {looked.script_size for looked in hosts.values()}
     times = {name: looked.script_time for name, looked in hosts.items() if looked.script_size >= 0}
-    usual, count = _majority(list(times.values()))
+    usual, count = majority(list(times.values()))
     older = [name for name, when in times.items() if when < usual]
     if older and len(sizes) == 1 and 2 * count > len(times):  # copies made on each host have all times
         yield (
-            f"the script is older on {_named(older)} than on {count} hosts. Copy it again if it is not the same, or "
+            f"the script is older on {listed(older)} than on {count} hosts. Copy it again if it is not the same, or "
             f"leave out what is old: `--exclude {','.join(older)}`"
         )
 
 
-def _minority(what: str, values: Mapping[str, str]) -> Iterator[str]:
-    usual, count = _majority(list(values.values()))
-    for value in dict.fromkeys(values.values()):
-        if value != usual:
-            names = [name for name, own in values.items() if own == value]
-            others = f"{usual or 'none'} on {count} host{'s' * (count > 1)}"
-            cure = f"Give all hosts the same, or leave out {names[0]}: `--exclude {','.join(names[:_NAMED])}`"
-            yield f"{what} {value or 'is missing'} on {_named(names)}, {others}. {cure}"
-
-
-def _majority(values: Sequence[Any]) -> tuple[Any, int]:
-    """Return the most frequent value, the first of those that are equally frequent, and how often it is there."""
-    counts: dict[Any, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    best = max(counts, key=counts.__getitem__, default="")
-    return best, counts.get(best, 0)
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _leave_out(names: Sequence[str], several: bool) -> str:
-    return f", or leave {_named(names)} out: `--exclude {','.join(names)}`" if several else ""
+    return f", or leave {listed(names)} out: `--exclude {','.join(names)}`" if several else ""
 
 
 def _counts(plan: LaunchPlan) -> dict[str, int]:
