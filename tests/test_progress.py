@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ezpz
+from ezpz.errors import UsageError
 from lab import process
 from lab.listener import Listener, as_rank
 
@@ -101,6 +102,54 @@ def test_a_busy_rank_that_only_waits_beats_no_longer_than_our_waits_take(rank, l
 def test_a_busy_rank_that_never_beat_is_left_alone(rank, listener):
     rank("from ezpz.progress import Busy, stage\nstage('torch')\nwith Busy(): pass")
     assert spoken(listener) == [["stage torch"]]
+
+
+IN_SECTIONS = """
+import ezpz, threading
+from ezpz.progress import patience
+with ezpz.section("load", timeout=90):
+    pass
+try:
+    with ezpz.section("outer part", timeout="1h"):
+        ezpz.heartbeat()
+        with patience("checkpoint", 600.0): pass
+        with ezpz.section("inner", timeout="1.5s"): raise KeyError
+except KeyError: pass
+def in_thread():
+    with ezpz.section("thread", timeout=5): pass
+thread = threading.Thread(target=in_thread); thread.start(); thread.join()
+with ezpz.section("endless", timeout="off"), patience("checkpoint", 600.0): pass
+again = ezpz.section("again", timeout=5)
+with again, again: pass
+"""
+
+
+def test_a_section_is_told_at_its_begin_and_the_one_around_it_at_its_end(rank, listener):
+    rank(IN_SECTIONS)
+    (lines,) = spoken(listener)
+    assert lines == [
+        *("section 90.0 0 load", "section 0 0 ", "section 3600.0 0 outer part", "stage step", "beat"),
+        *("section 3600.0 1 checkpoint", "section 3600.0 0 outer part", "section 1.5 0 inner"),
+        *("section 3600.0 0 outer part", "section 0 0 ", "section 0.0 0 endless", "section 0.0 1 checkpoint"),
+        *("section 0.0 0 endless", "section 0 0 ", "section 5.0 0 again", "section 0 0 "),
+    ]
+
+
+def test_a_section_without_a_launch_does_nothing(rank, listener):
+    rank(IN_SECTIONS + "assert not ezpz.progress._sections", EZPZ_SOCKET="")
+    assert listener.lines == []
+
+
+@pytest.mark.parametrize("timeout", ["10 minutes", "", "1001d", -1, float("nan"), float("inf"), True, [5]])
+def test_a_timeout_that_is_none_is_refused(timeout):
+    with pytest.raises(UsageError, match=r"timeout.*ezpz\.section.*expected"):
+        ezpz.section("checkpoint", timeout=timeout)
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines", "x" * 81, None])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(UsageError, match=r"name.*ezpz\.section.*expected"):
+        ezpz.section(name, timeout=5)
 
 
 def test_the_last_step_is_told_when_the_program_ends(rank, listener):

@@ -14,6 +14,8 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     pace 42 0 100     42 steps of 100 are done, and this run of the program began behind 0; with a beat, of a `Loop`
     folder /a/run     it keeps the record of a run there
     busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
+    section 600 0 load    it enters a section with an idle limit of 600 s, 0 for none; with 1 in place of 0 at least
+                      that of the launch; without a name it is in none any more
 
 No other process reports for a rank: no child that it forked or that multiprocessing started, such as a loader of data,
 and no rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
@@ -28,14 +30,15 @@ import sys
 import threading
 from time import monotonic, sleep, time
 
-from ezpz import proc
-from ezpz.errors import EzpzError
+from ezpz import durations, proc
+from ezpz.errors import EzpzError, UsageError
 from ezpz.ranks import from_environ, of_this_launch
 
 _EVERY = 1.0  # seconds between two beats
 _CONNECT = 0.2  # seconds that a rank waits for its agent, once
 _WORKS = 0.001  # seconds of CPU between two looks: less is waiting
 _WAITS = 60.0  # seconds: 30 for other ranks and 10 for trackers are our longest waits, and a disk may be slow
+_LONGEST_NAME = 80  # characters of a section
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
 # SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
 # PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
@@ -53,6 +56,10 @@ _pace: tuple[int, int, int] | None = None  # steps done, done at the start, and 
 _pace_sent: tuple[int, int, int] | None = None
 
 _folder: str | None = None  # where a run is recorded; None once the agent knows
+
+_sections: list[_Section] = []  # those that the main thread is in, the innermost last,
+_section_sent: _Section | None = None  # and the one that the agent knows of
+_timeouts: dict[str, float] = {}  # what was read before: a section may be entered in every step
 
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
@@ -124,6 +131,101 @@ def stage(name: str) -> None:
     reached.setdefault(name, time())
     if name not in _sent and _next != math.inf:
         _speak(name, beat=False)
+
+
+def section(name: str, *, timeout: str | float | None) -> _Section:
+    """Return a block in which this rank may be without a heartbeat for longer, or for less long, than elsewhere.
+
+        with ezpz.section("checkpoint", timeout="10m"):
+            save()
+
+    ``launch --idle-timeout`` then need not be as long as the longest checkpoint: inside the block its timeout takes the
+    place of that limit. It counts from entering, and anew from each heartbeat inside. Of blocks within each other the
+    innermost counts. Every rank that may wait for another one in the block should enter it, too.
+
+    A rank that enters before its first heartbeat is watched inside the block, and not after it. Entering and leaving
+    cost some microseconds under ``ezpz launch``. In other threads than the main one, without ``--idle-timeout`` and
+    outside ``ezpz launch`` a section has no effect.
+
+    Args:
+        name: What the rank does there, at most 80 characters. The line that ends a hanging run has it.
+        timeout: As ``--idle-timeout`` takes it (``90s``, ``10m``, ``1h30m``), or seconds; None, 0 or ``off`` for no
+            limit.
+
+    Raises:
+        UsageError: The name or the timeout is none.
+    """
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise UsageError(
+            f"unusable name {name!r} (from ezpz.section); expected what this rank does there, in 1 to {_LONGEST_NAME} "
+            "printable characters."
+        )
+    return _Section(name, _seconds(timeout), at_least=False)
+
+
+def patience(name: str, seconds: float) -> _Section:
+    """Return a section that shortens no limit: neither ``--idle-timeout`` nor that of the section around it.
+
+    Args:
+        name: What the rank does there.
+        seconds: Its timeout, where no other limit is longer.
+    """
+    return _Section(name, seconds, at_least=True)
+
+
+def _seconds(timeout: str | float | None) -> float:
+    """Return the seconds of a timeout, 0 for no limit."""
+    if timeout is None:
+        return 0.0
+    if isinstance(timeout, str):
+        if timeout not in _timeouts:
+            try:
+                _timeouts[timeout] = durations.read(timeout) or 0.0
+            except ValueError as error:
+                raise UsageError(f"unusable timeout (from ezpz.section): {error}.") from None
+        return _timeouts[timeout]
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= durations.LONGEST:
+        raise UsageError(
+            f"unusable timeout={timeout!r} (from ezpz.section); expected a time such as '10m', seconds up to 1000 "
+            "days, or None for no limit."
+        )
+    return float(timeout)
+
+
+class _Section:
+    """A block with an idle limit of its own: `section`."""
+
+    __slots__ = ("_at_least", "_name", "_timeout", "limit")
+
+    def __init__(self, name: str, timeout: float, *, at_least: bool) -> None:
+        self._name, self._timeout, self._at_least = name, timeout, at_least
+        self.limit = timeout  # that of the section around it where that is longer and counts
+
+    def __enter__(self) -> None:
+        if _next == math.inf or threading.get_ident() != threading.main_thread().ident:
+            return
+        if self._at_least and _sections:
+            outer = _sections[-1].limit
+            self.limit = outer and max(self._timeout, outer)
+        _sections.append(self)
+        _tell_change()
+
+    def __exit__(self, *error: object) -> None:
+        if self in _sections and threading.get_ident() == threading.main_thread().ident:
+            _sections.reverse()  # the innermost of its kind
+            _sections.remove(self)
+            _sections.reverse()
+            _tell_change()
+
+    def line(self) -> str:
+        """Return what the agent reads."""
+        return f"section {self.limit!r} {int(self._at_least)} {self._name}"
+
+
+def _tell_change() -> None:
+    """Tell the agent of the section that the rank is in now; where it cannot hear, with a later beat."""
+    if _next != math.inf and (_agent is not None or monotonic() >= _next):
+        _speak("", beat=False)
 
 
 class Busy:
@@ -205,7 +307,7 @@ class _Agent:
 
 
 def _speak(name: str, *, beat: bool) -> None:
-    """Send a stage that is new, and a beat; one thread at a time, and a signal handler inside it gives up."""
+    """Send a new stage, the section, and a beat; one thread at a time, and a signal handler inside it gives up."""
     global _agent, _next
     if not _lock.acquire(timeout=0 if beat else 2 * _CONNECT):
         return
@@ -214,9 +316,10 @@ def _speak(name: str, *, beat: bool) -> None:
         if _agent is None:
             _next = math.inf
             return
-        if name not in _sent:
+        if name and name not in _sent:
             _sent.add(name)
             _agent.say(f"stage {name}")
+        _tell_section(_agent)
         if beat:
             _next = monotonic() + _EVERY
             _agent.say("beat", droppable=True)
@@ -243,6 +346,14 @@ def _say(line: str) -> bool:
     finally:
         _lock.release()
     return True
+
+
+def _tell_section(agent: _Agent) -> None:
+    global _section_sent
+    now = _sections[-1] if _sections else None
+    if now is not _section_sent:
+        _section_sent = now
+        agent.say(now.line() if now is not None else "section 0 0 ")
 
 
 def _tell_step(agent: _Agent) -> None:
@@ -357,6 +468,7 @@ def _in_forked_child() -> None:
     """Leave the connection to the parent, and never speak for it."""
     global _lock
     _lock = threading.Lock()  # another thread may have held it at the fork
+    _sections.clear()
     _fall_silent()
 
 

@@ -29,6 +29,7 @@ REPORTS = (
         ranks=[messages.RankStack(rank=0, pid=7, frames=[("f", "a.py", 3)], where="x")],
         dumps=["/tmp/dump"],
     ),
+    messages.Idle(rank=0, pid=7, seconds=601.0, limit=600.0, section="checkpoint"),
     messages.Done(stuck=[1, 2], step=-1),
 )
 ORDERS = (
@@ -75,6 +76,8 @@ def orders(data):
         b"rank 0 7",
         b"stage torch",
         b"beat",
+        b"section 600.0 1 checkpoint",
+        b"section 0 0 ",
     ],
     words=[b"shim ", b"note "],
 )

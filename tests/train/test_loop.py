@@ -16,6 +16,8 @@ import pytest
 import ezpz
 from ezpz.errors import UsageError
 from ezpz.train.stopping import StopRequests
+from lab import process
+from lab.listener import Listener, as_rank
 
 SOURCES = str(Path(ezpz.__file__).parents[1])
 IN_RANKS = Path(__file__).with_name("in_ranks_loop.py")
@@ -323,3 +325,46 @@ def test_a_value_that_changes_in_place_before_the_end_of_its_step_is_recorded_as
 def test_ranks_of_a_resumed_run_ask_each_other_again_after_one_step():
     """The steps before the resume took this run no time: a signal would have been noticed a thousand steps later."""
     assert StopRequests()._interval(100_000) == 1
+
+
+SECTIONS = """
+    import sys
+    import torch
+    import ezpz
+    from ezpz.checkpoint import Checkpoints
+    from ezpz.train import Loop, evaluate
+
+    ezpz.setup_torch(seed=1)
+    model = ezpz.wrap_model(torch.nn.Linear(3, 1), "none", dtype="fp32")
+    optimizer = ezpz.make_optimizer(model, torch.optim.SGD, lr=0.1)
+    compute = lambda model, batch: model(batch).pow(2).mean()
+    loop = Loop(
+        model, optimizer, compute, lambda position: torch.ones(2, 3), steps=2, batch_size=2, save_every=2,
+        checkpoints=Checkpoints("run", model=model, optimizer=optimizer), evaluate=lambda: {"val": 1.0},
+    )
+    with ezpz.History(outdir="run") as history:
+        loop.run(history)
+    evaluate(model, [torch.ones(2, 3)], compute)
+    history.finalize(plots=False)
+"""
+
+
+def test_first_step_evaluation_and_saving_are_sections(env, tmp_path):
+    listener = Listener()
+    environ = {**env, **as_rank(address=listener.address)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SECTIONS)], env=environ, cwd=tmp_path, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    process.wait_until(lambda: listener.of(0)[-1:] == ["end"], 20, "the end of what the rank tells")
+    told = [line.partition(" ")[2] for line in listener.of(0) if line.startswith("section")]
+    listener.close()
+    left = "0 0 "
+    saving = ["1800.0 1 checkpoint", left]
+    assert told == [
+        *("3600.0 1 first step", left),
+        *("3600.0 1 evaluation", left),
+        *(*saving, *saving),  # save, and the wait at the end
+        *("3600.0 1 evaluation", left),
+    ]

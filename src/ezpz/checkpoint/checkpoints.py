@@ -22,6 +22,7 @@ from ezpz.checkpoint.packing import digest_of
 from ezpz.checkpoint.together import Together, raise_first
 from ezpz.errors import EzpzError, UsageError
 from ezpz.log import get_logger
+from ezpz.progress import patience
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -309,6 +310,8 @@ __all__ = ["Checkpoints"]
 
 logger = get_logger(__name__)
 
+_TIMEOUT = 1800.0  # seconds without a heartbeat that a save may take under `launch --idle-timeout`
+
 
 class Checkpoints:
     """The checkpoints of one run. All ranks make it, and call its methods, together.
@@ -408,20 +411,8 @@ class Checkpoints:
         if self._together.is_simulated:
             logger.info("nothing is saved: the world is a simulated one")
             return self.folder
-        self._finish()
-        self._report()
-        saving = prepare_save(self._contents, self._together, self.folder, step)
-        saving = saving._replace(is_read_back=self._latest is None)
-        final = saving.draft.final
-        if self._asynchronous and not wait:
-            saving = saving._replace(tensors=staged(saving.tensors))
-            executor = ThreadPoolExecutor(1, thread_name_prefix="ezpz-checkpoint")
-            self._pending = executor.submit(write_save, saving, self._together, self._keep, ahead=False), final
-            executor.shutdown(wait=False)  # the thread ends with its work
-            return final
-        self._settle(write_save(saving, self._together, self._keep, ahead=True), final)
-        self._raise()
-        return final
+        with patience("checkpoint", _TIMEOUT):
+            return self._save(step, wait=wait)
 
     def wait(self) -> None:
         """Finish an asynchronous save; collective. Call it before the program ends.
@@ -429,7 +420,8 @@ class Checkpoints:
         Raises:
             EzpzError: The last save failed; on all ranks. It is raised once.
         """
-        self._finish()
+        with patience("checkpoint", _TIMEOUT):
+            self._finish()
         self._raise()
 
     def load(self, path: Path | str) -> int:
@@ -459,6 +451,22 @@ class Checkpoints:
         self._finish()
         self._report()
         return load(Path(path).expanduser().absolute(), self._contents, self._together, verify=self._verify)
+
+    def _save(self, step: int, *, wait: bool) -> Path:
+        self._finish()
+        self._report()
+        saving = prepare_save(self._contents, self._together, self.folder, step)
+        saving = saving._replace(is_read_back=self._latest is None)
+        final = saving.draft.final
+        if self._asynchronous and not wait:
+            saving = saving._replace(tensors=staged(saving.tensors))
+            executor = ThreadPoolExecutor(1, thread_name_prefix="ezpz-checkpoint")
+            self._pending = executor.submit(write_save, saving, self._together, self._keep, ahead=False), final
+            executor.shutdown(wait=False)  # the thread ends with its work
+            return final
+        self._settle(write_save(saving, self._together, self._keep, ahead=True), final)
+        self._raise()
+        return final
 
     def _finish(self) -> None:
         """Wait for the asynchronous save, if there is one."""

@@ -62,6 +62,7 @@ _LONGEST_HEADER = 32  # bytes in front of a piece
 _PATH, _WORDS = 4096, 1 << 19  # characters
 _FRAMES, _FUNCTION = 1000, 1024
 _TEXT = 1 << 14  # characters
+_NAME = 80  # characters: of a section
 
 
 # How launcher and agent meet, when each has shown the other that it knows the secret (`ezpz.launch.frames`).
@@ -214,12 +215,14 @@ class Stages(Message):
 
 
 class Idle(Message):
-    """A rank shows no progress."""
+    """A rank shows no progress: for longer than its limit, which is that of the section where it is, if it has a name."""
 
     kind = "idle"
     rank: int = rank_field()
     pid: int = number_field(0)
     seconds: float = seconds_field()
+    limit: float = seconds_field()
+    section: str = text_field(_NAME)
 
 
 class Pace(Message):
@@ -399,6 +402,17 @@ class Busy(Message):
     busy: int = number_field(0, 1)
 
 
+class Section(Message):
+    """That rank is in this section, or with no name in none any more. Its timeout, 0 for none, takes the place of the
+    idle limit; with ``at_least`` only where that is shorter.
+    """
+
+    kind = "section"
+    timeout: float = seconds_field()
+    at_least: int = number_field(0, 1)
+    name: str = text_field(_NAME)
+
+
 class Recording(Message):
     """That rank keeps the record of a run in this folder; passed on to the launcher."""
 
@@ -459,7 +473,7 @@ ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, Co
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
-    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Recording, DumpsAt),
+    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt),
 )
 
 

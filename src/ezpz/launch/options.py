@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 
+from ezpz import durations
 from ezpz.errors import UsageError, nearest
 from ezpz.launch.hostfile import HOST
 from ezpz.ranks import CONTRACT
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from ezpz.launch.words import Word
 
 # Values of options, each read by a function whose error says what was expected.
-
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_LONGEST = 1000 * _UNITS["d"]  # more is a mistake, and beyond what a selector can wait for
 
 
 def _argument_error() -> type[Exception]:
@@ -167,23 +164,10 @@ def comm_env(text: str) -> str:
 
 def duration(text: str) -> float | None:
     """Return seconds, or None for a limit that is switched off: ``0``, ``off`` or ``none``."""
-    seconds = 0.0
-    clock = re.fullmatch(r"([0-9]{1,9}):([0-5][0-9]):([0-5][0-9])", text)
-    if text in {"off", "none"}:
-        return None
-    if re.fullmatch(_NUMBER, text):
-        seconds = float(text)
-    elif clock:
-        hours, minutes, rest = map(int, clock.groups())
-        seconds = 3600.0 * hours + 60 * minutes + rest
-    elif text and re.fullmatch("".join(f"(?:{_NUMBER}{unit})?" for unit in _UNITS), text):
-        parts = re.findall(rf"({_NUMBER})([dhms])", text)
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    else:
-        raise _refused(f"{text!r} is not a time; expected seconds (90), 90s, 10m, 2h, 1d, 1h30m, HH:MM:SS, or off")
-    if seconds > _LONGEST:
-        raise _refused(f"{text!r} is longer than 1000 days; expected less, or off")
-    return seconds or None
+    try:
+        return durations.read(text)
+    except ValueError as error:
+        raise _refused(str(error)) from None
 
 
 # Names, and the keywords of argparse's add_argument; `group` is the title above them in the help.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.progress import patience
 from ezpz.train.counting import read_computed
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import Loader
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import torch
 
     from ezpz.train.counting import Computed
+
+EVALUATION = 3600.0  # seconds without a heartbeat
 
 
 def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], Any]) -> dict[str, float]:
@@ -52,7 +55,7 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with patience("evaluation", EVALUATION), torch.no_grad():
             for turn in range(turns):
                 batch = mine[turn] if turn < len(mine) else spare
                 computed = compute(model, moved(batch, device))

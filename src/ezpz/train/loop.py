@@ -43,11 +43,12 @@ from ezpz.dist.precision import resolve_dtype
 from ezpz.dist.weighting import scale_loss
 from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
-from ezpz.progress import end_pace, heartbeat, pace, stage
+from ezpz.progress import end_pace, heartbeat, pace, patience, stage
 from ezpz.train.clock import make_clock
 from ezpz.train.counting import IGNORED, Tally, Weighed, ignored_targets, nominal_count, on_device, read_computed
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import prepare
+from ezpz.train.evaluation import EVALUATION
 from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
 from ezpz.train.step_lines import step_lines
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Loop", "Measured", "Outcome", "Scale", "Steps"]
 
+_FIRST_STEP = 3600.0  # seconds without a heartbeat: it holds compilation
 _MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest is waited for
 # Rows of fast steps are recorded some at a time: alone, after a step that has used the caches, each takes several
 # times as long.
@@ -286,7 +288,8 @@ class Loop:
         with GarbageCollection(self._gc_every) as garbage:
             while step + 1 < self._steps:
                 step += 1
-                measured = self._step(step, clock)
+                with patience("first step", _FIRST_STEP) if step == self._start else nullcontext():
+                    measured = self._step(step, clock)
                 outcome.steps = step + 1
                 self._look_for_end(step + 1, rows, windows)
                 if self._steps < _ENDLESS:
@@ -409,7 +412,8 @@ class Loop:
         if evaluation.compute is not None and evaluation.is_due(done, self._steps) and request != STOP:
             rows.record(wait=True)
             begin = perf_counter()
-            values.update(evaluation.compute())
+            with patience("evaluation", EVALUATION):
+                values.update(evaluation.compute())
             self._model.train()
             values["dt_eval"] = perf_counter() - begin
         if request != NOTHING or saving.is_due(done, self._steps):

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from ezpz import proc
+from ezpz import durations, proc
 from ezpz.launch import messages
 from ezpz.launch.host.local_socket import credentials
 
@@ -78,12 +78,14 @@ class Progress:
                 rank.reach("torch", time.time())
         elif isinstance(message, messages.Beat):
             rank.beat = time.monotonic()
+            rank.has_beaten = True
             self._idle.discard(rank.rank)
+        elif isinstance(message, messages.Section):
+            self._set_section(rank, message)
         elif isinstance(message, messages.At):
             rank.step = message.step
         elif isinstance(message, messages.Pace | messages.Recording):
-            if rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
-                self._unsent.append(message)
+            self._pass_on(rank, message)
         elif isinstance(message, messages.Busy):
             self._set_busy(rank, busy=bool(message.busy))
         elif isinstance(message, messages.DumpsAt):
@@ -100,13 +102,35 @@ class Progress:
         rank = self._speakers.pop(connection, None)
         if rank:
             rank.dumps.clear()
+            if rank.section is not None:  # another program may run in its place
+                self._set_section(rank, None)
             if rank.is_busy:
                 self._set_busy(rank, busy=False)
+
+    def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording) -> None:
+        if rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
+            self._unsent.append(message)
 
     def _set_busy(self, rank: RankProcess, *, busy: bool) -> None:
         rank.is_busy = busy
         if self._settings.idle:
             self._unsent.append(messages.RankBusy(rank=rank.rank, busy=busy))
+
+    def _set_section(self, rank: RankProcess, section: messages.Section | None) -> None:
+        """Let a rank be in a section, or in none: either is progress, but none outside is expected before a beat."""
+        rank.section = section if section and section.name else None
+        rank.beat = time.monotonic() if rank.section or rank.has_beaten else None
+        self._idle.discard(rank.rank)
+
+    def _limit(self, rank: RankProcess) -> float | None:
+        """Return how long a rank may show no progress where it is."""
+        limit, section = self._settings.idle, rank.section
+        if not limit or section is None:
+            return limit
+        if section.timeout <= 0:
+            return None
+        timeout = min(section.timeout, durations.LONGEST)
+        return max(limit, timeout) if section.at_least else timeout
 
     def count_anew(self) -> None:
         """Count the time without progress from now on, but of ranks that are busy: these make progress themselves."""
@@ -152,12 +176,14 @@ class Progress:
         if self._look_at is not None and now >= self._look_at:
             self._look(now)
             reports += self.stages(expected)
-        limit = self._settings.idle
-        if limit:
-            for rank in self._beating():
-                if rank.beat is not None and now - rank.beat >= limit:
-                    self._idle.add(rank.rank)
-                    reports.append(messages.Idle(rank=rank.rank, pid=rank.pid, seconds=now - rank.beat))
+        for rank, limit, due in self._idle_dues():
+            if now >= due:
+                self._idle.add(rank.rank)
+                section = rank.section.name if rank.section else ""
+                seconds = now - due + limit
+                reports.append(
+                    messages.Idle(rank=rank.rank, pid=rank.pid, seconds=seconds, limit=limit, section=section)
+                )
         if self._dump_by is not None and now >= self._dump_by:
             reports.append(self._stacks_taken())
         return reports
@@ -264,18 +290,20 @@ class Progress:
         self._pause = min(_SLOWEST, max(_FIRST_LOOK, _EXACT * (now - self._began)))
         self._look_at = now + self._pause if now - self._began < _LAST_LOOK else None
 
-    def _beating(self) -> list[RankProcess]:
-        if self._stopped_at is not None:
+    def _idle_dues(self) -> list[tuple[RankProcess, float, float]]:
+        """Return each rank that is watched, its limit, and when that is over."""
+        if not self._settings.idle or self._stopped_at is not None:
             return []
-        return [
-            rank
-            for rank in self._ranks.values()
-            if rank.alive and rank.beat is not None and rank.rank not in self._idle
-        ]
+        dues = []
+        for rank in self._ranks.values():
+            if rank.alive and rank.beat is not None and rank.rank not in self._idle:
+                limit = self._limit(rank)
+                if limit:
+                    dues.append((rank, limit, rank.beat + limit))
+        return dues
 
     def _next_idle(self) -> float | None:
-        limit = self._settings.idle
-        return min((rank.beat + limit for rank in self._beating() if limit and rank.beat is not None), default=None)
+        return min((due for _, _, due in self._idle_dues()), default=None)
 
 
 def _spy(pids: list[int]) -> dict[int, list[Frame] | None]:

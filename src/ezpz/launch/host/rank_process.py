@@ -49,7 +49,9 @@ class RankProcess:
         code: How it ended, minus the signal for a signal; None while it runs.
         ended_at: When, in seconds since 1970 by this host's clock.
         why: Words for an end that its code does not explain.
-        beat: When it last showed progress, by the monotonic clock; None before it ever did.
+        beat: When it last showed progress, by the monotonic clock; None as long as none is expected of it.
+        has_beaten: Whether it ever sent a heartbeat.
+        section: Where it may be without one for longer, or for less long, than elsewhere; None outside.
         is_busy: Whether it has reported that it works on its record, so that other ranks may wait for it.
         step: The last step that it reported, -1 if none.
         stages: Stage to the time when it was reached, in seconds since 1970 by this host's clock.
@@ -86,6 +88,8 @@ class RankProcess:
         self.ended_at = 0.0
         self.why = ""
         self.beat: float | None = None
+        self.has_beaten = False
+        self.section: messages.Section | None = None
         self.is_busy = False
         self.step = -1
         self.stages: dict[str, float] = {}

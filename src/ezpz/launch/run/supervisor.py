@@ -9,6 +9,7 @@ import os
 import signal
 import time
 
+from ezpz import durations
 from ezpz.errors import shell_code
 from ezpz.launch import messages
 from ezpz.launch.backlog import keep_freed_memory
@@ -678,15 +679,14 @@ class Supervisor:
             self.control.order(messages.CountAnew())
 
     def _rank_is_idle(self, host: str, message: messages.Idle) -> None:
-        limit = self.limits.idle or 0.0
         # What came before `CountAnew` was read may arrive after it.
-        if (self._busy and message.rank not in self._busy) or time.monotonic() < self._waited_until + limit:
+        if (self._busy and message.rank not in self._busy) or time.monotonic() < self._waited_until + message.limit:
             self.control.order(messages.CountAnew())
             return
-        self._end_hanging(
-            f"rank {message.rank} on host {host} (pid {message.pid}) has shown no progress for {limit:g} s "
-            "(--idle-timeout)"
-        )
+        limit = f"{message.limit:g} s (--idle-timeout)"
+        if message.section:
+            limit = f"{durations.in_words(message.limit)} in section {message.section}"
+        self._end_hanging(f"rank {message.rank} on host {host} (pid {message.pid}) has shown no progress for {limit}")
 
     # What every rank is doing, for a run that hangs or for `ezpz stacks`.
 
