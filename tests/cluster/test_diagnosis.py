@@ -1,6 +1,8 @@
 """What is wrong with hosts: healthy facts give no word, and each planted fault its own, with the host and a cure."""
 
 import copy
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from ezpz.cluster.baseline import compare
 from ezpz.cluster.diagnosis import diagnose, summary
 from ezpz.cluster.examine import examine, parse_answer, stale_variables
 from ezpz.cluster.health import device_health, quotas
+from ezpz.cluster.installed import installed_versions
 
 HEALTHY = {
     "host": "n01",
@@ -284,3 +287,25 @@ def test_only_whole_answers_count():
     assert parse_answer('{"examined": 1, "host": "n01"}')["host"] == "n01"
     for line in ("", "hello", '{"examined": 1, "host"', '{"examined": 1, "host": 3}', '{"host": "n01"}'):
         assert parse_answer(line) is None
+
+
+def test_versions_are_the_names_of_metadata_and_the_first_folder_counts(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, name in (
+        (first, "torch-2.13.0+cpu.dist-info"),
+        (first, "torchvision-0.9.dist-info"),
+        (second, "torch-2.12.0.dist-info"),
+        (second, "ezpz-0.1.0-py3.11.egg-info"),
+    ):
+        (folder / name).mkdir(parents=True)
+    folders = [str(tmp_path / "missing"), str(first), str(second)]
+    found = installed_versions(folders, ("torch", "ezpz", "numpy"))
+    assert found == {"torch": "2.13.0+cpu", "ezpz": "0.1.0"}
+
+
+@pytest.mark.slow
+def test_a_host_is_looked_at_without_costly_imports(clean_env):
+    code = "import os, sys; from ezpz.cluster.examine import examine; examine({}, os.environ); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=clean_env, capture_output=True, text=True, check=True)
+    costly = {"importlib.metadata", "email", "zipfile", "urllib.parse", "encodings.idna", "torch"}
+    assert not costly & set(done.stdout.split())

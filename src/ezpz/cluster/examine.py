@@ -19,6 +19,7 @@ import time
 from functools import partial
 
 from ezpz.cluster.health import device_health, quotas
+from ezpz.cluster.installed import installed_versions
 from ezpz.cluster.network import INTERFACE_VARIABLES, route_to
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -231,14 +232,6 @@ def _all_at_once(tasks: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
 
 
 def _python() -> dict[str, Any]:
-    from importlib import metadata
-
-    versions = {}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     copies = [
         path
         for folder in dict.fromkeys(os.path.abspath(each) for each in sys.path)
@@ -247,7 +240,7 @@ def _python() -> dict[str, Any]:
     return {
         "path": sys.executable,
         "version": sys.version.split(maxsplit=1)[0],
-        "versions": versions,
+        "versions": installed_versions([folder or os.curdir for folder in sys.path], _LIBRARIES),
         "torch_build": _torch_build(),
         "ezpz": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         "ezpz_copies": [os.path.dirname(path) for path in copies],
@@ -270,9 +263,9 @@ def _torch_build() -> str:
 
     ``torch/version.py`` has a line for each, ``cuda: Optional[str] = '12.8'`` or ``= None``.
     """
-    from importlib.util import find_spec
-
-    spec = find_spec("torch")
+    # As importlib.util.find_spec does, whose import costs 3 ms.
+    specs = (finder.find_spec("torch", None) for finder in sys.meta_path)
+    spec = next((each for each in specs if each is not None), None)
     folder = os.path.dirname(spec.origin) if spec and spec.origin else ""
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
@@ -392,7 +385,9 @@ def _affinity() -> Sequence[int]:
 
 def _addresses_of(name: str) -> set[str]:
     try:
-        return {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, socket.AF_INET)}
+        # As bytes: a str loads the tables of international names, which a host's name needs where it is not ASCII.
+        host = name.encode() if name.isascii() else name
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, socket.AF_INET)}
     except OSError:
         return set()
 
@@ -425,12 +420,12 @@ def _interfaces() -> dict[str, dict[str, str]]:
 
 def _proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """Return each proxy's variable to why it cannot be reached; empty where it can."""
-    from urllib.parse import urlsplit
-
     found = {}
     for name in _PROXIES:
         if not environ.get(name):
             continue
+        from urllib.parse import urlsplit  # which costs 5 ms, and most hosts have no proxy
+
         try:
             parts = urlsplit(environ[name] if "//" in environ[name] else f"//{environ[name]}")
             with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=1.0):

@@ -14,6 +14,7 @@ import re
 import select
 import socket
 
+from ezpz.cluster.installed import installed_versions
 from ezpz.cluster.network import missing_interfaces, route_to
 from ezpz.files import find_program
 from ezpz.launch.messages import Look, Looked
@@ -30,7 +31,6 @@ _MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take the next word
 _MOST_DEVICES = 64  # of a host, see `Looked`
 _PACKAGES = ("torch", "ezpz")
-_INFO = re.compile(rf"({'|'.join(_PACKAGES)})-(.+)\.(?:dist|egg)-info")
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -150,7 +150,7 @@ def _python(program: str, environ: Mapping[str, str]) -> tuple[str, str, dict[st
         if each == "/usr":  # Debian's names for the same
             folders += [f"/usr/local/lib/python{short}/dist-packages", "/usr/lib/python3/dist-packages"]
     version = settings.get("version") or settings.get("version_info") or short
-    return path, ".".join(version.split(".")[:3]), _versions(folders)
+    return path, ".".join(version.split(".")[:3]), installed_versions(folders, _PACKAGES)
 
 
 def _settings(path: str) -> dict[str, str]:
@@ -170,21 +170,6 @@ def _only_version(folder: str) -> str:
         return ""
     found = [name[6:] for name in names if re.fullmatch(r"python3\.\d+", name)]
     return max(found, key=lambda text: int(text[2:]), default="")
-
-
-def _versions(folders: Sequence[str]) -> dict[str, str]:
-    """Return the versions that names of metadata in these folders say; the first folder counts, as for an import."""
-    found: dict[str, str] = {}
-    for folder in folders:
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue
-        for name in names:
-            match = _INFO.fullmatch(name)
-            if match:
-                found.setdefault(match[1], match[2])
-    return found
 
 
 def _script(path: str) -> tuple[int, int, str]:
