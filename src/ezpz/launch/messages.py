@@ -215,7 +215,7 @@ class Stages(Message):
 
 
 class Idle(Message):
-    """A rank shows no progress: for longer than its limit, which is that of the section where it is, if it has a name."""
+    """A rank shows no progress for longer than its limit: of the section that is named, else that of all."""
 
     kind = "idle"
     rank: int = rank_field()
