@@ -5,6 +5,9 @@ import os
 import sys
 
 import pytest
+from test_widths import on_terminal
+
+from lab.ssh import Site
 
 STARTUP = [sys.executable, "-m", "ezpz", "startup"]
 # No torch: the stages are those that setup_torch, wrap_model and History tell the agent of.
@@ -104,3 +107,78 @@ def test_what_tells_nothing_is_one_error(words, said, run_cli, environ, tmp_path
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def large_record(folder, hosts):
+    """The record of 4,096 ranks, of which 2405 imports torch for 30 s more."""
+    times, before = {}, [0.0] * 4096
+    for number, name in enumerate(
+        ("process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step")
+    ):
+        gate = name in {"process", "met", "group", "step"}
+        begin = [max(before)] * 4096 if gate else before
+        before = [when + number + 30.0 * (name == "setup" and rank == 2405) for rank, when in enumerate(begin)]
+        ordered = sorted(before)
+        times[name] = {"min": ordered[0], "median": ordered[2048], "max": ordered[-1], "by_rank": before}
+    plan = {"hosts": hosts, "ranks_per_host": [8] * 512, "world_size": 4096}
+    record = {"launch_id": "x", "command": ["python3", "train.py"], "started": 1.8e9, "plan": plan, "stages": times}
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nid{:06}", "x3{:03}c0s13b0n0.hostmgmt.site.example", "10.0.{}.7"])
+def test_no_line_of_4096_ranks_is_wider_than_a_terminal(name, clean_env, tmp_path):
+    hosts = [name.format(number) for number in range(512)]
+    large_record(tmp_path, hosts)
+    code, text = on_terminal(["startup", "run.json"], {**clean_env, "TERM": "xterm"}, tmp_path)
+    assert code == 0, text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert len(lines) < 70
+    said = " ".join(line.strip() for line in lines)
+    assert f"33 s of import of torch on {hosts[300]} (rank 2405) held up 511 hosts for 30 s" in said
+    shown = hosts[300] if name.startswith("10") else hosts[300].partition(".")[0]
+    assert f"  2405 on {shown}" in text  # the late host is in the table, and in the picture,
+    assert f"\n{shown}  " in text
+    assert "480 more hosts were not later than these" in text  # as one of 32
+
+
+# On two hosts: rank 1 comes late to the rendezvous, and all wait; its first step is slow, and all wait again.
+TWO_WAITS = """
+import os, time
+from ezpz.progress import heartbeat, stage
+rank = int(os.environ["RANK"])
+def gate(name):
+    open(f"{name}-{rank}", "w").close()
+    while not all(os.path.exists(f"{name}-{each}") for each in range(2)):
+        time.sleep(0.005)
+stage("setup")
+gate("ready")
+time.sleep(3.0 * rank)
+gate("met")
+for name in ("met", "group", "model", "data"):
+    stage(name)
+gate("data")
+time.sleep(5.0 * rank)
+gate("step")
+heartbeat(0)
+heartbeat(1)
+"""
+
+
+@pytest.mark.slow
+def test_a_slow_rendezvous_and_a_slow_first_step_on_two_hosts_are_found(make_hosts, environ, run_cli, tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "program.py").write_text(TWO_WAITS)
+    site = Site(make_hosts("head", "n01", "n02"), environ, folder)
+    words = ("--flavour", "ssh", sys.executable, "program.py")
+    done = site.launch(*words, hosts="n01:1\nn02:1\n", timeout=120)
+    assert done.returncode == 0, done.stderr
+    [launch] = json.loads(run_cli([*STARTUP, "--json"], environ, 60).stdout)
+    took = {each["stage"]: each["took"] for each in launch["stages"]}
+    assert launch["hosts"] == ["n01", "n02"]
+    assert took["met"] == pytest.approx(3.0, rel=0.1)
+    assert took["step"] == pytest.approx(5.0, rel=0.1)
+    text = run_cli(STARTUP, environ, 60).stdout
+    assert "\nlongest: first step, 5" in text or "\nlongest: first step, 4.9" in text  # 5 s

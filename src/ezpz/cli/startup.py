@@ -40,6 +40,7 @@ One launch: when the ranks reached each stage, by host, and who held up whom. Se
 a table or log of start and stop times, whatever wrote it."""
 _EXAMPLES = (("ezpz startup", "the last launch"), ("ezpz startup --last 10", "ten launches as a table"))
 _HOSTS = 32  # lines of the picture
+_NARROWEST = 60  # columns of a line whose end may be cut
 # In the picture, the stage that a host is in until it has reached it.
 _LETTER = dict(zip([stage.name for stage in STAGES], "l.pitrgmbs2", strict=True))
 
@@ -151,8 +152,8 @@ def _one(found: _Launch | _Log) -> str:
     if isinstance(found, _Log):
         return _log_table(found)
     startup = found.startup
-    lines = [_head(startup), ""]
-    lines += aligned([_STAGE_TITLES, *_stage_rows(startup)], {1, 2, 3, 4})
+    lines = [*_head(startup), ""]
+    lines += map(_cut, aligned([_STAGE_TITLES, *_stage_rows(startup)], {1, 2, 3, 4}))
     picture = _picture(startup)
     lines += ["", *picture] if picture else []
     lines += ["", *_findings(startup)]
@@ -171,19 +172,37 @@ def _fitting(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _head(startup: Startup) -> str:
+def _cut(line: str) -> str:
+    """Return a line; without its end where it would not fit on the terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return line
+    from shutil import get_terminal_size
+
+    return _fitting(line, max(_NARROWEST, get_terminal_size().columns))
+
+
+def _short_names(hosts: Sequence[str]) -> dict[str, str]:
+    """Return each host's first label, where these tell all hosts apart, and else its whole name."""
+    labels = {host: host.partition(".")[0] for host in hosts}
+    is_enough = len(set(labels.values())) == len(labels) and not any(label.isdigit() for label in labels.values())
+    return labels if is_enough else {host: host for host in hosts}
+
+
+def _head(startup: Startup) -> list[str]:
     started = startup.fields.get("started")
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started)) if isinstance(started, (int, float)) else "?"
     hosts = f" on {len(startup.hosts)} hosts" if len(startup.hosts) > 1 else ""
     end = "the first step" if startup.first_step is not None else startup.arrivals[-1].stage.what
     counted = f"{startup.world_size} rank{'s' * (startup.world_size > 1)}"
-    return f"{_command(startup)}\n{when}, {counted}{hosts}: {duration(startup.total)} from `launch` to {end}"
+    text = f"{when}, {counted}{hosts}: {duration(startup.total)} from `launch` to {end}"
+    return [_command(startup), *_wrapped(text)]
 
 
-_STAGE_TITLES = ("UNTIL THE END OF", "TOOK", "FIRST RANK", "MEDIAN", "LAST RANK", "WHICH")
+_STAGE_TITLES = ("UNTIL THE END OF", "TOOK", "FIRST", "MEDIAN", "LAST", "LAST RANK")
 
 
 def _stage_rows(startup: Startup) -> list[tuple[str, ...]]:
+    names = _short_names(startup.hosts)
     return [
         (
             each.stage.what,
@@ -191,7 +210,7 @@ def _stage_rows(startup: Startup) -> list[tuple[str, ...]]:
             f"{each.first:.2f} s",
             f"{each.median:.2f} s",
             f"{each.last:.2f} s",
-            visible(f"{each.rank} on {each.host}" if each.rank >= 0 else each.host),
+            visible(f"{each.rank} on " * (each.rank >= 0) + names.get(each.host, each.host)),
         )
         for each in startup.arrivals
     ]
@@ -206,7 +225,8 @@ def _picture(startup: Startup) -> list[str]:
     for stage in stages:
         for host, (_, _, last, _) in startup.by_host(stage.name).items():
             ends.setdefault(host, []).append((last, _LETTER[stage.name]))
-    label = min(20, max(map(len, ends)))
+    names = _short_names(startup.hosts)
+    label = min(20, max(len(names.get(host, host)) for host in ends))
     width = 80 - label - 2
     lines = []
     for host in _shown_hosts(startup, list(ends)):
@@ -214,7 +234,7 @@ def _picture(startup: Startup) -> list[str]:
         for place in range(width):
             moment = (place + 0.5) / width * startup.total
             row += next((letter for last, letter in ends[host] if moment <= last), " ")
-        lines.append(f"{visible(host)[:label].ljust(label)}  {row}".rstrip())
+        lines.append(f"{_fitting(visible(names.get(host, host)), label).ljust(label)}  {row}".rstrip())
     scale = f"{''.ljust(label)}  0 s{duration(startup.total).rjust(width - 3)}"
     legend = [f"{''.ljust(label)}  {letter} {stage.what}" for stage in stages for letter in _LETTER[stage.name]]
     keys = ", ".join(each.strip() for each in legend if not each.strip().startswith("2 "))
