@@ -55,6 +55,35 @@ def launches(home):
     ]
 
 
+REPORT = """
+import ezpz.progress as progress
+if REPORTS:
+    for name in ("setup", "met", "group", "model", "data"):
+        progress.stage(name)
+    progress.heartbeat(0)
+    progress.heartbeat(1)
+"""
+
+
+def first_look(home):
+    """What the look before ranks begin, and the stages that two ranks report, add to a launch on this host: CPU."""
+    group, rows = "launch of 2, look and stages, CPU", []
+    with_mpi, without = env(home, MPICH, VENV), env(home, VENV)
+    for name, variables in (("local", without), ("MPICH", with_mpi)):
+        peer = f"{name}, --check off"
+        for check, budget in (("off", ""), ("fast", "+10 ms")):
+            line = [*LAUNCH, "--check", check, "true"]
+            row = f"{name}, --check {check}"
+            rows.append(
+                Contender(group, row, line, variables, peer if budget else "", repeat=3, budget=budget, cpu=True)
+            )
+    peer = "local, 2 ranks that report no stage"
+    for row, reports, budget in ((peer, False, ""), ("local, 2 ranks that report all stages", True, "+2 ms")):
+        line = [*LAUNCH, "python3", "-c", REPORT.replace("REPORTS", str(reports))]
+        rows.append(Contender(group, row, line, without, peer if budget else "", repeat=3, budget=budget, cpu=True))
+    return rows
+
+
 def supervision(home):
     """Looking after 64 ranks of this host that do nothing, and one shim: CPU of all, memory of all but the ranks."""
     group, look = "64 ranks of sleep 5", ["python3", str(HERE / "supervision.py")]
@@ -420,6 +449,7 @@ def long_run(home):
 GROUPS = {
     "imports": imports,
     "launch": launches,
+    "look": first_look,
     "supervision": supervision,
     "flavours": flavours,
     "output": output,

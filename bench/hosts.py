@@ -1,4 +1,6 @@
-"""Launches over 8 and 64 hosts, one rank each: ``hosts.py [--hosts 8,64] [--rounds 3] [--markdown]``; Linux and root.
+"""Launches over 8 and 64 hosts, one rank each: ``hosts.py [--hosts 8,64] [--rounds 3] [--look] [--markdown]``.
+
+It needs Linux and root. ``--look`` compares launches that look at their hosts first with ``--check off`` instead.
 
 Each host is a network namespace of this machine, reached by a stand-in for ssh, so that all of them share its cores:
 what is measured is the work of launchers, agents and ranks, not a network. In turn for each way to start:
@@ -36,24 +38,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", default="8,64", help="numbers of hosts, with commas between")
     parser.add_argument("--rounds", type=int, default=3, help="launches of each kind, medians are taken over")
+    parser.add_argument("--look", action="store_true", help="compare `--check fast` with `--check off` instead")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md holds it")
     options = parser.parse_args()
     why = lab.problem()
     if why:
         print(f"no table of several hosts: {why}", file=sys.stderr)
         return 0
-    rows = [row for number in map(int, options.hosts.split(",")) for row in measure(number, options.rounds)]
+    rows = [row for number in map(int, options.hosts.split(",")) for row in measure(number, options)]
     print(table(rows, markdown=options.markdown))
     return 0
 
 
-def measure(number, rounds):
-    """The rows of one number of hosts: everybody in turn, `rounds` times."""
+def measure(number, options):
+    """The rows of one number of hosts: everybody in turn, as many rounds as the options say."""
+    rounds, chosen = options.rounds, looks if options.look else contenders
     names = [f"n{index:02}" for index in range(1, number + 1)]
     with lab.Hosts("head", *names) as hosts:
-        samples = {name: [] for name, _ in contenders(hosts, names)}
+        samples = {name: [] for name, _ in chosen(hosts, names)}
         for turn in range(rounds):
-            for name, (line, env) in contenders(hosts, names):
+            for name, (line, env) in chosen(hosts, names):
                 print(f"{number} hosts, round {turn + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
                 samples[name].append(once(hosts, names, line, env))
     return [
@@ -76,6 +80,14 @@ def contenders(hosts, names):
         ([*LAUNCH, "--flavour", "mpich", "--mpi", "no", *many, *RANK], {**by_mpi, **ours}),
     )
     yield "ezpz launch, ssh", ([*LAUNCH, "--flavour", "ssh", *many, *RANK], {**by_ssh, **ours})
+
+
+def looks(hosts, names):
+    """The same launches with and without the look at each host before its rank begins."""
+    ours = [(name, line, env) for name, (line, env) in contenders(hosts, names) if name.startswith("ezpz")]
+    for name, line, env in ours:
+        for check in ("off", "fast"):
+            yield f"{name}, --check {check}", ([*LAUNCH, "--check", check, *line[len(LAUNCH) :]], env)
 
 
 def once(hosts, names, line, env):
