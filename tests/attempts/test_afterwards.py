@@ -4,6 +4,8 @@ import json
 
 from ezpz.cli.runs import _launch_cause
 from ezpz.track.launches import find_launch
+from ezpz.track.report import build_page
+from ezpz.track.run import open_run
 
 
 def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp_path, monkeypatch):
@@ -25,3 +27,28 @@ def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp
     assert _launch_cause("aaaabbbb11111111")[1] == "host n02 is lost; attempt 1, again: n02 is retired"
     assert _launch_cause("aaaabbbb22222222") == ({}, "")
     assert find_launch("aaaabbbb33333333") is None
+
+
+def test_the_report_lists_the_attempts_of_the_launch_where_there_are_several(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "state/ezpz/launches/2026-11-23-221549-aaaabbbb"
+    folder.mkdir(parents=True)
+    hosts = [f"n{number:02}" for number in range(1, 13)]
+    first = {"attempt": 1, "launch_id": "aaaabbbb11111111", "hosts": hosts, "exit_code": 125}
+    first |= {"cause": {"text": "host n02 is <lost>"}, "decision": "again", "because": "n02 is retired"}
+    last = {"attempt": 2, "launch_id": "aaaabbbb22222222", "hosts": ["n01", "n03"], "exit_code": 0, "cause": None}
+    last |= {"decision": "stop", "because": "it has succeeded"}
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"name": "x", "launch": {"launch_id": "aaaabbbb22222222"}}))
+
+    def page(rows):
+        (folder / "run.json").write_text(json.dumps({"launch_id": "aaaabbbb22222222", "attempts": rows}))
+        return build_page(open_run(run))
+
+    shown = page([first, last])
+    assert "n07, n08 and 4 more</td>" in shown
+    for text in ("host n02 is &lt;lost&gt;", "again: n02 is retired", "n01, n03</td>", "stop: it has succeeded"):
+        assert text in shown
+    assert "attempt of the launch" not in page([{**last, "attempt": 1}])
+    assert "attempt of the launch" not in page("nonsense")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+import ezpz
 from lab import flavours, process
 from lab.ssh import LAUNCH, Site
 
@@ -112,6 +114,9 @@ class Ground:
             waits.start()
             code = self.started.wait(150)
             waits.join(30)
+        if fault.outside == "freeze":  # a host that lives again has nothing left of the run
+            self._signal_all(signal.SIGCONT)
+            process.wait_until(lambda: not self.lab["n02"].pids(), 30, "the end of what was frozen")
         record = next((self.folder / "state").glob("ezpz/launches/*/run.json"))
         return code, (self.folder / "err").read_text(), json.loads(record.read_text())["attempts"]
 
@@ -122,8 +127,12 @@ class Ground:
             self.outside[outside]()
 
     def _freeze(self):
+        self._signal_all(signal.SIGSTOP)
+
+    def _signal_all(self, number):
         for pid in self.lab["n02"].pids():
-            os.kill(pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _kill_agent(self):
         comm = {pid: Path("/proc", str(pid), "comm").read_text().strip() for pid in self.lab["n02"].pids()}
@@ -165,6 +174,30 @@ def test_a_fault_and_what_follows(flavour, name, make_hosts, clean_env, tmp_path
         assert "ezpz: 2 attempts: 1 on n01, n02, n03: " in err, told
     if "rank" in name or name in {"bug", "bad_alloc"}:
         assert {host for host, verdict in rows[0]["probe"].items() if verdict["answered"]} == set(NAMES), told
+
+
+ON_FIRST = "attempt == 1 and host == 'n01' and "
+IN_A_JOB = {
+    "device error": (ON_FIRST + "device()", ["n01"], ["n02"]),
+    "rank killed": (ON_FIRST + "os.kill(os.getpid(), 9)", [], ["n01"]),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_JOB)
+def test_srun_starts_the_next_attempt_on_the_hosts_that_are_left(slurm, clean_env, tmp_path, name):
+    fault, retired, then = IN_A_JOB[name]
+    program = PROGRAM.replace("SRC", repr(str(Path(ezpz.__file__).parents[1]))).replace("FAULT", fault)
+    (tmp_path / "train.py").write_text(program.replace("STEP", "1"))
+    env = {**clean_env, "XDG_STATE_HOME": str(tmp_path / "state")}
+    line = [*LAUNCH, "--nhosts", "1", "--ppn", "1", "--attempts", "3", sys.executable, "train.py"]
+    done = slurm.salloc(["-N2", "-n2"], line, env, timeout=120, cwd=tmp_path)
+    record = next((tmp_path / "state").glob("ezpz/launches/*/run.json"))
+    rows = json.loads(record.read_text())["attempts"]
+    told = f"{done.stderr}\n{json.dumps(rows, indent=1)}"
+    assert [row["hosts"] for row in rows] == [["n01"], then], told
+    assert [host for row in rows for host in row["retired"]] == retired, told
+    assert (done.returncode, rows[-1]["decision"]) == (0, "stop"), told
+    assert "srun launcher" in done.stderr
 
 
 def test_attempts_inside_torchrun_are_refused(run_cli, clean_env):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.redact import redact_text
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.quantities import duration
 from ezpz.track.report.tables import Part, table, value_text
 from ezpz.track.table import restarts
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ezpz.track.series import Series
 
 _MOST = 200  # events that are listed
+_NAMED = 8  # hosts of an attempt
 # What `ezpz.train.Loop` records at the step before: seconds.
 _PAUSES = {"dt_save": "a checkpoint was saved", "dt_eval": "the model was evaluated"}
 
@@ -33,7 +35,7 @@ def events(run: Run, series: Sequence[Series]) -> Part:
     problems = run.facts.get("problems")
     rows += [("records", value_text(problem)) for problem in problems] if isinstance(problems, list) else []
     inside = table(rows) if rows else ""
-    return Part("events", "Events", inside + _attempts(run), count=len(rows) or None)
+    return Part("events", "Events", inside + _attempts(run) + _launch_attempts(run), count=len(rows) or None)
 
 
 def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
@@ -71,6 +73,29 @@ def _attempts(run: Run) -> str:
         for number, each in enumerate([*known, {**run.facts, "state": run.state, "cause": run.cause}], 1)
     ]
     return table(rows, ("attempt", "state", "cause", "started", "ended"))
+
+
+def _launch_attempts(run: Run) -> str:
+    """Return a table of the attempts of `launch --attempts` that have ended, where it made several."""
+    launch = (find_launch(launch_id_of(run.facts)) or (None, {}))[1]
+    kept = launch.get("attempts")
+    known: list[Any] = [each for each in kept if isinstance(each, dict)] if isinstance(kept, list) else []
+    if not any(each.get("decision") == "again" for each in known):
+        return ""
+    rows = []
+    for each in known:
+        cause = each.get("cause")
+        text = str(cause.get("text") or "") if isinstance(cause, dict) else ""
+        decision = ": ".join(value_text(each[key]) for key in ("decision", "because") if each.get(key))
+        cells = [each.get("attempt", ""), each.get("hosts") or [], each.get("exit_code", "")]
+        rows.append([*map(_short, map(value_text, cells)), redact_text(text), redact_text(decision)])
+    return table(rows, ("attempt of the launch", "hosts", "ended with", "cause", "decision"))
+
+
+def _short(names: str) -> str:
+    """Return a list of names, of a long one the first and how many more there are."""
+    first = names.split(", ")
+    return names if len(first) <= _NAMED else f"{', '.join(first[:_NAMED])} and {len(first) - _NAMED} more"
 
 
 def last_values(run: Run, drawn: Sequence[Series]) -> Part:
