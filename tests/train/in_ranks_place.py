@@ -4,6 +4,7 @@ import functools
 import json
 import operator
 import tempfile
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -238,6 +239,28 @@ def test_an_evaluation_counts_no_sample_twice():
     loader = ezpz.prepare(numbers(samples), batch_size=2, shuffle=False)
     means = evaluate(nn.Linear(1, 1), loader, lambda model, batch: batch[0].float().mean())
     assert means["loss"] == pytest.approx(torch.arange(samples).float().mean().item())
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_an_evaluation_holds_a_few_batches_at_once_and_all_ranks_compute_in_step(kind):
+    ranks = ezpz.get_world_size()
+    samples = 2 * ranks * 9 + 1
+    data = numbers(samples) if kind == "map" else Stream(samples)
+    loader = ezpz.prepare(data, batch_size=2, shuffle=False)
+    seen, most, turns = [], 0, 0
+
+    def compute(model, batch):
+        nonlocal most, turns
+        values = batch[0] if kind == "map" else batch
+        turns += 1
+        seen.append(weakref.ref(values))
+        most = max(most, sum(each() is not None for each in seen))
+        assert ezpz.all_reduce(turns, "max") == turns  # as a sharded model gathers its weights
+        return values.float().mean()
+
+    means = evaluate(nn.Linear(1, 1), loader, compute)
+    assert means["loss"] == pytest.approx(torch.arange(samples).float().mean().item())
+    assert (turns, most <= 3) == (10, True)
 
 
 class OfThisRank(Stream):

@@ -10,7 +10,7 @@ from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import Loader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     import torch
 
@@ -28,9 +28,9 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
 
     Args:
         model: Set to ``eval()`` meanwhile, and back.
-        batches: What `ezpz.prepare` returned, or this rank's, perhaps none: tensors, or tuples, lists or dicts of them,
-            whose first dimension counts samples. All are held at once; where that is too much, let them be indices, and
-            ``compute`` take the samples.
+        batches: What `ezpz.prepare` returned, of which two or three batches are held at once. Or this rank's, perhaps
+            none: tensors, or tuples, lists or dicts of them, whose first dimension counts samples. These are all held
+            at once, where they are; where that is too much, let them be indices, and ``compute`` take the samples.
         compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor,
             which weighs as much as the batch has samples, or ``(sum, count)``, which weighs by its count; a mapping of
             further means may follow.
@@ -46,31 +46,44 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
 
     device = own_device()
     exact = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
-    if isinstance(batches, Loader):
-        batches = batches.counted()
-    mine = [batch for batch in batches if _samples(batch)]  # nothing has a mean of no samples
-    turns, spare = _equal_turns(mine)
+    found = _of_loader(batches) if isinstance(batches, Loader) else _of_all(batches)
     sums: dict[str, torch.Tensor] = {}
     count = torch.zeros((), dtype=exact, device=device)
     was_training = model.training
     model.eval()
     try:
         with patience("evaluation", EVALUATION), torch.no_grad():
-            for turn in range(turns):
-                batch = mine[turn] if turn < len(mine) else spare
+            for batch, samples in found:
                 computed = compute(model, moved(batch, device))
-                if turn < len(mine):
-                    count += _add(read_computed(computed, None), _samples(batch), sums, exact)
+                if samples:
+                    count += _add(read_computed(computed, None), samples, sums, exact)
                 else:
                     _add(read_computed(computed, 0), 0, sums, exact)
     finally:
         model.train(was_training)
     if not sums:
         return {}
-    *added, samples = all_reduce(torch.stack([*sums.values(), count])).tolist()
-    if not samples:
+    *added, counted = all_reduce(torch.stack([*sums.values(), count])).tolist()
+    if not counted:
         return {}
-    return {name: total / samples for name, total in zip(sums, added, strict=True)}
+    return {name: total / counted for name, total in zip(sums, added, strict=True)}
+
+
+def _of_loader(loader: Loader) -> Iterator[tuple[Any, int]]:
+    """Yield the batches of an epoch as they come, and how many samples of each count.
+
+    All ranks have equally many, so that nobody need know them all before the first.
+    """
+    for batch in loader:
+        yield batch, loader.samples
+
+
+def _of_all(batches: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    """Yield as many batches as the rank with the most has, and how many samples of each count: 0 of one lent."""
+    mine = [batch for batch in batches if _samples(batch)]  # nothing has a mean of no samples
+    turns, spare = _equal_turns(mine)
+    for turn in range(turns):
+        yield (mine[turn], _samples(mine[turn])) if turn < len(mine) else (spare, 0)
 
 
 def _equal_turns(mine: list[Any]) -> tuple[int, Any]:

@@ -186,12 +186,6 @@ class Loader:
             yield each.batch
         self.end_epoch()
 
-    def counted(self) -> Iterator[Any]:
-        """Yield the batches of an epoch but for those that only keep other ranks company: for evaluation."""
-        for batch in self:
-            if self.samples:
-                yield batch
-
     def take(self, batch: Batch) -> None:
         """Count a batch of `epoch_batches` as consumed."""
         self._continues = False
