@@ -446,6 +446,12 @@ def long_run(home):
     ]
 
 
+def sampler(home):
+    """What the sampler of a host's hardware costs in CPU, of the host and 8 cards that stand in a folder of files."""
+    line = ["python3", str(HERE / "sampler_cost.py")]
+    return [Contender("sampler", "the host and 8 cards", line, env(home, VENV), unit="µs/s", budget="1000 µs/s")]
+
+
 GROUPS = {
     "imports": imports,
     "launch": launches,
@@ -463,4 +469,5 @@ GROUPS = {
     "end": end_of_run,
     "long": long_run,
     "trackers": trackers,
+    "sampler": sampler,
 }

@@ -1,4 +1,4 @@
-"""What the sampler of a host costs: ``sampler_cost.py [LIBRARY]`` prints its CPU as a share of a core, as ``value=…``.
+"""What the sampler of a host costs: ``sampler_cost.py [LIBRARY]`` prints its CPU in µs per second, as ``value=…``.
 
 It reads the host and 8 AMD cards that stand in a folder of files; with LIBRARY, an NVML or what stands for one, that
 library's devices as well. The sampler sleeps 5 s between two samples; here it reads without a pause, and the CPU of one
@@ -42,4 +42,4 @@ with tempfile.TemporaryDirectory() as root:
         for source in sources:
             source.read()
     share = (time.process_time() - begin) / SAMPLES / EVERY
-print(f"value={100 * share:.4f} % of a core")
+print(f"value={1e6 * share:.1f}")

@@ -120,7 +120,7 @@ def test_an_accelerators_own_module_is_asked_about_this_ranks_device(monkeypatch
     assert (told["device_name"], told["bf16"]) == ("Fast Device 9000", True)
     assert isinstance(told["event"], Event)
     assert told["event"].enable_timing
-    assert torch.calls == [(kind, "synchronize"), (kind, "reset_peak_memory_stats", "3"), (kind, "empty_cache")]
+    assert torch.calls == [(kind, "synchronize", "3"), (kind, "reset_peak_memory_stats", "3"), (kind, "empty_cache")]
     assert accelerator.memory_allocated(f"{kind}:1") == 101
     assert accelerator.get_device_properties(2) == {"name": "Fast Device 9000", "total_memory": 4096, "major": 8}
 
@@ -163,7 +163,7 @@ def test_synchronize_probes_nothing_once_the_device_is_bound(monkeypatch):
     monkeypatch.setattr(accelerator, "get_torch_device_type", None)
     torch.cuda.is_available = None
     device.synchronize()
-    assert torch.calls == [("cuda", "set_device", "cuda:0"), ("cuda", "synchronize")]
+    assert torch.calls == [("cuda", "set_device", "cuda:0"), ("cuda", "synchronize", "0")]
 
 
 def test_synchronize_without_torch_returns_without_loading_it(monkeypatch):

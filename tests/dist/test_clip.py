@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ezpz.dist.clip import clip_grad_norm_
+from ezpz.dist.clip import clip_grad_norm_, scale_gradients_
 from ezpz.errors import UsageError
 
 
@@ -82,3 +82,18 @@ def test_precisions_mix_and_double_stays_double():
 def test_limits_that_mean_nothing_are_refused(limit, norm_type, message):
     with pytest.raises(UsageError, match=message):
         clip_grad_norm_([], limit, norm_type)
+
+
+@pytest.mark.parametrize("max_norm", [None, math.inf])
+def test_a_number_by_which_gradients_are_scaled_never_becomes_a_tensor(monkeypatch, max_norm):
+    """CUDA copies such a tensor from pageable memory, and the host waits for the device meanwhile."""
+    factors = []
+    monkeypatch.setattr(torch, "_foreach_mul_", lambda tensors, factor: factors.append(factor))
+    weight = nn.Parameter(torch.ones(3))
+    weight.grad = torch.full((3,), 2.0)
+    if max_norm is None:
+        scale_gradients_([weight], 0.25)
+    else:
+        assert clip_grad_norm_([weight], max_norm, scale=0.25) == pytest.approx(12**0.5 / 4)
+    assert factors == [0.25]
+    assert type(factors[0]) is float

@@ -368,3 +368,28 @@ def test_first_step_evaluation_and_saving_are_sections(env, tmp_path):
         *(*saving, *saving),  # save, and the wait at the end
         *("3600.0 1 evaluation", left),
     ]
+
+
+@pytest.mark.parametrize(("fused", "reads"), [(True, 0), (False, 1)])
+def test_an_update_of_float16_reads_nothing_from_the_device_with_a_fused_optimizer(monkeypatch, tmp_path, fused, reads):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch's optimizers set it, and a test leaves nothing
+    import torch
+
+    from ezpz.train.loop import make_update
+
+    found, item = [], torch.Tensor.item
+
+    def noted(tensor):
+        found.append(Path(sys._getframe(1).f_code.co_filename).name)
+        return item(tensor)
+
+    model = torch.nn.Linear(3, 1)
+    update = make_update(model, torch.optim.AdamW(model.parameters(), fused=fused), max_norm=1.0, dtype="fp16")
+    update.backward(model(torch.ones(2, 3)).sum(), 1.0)
+    before = model.weight.detach().clone()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "item", noted)
+        update.step(0.5)
+    assert not torch.equal(model.weight, before)
+    found = [name for name in found if name != "optimizer.py"]  # a plain AdamW's count of steps lies on the CPU
+    assert found == ["grad_scaler.py"] * reads

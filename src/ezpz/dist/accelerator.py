@@ -39,7 +39,7 @@ def synchronize(device: torch.device | str | None = None) -> None:
     if device is None:
         bound = bound_device(in_group=False)
         kind = bound.type if bound is not None else get_torch_device_type() if "torch" in sys.modules else "cpu"
-        index = None
+        index = getattr(bound, "index", None)  # of another thread the current device is the first one
     else:
         kind, index = _which(device)
     if kind == "cpu":

@@ -82,7 +82,7 @@ def clip_grad_norm_(
             factor = torch.clamp(max_norm / (total + _SMALL), max=1.0)
             _scale(locals_, factor * scale if scaled else factor)
         elif scaled:
-            _scale(locals_, torch.as_tensor(scale))
+            _scale(locals_, scale)
     return total
 
 
@@ -91,8 +91,7 @@ def scale_gradients_(parameters: Iterable[torch.Tensor], scale: float | torch.Te
     import torch
 
     with torch.no_grad():
-        held = [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
-        _scale(held, torch.as_tensor(scale))
+        _scale([_local(parameter.grad) for parameter in parameters if parameter.grad is not None], scale)
 
 
 class _Sums:
@@ -190,12 +189,14 @@ def _summed(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.redistribute(placements=[Replicate() if place.is_partial() else place for place in placements])
 
 
-def _scale(tensors: list[torch.Tensor], factor: torch.Tensor) -> None:
-    # Always multiplied, also by 1: to look at the factor would wait for the device.
+def _scale(tensors: list[torch.Tensor], factor: float | torch.Tensor) -> None:
+    # Always multiplied, also by 1: to look at the factor would wait for the device. A number stays one: as a tensor it
+    # would be copied from pageable memory, for which the host waits until all work queued before it is done.
     import torch
 
     for alike in _by_device(tensors):
-        torch._foreach_mul_(alike, factor.to(alike[0].device))
+        there = factor.to(alike[0].device, non_blocking=True) if isinstance(factor, torch.Tensor) else factor
+        torch._foreach_mul_(alike, there)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
