@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from lab import openpbs as lab_openpbs
 from lab import slurm as lab_slurm
 from lab.browser import Browser
 from lab.require import require, required
+
+_TESTS = str(Path(__file__).resolve().parent)
 
 
 def pytest_configure(config):
@@ -72,6 +75,18 @@ def _environment_is_kept():
         if name in before:
             os.environ[name] = before[name]
     pytest.fail(f"the test left os.environ changed: {', '.join(changed)}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _modules_keep_no_fakes():
+    """Fail a test under whose patches a module was imported that now holds a fake for the rest of the run."""
+    before = set(sys.modules)
+    yield
+    for name in [each for each in sys.modules if each.startswith("ezpz") and each not in before]:
+        for attribute, value in vars(sys.modules[name]).items():
+            code = getattr(value, "__code__", None)
+            if code is not None and code.co_filename.startswith(f"{_TESTS}{os.sep}"):
+                pytest.fail(f"{name}.{attribute} is a fake of this test: import {name} before patching", pytrace=False)
 
 
 @pytest.fixture

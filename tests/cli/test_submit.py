@@ -1,0 +1,649 @@
+"""`ezpz submit`: what it writes, what it refuses before anything is queued, and what it hands to the scheduler."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.cli.submit import main
+from ezpz.cluster import probe
+from lab import process
+
+DATA = Path(__file__).parents[1] / "data" / "queues"
+# What sbatch and qsub answer, and how: sbatch(1) "--parsable", qsub(1B) "STANDARD OUTPUT". Each keeps its words, its
+# variables and the file as it was when it was called.
+SUBMIT = """#!/bin/bash
+n=$(($(cat {folder}/count 2>/dev/null || echo 100) + 1)); echo $n >{folder}/count
+printf '%s\\n' "$PWD" "$@" >{folder}/call-$n
+env >{folder}/env-$n
+[[ -e {folder}/most && $n -gt $(<{folder}/most) ]] && {{ echo "qsub: would exceed the limit" >&2; exit 1; }}
+[[ -e {folder}/refuse ]] && {{ cat {folder}/refuse >&2; exit 1; }}
+echo "$n{server}"
+"""
+TELL = """#!/bin/bash
+echo "$*" >>{folder}/asked
+cat {answer}
+"""
+ANSWERS = {"slurm": ("scontrol", "scontrol-show-partition.txt"), "pbs": ("qstat", "qstat-Qf-routes.txt")}
+PROGRAMS = {"slurm": ("sbatch", ""), "pbs": ("qsub", ".head")}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder of this machine's programs but those that queue jobs: the fakes alone are these."""
+    folder = tmp_path_factory.mktemp("programs")
+    for each in os.scandir("/usr/bin"):
+        if each.name not in {name for name, _ in PROGRAMS.values()}:
+            (folder / each.name).symlink_to(each.path)
+    return folder
+
+
+@pytest.fixture
+def place(monkeypatch, tmp_path, programs):
+    """A folder to submit from, which the mounts call a shared one, on a machine without site and scheduler."""
+    for name in list(os.environ):
+        if name.startswith(
+            ("SLURM", "SBATCH", "PBS", "FLUX", "EZPZ", "NERSC", "TACC", "LMOD", "FORCE_COLOR", "VIRTUAL")
+        ):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USER", "ann")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{programs}")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    mounts = f"/dev/sda / ext4 rw 0 0\nfs01:/x {tmp_path} nfs4 rw 0 0\ntmpfs {tmp_path}/memory tmpfs rw 0 0\n"
+    files = {"/proc/self/mounts": mounts, "/proc/sys/kernel/hostname": "login\n"}
+    monkeypatch.setattr(probe, "read", files.get)
+    (tmp_path / "bin").mkdir()
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('trained')\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def fake(place, tmp_path):
+    """Put the programs of a scheduler on PATH, which keep what they are asked."""
+
+    def make(name):
+        kept = tmp_path / "kept"
+        kept.mkdir()
+        program, server = PROGRAMS[name]
+        teller, file = ANSWERS[name]
+        for each, text in (
+            (program, SUBMIT.format(folder=kept, server=server)),
+            (teller, TELL.format(folder=kept, answer=DATA / file)),
+        ):
+            (tmp_path / "bin" / each).write_text(text)
+            (tmp_path / "bin" / each).chmod(0o755)
+        return kept
+
+    return make
+
+
+def written(out):
+    """The path of the job file and its text, from what submit has printed."""
+    path = out.partition(": written for ")[0]
+    return path, Path(path).read_text()
+
+
+def lines(text, mark):
+    return [line.removeprefix(f"#{mark} ") for line in text.splitlines() if line.startswith(f"#{mark} ")]
+
+
+def refused(argv, capsys):
+    assert main(argv) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+COMMAND = ["--", "python3", "train.py", "--lr", "0.1"]
+
+
+def test_a_job_of_slurm_is_written_and_queued(place, fake, capsys, monkeypatch):
+    kept = fake("slurm")
+    monkeypatch.setenv("SBATCH_PARTITION", "elsewhere")  # stands above the lines of a file: sbatch(1)
+    assert main(["--nhosts", "2", "--time", "30m", "-A", "mine", *COMMAND]) == 0
+    told = capsys.readouterr()
+    path, text = written(told.out)
+    assert re.fullmatch(r"outputs/train/job-[0-9-]{17}/train\.slurm", path)
+    folder = Path(path).parent
+    assert lines(text, "SBATCH") == [
+        "--account=mine",
+        "--exclusive",
+        "--nodes=2",
+        "--time=00:30:00",
+        "--job-name=train",
+        f"--output={folder}/%x-%j.out",
+    ]
+    assert "\nlaunch python3 train.py --lr 0.1\n" in text
+    assert "EZPZ_CHAIN" not in text
+    assert told.out.splitlines()[1] == f"101: queued for 2 hosts and 00:30:00; output: {folder}/train-101.out"
+    assert (kept / "call-101").read_text().split("\n") == [str(place), "--parsable", path, ""]
+    assert "SBATCH_PARTITION" not in (kept / "env-101").read_text()
+    assert (kept / "asked").read_text() == "show partition\n"
+    assert told.err == ""
+
+
+def test_a_job_of_pbs_is_written_and_queued(place, fake, capsys):
+    kept = fake("pbs")
+    asked = [
+        "-A",
+        "mine",
+        "-q",
+        "debug",
+        "--filesystems",
+        "home:eagle",
+        "--name",
+        "big-run",
+        "-O",
+        "-l place=scatter:excl",
+    ]
+    assert main(["--nhosts", "2", *asked, *COMMAND]) == 0
+    out = capsys.readouterr().out
+    path, text = written(out)
+    assert lines(text, "PBS") == [
+        "-A mine",
+        "-q debug",
+        "-l select=2",
+        "-l place=scatter:excl",
+        "-l walltime=01:00:00",
+        "-l filesystems=home:eagle",
+        "-N big-run",
+        "-j oe",
+        f"-o {Path(path).parent}/",
+    ]
+    assert f"101.head: queued in debug for 2 hosts and 01:00:00; output: {Path(path).parent}/101.head.OU\n" in out
+    assert (kept / "call-101").read_text().split("\n") == [str(place), path, ""]
+    assert (kept / "asked").read_text() == "-Qf\n"
+
+
+def test_a_dry_run_prints_the_file_and_makes_nothing(place, fake, capsys):
+    kept = fake("slurm")
+    assert main(["--dry-run", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("#!/bin/bash\n# A job for any Slurm cluster")
+    assert "#SBATCH --output=%x-%j.out\n" in told.out
+    assert [path.name for path in place.iterdir()] == ["train.py"]
+    assert not (kept / "count").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "expected"),
+    [
+        (
+            "slurm",
+            ["--time", "2h"],
+            "ezpz: too long: --time 02:00:00; expected at most 01:00:00, which queue main grants",
+        ),
+        ("slurm", ["--nhosts", "3"], "ezpz: wrong number of hosts: --nhosts 3; expected 1 to 2, as queue main takes"),
+        ("slurm", ["-q", "mian"], "ezpz: unknown queue: 'mian' (from -q); expected one of main (from `scontrol show"),
+        ("pbs", ["-q", "demand"], "ezpz: closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`)"),
+        ("slurm", ["--time", "soon"], "ezpz: --time: 'soon' is not a time; expected seconds (90), 90s, 10m, 2h, 1d, "),
+        ("slurm", ["--time", "off"], "ezpz: --time: 'off' is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS"),
+        ("slurm", ["--nhosts", "0"], "ezpz: --nhosts: '0' is no whole number from 1 on"),
+        (
+            "slurm",
+            ["--name", "2nd try"],
+            "ezpz: --name: '2nd try' is no name of a job; expected a letter, then letters",
+        ),
+        ("slurm", ["-A", "mine; rm"], "ezpz: -A/--account: 'mine; rm' is no such name"),
+        (
+            "slurm",
+            ["-A", "ACCOUNT"],
+            "ezpz: not filled in: --account=ACCOUNT (from the command line); expected a name of",
+        ),
+        (
+            "slurm",
+            ["--filesystems", "home"],
+            "ezpz: --filesystems home (from the command line) is not asked for by Slurm",
+        ),
+        (
+            "slurm",
+            ["--output", "../memory/x"],
+            "ezpz: not seen by all hosts: ../memory/x (from --output) is in the memory",
+        ),
+        (
+            "slurm",
+            ["--jobs", "3", "--node-hours", "0.5"],
+            "ezpz: too little: --node-hours 0.5 (from the command line); exp",
+        ),
+        (
+            "slurm",
+            ["--site", "aurora", "--scheduler", "pbs"],
+            "ezpz: both --site aurora and --scheduler pbs (from the com",
+        ),
+        (
+            "slurm",
+            ["--site", "polari"],
+            "ezpz: unknown site: 'polari' (from --site); expected a name of `ezpz sites`; near",
+        ),
+        (
+            "slurm",
+            ["--scheduler", "flux"],
+            "ezpz: unknown --scheduler 'flux' (from the command line); expected one of slurm,",
+        ),
+    ],
+)
+def test_what_would_not_run_is_refused_and_nothing_is_queued(name, argv, expected, place, fake, capsys):
+    kept = fake(name)
+    assert refused([*argv, *COMMAND], capsys).startswith(expected)
+    assert not (kept / "count").exists()
+    assert [path.name for path in place.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "ezpz: no command (from the command line); expected `ezpz submit [options] -- COMMAND`"),
+        (["--"], "ezpz: no command (from the command line)"),
+        (["--", "launch"], "ezpz: no command (from the command line)"),
+        (["--", "python3", "-u", "trian.py"], "ezpz: no such script: trian.py in "),
+        (
+            ["--", "python3", "train.py", "--outdir", "/tmp/run"],
+            "ezpz: not seen by all hosts: /tmp/run (from --outdir of",
+        ),
+        (
+            ["--", "python3", "train.py", "outdir=/tmp/run"],
+            "ezpz: not seen by all hosts: /tmp/run (from outdir of the com",
+        ),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_refused(words, expected, fake, capsys):
+    fake("slurm")
+    assert refused(["--time", "1h", *words], capsys).startswith(expected)
+
+
+def test_force_submits_what_is_beyond_a_limit_and_says_so(fake, capsys):
+    kept = fake("slurm")
+    assert main(["--time", "2h", "--force", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("ezpz: --force: too long: --time 02:00:00; expected at most 01:00:00")
+    assert "--force` submits" not in told.err
+    assert (kept / "count").read_text() == "101\n"
+
+
+def test_a_site_that_asks_for_an_account_gets_one(fake, capsys, monkeypatch):
+    fake("slurm")
+    monkeypatch.setenv("NERSC_HOST", "perlmutter")
+    told = refused(["-q", "regular", "--force", *COMMAND], capsys)
+    assert told == (
+        "ezpz: not filled in: --account=PROJECT_g (from the table of site perlmutter); expected a name of yours, which "
+        "sbatch needs here. Add `-A YOURS`.\n"
+    )
+    assert main(["-A", "m1234", "-O=--constraint=gpu&hbm80g", "--nhosts", "4", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert "account m1234 does not end with _g, as perlmutter has it" in told.err
+    assert "the limits of queue regular were not checked" in told.err  # a QOS: the accounting alone knows it
+    assert lines(written(told.out)[1], "SBATCH")[:7] == [
+        "--account=m1234",
+        "--qos=regular",
+        "--constraint=gpu&hbm80g",
+        "--ntasks-per-node=4",
+        "--gpus-per-node=4",
+        "--cpus-per-task=32",
+        "--nodes=4",
+    ]
+    monkeypatch.setenv("SBATCH_ACCOUNT", "m99_g")
+    assert main(["--dry-run", *COMMAND]) == 0
+    assert "#SBATCH --account=m99_g\n" in capsys.readouterr().out
+
+
+def test_another_machines_file_is_printed_and_not_submitted(fake, capsys):
+    kept = fake("slurm")
+    assert main(["--site", "aurora", "-A", "mine", *COMMAND]) == 125
+    assert "ezpz: qsub of aurora (ALCF) is not here (from --site); expected a login host" in capsys.readouterr().err
+    assert (
+        main(["--site", "aurora", "-A", "mine", "--dry-run", "--time", "999h", *COMMAND]) == 0
+    )  # its limits are there
+    assert "#PBS -l filesystems=home:flare\n" in capsys.readouterr().out
+    assert not list(kept.iterdir())
+
+
+def test_without_a_scheduler_one_line_says_what_to_do(place, capsys):
+    assert main(COMMAND) == 125
+    told = capsys.readouterr().err
+    assert told.startswith("ezpz: no scheduler here: ")
+    assert "Run it here with `launch COMMAND`" in told
+
+
+def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
+    kept = fake("slurm")
+    (kept / "refuse").write_text("sbatch: error: Batch job submission failed: Invalid account\n")
+    assert main(COMMAND) == 125
+    told = capsys.readouterr().err
+    assert "ezpz: not queued: outputs/train/job-" in told
+    assert "(sbatch says: sbatch: error: Batch job submission failed: Invalid account)" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["python3", "-m", "ezpz.examples.fsdp_tp", "--preset", "debug"], "fsdp_tp"),
+        (["launch", "-n", "4", "bash", "go.sh"], "bash"),
+        (["ezpz", "launch", "python3", "train.py"], "train"),
+        (["/opt/3d-model", "--x"], "job-3d-model"),
+    ],
+)
+def test_the_job_is_called_as_its_program(words, expected, fake, capsys):
+    fake("slurm")
+    if "launch" in words and "-n" in words:
+        expected = "job-4"  # the options of launch are not read here: --name says it
+    assert main(["--dry-run", "--", *words]) == 0
+    assert f"#SBATCH --job-name={expected}\n" in capsys.readouterr().out
+
+
+def test_a_chain_has_a_folder_that_its_jobs_know(place, fake, capsys):
+    fake("slurm")
+    assert main(["--until-done", "--node-hours", "7", "--nhosts", "2", *COMMAND]) == 0
+    told = capsys.readouterr()
+    path, text = written(told.out)
+    folder = Path(path).parent
+    assert re.fullmatch(r"outputs/train/chain-[0-9-]{17}", str(folder))
+    assert f"\nexport EZPZ_CHAIN={place / folder}\n" in text
+    assert "at most 3 jobs of 2 hosts and 01:00:00: 6 node-hours" in told.err
+    facts = json.loads((folder / "chain.json").read_text())
+    assert (facts["jobs"], facts["ids"], facts["queued_at_once"]) == (3, ["101"], False)
+
+
+def test_a_chain_is_queued_at_once_where_jobs_cannot_submit(fake, capsys, monkeypatch):
+    kept = fake("pbs")
+    monkeypatch.setenv("PBS_O_HOST", "polaris-login-02")
+    asked = ["--jobs", "3", "-A", "mine", "--nhosts", "10", "--time", "3h"]
+    assert "too long: --time 03:00:00" in refused([*asked, "-q", "debug", "--nhosts", "2", *COMMAND], capsys)
+    assert main([*asked, "-q", "prod", *COMMAND]) == 0
+    told = capsys.readouterr()
+    path, _ = written(told.out)
+    assert [(kept / f"call-{n}").read_text().split("\n")[1:-1] for n in (101, 102, 103)] == [
+        [path],
+        ["-W", "depend=afterany:101.head", path],
+        ["-W", "depend=afterany:102.head", path],
+    ]
+    assert json.loads(Path(path).with_name("chain.json").read_text())["queued_at_once"] is True
+    assert "103.head: queued after 102.head\n" in told.out
+    (kept / "most").write_text("105\n")  # a limit of the queue, met by the third
+    assert main([*asked, "-q", "prod", *COMMAND]) == 125
+    told = capsys.readouterr()
+    path, _ = written(told.out)
+    assert told.err.count("\n") == 2
+    assert "ezpz: 2 of 3 jobs are queued (104.head, 105.head), the next is not queued: outputs/train/chain-" in told.err
+    assert json.loads(Path(path).with_name("chain.json").read_text())["ids"] == ["104.head", "105.head"]
+
+
+def test_a_chain_has_a_folder_of_its_own(place, fake, capsys):
+    kept = fake("slurm")
+    assert main(["--jobs", "2", "--output", "mine", *COMMAND]) == 0
+    capsys.readouterr()
+    assert "ezpz: a chain is in mine already (from --output, where chain.json is)" in refused(
+        ["--jobs", "2", "--output", "mine/", *COMMAND], capsys
+    )
+    assert main(["--output=-odd", *COMMAND]) == 0
+    assert (kept / "call-102").read_text().split("\n")[2] == "./-odd/train.slurm"
+
+
+def test_a_chain_that_the_site_forbids_is_refused(fake, capsys, monkeypatch):
+    fake("slurm")
+    monkeypatch.setenv("NERSC_HOST", "perlmutter")
+    asked = ["--until-done", "-A", "m1_g", "-q", "debug"]
+    assert "ezpz: a chain in queue debug of perlmutter is forbidden: NERSC's queue policy" in refused(
+        [*asked, *COMMAND], capsys
+    )
+    assert main([*asked, "--force", *COMMAND]) == 0
+    assert "ezpz: --force: a chain in queue debug" in capsys.readouterr().err
+
+
+def test_quotes_and_long_commands_survive(place, fake, capsys, run_cli):
+    fake("slurm")
+    words = [
+        "python3",
+        "-c",
+        "import sys\nprint(sys.argv[1:])",
+        "it's",
+        "a  b",
+        "$HOME",
+        "*",
+        *(f"word-{n:03}" for n in range(40)),
+    ]
+    assert main(["--dry-run", "--", *words]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 120
+    script = text.partition("\nlaunch ")[2].rpartition("\n")[0]
+    (place / "job.sh").write_text(f'function launch {{ "$@"; }}\nlaunch {script}\n')
+    done = subprocess.run(["bash", "job.sh"], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{words[3:]!r}\n", done.stderr
+
+
+def test_the_environment_in_which_it_was_called_is_the_jobs(place, fake, capsys, monkeypatch):
+    fake("slurm")
+    for given, environ, expected in (
+        ([], {"VIRTUAL_ENV": "/envs/a b"}, "ezpz_setup_env '/envs/a b'"),
+        ([], {"VIRTUAL_ENV": str(place / ".venv")}, "ezpz_setup_env"),
+        (["--venv", "/envs/other"], {"VIRTUAL_ENV": "/envs/mine"}, "ezpz_setup_env /envs/other"),
+    ):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        assert main(["--dry-run", *given, *COMMAND]) == 0
+        assert f"\n{expected}\n" in capsys.readouterr().out
+
+
+def test_a_conda_environment_of_ones_own_is_the_jobs(place, fake, capsys, monkeypatch):
+    fake("pbs")  # whose jobs have no variables of the shell that submitted them
+    own = place / "own env"
+    own.mkdir()
+    monkeypatch.setenv("CONDA_PREFIX", str(own))
+    monkeypatch.setattr(sys, "prefix", str(own))
+    monkeypatch.setattr(sys, "base_prefix", str(own))
+    assert main(["--dry-run", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    assert f"\nexport CONDA_PREFIX='{own}'\nexport PATH=\"$CONDA_PREFIX/bin:$PATH\"\n" in text
+    assert "\nezpz_setup_env\n" in text
+    check_shell(text, place)
+    assert main(["--dry-run", "--venv", "/envs/other", *COMMAND]) == 0
+    assert "CONDA_PREFIX" not in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(place, fake, capsys):
+    fake("slurm")
+    (place / "outputs").write_text("a file")
+    assert "ezpz: cannot write outputs/train/job-" in refused(COMMAND, capsys)
+
+
+# With the words of its own documentation each site's example asks for; what differs, and why, stands beside it.
+DOCUMENTED = {
+    # docs/aurora/running-jobs-aurora.md, "Submitting a job" and the sample below it.
+    "aurora": (
+        ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m", "--filesystems", "home:flare"],
+        [
+            "-N AFFINITY",
+            "-l select=4",
+            "-l place=scatter",
+            "-l walltime=00:10:00",
+            "-l filesystems=home:flare",
+            "-q debug-scaling",
+            "-A mine",
+            "-k doe",
+        ],
+        # The page's own list of recommended options has -k doe, its sample does not. -j oe: one file for both streams,
+        # so that a traceback stands where it happened.
+        ["-j oe"],
+    ),
+    # docs/polaris/running-jobs/index.md, the sample, and docs/running-jobs/index.md, which makes filesystems, the
+    # system and -k doe part of every job.
+    "polaris": (
+        ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m"],
+        [
+            "-N AFFINITY",
+            "-l select=4:system=polaris",
+            "-l place=scatter",
+            "-l walltime=00:10:00",
+            "-q debug-scaling",
+            "-A mine",
+            "-k doe",
+            "-l filesystems=home:eagle",
+        ],
+        # The sample has select=4:ncpus=256 instead of system=polaris: hosts are granted whole, and have 64 threads, so
+        # that number is not copied.
+        ["-j oe"],
+    ),
+    # docs.nersc.gov machinelearning/launchers: a rank for each of four devices.
+    "perlmutter": (
+        ["-A", "mine_g", "-q", "regular", "--nhosts", "4", "--time", "10m"],
+        [
+            "--constraint=gpu",
+            "--nodes=4",
+            "--ntasks-per-node=4",
+            "--gpus-per-node=4",
+            "--cpus-per-task=32",
+            "--time=00:10:00",
+            "--account=mine_g",
+            "--qos=regular",
+        ],
+        # The page leaves name and output to Slurm, which calls them slurm-ID.out.
+        ["--job-name=AFFINITY", "--output=%x-%j.out"],
+    ),
+    # software/analytics/pytorch_frontier.rst, "Batch script".
+    "frontier": (
+        ["-A", "mine", "--nhosts", "2", "--time", "5m", "-O=--network=disable_rdzv_get"],
+        [
+            "--account=mine",
+            "--job-name=AFFINITY",
+            "--time=00:05:00",
+            "--partition=batch",
+            "--nodes=2",
+            "--network=disable_rdzv_get",
+        ],
+        # --network is given by hand: the page says that the protocol may harm MPI. It writes output and errors into two
+        # files in logs/, which must be there; here one file is beside where sbatch was called.
+        ["--output=%x-%j.out"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_a_sites_job_asks_for_what_its_documentation_shows(name, place, capsys):
+    argv, documented, own = DOCUMENTED[name]
+    assert main(["--site", name, *argv, "--name", "AFFINITY", "--dry-run", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    asked = lines(text, "PBS") or lines(text, "SBATCH")
+    assert sorted(asked) == sorted([*documented, *own])
+    check_shell(text, place)
+
+
+def test_a_plain_slurm_asks_for_what_the_pages_of_sbatch_show(place, capsys):
+    """https://slurm.schedmd.com/quickstart.html: hosts, time, output; all else has a default of the cluster's."""
+    assert main(["--scheduler", "slurm", "--dry-run", *COMMAND]) == 0
+    text = capsys.readouterr().out
+    # --exclusive: ranks bind to all cores of a host. Devices differ from cluster to cluster: a line to complete.
+    assert lines(text, "SBATCH") == [
+        "--exclusive",
+        "--nodes=1",
+        "--time=01:00:00",
+        "--job-name=train",
+        "--output=%x-%j.out",
+    ]
+    assert "\n##SBATCH --gpus-per-node=4\n" in text
+    check_shell(text, place)
+
+
+def check_shell(text, place):
+    """bash reads it, and shellcheck has nothing to say."""
+    (place / "job").write_text(text)
+    assert subprocess.run(["bash", "-n", "job"], check=False).returncode == 0
+    checker = shutil.which("shellcheck", path="/usr/local/bin:/usr/bin:/bin")
+    if checker:
+        done = subprocess.run([checker, "--shell=bash", "job"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the package, whose jobs install nothing into the Python that runs the tests."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(Path(ezpz.__file__).parent, folder / "src" / "ezpz", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "src" / "ezpz" / "bin" / "utils.sh").open("a") as utils:
+        utils.write("ezpz_setup_python() { echo 'a Python is there' >&2; }\n")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_submitted_job_runs_on_a_real_slurm(slurm, clean_env, checkout, code):
+    (checkout / "train.py").write_text(
+        "import os, sys\n"
+        'print(f\'rank {os.environ["RANK"]} of {os.environ["WORLD_SIZE"]}\', flush=True)\n'
+        f"sys.exit({code} if os.environ['RANK'] == '1' else 0)\n"
+    )
+    # These hosts share the folders of one machine, and /tmp with them.
+    asked = ["--nhosts", "2", "--time", "5m", "-q", "main", "-O=--ntasks-per-node=1", "--force"]
+    env = {**clean_env, "EZPZ_HARDWARE": "0", "TORCH_DEVICE": "cpu", "PYTHONPATH": str(checkout / "src")}
+    line = [sys.executable, "-m", "ezpz", "submit", *asked, "--", "python3", "train.py"]
+    done = slurm.run(line, env, timeout=60, cwd=checkout)
+    assert done.returncode == 0, done.stderr
+    path, queued = done.stdout.splitlines()
+    job = re.match(r"([0-9]+): queued in main for 2 hosts and 00:05:00; output: ", queued)[1]
+    assert path.partition(":")[0].endswith("/train.slurm")
+    assert queued.endswith(f"/train-{job}.out")
+
+    def state():
+        shown = slurm.run(["scontrol", "--oneliner", "show", "job", job], timeout=20).stdout
+        fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        return None if fields.get("JobState") in {"PENDING", "RUNNING", "COMPLETING"} else fields
+
+    fields = process.wait_until(state, 120, f"the end of job {job}", every=0.3)
+    output = Path(fields["StdOut"])
+    text = output.read_text()
+    assert output == checkout / Path(path.partition(":")[0]).parent / f"train-{job}.out"
+    assert sorted(re.findall(r"rank \d of \d", text)) == ["rank 0 of 2", "rank 1 of 2"], text
+    assert fields["ExitCode"] == f"{code}:0", text
+
+
+# A qsub that runs the file at once, as PBS does: in the home folder, with the job's variables and without the
+# caller's; both streams go into the folder of -o. After qsub(1B), and tests/data/environments/pbs-*.json.
+RUNS = """#!/bin/bash
+file=${{@: -1}}
+output=$(sed -n 's/^#PBS -o //p' "$file")
+printf '{host}\\n{host}\\n' >{kept}/nodes  # as mpiprocs=2 asks for
+cd {home} && env -i PATH="$PATH" HOME={home} USER="$USER" PYTHONPATH="$PYTHONPATH" {tag} OMP_NUM_THREADS=1 \\
+  EZPZ_HARDWARE=0 PBS_JOBID=7.head PBS_NODEFILE={kept}/nodes PBS_O_WORKDIR="$OLDPWD" PBS_ENVIRONMENT=PBS_BATCH \\
+  TMPDIR=/var/tmp/pbs.7.head bash -l "$OLDPWD/$file" >"$OLDPWD/${{output}}7.head.OU" 2>&1
+echo $? >{kept}/code
+echo 7.head
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_job_file_of_pbs_runs_as_pbs_starts_it(code, clean_env, run_cli, checkout, tmp_path, tag):
+    kept, work, home = tmp_path / "kept", checkout, tmp_path / "home"
+    for folder in (kept, home, tmp_path / "bin"):
+        folder.mkdir(exist_ok=True)
+    (work / "train.py").write_text(
+        f"import os, sys\nprint('rank', os.environ['RANK'], os.getcwd(), flush=True)\nsys.exit({code})\n"
+    )
+    program = tmp_path / "bin" / "qsub"
+    program.write_text(RUNS.format(host=os.uname().nodename, kept=kept, home=home, tag=f"{process.TAG}={tag}"))
+    program.chmod(0o755)
+    path = f"{program.parent}:{Path(sys.executable).parent}:{clean_env['PATH']}"
+    env = {**clean_env, "PATH": path, "USER": "root", "PYTHONPATH": str(checkout / "src")}
+    asked = ["--scheduler", "pbs", "--force", "--json"]
+    line = [sys.executable, "-m", "ezpz", "submit", *asked, "--", "-n", "2", "python3", "train.py"]
+    done = run_cli(line, env, timeout=120, cwd=work)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["jobs"], told["chain"]) == (["7.head"], False)
+    text = (work / told["folder"] / "7.head.OU").read_text()
+    assert (kept / "code").read_text() == f"{code}\n", text
+    assert sorted(re.findall(r"rank \d .*", text)) == [f"rank 0 {work}", f"rank 1 {work}"] or code, (
+        text
+    )  # one that fails ends the other
