@@ -203,3 +203,30 @@ def test_another_world_size_counts_unless_the_batch_makes_up_for_it():
     assert "world size 2 in A and 4 in B" in why_not(facts(**one), facts(**two), ("A", "B"))
     assert not why_not(facts(config={"batch_size": 8}, **one), facts(config={"batch_size": 4}, **two), ("A", "B"))
     assert not why_not(facts(config={"tp": 1}, **one), facts(config={"tp": 2}, **two), ("A", "B"))
+
+
+OPTIMIZER = {"optimizer.class": "AdamW", "optimizer.lr": 0.1}
+
+
+def of_schedulers(first, second):
+    found = differences({"effective": {**OPTIMIZER, **first}}, {"effective": {**OPTIMIZER, **second}})
+    return [(item.key, item.change, item.b, item.kind, item.material) for item in found]
+
+
+@pytest.mark.parametrize("mark", ["optimizer.initial_lr", "optimizer.groups.1.initial_lr"])
+def test_a_scheduler_that_only_one_run_has_is_named_as_that(mark):
+    name = "a scheduler that was not given to log_config"
+    assert of_schedulers({}, {mark: 0.1}) == [("schedule.class", "only in B", name, Kind.SCHEDULE, True)]
+    described = {mark: 0.1, "schedule.class": "StepLR"}
+    assert of_schedulers({}, described) == [("schedule.class", "only in B", "StepLR", Kind.SCHEDULE, True)]
+    assert of_schedulers({mark: 0.1}, {mark: 0.1}) == []
+    assert of_schedulers({mark: 0.1}, {mark: 0.2}) == [(mark, "changed", 0.2, Kind.OPTIMIZER, True)]
+
+
+def test_a_schedule_that_only_one_run_described_is_no_proof_that_the_other_has_none():
+    (found,) = of_schedulers({"optimizer.initial_lr": 0.1}, {"optimizer.initial_lr": 0.1, "schedule.class": "StepLR"})
+    assert found[-1] is False
+    (found,) = differences(
+        {"effective": {"model.class": "Net"}}, {"effective": {"model.class": "Net", "schedule.class": "A"}}
+    )
+    assert found.material is False

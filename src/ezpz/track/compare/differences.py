@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from ezpz.visible import shorten, visible
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+    _Settings = dict[tuple[str, str], Setting]
 
 
 # Differences as people read them: one line for each, equal ones of many layers in one, long values shortened.
@@ -89,6 +91,9 @@ _OF_MODEL = {"model.parameters", "model.trainable", "model.class"}
 _BESIDES = re.compile(
     r"optimizer\.(more_groups|groups\.\d+\.(parameters|tensors))|schedule\.(.*\.)?(step|wrappers|note|verbose)"
 )
+# What a scheduler of torch leaves in the optimizer that it steps: where only one run has it, so is the scheduler.
+_SCHEDULED = re.compile(r"optimizer\.(.+\.)?initial_lr")
+_CLASS = ("effective", "schedule.class")
 _IN_CONFIG = {Kind.STOCHASTIC, Kind.SCHEDULE, Kind.OPTIMIZER}  # without effective values, the configuration must do
 
 
@@ -133,6 +138,9 @@ def differences(
     """
     ours, theirs = settings_of(first), settings_of(second)
     read = _read_of(first) & _read_of(second)
+    one_scheduler = "optimizer" in read and _is_marked(ours) != _is_marked(theirs)
+    if one_scheduler:
+        ours, theirs = _with_scheduler(ours), _with_scheduler(theirs)
     ordered: list[tuple[tuple[int, int, list[tuple[int, str]]], Difference]] = []
     for place in {**ours, **theirs}:
         one, two = ours.get(place), theirs.get(place)
@@ -145,10 +153,27 @@ def differences(
             continue
         change = "changed" if one and two else f"only in {letters[0] if one else letters[1]}"
         values = (one.value if one else None, two.value if two else None)
-        material = _is_material(place, setting, values, read)
+        material = _is_material(place, setting, values, read) or (one_scheduler and place == _CLASS)
         item = Difference(*place, change, *values, setting.group, setting.kind, material)
         ordered.append(((*setting.order(), _natural(place[1])), item))
     return [item for _, item in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _with_scheduler(settings: _Settings) -> _Settings:
+    """Name a scheduler as what it is, and not by the ``initial_lr`` that it leaves; the other run has none."""
+    kept = {place: setting for place, setting in settings.items() if not _is_mark(place)}
+    if len(kept) < len(settings) and _CLASS not in kept:
+        left = next(setting for place, setting in settings.items() if _is_mark(place))
+        kept[_CLASS] = replace(left, kind=Kind.SCHEDULE, value="a scheduler that was not given to log_config")
+    return kept
+
+
+def _is_marked(settings: _Settings) -> bool:
+    return any(map(_is_mark, settings))
+
+
+def _is_mark(place: tuple[str, str]) -> bool:
+    return place[0] == "effective" and _SCHEDULED.fullmatch(place[1]) is not None
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -1,0 +1,264 @@
+"""Run ``ezpz why [RUN|ID]``: say why a launch ended as it did, with the facts that show it, and what to try."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from pathlib import Path
+
+from ezpz.cli import make_verb_parser
+from ezpz.cli.columns import hanging
+from ezpz.cli_parser import option, run_verb
+from ezpz.errors import EzpzError, MachineError, UsageError
+from ezpz.files import read_object
+from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
+from ezpz.track.quantities import duration
+from ezpz.visible import show, visible
+from ezpz.why import Certainty, Facts, diagnose
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from ezpz.why import Cause
+
+_OPTIONS = (
+    option(
+        "launch",
+        nargs="?",
+        metavar="RUN|ID",
+        help="a run folder, the record of a launch, its job, or the first characters of its id, at least 4 (the last)",
+    ),
+    option("--json", action="store_true", help="one JSON object: launch, state, causes, and what was seen"),
+)
+_ABOUT = """\
+The last launch of yours here, or another one; of one that runs, its ranks are asked what they are doing now."""
+_EXAMPLES = (
+    ("ezpz why", "the last launch"),
+    ("ezpz why outputs/train/2026-11-24-101500", "the launch of this run"),
+    ("ezpz why 4f1c --json", "for programs"),
+)
+_WIDTH = 80
+_SHORTEST = 4  # characters of an id that may stand for it
+_PATIENCE = 30.0  # seconds: ranks on all hosts are asked, and a busy one answers late
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the causes and return the exit code."""
+    parser = make_verb_parser("why", _OPTIONS, _ABOUT, usage="[RUN|ID] [--json]", examples=_EXAMPLES)
+    return run_verb(parser, argv, _why)
+
+
+def _why(options: Namespace) -> int:
+    facts = _facts(options.launch)
+    _look_at_losses(facts)
+    causes = diagnose(facts)
+    if options.json:
+        show(json.dumps(_as_json(facts, causes), indent=2))
+    else:
+        show("\n".join(_text(facts, causes)))
+    return 0
+
+
+# Which launch is meant
+
+
+def _facts(word: str | None) -> Facts:
+    """Return the facts of the launch that is meant.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if word is None:
+        newest = next(launch_records(), None)
+        if newest is None:
+            raise UsageError(
+                f"no launch in {launches_folder()} (the default); expected the record of one. Start one, or name a "
+                "run or the record of a launch: ezpz why RUN."
+            )
+        return _of_launch(newest.parent)
+    path = Path(word)
+    if path.exists():
+        return _of_path(path)
+    return _of_launch(_by_id(word))
+
+
+def _of_launch(folder: Path, run_folder: str = "") -> Facts:
+    fields = read_object(folder / "run.json")
+    facts = Facts.read(str(folder), run_folder or str(fields.get("run_folder") or ""))
+    if facts.launch.get("state") == "running":
+        _ask(facts)
+    return facts
+
+
+def _of_path(path: Path) -> Facts:
+    folder = path if path.is_dir() else path.parent
+    fields = read_object(folder / "run.json")
+    if not fields:
+        raise UsageError(
+            f"no run.json in {folder} (from the command line); expected a run folder or the record of a launch. "
+            "`ezpz runs` lists runs."
+        )
+    if "launch_id" in fields:
+        return _of_launch(folder.absolute())
+    launch_id = launch_id_of(fields)
+    kept = find_launch(launch_id) if launch_id else None
+    return _of_launch(kept[0].parent, str(folder.absolute())) if kept else Facts.read("", str(folder.absolute()))
+
+
+def _by_id(word: str) -> Path:
+    """Return the folder of the launch whose id begins with a word, or of the last one of the job that it names."""
+    from ezpz.cli.elsewhere import is_job
+
+    for record in launch_records():
+        if is_job(read_object(record), word):
+            return record.parent
+    matches: dict[str, Path] = {}
+    if len(word) >= _SHORTEST:
+        for record in launches_folder().glob(f"*-{word.rpartition('/')[2][:8]}*/run.json"):
+            launch_id = str(read_object(record).get("launch_id") or "")
+            if launch_id.startswith(word):
+                matches[launch_id] = record.parent
+    if len(matches) == 1:
+        return next(iter(matches.values()))
+    if matches:
+        raise UsageError(
+            f"{word!r} begins the ids of {len(matches)} launches (from the command line): {', '.join(matches)}; "
+            "expected one. Give more characters."
+        )
+    raise UsageError(
+        f"no run, record or launch {word!r} (from the command line); expected a run folder, or at least {_SHORTEST} "
+        f"characters of the id of one of the launches in {launches_folder()}. `ezpz runs` lists runs."
+    )
+
+
+def _ask(facts: Facts) -> None:
+    """Put into the facts what the ranks of a running launch are doing now."""
+    from ezpz.cli.elsewhere import ask_elsewhere, host_of
+    from ezpz.cli.stacks import ask
+    from ezpz.launch.record import Index
+
+    launch_id = facts.launch.get("launch_id")
+    running = [each for each in Index().running() if each.get("launch_id") == launch_id]
+    try:
+        if running:
+            facts.use_answer(ask(running[0], _PATIENCE))
+        elif host_of(facts.launch) not in {"", os.uname().nodename} and facts.launch_folder:
+            answer = ask_elsewhere({**facts.launch, "folder": facts.launch_folder}, "stacks", _PATIENCE)
+            if isinstance(answer.get("ranks"), list):  # else it has ended meanwhile
+                facts.use_answer(answer)
+        else:
+            facts.launch["state"] = "lost"  # its launcher is gone
+    except MachineError as error:
+        facts.launch["notes"] = [*(facts.launch.get("notes") or []), str(error)]
+
+
+def _look_at_losses(facts: Facts) -> None:
+    """Find what stands out in the losses of a run that had no time for it: one that runs, was killed or exited."""
+    if not facts.run_folder or "findings" in facts.run:
+        return
+    try:
+        from ezpz.track.curves import curve_findings
+        from ezpz.track.run import open_run
+
+        facts.run["findings"] = curve_findings(open_run(facts.run_folder))
+    except (EzpzError, ImportError, ValueError, TypeError, KeyError):  # no journal, or a damaged one: it says nothing
+        return
+
+
+# What is shown
+
+
+def _text(facts: Facts, causes: Sequence[Cause]) -> Iterator[str]:
+    yield from _lines("", _head(facts))
+    serious = [cause for cause in causes if cause.certainty > Certainty.FINDING]
+    findings = [cause for cause in causes if cause.certainty <= Certainty.FINDING]
+    if not serious:
+        yield ""
+        yield from _lines("", _no_cause(facts))
+    for cause in serious:
+        yield from _one(cause)
+    if findings:
+        yield ""
+        yield "findings, which ended nothing:"
+    for cause in findings:
+        yield from _one(cause)
+    if not serious:
+        for text in seen(facts):
+            yield from _lines("  seen  ", text)
+
+
+def _head(facts: Facts) -> str:
+    launch = facts.launch
+    if not launch:
+        run = facts.run
+        return f"{run.get('name') or facts.run_folder}: no record of its launch is kept; only what the run recorded"
+    command = launch.get("command") or []
+    words = command if isinstance(command, str) else shlex.join(map(str, command))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(launch.get("started") or 0)))
+    ranks, hosts = facts.world_size, len((launch.get("plan") or {}).get("hosts") or ())
+    took = f", after {duration(float(launch['seconds']))}" if launch.get("seconds") is not None else ""
+    code = f" with {launch['exit_code']}" if launch.get("exit_code") is not None else ""
+    size = f"{ranks} rank{'s' * (ranks != 1)}" + (f" on {hosts} hosts" if hosts > 1 else "")
+    return f"{launch.get('state')}{code}{took}: {words} ({size}, {when}, id {launch.get('launch_id')})"
+
+
+def _no_cause(facts: Facts) -> str:
+    state = facts.launch.get("state") or facts.run.get("state")
+    if state in {"finished", "exited"}:
+        return "nothing stands out"
+    if state == "running":
+        return "it runs, and nothing stands out"
+    return "I do not know why; this is what I saw" if any(seen(facts)) else "I do not know why: nothing was recorded"
+
+
+def _one(cause: Cause) -> Iterator[str]:
+    yield ""
+    yield from _lines("", cause.text)
+    for text in cause.evidence:
+        yield from _lines("  seen  ", text)
+    for text in cause.consequences:
+        yield from _lines("  then  ", text)
+    if cause.advice:
+        yield from _lines("  try   ", cause.advice)
+
+
+def seen(facts: Facts) -> Iterator[str]:
+    """Yield what was recorded of the end, a short sentence each."""
+    launch = facts.launch
+    cause, hang = launch.get("cause"), launch.get("hang")
+    if isinstance(hang, dict) and hang.get("summary"):
+        yield str(hang["summary"])
+    elif isinstance(cause, dict) and cause.get("text"):
+        yield str(cause["text"])
+    now = launch.get("now")
+    if isinstance(now, dict) and now.get("summary"):
+        yield str(now["summary"])
+    if isinstance(launch.get("step"), int):
+        yield f"the last step that a rank reported is {launch['step']}"
+    for name, words in (("silent", "nothing was heard of"), ("lost", "lost while it ran:")):
+        if launch.get(name):
+            yield f"{words} {', '.join(map(str, launch[name]))}"
+    for note in launch.get("notes") or ():
+        yield str(note)
+
+
+def _lines(start: str, text: str) -> Iterator[str]:
+    yield from hanging(start, visible(text), _WIDTH)
+
+
+def _as_json(facts: Facts, causes: Sequence[Cause]) -> dict[str, Any]:
+    launch = facts.launch
+    return {
+        "launch_id": launch.get("launch_id"),
+        "state": launch.get("state") or facts.run.get("state"),
+        "exit_code": launch.get("exit_code"),
+        "record": str(Path(facts.launch_folder, "run.json")) if facts.launch_folder else None,
+        "run": facts.run_folder or None,
+        "causes": [cause.as_json() for cause in causes],
+        "seen": list(seen(facts)),
+    }

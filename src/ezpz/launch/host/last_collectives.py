@@ -1,0 +1,402 @@
+r"""Ask ranks for the collectives that they started last, and read what they answer: a dump of torch's flight recorder.
+
+A rank that calls `ezpz.setup_torch` reads the named pipe ``FOLDER/ask_<rank>.pipe``, and writes ``FOLDER/last_<rank>``
+when it is asked, when it raises and when it ends (`ezpz.dist.ending`): a line of JSON, and the dumps that it tells of.
+
+    {"frames": [["all_reduce", "/venv/…/distributed_c10d.py", 3252], …], "ended": false, "dumps": [8010]}
+
+A dump is a pickle of protocol 2, as torch's own C++ writes it (2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp),
+with 17 kinds of opcodes, none of which calls anything. `read_dump` knows those that build plain values, and refuses all
+others: nothing of a file is ever executed. Of gloo and NCCL alike:
+
+    {"version": "2.10", "pg_config": {"": {"ranks": "[0, 1]", …}},
+     "pg_status": {"0": {"last_enqueued_collective": 8, "last_completed_collective": 7, …}},
+     "entries": [{"process_group": ("0", "default_pg"), "collective_seq_id": 7, "p2p_seq_id": 0, "is_p2p": False,
+                  "profiling_name": "gloo:all_reduce", "input_sizes": [[4]], "output_sizes": [[4]],
+                  "input_dtypes": ["Float"], "state": "scheduled", "retired": True, "time_created_ns": 17954861…,
+                  "time_discovered_started_ns": None, "time_discovered_completed_ns": None,
+                  "frames": [{"filename": "train.py", "line": 15, "name": "<module>"}], …}, …]}
+
+gloo's recorder leaves ``state`` at ``scheduled`` and tells the end of a collective by ``retired`` and ``pg_status``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+
+from ezpz import proc
+from ezpz.launch import messages
+from ezpz.launch.host import rank_start
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ezpz.launch.host.rank_process import RankProcess
+
+__all__ = ["MalformedDump", "Question", "clear", "collected", "read_dump", "read_last"]
+
+_KEPT = 64  # collectives of a rank
+_OF_MANY = 4  # the same in a large world, for which the launcher has no room
+_PATIENCE = 0.4  # seconds for ranks to answer: a failing launch waits for that
+_LONGEST = 16 << 20  # bytes of a file
+_DEEPEST = 1 << 20  # values that wait to be put into another one
+_FRAMES = 64
+_NANO = 1e-9
+
+
+class MalformedDump(ValueError):  # noqa: N818  # named by what it is: nothing failed here
+    """A file that is no dump of torch's."""
+
+
+class Question:
+    """A question to the ranks of this host; which is not waited for.
+
+    Args:
+        folder: Where ranks listen and answer.
+        ranks: The ranks, those that have ended included.
+        number: Which question of the launcher's it is.
+    """
+
+    def __init__(self, folder: str, ranks: Iterable[RankProcess], number: int) -> None:
+        self.number = number
+        self._folder, self._ranks = folder, list(ranks)
+        self._before = {rank.rank: _state(folder, rank.rank) for rank in self._ranks}
+        living = [rank.rank for rank in self._ranks if rank.alive and rank.pid]
+        self._asked = {rank for rank in living if rank_start.poke(os.path.join(folder, f"ask_{rank}.pipe"))}
+        self.end = time.monotonic() + (_PATIENCE if self._asked else 0.0)
+
+    @property
+    def silent(self) -> set[int]:
+        """The ranks that were asked and have not answered, although they live."""
+        alive = {rank.rank for rank in self._ranks if rank.alive}
+        return {rank for rank in self._asked & alive if _state(self._folder, rank) == self._before[rank]}
+
+    def answer(self, host: str, clock: float, *, whole: bool) -> messages.CollectivesTold:
+        """Return what the ranks have answered so far, and what the kernel says of those that live."""
+        return messages.CollectivesTold(
+            id=self.number, host=host, ranks=collected(self._folder, self._ranks, self.silent, clock, whole=whole)
+        )
+
+
+def collected(
+    folder: str, ranks: Iterable[RankProcess], silent: set[int], clock: float, *, whole: bool
+) -> list[messages.RankCollectives]:
+    """Return what is known of each rank's last collectives.
+
+    Args:
+        folder: Where ranks answer.
+        ranks: The ranks of this host.
+        silent: Those that were asked and have not answered: their files are old.
+        clock: What to add to this host's clock to get the launcher's, in seconds.
+        whole: Whether there is room for all of them.
+    """
+    reported = []
+    for rank in ranks:
+        try:
+            head, dumps = ({}, []) if rank.rank in silent else read_last(os.path.join(folder, f"last_{rank.rank}"))
+        except (OSError, MalformedDump):
+            head, dumps = {}, []
+        state, where, cpu = _process(rank)
+        if head or state:
+            entries = [row for dump in dumps for row in _rows(dump, clock)]
+            entries.sort(key=lambda row: row[6])
+            reported.append(
+                messages.RankCollectives(
+                    rank=rank.rank,
+                    pid=rank.pid,
+                    answered=bool(head),
+                    silent=rank.rank in silent,
+                    ended=bool(head.get("ended")),
+                    state=state,
+                    where=where,
+                    cpu=cpu,
+                    step=rank.step,
+                    frames=_frames(head.get("frames")),
+                    groups=[row for dump in dumps for row in _groups(dump)],
+                    entries=entries[-(_KEPT if whole else _OF_MANY) :],
+                )
+            )
+    return reported
+
+
+def clear(folder: str) -> None:
+    """Take away pipes and answers when no rank is left."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    except OSError:
+        pass  # it was never made
+
+
+def read_last(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the head of a rank's answer, and its dumps.
+
+    Raises:
+        OSError: There is none.
+        MalformedDump: It is none of a rank's.
+    """
+    with open(path, "rb") as file:
+        content = file.read(_LONGEST)
+    line, _, rest = content.partition(b"\n")
+    try:
+        head = json.loads(line)
+        sizes = list(head["dumps"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedDump(f"no answer of a rank: {error}") from None
+    dumps = []
+    for size in sizes:
+        if type(size) is not int or not 0 <= size <= len(rest):
+            raise MalformedDump(f"a dump of {size!r} bytes, of which {len(rest)} are there")
+        dumps.append(read_dump(rest[:size]))
+        rest = rest[size:]
+    return head, dumps
+
+
+# A pickle of plain values. Source: Lib/pickletools.py and Lib/pickle.py of CPython.
+
+
+def read_dump(data: bytes) -> dict[str, Any]:
+    """Return the dictionary that torch has pickled.
+
+    Raises:
+        MalformedDump: It is something else, or would have to execute something.
+    """
+    try:
+        value = _Reader(data).value()
+    except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as error:
+        raise MalformedDump(f"a broken pickle: {type(error).__name__}: {error}") from None
+    if not isinstance(value, dict):
+        raise MalformedDump(f"a {type(value).__name__}; expected a dictionary")
+    return value
+
+
+class _Reader:
+    """Read one pickle."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def value(self) -> Any:
+        """Return what the pickle holds."""
+        while True:
+            code = self._take(1)
+            if code == b".":
+                return self._stack.pop()
+            read = _OPCODES.get(code)
+            if read is None:
+                raise MalformedDump(f"opcode {code!r} at byte {self._at - 1}, which no dump has")
+            read(self)
+            if len(self._stack) > _DEEPEST:
+                raise MalformedDump("too many values")
+
+    def _take(self, size: int) -> bytes:
+        part = self._data[self._at : self._at + size]
+        if size < 0 or len(part) != size:
+            raise MalformedDump("it ends too early")
+        self._at += size
+        return part
+
+    def _number(self, layout: str) -> Any:
+        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def _marked(self) -> list[Any]:
+        start = self._marks.pop()
+        items = self._stack[start:]
+        del self._stack[start:]
+        return items
+
+    def _set_items(self) -> None:
+        items = self._marked()
+        target = self._stack[-1]
+        if type(target) is not dict:
+            raise MalformedDump("items of what is no dictionary")
+        target.update(zip(items[::2], items[1::2], strict=False))
+
+    def _append(self, items: list[Any]) -> None:
+        if type(self._stack[-1]) is not list:
+            raise MalformedDump("elements of what is no list")
+        self._stack[-1].extend(items)
+
+    def _set_item(self) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        if type(self._stack[-1]) is not dict:
+            raise MalformedDump("an item of what is no dictionary")
+        self._stack[-1][key] = value
+
+    def _tuple(self, size: int) -> None:
+        if len(self._stack) < size:
+            raise MalformedDump("a tuple of more values than there are")
+        self._stack[-size:] = [tuple(self._stack[-size:])]
+
+    def _keep(self, place: int) -> None:
+        self._memo[place] = self._stack[-1]
+
+
+def _by_torch() -> dict[bytes, Callable[[_Reader], None]]:
+    """Return what each opcode of a plain value does."""
+    take = _Reader._take  # noqa: SLF001  # of this file
+    number, push = _Reader._number, _Reader._push  # noqa: SLF001  # as above
+    keep, tuple_of = _Reader._keep, _Reader._tuple  # noqa: SLF001  # as above
+
+    def long(reader: _Reader) -> None:
+        push(reader, int.from_bytes(take(reader, number(reader, "<B")), "little", signed=True))
+
+    def text(reader: _Reader) -> None:
+        push(reader, take(reader, number(reader, "<I")).decode("utf-8", "replace"))
+
+    return {
+        b"\x80": lambda reader: number(reader, "<B"),
+        b"(": lambda reader: reader._marks.append(len(reader._stack)),  # noqa: SLF001  # as above
+        b"}": lambda reader: push(reader, {}),
+        b"]": lambda reader: push(reader, []),
+        b")": lambda reader: push(reader, ()),
+        b"N": lambda reader: push(reader, None),
+        b"\x88": lambda reader: push(reader, True),  # the value
+        b"\x89": lambda reader: push(reader, False),  # the value
+        b"J": lambda reader: push(reader, number(reader, "<i")),
+        b"K": lambda reader: push(reader, number(reader, "<B")),
+        b"M": lambda reader: push(reader, number(reader, "<H")),
+        b"G": lambda reader: push(reader, number(reader, ">d")),
+        b"\x8a": long,
+        b"X": text,
+        b"q": lambda reader: keep(reader, number(reader, "<B")),
+        b"r": lambda reader: keep(reader, number(reader, "<I")),
+        b"h": lambda reader: push(reader, reader._memo[number(reader, "<B")]),  # noqa: SLF001  # as above
+        b"j": lambda reader: push(reader, reader._memo[number(reader, "<I")]),  # noqa: SLF001  # as above
+        b"t": lambda reader: push(reader, tuple(reader._marked())),  # noqa: SLF001  # as above
+        b"\x85": lambda reader: tuple_of(reader, 1),
+        b"\x86": lambda reader: tuple_of(reader, 2),
+        b"\x87": lambda reader: tuple_of(reader, 3),
+        b"u": _Reader._set_items,  # noqa: SLF001  # as above
+        b"s": _Reader._set_item,  # noqa: SLF001  # as above
+        b"e": lambda reader: reader._append(reader._marked()),  # noqa: SLF001  # as above
+        b"a": lambda reader: reader._append([reader._stack.pop()]),  # noqa: SLF001  # as above
+    }
+
+
+_OPCODES = _by_torch()
+
+
+# What of a dump is kept.
+
+
+def _rows(dump: dict[str, Any], clock: float) -> list[tuple[Any, ...]]:
+    """Return the last collectives of a dump, as rows of `messages.RankCollectives`."""
+    entries = dump.get("entries")
+    rows = []
+    for entry in entries[-_KEPT:] if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            peer = bool(entry.get("is_p2p"))
+            created, started, ended = (
+                _seconds(entry.get(name), clock)
+                for name in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+            )
+            rows.append(
+                (
+                    _group(entry.get("process_group")),
+                    _int(entry.get("p2p_seq_id" if peer else "collective_seq_id")),
+                    str(entry.get("profiling_name") or "").partition(":")[2] or str(entry.get("profiling_name")),
+                    _sizes(entry.get("input_sizes")),
+                    "completed" if entry.get("retired") else str(entry.get("state") or ""),
+                    _line(entry.get("frames")),
+                    created,
+                    started,
+                    ended,
+                    peer,
+                )
+            )
+    return rows
+
+
+def _groups(dump: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return of each group its name, and the last collective that was enqueued, started and completed; -1: none."""
+    status = dump.get("pg_status")
+    names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    return [
+        (str(group), *(_int(each.get(name), -1) for name in names))
+        for group, each in (status.items() if isinstance(status, dict) else ())
+        if isinstance(each, dict)
+    ]
+
+
+def _group(value: Any) -> str:
+    return str(value[0]) if isinstance(value, tuple) and value else str(value or "")
+
+
+def _int(value: Any, default: int = 0) -> int:
+    return value if type(value) is int and abs(value) < 1 << 53 else default
+
+
+def _seconds(nanoseconds: Any, clock: float) -> float:
+    """Return a time in seconds since 1970 by the launcher's clock; 0 where there is none."""
+    return round(_int(nanoseconds // 1000) * _NANO * 1000 + clock, 6) if type(nanoseconds) is int else 0.0
+
+
+def _sizes(value: Any) -> str:
+    """Return sizes of tensors as ``4, 2x3``."""
+    shapes = value if isinstance(value, list) else []
+    return ", ".join("x".join(map(str, shape)) if shape else "scalar" for shape in shapes if isinstance(shape, list))
+
+
+def _line(frames: Any) -> str:
+    """Return the user's line of a collective whose stack was recorded; empty without one."""
+    from ezpz.launch.host.stacks import Frame
+    from ezpz.launch.run.hangs import locate
+
+    found = [
+        Frame(str(each.get("name")), str(each.get("filename")), _int(each.get("line")))
+        for each in (frames if isinstance(frames, list) else ())
+        if isinstance(each, dict)
+    ]
+    if not found:
+        return ""
+    place = locate(found)
+    return f"{os.path.basename(place.file)}:{place.line}"
+
+
+def _frames(value: Any) -> list[tuple[str, str, int]]:
+    rows = value if isinstance(value, list) else []
+    return [
+        (str(row[0]), str(row[1]), _int(row[2])) for row in rows[:_FRAMES] if isinstance(row, list) and len(row) == 3
+    ]
+
+
+# What the kernel says of the process.
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def _process(rank: RankProcess) -> tuple[str, str, float]:
+    """Return the state of a rank that lives (a letter of proc(5)), what it waits for, and the CPU seconds it used."""
+    if not (rank.alive and rank.pid):
+        return "", "", 0.0
+    from ezpz.launch.host import stacks
+
+    found = stacks.pythons(rank.pid)
+    pid = next((each for each in found if stacks.maps_torch(each)), found[0] if found else rank.pid)
+    fields = proc.read(pid, "stat").decode("utf-8", "replace").rpartition(")")[2].split()
+    if len(fields) < 13:
+        return "", "", 0.0
+    waits = proc.read(pid, "wchan").decode("utf-8", "replace").strip()
+    return fields[0], "" if waits == "0" else waits, (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _state(folder: str, rank: int) -> tuple[int, int]:
+    """Return time and number of the file with a rank's answer; zeros without one."""
+    try:
+        status = os.stat(os.path.join(folder, f"last_{rank}"))
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_ino

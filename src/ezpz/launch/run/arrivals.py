@@ -1,0 +1,256 @@
+"""Keep when ranks arrived at collectives: windows of 30 s in a file of the launch's record, and a summary for run.json.
+
+    arrivals.jsonl, a line per window:
+
+    {"v":1,"t":1795287630.2,"s":30.1,"source":"host","groups":[{"group":"gloo:0","size":2,"n":80,"step":0.37,"rank":1,
+     "last":0.92,"lag":0.16,"wait":0.43,"batches":[0.16,0.158,0.161,0.16]}],"lag":{"0":0,"1":0.16}}
+
+``t`` is its end by the launcher's clock, ``s`` its length; `ezpz.why.lag.window` says what a group's fields are, and
+``lag`` is the mean of each rank, of many ranks those of the last. A window with too few meetings continues until it has
+enough. Of a run that ends before it has three of them, what was seen is divided into three.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ezpz.files import open_closed, write_whole
+from ezpz.why.lag import FEWEST, Arrival, mean_lags, meetings, window
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ezpz.launch.messages import ArrivalsTold, RankArrivals
+    from ezpz.why.lag import Meeting
+
+__all__ = ["ARRIVALS", "ArrivalRecord", "read_times"]
+
+ARRIVALS = "arrivals.jsonl"
+_WINDOW = 30.0  # seconds
+_LATER = 8.0  # seconds for the lines of all ranks of a moment to come
+_MOST_WINDOWS = 240  # in memory, in the file and in run.json: of more, each two neighbours become one
+_LAST_WINDOWS = 60  # of which run.json has the figures of groups
+_MOST_LAGS = 1024  # ranks in a window
+_MOST_GROUPS = 4096
+_KEPT = 2048  # collectives of a group that wait for the arrival of more ranks
+_FIGURES = ("delay", "cpu", "faults", "throttled", "steal", "loader", "here")
+_RATES = 5  # of them are counted over the span; the others are shares
+_DIVIDED = 3
+_SHORTEST = 5.0  # seconds that windows at an end must have together
+_MICRO = 1e-6
+
+
+def read_times(text: str) -> list[tuple[int, float, float | None]]:
+    """Return sequence, host's time in seconds since 1970 and device's seconds of each arrival; empty of a damaged text.
+
+    Args:
+        text: As `ezpz.dist.arrivals.arrivals` writes it.
+    """
+    found: list[tuple[int, float, float | None]] = []
+    number, micros = 0, 0
+    try:
+        for word in text.split(","):
+            grown, _, rest = word.rpartition(":")
+            at, _, device = rest.partition("~")
+            number += int(grown) if grown else 1
+            micros += int(at)
+            found.append((number, micros * _MICRO, int(device) * _MICRO if device else None))
+    except ValueError:
+        return []
+    return found
+
+
+class _Of:
+    """What one rank has reported of itself: sums over its lines."""
+
+    __slots__ = ("lines", "span", "sums")
+
+    def __init__(self) -> None:
+        self.span, self.sums = 0.0, [0.0] * len(_FIGURES)
+        self.lines: dict[str, float] = {}  # line of code: seconds
+
+    def add(self, report: RankArrivals) -> None:
+        self.span += report.span
+        for index, value in enumerate(report.figures[: len(_FIGURES)]):
+            self.sums[index] += value if index < _RATES else value * report.span
+        if report.where and len(report.figures) == len(_FIGURES):
+            self.lines[report.where] = self.lines.get(report.where, 0.0) + report.figures[-1] * report.span
+            while len(self.lines) > 16:
+                del self.lines[min(self.lines, key=self.lines.__getitem__)]
+
+    def shares(self) -> dict[str, Any]:
+        span = max(self.span, 1e-3)
+        where = max(self.lines, key=self.lines.__getitem__, default="")
+        return {
+            **{name: _short(value / span) for name, value in zip(_FIGURES, self.sums, strict=True)},
+            "here": _short(self.lines.get(where, 0.0) / span),
+            "where": where,
+        }
+
+
+class ArrivalRecord:
+    """The windows of one launch.
+
+    Args:
+        folder: Of the launch's record; empty without one.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, ARRIVALS) if folder else ""
+        self._open: dict[str, dict[int, dict[int, Arrival]]] = {}  # group -> collective -> rank
+        self._members: dict[str, set[int]] = {}
+        self._ready: list[Meeting] = []  # of the window that is open
+        self._first: list[Meeting] = []  # of those before, as long as they are too few
+        self._windows: list[dict[str, Any]] = []
+        self._of: dict[int, _Of] = {}
+        self._heard_at = 0.0
+        self._begin: float | None = None
+        self._on_device = False
+        self._is_broken = False
+
+    def hear(self, report: ArrivalsTold) -> None:
+        """Take in what the ranks of a host have reported."""
+        # A new look of all ranks: what came at the one before is complete.
+        now = time.monotonic()
+        if self._heard_at and now - self._heard_at > 2.0:
+            self._match()
+            self._close_window()
+        self._heard_at = now
+        for one in report.ranks:
+            if one.rank < 0 or (one.group not in self._open and len(self._open) >= _MOST_GROUPS):
+                continue
+            self._of.setdefault(one.rank, _Of()).add(one)
+            waiting = self._open.setdefault(one.group, {})
+            self._members.setdefault(one.group, set()).add(one.rank)
+            for number, at, device in read_times(one.times):
+                self._on_device = self._on_device or device is not None
+                waiting.setdefault(number, {})[one.rank] = Arrival(at + report.clock, device)
+            for number in sorted(waiting)[: max(0, len(waiting) - _KEPT)]:
+                del waiting[number]
+
+    def _match(self) -> None:
+        """Make meetings of the collectives that every rank of their group has reported."""
+        for group, waiting in self._open.items():
+            size = len(self._members[group])
+            whole = {number: arrivals for number, arrivals in waiting.items() if len(arrivals) == size}
+            if size < 2 or not whole:
+                continue
+            self._ready += meetings(group, whole)
+            last = max(whole)
+            for number in [each for each in waiting if each <= last]:
+                del waiting[number]
+
+    def _close_window(self, *, final: bool = False) -> None:
+        """Make a row of what is ready, where that is long enough."""
+        if not self._ready:
+            return
+        begin = min(meeting.at for meeting in self._ready) if self._begin is None else self._begin
+        end = max(meeting.at for meeting in self._ready)
+        if not final and (end - begin < _WINDOW - _LATER or not window(self._ready)):
+            self._begin = begin
+            return
+        self._keep(self._ready, begin, end)
+        if len(self._windows) <= _DIVIDED:
+            self._first += self._ready
+        else:
+            self._first = []
+        self._ready, self._begin = [], end
+
+    def _keep(self, found: Sequence[Meeting], begin: float, end: float) -> None:
+        row = self._row(found, begin, end)
+        self._windows.append(row)
+        if len(self._windows) > _MOST_WINDOWS:
+            pairs = [self._windows[index : index + 2] for index in range(0, len(self._windows), 2)]
+            self._windows = [_joined(pair) for pair in pairs]
+            self._write(self._windows, whole=True)
+        else:
+            self._write([row])
+
+    def _row(self, found: Sequence[Meeting], begin: float, end: float) -> dict[str, Any]:
+        lags = mean_lags(found)
+        ranks = sorted(sorted(lags, key=lambda rank: (-lags[rank], rank))[:_MOST_LAGS])
+        return {
+            "v": 1,
+            "t": round(end, 3),
+            "s": round(end - begin, 3),
+            "source": "device" if self._on_device else "host",
+            "groups": window(found),
+            "lag": {str(rank): lags[rank] for rank in ranks},
+        }
+
+    def close(self) -> dict[str, Any] | None:
+        """Write what waits, and return the summary for ``run.json``; None where no two ranks have met."""
+        self._match()
+        self._close_window(final=True)
+        if not self._windows:
+            return None
+        if len(self._windows) <= _DIVIDED and self._first:
+            self._divide()
+        late = {str(group["rank"]) for row in self._windows for group in row["groups"]}
+        shares = {rank: one.shares() for rank, one in self._of.items()}
+        others = [share for rank, share in shares.items() if str(rank) not in late] or list(shares.values())
+        return {
+            "source": self._windows[-1]["source"],
+            "seconds": _short(sum(row["s"] for row in self._windows)),
+            "windows": [{name: row[name] for name in ("t", "s", "groups")} for row in self._windows[-_LAST_WINDOWS:]],
+            "ranks": {rank: shares[int(rank)] for rank in sorted(late, key=int)[:_LAST_WINDOWS] if int(rank) in shares},
+            "others": _typical(others),
+        }
+
+    def _divide(self) -> None:
+        """Make three windows of equal length of all that was seen, where it is enough for them."""
+        found = sorted(self._first, key=lambda meeting: meeting.at)
+        begin, end = found[0].at, found[-1].at
+        if end - begin < _SHORTEST or len(found) < _DIVIDED * FEWEST:
+            return
+        span = (end - begin) / _DIVIDED
+        parts: list[list[Meeting]] = [[] for _ in range(_DIVIDED)]
+        for meeting in found:
+            parts[min(_DIVIDED - 1, int((meeting.at - begin) / span))].append(meeting)
+        self._windows = [
+            self._row(part, begin + span * index, begin + span * (index + 1)) for index, part in enumerate(parts)
+        ]
+        self._write(self._windows, whole=True)
+
+    def _write(self, rows: Sequence[dict[str, Any]], *, whole: bool = False) -> None:
+        if not self._path or self._is_broken:
+            return
+        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        try:
+            if whole or len(self._windows) == 1:  # an earlier launch may have used the same --log-dir
+                write_whole(self._path, text, closed=True)
+            else:
+                with open(self._path, "a", encoding="utf-8", opener=open_closed) as file:
+                    file.write(text)
+        except OSError:
+            self._is_broken = True  # a full disk: run.json has the summary
+
+
+def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return two rows as one: of groups and batches the later one's, of lags the mean."""
+    first, last = rows[0], rows[-1]
+    if first is last:
+        return first
+    span = (first["s"] + last["s"]) or 1.0
+    lag = {
+        rank: _short((first["lag"].get(rank, value) * first["s"] + value * last["s"]) / span)
+        for rank, value in last["lag"].items()
+    }
+    return {**last, "s": round(first["s"] + last["s"], 3), "lag": lag}
+
+
+def _typical(shares: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of each figure over ranks, and the line in which most of them are."""
+    if not shares:
+        return {}
+    middle = {name: _short(sorted(share[name] for share in shares)[len(shares) // 2]) for name in _FIGURES}
+    lines = [share["where"] for share in shares]
+    return {**middle, "where": max(sorted(set(lines)), key=lines.count)}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,90 @@
+"""Say what stands out in the losses of a run that recorded them: NaN, a spike, a loss that stands still.
+
+The run's own end has looked at the curves of all ranks (`ezpz.track.curves`) and written ``findings`` into its
+``run.json``. They ended nothing, so they come after whatever did; but for a training that was asked to end when its
+loss is lost (``on_nan`` of `ezpz.train.Loop`), whose ``cause`` in ``run.json`` says so:
+
+    LostLossError: loss=nan on rank 1 at step 120; all ranks ended after step 126 (on_nan=stop), …
+"""
+
+from __future__ import annotations
+
+from ezpz.records import replace
+from ezpz.why.cause import Cause, Certainty
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ezpz.why.facts import Facts
+
+__all__ = ["ended_by_loss", "of_losses"]
+
+_ORDER = ("non-finite-loss", "loss-spike", "loss-still")
+_ADVICE = {
+    "non-finite-loss": "Look at the batch and the gradients of that step on that rank: a smaller learning rate, "
+    "clipping (max_norm), bf16 in place of fp16, or a division by zero in the loss",
+    "loss-spike": "Compare the batch of that step with others, and grad_norm and the learning rate around it",
+    "loss-still": "Look whether the optimizer has all parameters, its learning rate is above 0, the gradients reach "
+    "them, and the batch changes from step to step",
+}
+
+
+_ENDED = "LostLossError: "
+
+
+def ended_by_loss(facts: Facts) -> Iterator[Cause]:
+    """The training ended itself, as it was asked to, because a loss was NaN or infinite."""
+    cause = facts.run.get("cause")
+    if not isinstance(cause, str) or not cause.startswith(_ENDED):
+        return
+    text = cause.removeprefix(_ENDED).partition(";")[0]
+    found = next((each for each in _found(facts) if each.cause == "non-finite-loss"), None)
+    if found is None:  # it was no number from the first step on
+        yield Cause("non-finite-loss", text, Certainty.SEEN, advice=_ADVICE["non-finite-loss"])
+        return
+    evidence = (*found.evidence, f"the training ended itself: {text}")
+    yield replace(found, certainty=Certainty.SEEN, evidence=evidence)
+
+
+def of_losses(facts: Facts) -> Iterator[Cause]:
+    """A loss became NaN or infinite for good, had a spike, or did not change any more."""
+    ended = any(ended_by_loss(facts))
+    yield from (each for each in _found(facts) if not (ended and each.cause == "non-finite-loss"))
+
+
+def _found(facts: Facts) -> Iterator[Cause]:
+    listed = facts.run.get("findings")
+    found = [each for each in (listed if isinstance(listed, list) else []) if _is_known(each)]
+    for each in sorted(found, key=lambda one: (_ORDER.index(one["kind"]), one["step"])):
+        rank = each.get("rank") if isinstance(each.get("rank"), int) else None
+        yield Cause(
+            each["kind"],
+            each["text"],
+            Certainty.FINDING,
+            rank=rank,
+            host=None if rank is None else facts.host(rank),
+            step=each["step"],
+            evidence=tuple(_evidence(each)),
+            advice=_ADVICE[each["kind"]],
+        )
+
+
+def _is_known(each: object) -> bool:
+    return (
+        isinstance(each, dict)
+        and each.get("kind") in _ORDER
+        and isinstance(each.get("text"), str)
+        and isinstance(each.get("step"), int)
+    )
+
+
+def _evidence(finding: dict[str, Any]) -> Iterator[str]:
+    if finding["kind"] == "non-finite-loss":
+        if isinstance(finding.get("ranks"), int) and finding["ranks"] > 1:
+            yield f"{finding['ranks']} ranks recorded {finding.get('value')} at that step"
+        if finding.get("before_step") is not None:
+            yield f"the last finite value is {finding.get('before')} at step {finding['before_step']}"
+    elif finding["kind"] == "loss-spike" and isinstance(finding.get("spread"), (int, float)):
+        yield f"before it the values spread by {finding['spread']:.3g} (1.4826 times the median absolute deviation)"

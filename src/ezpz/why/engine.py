@@ -1,0 +1,74 @@
+"""Ask every rule for causes and put them in order: what was seen before what was concluded, ends before findings."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ezpz.why.cause import Cause
+    from ezpz.why.facts import Facts
+
+    Rule = Callable[[Facts], Iterable[Cause]]
+
+__all__ = ["diagnose", "last_line", "says_more"]
+
+# What the line of a failure says already, so that nothing is repeated below it.
+_SAID = {"exception", "exit-code", "signal", "host-lost", "launch", "left-early"}
+_SAID |= {"out-of-memory", "memory-refused", "out-of-device-memory", "killed-by-signal", "crashed"}
+# Findings that are worth a line below a run that ended well.
+_SPOKEN = {"non-finite-loss"}
+
+
+def _rules() -> tuple[Rule, ...]:
+    """Return every rule; of two causes of the same certainty, the one of the earlier rule comes first."""
+    from ezpz.why import curves, ends, hangs, stragglers
+    from ezpz.why.machine import MACHINE_RULES
+
+    return (
+        hangs.refused_size,
+        *MACHINE_RULES,
+        hangs.mismatch,
+        hangs.missing,
+        hangs.missing_by_stacks,
+        curves.ended_by_loss,
+        # Ends that others explain stand behind what explains them.
+        ends.left_early,
+        ends.ended_by_itself,
+        ends.lost_host,
+        curves.of_losses,
+        stragglers.straggler,
+    )
+
+
+def diagnose(facts: Facts) -> list[Cause]:
+    """Return the causes that the facts show, the most certain first; empty where they show none."""
+    found = [cause for rule in _rules() for cause in rule(facts)]
+    return sorted(found, key=lambda cause: -cause.certainty)
+
+
+def says_more(causes: object) -> str:
+    """Return the first cause of ``run.json`` where it says more than the line of the failure; empty elsewhere.
+
+    Args:
+        causes: The field ``causes``, whatever is in it.
+    """
+    first = causes[0] if isinstance(causes, list) and causes else None
+    if not isinstance(first, dict) or first.get("certainty") not in {2, 3} or first.get("cause") in _SAID:
+        return ""
+    return str(first.get("text") or "")
+
+
+def last_line(causes: Sequence[Cause], *, failed: bool) -> str:
+    """Return what ``launch`` says below its output; empty where its own line of the failure says as much.
+
+    Args:
+        causes: What `diagnose` returned.
+        failed: Whether the launch ended with another code than 0.
+    """
+    from ezpz.why.cause import Certainty
+
+    if failed:
+        first = causes[0] if causes and causes[0].certainty > Certainty.FINDING else None
+        return first.text if first and first.cause not in _SAID else ""
+    return next((cause.text for cause in causes if cause.cause in _SPOKEN), "")

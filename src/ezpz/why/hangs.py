@@ -1,0 +1,463 @@
+"""Name the rank that others wait for, from the last collectives of all ranks and from where each of them is.
+
+Ranks of a group call its collectives in the same order, and each counts them. The rank with the lowest count is the one
+that the others wait for; ranks with the same count in different operations, or with other sizes, wait for each other.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ezpz.why.cause import Cause, Certainty
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from ezpz.why.facts import Facts
+
+    Entry = Mapping[str, Any]
+
+__all__ = ["mismatch", "missing", "missing_by_stacks", "of_torch", "refused_size"]
+
+# Functions of torch.distributed in which a rank waits for others (torch 2.13, distributed_c10d.py).
+_CALLS = {
+    *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_reduce_coalesced", "all_to_all"),
+    *("all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object"),
+    *("monitored_barrier", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "wait"),
+    *("scatter_object_list", "send", "synchronize", "destroy_process_group"),
+}
+# Operations whose tensors have the same sizes on every rank; of all others a root, or a split, may differ.
+_EQUAL = {"all_reduce", "allreduce", "broadcast", "_broadcast_oop", "barrier", "reduce"}
+_LOST = (
+    r"(?i)closed by (?:remote )?peer|reset by (?:remote )?peer|broken pipe|remote process exit(?:ed|ing)|timed out"
+    r"|timeout|failed to (?:recv|send), got 0 bytes|connection was likely closed|op\.preamble|enforce fail"
+)
+_OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
+# What the user's code is in while a rank loads data: torch's loader, or a data set of the user's in the rank itself.
+_DATA = {"DataLoader", "__getitem__", "__getitems__"}
+_NAMED = 4  # ranks that a sentence names
+
+
+def of_torch(words: str) -> bool:
+    """Tell whether a rank's last words are those of a collective that failed: a consequence, or a mismatch."""
+    last = words[-4000:]
+    return bool(re.search(_LOST, last) and re.search(_OF_TORCH, last))
+
+
+def missing(facts: Facts) -> Iterator[Cause]:
+    """A rank has not come to the collective that others wait in."""
+    if not _asks(facts):
+        return
+    block = _block(facts)
+    if block is None:
+        return
+    seq, behind, waiting = block
+    entry = waiting[min(waiting)]
+    if not facts.launch.get("hang") and not _is_long(facts, waiting):
+        return
+    what = f"{entry['op']} #{seq}"
+    for rank in sorted(behind)[:_NAMED]:
+        yield _culprit(facts, rank, what, waiting, behind[rank])
+
+
+def missing_by_stacks(facts: Facts) -> Iterator[Cause]:
+    """The same of ranks that recorded no collectives: one is elsewhere while others are inside of one."""
+    places = _places(facts)
+    if not facts.launch.get("hang") or any(each.get("entries") for each in facts.ranks.values()) or len(places) < 2:
+        return
+    inside = {rank: place for rank, place in places.items() if _call(place) in _CALLS}
+    outside = [rank for rank in places if rank not in inside]
+    if inside and outside and len(outside) <= max(1, len(places) // 2):
+        for rank in sorted(outside)[:_NAMED]:
+            what = _call(inside[min(inside)])
+            waiting = {each: {"op": what, "line": _line_of(place)} for each, place in inside.items()}
+            yield _culprit(facts, rank, what, waiting, None)
+    elif not outside and len({_call(place) for place in inside.values()}) > 1:
+        yield _different(facts, {rank: {"op": _call(place), "line": _line_of(place)} for rank, place in inside.items()})
+
+
+def mismatch(facts: Facts) -> Iterator[Cause]:
+    """Ranks called different collectives, or one with other sizes, as the same one of their group."""
+    if not _asks(facts):
+        return
+    for members in _groups(facts).values():
+        by_seq: dict[int, dict[int, Entry]] = {}
+        for rank, entries in members.items():
+            for entry in entries:
+                by_seq.setdefault(int(entry["seq"]), {})[rank] = entry
+        for seq in sorted(by_seq):
+            found = by_seq[seq]
+            if len(found) < 2 or len({_kind(entry) for entry in found.values()}) < 2:
+                continue
+            yield _different(facts, _with_lines(facts, found), seq, members)
+            return
+
+
+# gloo's words where a tensor of another size arrives (gloo, transport/tcp/pair.cc); bytes that came, and that fit.
+_TOO_LONG = r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"
+
+
+_INSTALLED = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<"
+# A rank that was aborted in a collective, as faulthandler wrote it below that: its last words are this stack alone.
+_INSIDE = r'(?m)^  File "[^"\n]*/torch/distributed/distributed_c10d\.py", line \d+ in '
+
+
+def refused_size(facts: Facts) -> Iterator[Cause]:
+    """A rank was sent more bytes than its tensor holds: gloo ends it at once, so that its own record is missing."""
+    cause = facts.launch.get("cause")
+    cause = cause if isinstance(cause, dict) else {}
+    words = str(cause.get("words") or "")
+    match = re.search(_TOO_LONG, words)
+    aborted = cause.get("signal") == "SIGABRT" and re.search(_INSIDE, words)
+    if not (match or aborted) or not isinstance(cause.get("rank"), int):
+        return
+    victim = int(cause["rank"])
+    came = f"gloo aborted {facts.who(victim)} in the same one"
+    if match:
+        came = f"a message of {match[1]} bytes came where {facts.who(victim)} had room for {match[2]}"
+    odd = [
+        (rank, entries[-1])
+        for rank, entries in sorted(_groups(facts).get(_default(facts), {}).items())
+        if rank != victim and len(entries) > 1 and _breaks(entries)
+    ]
+    line = _line_of(str(facts.ranks[odd[0][0]].get("at") or "")) if odd else ""
+    if len(odd) == 1:
+        rank, entry = odd[0]
+        called = _called({**entry, "line": line}, sizes=True)
+        text = (
+            f"{facts.who(rank)} called {called} as collective #{entry['seq']}, with other sizes than the rest: {came}"
+        )
+    elif not match:
+        yield _aborted(facts, victim, words)
+        return
+    else:
+        rank, text = None, f"ranks called one collective with tensors of different sizes: {came}"
+    yield Cause(
+        "other-sizes",
+        text,
+        Certainty.SEEN,
+        rank=rank,
+        host=facts.host(rank) if rank is not None else None,
+        evidence=(str(cause.get("text") or ""),),
+        advice="give the tensors the same shape on every rank",
+    )
+
+
+def _aborted(facts: Facts, rank: int, words: str) -> Cause:
+    """Return what is known of a rank that ended inside a collective, where no rank's own record says more."""
+    frames = re.findall(r'(?m)^  File "([^"\n]+)", line (\d+) in (\S+)', words)
+    call = next(name for file, _, name in frames if file.endswith("/torch/distributed/distributed_c10d.py"))
+    own = next(((file, line) for file, line, _ in frames if not re.search(_INSTALLED, file)), None)
+    where = f" ({own[0].rpartition('/')[2]}:{own[1]})" if own else ""
+    return Cause(
+        "aborted-in-collective",
+        f"{facts.who(rank)} was aborted by torch inside {call}{where}, mostly because ranks called it with tensors of "
+        "different sizes (gloo) or waited too long for one (NCCL)",
+        Certainty.SEEN,
+        rank=rank,
+        host=facts.host(rank),
+        evidence=("the line above its stack has torch's reason",),
+        advice="TORCH_DISTRIBUTED_DEBUG=DETAIL has torch compare operation and shapes over ranks in each collective",
+    )
+
+
+def _breaks(entries: Sequence[Entry]) -> bool:
+    """Tell whether the last collective of a rank has other sizes than all before of this operation had."""
+    last = entries[-1]
+    before = {str(entry["sizes"]) for entry in entries[:-1] if entry["op"] == last["op"]}
+    return len(before) == 1 and last["sizes"] not in before
+
+
+# What ranks were doing
+
+_LONG = 5.0  # seconds: in a healthy run ranks wait for each other in every step
+
+
+def _is_long(facts: Facts, waiting: Mapping[int, Entry]) -> bool:
+    """Tell whether ranks of a running launch have waited for long; those of one that has ended have."""
+    now = facts.launch.get("now")
+    began = min(float(entry["created"]) for entry in waiting.values())
+    return not isinstance(now, dict) or float(now.get("at") or 0.0) - began > _LONG
+
+
+def _hangs(facts: Facts) -> bool:
+    return bool(facts.launch.get("hang") or facts.launch.get("now"))
+
+
+def _asks(facts: Facts) -> bool:
+    """Tell whether ranks wait for each other: in a hang, or where a collective failed or lost a rank."""
+    cause = facts.launch.get("cause")
+    cause = cause if isinstance(cause, dict) else {}
+    return _hangs(facts) or cause.get("code") == 0 or of_torch(str(cause.get("words") or ""))
+
+
+def _places(facts: Facts) -> dict[int, str]:
+    """Return where each rank was, as ``all_reduce (train.py:88)``: by its stack, else the kernel's word."""
+    asked = facts.launch.get("hang") or facts.launch.get("now") or {}
+    places = {
+        int(each["rank"]): str(each.get("where") or "")
+        for each in asked.get("ranks") or ()
+        if isinstance(each, dict) and isinstance(each.get("rank"), int)
+    }
+    reported = {rank: str(each["at"]) for rank, each in facts.ranks.items() if each.get("at")}
+    return {
+        **reported,
+        **{rank: place for rank, place in places.items() if place.endswith(")") or rank not in reported},
+    }
+
+
+def _call(place: str) -> str:
+    return place.partition(" (")[0]
+
+
+def _spot(place: str) -> str:
+    """Return a place as the end of a sentence: ``in load (data.py:31)``, ``at train.py:12``, or the kernel's words."""
+    line = _line_of(place)
+    if not line:
+        return place
+    return f"at {line}" if place.startswith("<") else f"in {place}"
+
+
+def _line_of(place: str) -> str:
+    match = re.search(r"\(([^()]+:\d+)\)$", place)
+    return match[1] if match else ""
+
+
+def _groups(facts: Facts) -> dict[str, dict[int, list[Entry]]]:
+    """Return the collectives of each group and rank, by sequence; those between two ranks are none."""
+    groups: dict[str, dict[int, list[Entry]]] = {}
+    for rank, each in facts.ranks.items():
+        for entry in each.get("entries") or ():
+            if not entry.get("peer"):
+                groups.setdefault(str(entry["group"]), {}).setdefault(rank, []).append(entry)
+    for members in groups.values():
+        for entries in members.values():
+            entries.sort(key=lambda entry: int(entry["seq"]))
+    return groups
+
+
+def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]] | None:
+    """Return the first collective that some ranks have begun and others have not.
+
+    Returns:
+        Sequence, the ranks that have not come with their last collective, and those that wait with this one.
+    """
+
+    def failed(rank: int) -> bool:
+        """Tell whether a rank has ended inside of its last collective, which torch then calls completed as well."""
+        each = facts.ranks[rank]
+        return not each.get("state") and _call(str(each.get("at") or "")) in _CALLS
+
+    first: tuple[float, str, int, dict[int, Entry | None], dict[int, Entry]] | None = None
+    for group, members in _groups(facts).items():
+        last = {rank: int(entries[-1]["seq"]) for rank, entries in members.items()}
+        lowest = min(last.values())
+        behind: dict[int, Entry | None] = {rank: members[rank][-1] for rank in last if last[rank] == lowest}
+        unknown = [] if group != _default(facts) else [rank for rank in range(facts.world_size) if rank not in last]
+        seq = lowest + 1
+        if len(behind) == len(last):  # they are equal: who has reported nothing is missing
+            behind, seq = {}, lowest
+        behind.update(dict.fromkeys([rank for rank in unknown if _known(facts, rank)]))
+        waiting = {
+            rank: entry
+            for rank, entries in members.items()
+            for entry in entries
+            if rank not in behind and int(entry["seq"]) == seq and (entry["state"] != "completed" or failed(rank))
+        }
+        if behind and waiting:
+            began = min(float(entry["created"]) for entry in waiting.values())
+            if first is None or began < first[0]:
+                first = (began, group, seq, behind, waiting)
+    if first is None:
+        return None
+    _, group, seq, behind, waiting = first
+    inner = [rank for rank in behind if not _waits_elsewhere(facts, rank, group)]
+    return seq, {rank: behind[rank] for rank in inner or behind}, waiting
+
+
+def _known(facts: Facts, rank: int) -> bool:
+    """Tell whether something is known of a rank that has recorded nothing: it lives, or has left."""
+    each = facts.ranks.get(rank, {})
+    return bool(each.get("silent") or each.get("state") or rank in _places(facts))
+
+
+def _default(facts: Facts) -> str:
+    """Return the name of the group of all ranks: the one with the most members, the lowest name first."""
+    groups = _groups(facts)
+    return min(groups, key=lambda name: (-len(groups[name]), name)) if groups else ""
+
+
+def _waits_elsewhere(facts: Facts, rank: int, group: str) -> bool:
+    """Tell whether a rank that has not come waits for others itself, in another group."""
+    entries = [
+        entry for entry in facts.ranks.get(rank, {}).get("entries") or () if str(entry["group"]) != group
+    ]  # fmt: skip
+    return bool(entries) and entries[-1]["state"] != "completed" and _call(_places(facts).get(rank, "")) in _CALLS
+
+
+# The sentences
+
+
+def _culprit(facts: Facts, rank: int, what: str, waiting: Mapping[int, Entry], last: Entry | None) -> Cause:
+    """Return the cause that names a rank for which others wait in a collective."""
+    place = _places(facts).get(rank, "")
+    kind, does, advice = _doing(facts, rank, place)
+    who, others = facts.who(rank), _named(facts, list(waiting))
+    line = next((entry.get("line") for entry in _with_lines(facts, waiting).values() if entry.get("line")), "")
+    wait = f"{others} wait{'s' * (len(waiting) == 1)} for it in {what}" + (f" ({line})" if line else "")
+    evidence = [wait]
+    if last is not None:
+        evidence.append(f"the last collective of {who} is {last['op']} #{last['seq']} ({last['state']})")
+    if place:
+        evidence.append(f"{who} is {_spot(place)}")
+    evidence += _samples(facts, rank)
+    each = facts.ranks.get(rank, {})
+    step = each.get("step") if isinstance(each.get("step"), int) and each["step"] >= 0 else None
+    return Cause(
+        kind,
+        f"{who} {does}, and never came to {what}{f' ({line})' * bool(line)}: {wait.partition(' in ')[0]}",
+        Certainty.SHOWN,
+        rank=rank,
+        host=facts.host(rank),
+        step=step,
+        evidence=tuple(evidence),
+        advice=advice,
+    )
+
+
+def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
+    """Return the kind of cause, what the rank does instead, and what to try."""
+    each = facts.ranks.get(rank, {})
+    cause = facts.launch.get("cause")
+    left = isinstance(cause, dict) and cause.get("rank") == rank and cause.get("code") == 0
+    line = _line_of(place)
+    where = f" ({line})" if line else ""
+    state = str(each.get("state") or "")
+    if left or (each.get("ended") and not state):
+        return "left-early", "has ended", "let every rank make the same number of steps"
+    if state == "t" or place.startswith("stopped by"):
+        return "stopped", "is stopped by a debugger", "let the debugger continue it"
+    if state == "T" or place.startswith("stopped"):
+        return "stopped", "is stopped by a signal", "look who sent SIGSTOP; `kill -CONT` lets it go on"
+    if state == "D" or place.startswith("in uninterruptible"):
+        waits = f" ({each['where']})" if each.get("where") else ""
+        return "waits-for-files", f"waits in the kernel{waits}, often for a file system{where}", "look at that mount"
+    return _by_code(place, silent=bool(each.get("silent")))
+
+
+def _by_code(place: str, *, silent: bool) -> tuple[str, str, str]:
+    """Return the same of a rank that runs, or waits for something of its own."""
+    line = _line_of(place)
+    call = _call(place)
+    if call.startswith("import"):
+        return "importing", f"is in {place}", "a shared file system may be slow: copy the environment to the host"
+    if call in _DATA:
+        return "waits-for-data", f"waits for data in {place}", "look at what its data set reads: one shard may be slow"
+    if silent:
+        held = f" in {place}" if line else ""
+        advice = "the C code called there keeps Python's lock: it must release it, or return"
+        return "holds-python", f"answers nothing: C code holds Python's lock{held}", advice
+    if line:
+        return "collective-missing", f"is {_spot(place)}", ""
+    return "collective-missing", "is elsewhere", ""
+
+
+def _samples(facts: Facts, rank: int) -> list[str]:
+    """Return what two samples of a rank's stack say: stuck, or slow."""
+    hang = facts.launch.get("hang") or {}
+    earlier = hang.get("earlier") if isinstance(hang, dict) else None
+    if not isinstance(earlier, dict):
+        return []
+    then, now = (
+        next((each.get("frames") for each in sample.get("ranks") or () if each.get("rank") == rank), None)
+        for sample in (earlier, hang)
+    )
+    if not then or not now:
+        return []
+    apart = f"two samples {hang.get('apart') or 0:g} s apart"
+    return [f"{apart} show the same stack: it is stuck" if then == now else f"{apart} differ: it moves, and is slow"]
+
+
+def _kind(entry: Entry) -> tuple[str, str]:
+    """Return what must be equal on all ranks for one collective."""
+    op = str(entry["op"])
+    return op, str(entry["sizes"]) if op in _EQUAL else ""
+
+
+def _with_lines(facts: Facts, found: Mapping[int, Entry]) -> dict[int, dict[str, Any]]:
+    """Return collectives with the line of the user's code that called each, as far as it can be known.
+
+    The recorder keeps lines only for NCCL. A rank that is still inside of one tells its line by its stack.
+    """
+    places = _places(facts)
+    lined = {}
+    for rank, entry in found.items():
+        line = str(entry.get("line") or "")
+        if not line and entry.get("state") != "completed":
+            line = _line_of(places.get(rank, ""))
+        lined[rank] = {**entry, "line": line}
+    return lined
+
+
+def _different(
+    facts: Facts,
+    found: Mapping[int, Entry],
+    seq: int | None = None,
+    members: Mapping[int, Sequence[Entry]] | None = None,
+) -> Cause:
+    """Return the cause that names ranks which called different collectives; those that are alone stand first."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(found):
+        entry = found[rank]
+        kinds.setdefault((str(entry["op"]), str(entry.get("sizes") or "") if seq is not None else ""), []).append(rank)
+    expected = _expected(members or {}, seq) if seq is not None else None
+    # The fewest first; of equally many, those that broke the order that all had kept so far, else the later ranks.
+    ordered = sorted(
+        kinds.items(), key=lambda each: (len(each[1]), each[0][0] == expected and expected is not None, -each[1][0])
+    )
+    (odd, ranks), (_, others) = ordered[0], ordered[-1]
+    same_op = odd[0] == ordered[-1][0][0]
+    number = f" as collective #{seq}" if seq is not None else ""
+    says = [f"{_named(facts, each)} called {_called(found[each[0]], sizes=same_op)}" for each in (ranks, others)]
+    rest = "with other sizes than the rest" if same_op else "where the others called another collective"
+    sole = len(ranks) == 1
+    return Cause(
+        "other-sizes" if same_op else "other-collective",
+        f"{says[0]}{number}, {rest}: {says[1]}",
+        Certainty.SHOWN,
+        rank=ranks[0] if sole else None,
+        host=facts.host(ranks[0]) if sole else None,
+        evidence=tuple(f"{_named(facts, each)}: {_called(found[each[0]], sizes=True)}" for _, each in ordered),
+        advice=(
+            "give the tensors the same shape on every rank"
+            if same_op
+            else "call the same collectives in the same order on every rank: look for a condition on the rank, or for "
+            "loops of different lengths"
+        ),
+    )
+
+
+def _expected(members: Mapping[int, Sequence[Entry]], seq: int) -> str | None:
+    """Return the operation that followed the one before in the common past; None where that never occurred."""
+    entries = max(members.values(), key=len, default=[])
+    ops = {int(entry["seq"]): str(entry["op"]) for entry in entries}
+    before = ops.get(seq - 1)
+    follow = [ops[each + 1] for each in sorted(ops) if each + 1 < seq and ops[each] == before and each + 1 in ops]
+    return follow[-1] if follow and len(set(follow)) == 1 else None
+
+
+def _called(entry: Entry, *, sizes: bool) -> str:
+    of = f" of {entry['sizes']}" if sizes and entry.get("sizes") else ""
+    return f"{entry['op']}{of}" + (f" ({entry['line']})" if entry.get("line") else "")
+
+
+def _named(facts: Facts, ranks: Sequence[int]) -> str:
+    """Return ``rank 1 on n02``, ``ranks 0, 2 and 3`` or ``15 ranks``."""
+    if len(ranks) == 1:
+        return facts.who(ranks[0])
+    if len(ranks) > _NAMED:
+        return f"{len(ranks)} ranks"
+    numbers = [str(rank) for rank in sorted(ranks)]
+    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

@@ -1,0 +1,163 @@
+"""Turn the times at which ranks arrive at collectives into windows: who is last, how late, and how long others wait.
+
+Collectives of a group that overlap are one *meeting*: a rank that is late at the first bucket of gradients is as late
+at the second, and the others have waited once. A meeting counts where the others waited for at least a quarter
+of what the longest tenth of them did; a barrier at which all arrive together says nothing about who is slow.
+
+Times of different hosts are compared by the launcher's clock, to which agents have corrected them. Where a device has
+measured how long each collective took on it, the rank with the shortest time is the last, and no clock is needed.
+"""
+
+from __future__ import annotations
+
+from ezpz.records import NamedTuple
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["BATCHES", "FEWEST", "Arrival", "Meeting", "mean_lags", "meetings", "window"]
+
+BATCHES = 4  # of a window, each with the mean lag of its last rank: what the significance test compares
+FEWEST = 8  # meetings that count in a window
+_GAP = 16  # collectives of other kinds that may lie between two: with more between them, some were not recorded
+_COUNTED, _TENTH = 0.25, 0.9  # share of which quantile of all waits a wait must have to count
+_LEAST = 50e-6  # seconds: a shorter wait is none
+_MOST_GROUPS = 8  # of a window
+
+
+class Arrival(NamedTuple):
+    """One rank at one collective: when it came, and how long its device was in it (seconds; None if not measured)."""
+
+    at: float
+    device: float | None = None
+
+
+class Meeting(NamedTuple):
+    """Collectives that all ranks of a group have entered.
+
+    Attributes:
+        group: Name of the group.
+        at: When the first rank came, by the launcher's clock.
+        cycle: Seconds since the first rank came to the meeting before; None where that was not recorded.
+        lags: Of each rank, seconds that it came after the first one.
+    """
+
+    group: str
+    at: float
+    cycle: float | None
+    lags: Mapping[int, float]
+
+
+def meetings(group: str, collectives: Mapping[int, Mapping[int, Arrival]]) -> list[Meeting]:
+    """Return the meetings of a group.
+
+    Args:
+        group: Its name.
+        collectives: Sequence number to the arrival of every rank of the group.
+    """
+    found: list[Meeting] = []
+    before: int | None = None
+    last = float("-inf")  # when the last rank had come to the present meeting
+    for number in sorted(collectives):
+        arrivals = collectives[number]
+        lags = _lags(arrivals)
+        first = min(arrival.at for arrival in arrivals.values())
+        end = first + max(lags.values())
+        is_next = before is not None and number - before <= _GAP
+        before = number
+        if is_next and first < last:
+            last = max(last, end)
+            continue
+        found.append(Meeting(group, first, first - found[-1].at if is_next and found else None, lags))
+        last = end
+    return found
+
+
+def _lags(arrivals: Mapping[int, Arrival]) -> dict[int, float]:
+    devices = [arrival.device for arrival in arrivals.values() if arrival.device is not None]
+    if len(devices) == len(arrivals):
+        longest = max(devices)
+        return {rank: longest - (arrival.device or 0.0) for rank, arrival in arrivals.items()}
+    first = min(arrival.at for arrival in arrivals.values())
+    return {rank: arrival.at - first for rank, arrival in arrivals.items()}
+
+
+def window(found: Sequence[Meeting]) -> list[dict[str, Any]]:
+    """Return what the meetings of a stretch of time say of each group, the one whose last rank costs most first.
+
+    ``rank`` is the rank that was last most often, in the share ``last`` of the ``n`` meetings that count, ``lag``
+    seconds after the median of the others; ``step`` is the time from one of them to the next, ``wait`` the share of all
+    time in which the others waited for it, ``size`` the ranks of the group, and ``batches`` its mean lag in each
+    quarter of the meetings. A group with fewer meetings than `FEWEST` is left out.
+    """
+    groups: dict[str, list[Meeting]] = {}
+    for meeting in found:
+        groups.setdefault(meeting.group, []).append(meeting)
+    rows = [row for name, own in groups.items() if (row := _of_group(name, sorted(own, key=lambda one: one.at)))]
+    return sorted(rows, key=lambda row: (-row["wait"], row["group"]))[:_MOST_GROUPS]
+
+
+def _of_group(name: str, found: Sequence[Meeting]) -> dict[str, Any] | None:
+    covered = sum(meeting.cycle for meeting in found if meeting.cycle is not None)
+    lasts = [_last(meeting.lags) for meeting in found]
+    waits = [_behind(meeting.lags, last) for meeting, last in zip(found, lasts, strict=True)]
+    counted = _counted(waits)
+    followed = sum(found[index].cycle is not None for index in counted)
+    if len(counted) < FEWEST or covered <= 0 or not followed:
+        return None
+    times_last: dict[int, int] = {}
+    for index in counted:
+        times_last[lasts[index]] = times_last.get(lasts[index], 0) + 1
+    rank = min(times_last, key=lambda each: (-times_last[each], each))
+    behind = [_behind(found[index].lags, rank) for index in counted]
+    # A wait belongs to the cycle that follows the meeting before it.
+    waited = sum(waits[index] for index, one in enumerate(found) if lasts[index] == rank and one.cycle is not None)
+    size = len(counted)
+    ends = [round(size * part / BATCHES) for part in range(BATCHES + 1)]
+    batches = [sum(behind[ends[part] : ends[part + 1]]) / (ends[part + 1] - ends[part]) for part in range(BATCHES)]
+    return {
+        "group": name,
+        "size": len(found[0].lags),
+        "n": size,
+        "step": _short(covered / followed),
+        "rank": rank,
+        "last": _short(times_last[rank] / size),
+        "lag": _short(sum(behind) / size),
+        "wait": _short(min(1.0, waited / covered)),
+        "batches": [_short(each) for each in batches],
+    }
+
+
+def _counted(waits: Sequence[float]) -> list[int]:
+    """Return which meetings count, by the seconds that the others waited for the last rank of each."""
+    least = max(_LEAST, _COUNTED * sorted(waits)[int(_TENTH * (len(waits) - 1))]) if waits else 0.0
+    return [index for index, wait in enumerate(waits) if wait >= least]
+
+
+def mean_lags(found: Sequence[Meeting]) -> dict[int, float]:
+    """Return of each rank how long after the first one it came to the meetings that count, on average in seconds."""
+    sums: dict[int, list[float]] = {}
+    for index in _counted([_behind(meeting.lags, _last(meeting.lags)) for meeting in found]):
+        for rank, lag in found[index].lags.items():
+            sums.setdefault(rank, []).append(lag)
+    return {rank: _short(sum(each) / len(each)) for rank, each in sums.items()}
+
+
+def _last(lags: Mapping[int, float]) -> int:
+    return max(lags, key=lambda rank: (lags[rank], rank))
+
+
+def _behind(lags: Mapping[int, float], rank: int) -> float:
+    """Return how long after the median of the others a rank came; below 0 where it came before."""
+    return lags[rank] - _median(sorted(lag for other, lag in lags.items() if other != rank))
+
+
+def _median(values: Sequence[float]) -> float:
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,68 @@
+"""What the kernel counts of a control group's memory, in both versions, in containers and where nothing is."""
+
+import pytest
+
+from ezpz import cgroup
+
+
+def lay(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+VERSION_2 = {
+    "proc/7/cgroup": "0::/job_1/step_0\n",
+    "sys/fs/cgroup/job_1/memory.max": "8589934592\n",
+    "sys/fs/cgroup/job_1/step_0/memory.max": "max\n",
+    "sys/fs/cgroup/job_1/step_0/memory.peak": "4096\n",
+    "sys/fs/cgroup/job_1/step_0/memory.events": "low 0\nhigh 0\nmax 12\noom 1\noom_kill 2\noom_group_kill 0\n",
+}
+VERSION_1 = {
+    "proc/7/cgroup": "9:name=systemd:/\n5:cpu,cpuacct:/x\n4:memory:/slurm/job_1\n0::/\n",
+    "sys/fs/cgroup/memory/slurm/job_1/memory.limit_in_bytes": "1024\n",
+    "sys/fs/cgroup/memory/slurm/memory.limit_in_bytes": "9223372036854771712\n",
+    "sys/fs/cgroup/memory/slurm/job_1/memory.max_usage_in_bytes": "1000\n",
+    "sys/fs/cgroup/memory/slurm/job_1/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+}
+IN_A_CONTAINER = {
+    "proc/7/cgroup": "4:memory:/docker/abc\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "2048\n",
+    "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "limits", "peak", "kills"),
+    [
+        (VERSION_2, [8 << 30], 4096, 2),
+        (VERSION_1, [1024], 1000, 3),
+        (IN_A_CONTAINER, [2048], None, 1),
+        ({"proc/7/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.procs": ""}, [], None, None),
+        ({"proc/7/cgroup": "4:memory:/gone\n"}, [], None, None),
+        ({}, [], None, None),
+    ],
+    ids=["version 2", "version 1", "a container", "no group", "no such folder", "no Linux"],
+)
+def test_limits_peak_and_kills_of_a_process(tmp_path, files, limits, peak, kills):
+    folder = cgroup.memory_folder(7, lay(tmp_path, files))
+    assert (cgroup.memory_limits(folder), cgroup.memory_peak(folder), cgroup.memory_kills(folder)) == (
+        limits,
+        peak,
+        kills,
+    )
+
+
+def test_an_old_kernel_does_not_count(tmp_path):
+    root = lay(
+        tmp_path, {"proc/vmstat": "nr_free_pages 7\n", "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\n"}
+    )
+    assert cgroup.host_memory_kills(root) is None
+    assert cgroup.memory_kills(f"{root}/sys/fs/cgroup/memory") is None
+
+
+def test_the_count_of_the_host(tmp_path):
+    root = lay(tmp_path, {"proc/vmstat": "nr_free_pages 7\noom_kill 41\noom_killer 9\n"})
+    assert cgroup.host_memory_kills(root) == 41

@@ -1,0 +1,129 @@
+"""The rules about the machine under a run, each with its table of records and the cause that they show."""
+
+import pytest
+
+from ezpz.why import Certainty, Facts, diagnose
+from ezpz.why.machine import killed_for_memory, not_killed_for_memory, size_in_words
+
+GROUP = {
+    "group": "/sys/fs/cgroup/job_1",
+    "oom_kill": [0, 1],
+    "host_oom_kill": [3, 4],
+    "peak": 8 << 30,
+    "limit": 8 << 30,
+}
+NONE = {**GROUP, "oom_kill": [0, 0], "host_oom_kill": [3, 3]}
+ELSEWHERE = {**GROUP, "oom_kill": [2, 2]}
+OF_HOST = {**GROUP, "group": None, "oom_kill": None, "limit": None, "peak": None}
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    go()\n'
+FULL = TRACEBACK + "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
+ROOM = [{"path": "/scratch", "free": 0, "files": 9, "size": 20 << 20}]
+
+OF_THE_MACHINE = {"out-of-memory", "disk-full", "device-fault", "memory-refused", "killed-by-signal", "crashed"}
+
+
+def failed(rank=1, **more):
+    return {"text": f"rank {rank} failed", "rank": rank, "host": "n02", "step": 7, "signal": None, "code": None, **more}
+
+
+def first(cause, *others, state="failed"):
+    found = diagnose(Facts({"state": state, "exit_code": 1, "cause": cause, "failures": list(others)}))
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause", "words"),
+    [
+        (failed(signal="SIGKILL", kernel=GROUP), "out-of-memory", "its cgroup's limit of 8 GiB, oom_kill 0 → 1"),
+        (failed(signal="SIGKILL", kernel={**GROUP, "limit": None}), "out-of-memory", "the host's memory was used up"),
+        (failed(signal="SIGKILL", kernel=OF_HOST), "out-of-memory", "the kernel of its host, oom_kill 3 → 4"),
+        (failed(code=137, kernel=GROUP), "out-of-memory", "lost a process that it had started"),
+        (failed(code=1, words="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", kernel=GROUP),
+         "out-of-memory", "lost a process"),
+        (failed(signal="SIGKILL", kernel=NONE), "killed-by-signal", "killed by SIGKILL, which launch did not send"),
+        (failed(signal="SIGKILL", kernel=ELSEWHERE), "killed-by-signal", "killed by SIGKILL"),
+        (failed(signal="SIGKILL", kernel=None), "killed-by-signal", "killed by SIGKILL"),
+        (failed(code=137, kernel=NONE), "killed-by-signal", "ended with its program, which was killed by SIGKILL"),
+        (failed(signal="SIGTERM", kernel=NONE), "killed-by-signal", "killed by SIGTERM, which launch did not send"),
+        (failed(signal="SIGTERM", why="its launcher sent it that signal"), "killed-by-signal", "had sent"),
+        (failed(signal="SIGSEGV", kernel=NONE), "crashed", "crashed with SIGSEGV"),
+        (failed(code=139), "crashed", "ended with its program, which crashed with SIGSEGV"),
+        (failed(code=1, words=FULL, room=ROOM), "disk-full", "no space left on /scratch (0 bytes of 20 MiB free"),
+        (failed(code=1, words=FULL), "disk-full", "no space left for /scratch/a.pt"),
+        (failed(code=1, words=TRACEBACK + "OSError: [Errno 122] Disk quota exceeded: '/h/a'\n", room=[]), "disk-full",
+         "has used up its quota for /h/a"),
+        (failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n", room=ROOM),
+         "disk-full", "on /scratch"),
+        (failed(code=1, words=TRACEBACK + "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"),
+         "device-fault", "uncorrectable ECC error"),
+        (failed(code=1, words=TRACEBACK + "MemoryError\n", kernel=NONE), "memory-refused", "killed nothing"),
+        (failed(signal="SIGABRT", words="  what():  std::bad_alloc\n", kernel=NONE), "memory-refused", "was refused"),
+        (failed(code=1, words=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory.\n"), "out-of-device-memory",
+         "its device"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_failure(failure, cause, words):
+    found = first(failure)
+    assert found is not None
+    assert (found.cause, found.rank, found.host, found.step) == (cause, 1, "n02", 7)
+    assert words in found.text
+    assert found.text.startswith("rank 1 ")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        failed(code=3, kernel=NONE),
+        failed(code=3, kernel=GROUP),  # something else was killed, and nothing says that it was the rank's
+        failed(code=1, words=TRACEBACK + "ValueError: x\n", room=[], kernel=NONE),
+        failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n",
+               room=[{**ROOM[0], "free": 1 << 40}]),
+    ],
+)  # fmt: skip
+def test_what_the_machine_did_not_do(failure):
+    found = first(failure)
+    assert found is None or found.cause not in OF_THE_MACHINE
+
+
+def test_a_rank_that_was_killed_for_memory_comes_before_those_that_lost_it():
+    lost = failed(0, code=1, words=TRACEBACK + "RuntimeError: Connection closed by peer [gloo]\n", kernel=GROUP)
+    found = first(lost, failed(1, signal="SIGKILL", kernel=GROUP))
+    assert (found.cause, found.rank) == ("out-of-memory", 1)
+    assert found.consequences == ("rank 0 failed",)
+
+
+@pytest.mark.parametrize("state", ["stopped", "finished"])
+def test_a_run_that_was_stopped_or_is_well_has_no_cause_of_the_machine(state):
+    found = first(failed(signal="SIGTERM", words=FULL, kernel=GROUP), state=state)
+    assert found is None or found.cause not in OF_THE_MACHINE
+
+
+@pytest.mark.parametrize("kernel", [None, {}, {"oom_kill": "x"}, {"oom_kill": [1]}, {"oom_kill": [None, 1]}])
+def test_a_counter_that_is_missing_or_broken_is_unknown(kernel):
+    assert not killed_for_memory(kernel)
+    assert not not_killed_for_memory(kernel)
+
+
+def test_certainty_is_that_of_the_counter():
+    assert first(failed(signal="SIGKILL", kernel=GROUP)).certainty == Certainty.SEEN
+    assert first(failed(signal="SIGKILL", kernel=OF_HOST)).certainty == Certainty.SHOWN
+
+
+def test_a_kill_elsewhere_on_the_host_is_told_as_such():
+    found = first(failed(signal="SIGKILL", kernel=ELSEWHERE))
+    assert "it counted 1 elsewhere on the host meanwhile" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (8 << 30, "8 GiB"), (1536 << 10, "1.5 MiB"), (1 << 62, "4096 PiB")],
+)
+def test_sizes_in_words(size, words):
+    assert size_in_words(size) == words
+
+
+def test_of_several_full_disks_none_is_picked_where_the_exception_names_no_file():
+    room = [ROOM[0], {**ROOM[0], "path": "/tmp"}]
+    words = TRACEBACK + "OSError: [Errno 28] No space left on device\n"
+    assert first(failed(code=1, words=words, room=room)).text.endswith("found no space left on /scratch or /tmp")
+    assert "on /scratch (0 bytes" in first(failed(code=1, words=FULL, room=room)).text

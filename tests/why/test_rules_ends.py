@@ -1,0 +1,82 @@
+"""Ends as a launch records them, each with the cause that must stand first."""
+
+import pytest
+
+from ezpz.why import Certainty, Facts, diagnose, last_line
+
+PLAN = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 1], "world_size": 2}
+TRACE = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/home/me/train.py", line 31, in <module>\n'
+    "[rank1]:     step()\n"
+    '[rank1]:   File "/venv/lib/python3.11/site-packages/torch/nn/module.py", line 9, in step\n'
+    "[rank1]:     raise ValueError(x)\n"
+    "[rank1]: ValueError: no such shard\n"
+)
+EMPTY = {"text": "", "rank": None, "host": None, "code": None, "signal": None, "words": None, "why": None, "step": None}
+LATER = {**EMPTY, "text": "rank 0 on host n01 (pid 11) exited with code 1", "rank": 0, "code": 1}
+
+# what run.json has as its cause -> name, beginning of the text, whether the last line of `launch` says it
+CASES = {
+    "an exception": (
+        {"text": "rank 1 on host n02 (pid 12) exited with code 1", "rank": 1, "code": 1, "words": TRACE},
+        ("exception", "rank 1 on n02 raised ValueError: no such shard (train.py:31)", False),
+    ),
+    "an exception without a file of the user": (
+        {"text": "rank 1 …", "rank": 1, "code": 1, "words": "Traceback (most recent call last):\nKeyError: 'a'\n"},
+        ("exception", "rank 1 on n02 raised KeyError: 'a'", False),
+    ),
+    "a code": (
+        {"text": "rank 0 on host n01 (pid 11) exited with code 3", "rank": 0, "code": 3},
+        ("exit-code", "rank 0 on n01 exited with code 3", False),
+    ),
+    "a program that cannot be run": (
+        {"text": "rank 0 cannot run x", "rank": 0, "code": 127, "why": "cannot run x: No such file or directory"},
+        ("exit-code", "rank 0 on n01 exited with code 127: cannot run x: No such file or directory", False),
+    ),
+    "a signal": (
+        {"text": "rank 1 on host n02 (pid 12) was killed by SIGSEGV", "rank": 1, "signal": "SIGSEGV"},
+        ("crashed", "rank 1 on n02 crashed with SIGSEGV", False),
+    ),
+    "a rank that left": (
+        {"text": "rank 1 on host n02 (pid 12) exited with code 0 while other ranks …", "rank": 1, "code": 0, "step": 7},
+        ("left-early", "rank 1 on n02 ended with code 0 after step 7 while other ranks still waited for it", False),
+    ),
+    "a lost host": (
+        {"text": "host n02 is lost: its connection ended", "host": "n02", "why": "its connection ended"},
+        ("host-lost", "host n02 is lost: its connection ended", False),
+    ),
+    "a wrong world": ({"text": "world: 4 ranks came up, expected 2"}, ("launch", "world: 4 ranks came up", False)),
+}
+
+
+def facts(cause, **more):
+    return Facts({"state": "failed", "exit_code": 1, "plan": PLAN, "cause": {**EMPTY, **cause}, **more})
+
+
+@pytest.mark.parametrize(("cause", "expected"), CASES.values(), ids=CASES.keys())
+def test_an_end_is_named(cause, expected):
+    name, text, is_said = expected
+    causes = diagnose(facts(cause, failures=[LATER]))
+    assert causes[0].cause == name
+    assert causes[0].text.startswith(text)
+    assert (causes[0].rank, causes[0].certainty) == (cause.get("rank"), Certainty.SEEN)
+    assert causes[0].consequences == (LATER["text"],)
+    assert last_line(causes, failed=True) == (causes[0].text if is_said else "")
+
+
+def test_many_consequences_are_counted():
+    causes = diagnose(facts(CASES["a code"][0], failures=[LATER] * 9))
+    assert causes[0].consequences[3:] == ("and 6 more",)
+
+
+@pytest.mark.parametrize("launch", [{}, {"state": "finished", "exit_code": 0}, {"cause": None, "failures": None}])
+def test_nothing_known_is_no_cause(launch):
+    assert diagnose(Facts(launch)) == []
+    assert last_line([], failed=True) == ""
+
+
+def test_one_host_is_not_named():
+    one = Facts({"plan": {"hosts": ["n01"], "ranks_per_host": [2], "world_size": 2}})
+    assert (one.who(1), one.host(1), one.host(2)) == ("rank 1", "n01", None)
+    assert Facts().who(3) == "rank 3"

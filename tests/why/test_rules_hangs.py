@@ -1,0 +1,221 @@
+"""What ranks recorded and where they are, as real launches left it, each with the cause that must stand first."""
+
+import pytest
+
+from ezpz.why import Certainty, Facts, diagnose, last_line
+
+PLAN = {"hosts": ["n01", "n02"], "ranks_per_host": [2, 2], "world_size": 4}
+REDUCE, BARRIER = "all_reduce (train.py:33)", "barrier (train.py:40)"
+
+
+def entries(*ops, done=None, group="0", start=1):
+    """The collectives of a rank; the last one is not completed unless all are `done`."""
+    made = []
+    for number, word in enumerate(ops, start):
+        op, _, sizes = word.partition(" ")
+        state = "completed" if done or number < start + len(ops) - 1 else "scheduled"
+        made.append({"group": group, "seq": number, "op": op, "sizes": sizes, "state": state, "line": "",
+                     "created": 100.0 + number, "started": 0.0, "completed": 0.0, "peer": False})  # fmt: skip
+    return made
+
+
+def rank(number, made, at=REDUCE, *, silent=False, state="S", where="", ended=False):
+    return {"rank": number, "pid": 10 + number, "answered": not silent, "silent": silent, "ended": ended, "at": at,
+            "state": state, "where": where, "cpu": 1.0, "step": 6, "groups": [], "entries": made}  # fmt: skip
+
+
+def facts(ranks, stacks=(), *, world=4, **launch):
+    plan = {**PLAN, "ranks_per_host": [world // 2] * 2, "world_size": world}
+    hang = {"summary": "…", "ranks": [{"rank": number, "where": where} for number, where in dict(stacks).items()]}
+    record = {"state": "stopped", "exit_code": 124, "plan": plan, "hang": hang, **launch}
+    return Facts(record, collectives={"ranks": ranks})
+
+
+SEVEN = ["all_reduce 4"] * 7
+EIGHT = [*SEVEN, "all_reduce 4"]
+WAIT = [rank(number, entries(*EIGHT)) for number in range(4)]
+
+
+def with_rank_2(it, stack=None):
+    places = {0: REDUCE, 1: REDUCE, 2: stack or it["at"], 3: REDUCE}
+    return facts([*WAIT[:2], it, WAIT[3]], {number: place for number, place in places.items() if place})
+
+
+def lagging(at, **more):
+    return with_rank_2(rank(2, entries(*SEVEN, done=True), at, **more))
+
+
+# facts -> name, rank, beginning of the text
+CASES = {
+    "one rank computes": (
+        lagging("forward (model.py:9)"),
+        ("collective-missing", 2, "rank 2 on n02 is in forward (model.py:9), and never came to all_reduce #8 (train."),
+    ),
+    "one rank is in its own script": (
+        lagging("<module> (train.py:21)"),
+        ("collective-missing", 2, "rank 2 on n02 is at train.py:21, and never came to all_reduce #8"),
+    ),
+    "one rank waits for data": (lagging("DataLoader (data.py:3)"), ("waits-for-data", 2, "rank 2 on n02 waits for")),
+    "one rank loads data itself": (
+        lagging("__getitem__ (data.py:3)"),
+        ("waits-for-data", 2, "rank 2 on n02 waits for data in __getitem__ (data.py:3), and never came to"),
+    ),
+    "one rank imports": (lagging("import scipy (data.py:3)"), ("importing", 2, "rank 2 on n02 is in import scipy")),
+    "one rank is stopped": (lagging("f (a.py:1)", state="T"), ("stopped", 2, "rank 2 on n02 is stopped by a signal")),
+    "a debugger stopped it": (lagging("f (a.py:1)", state="t"), ("stopped", 2, "rank 2 on n02 is stopped by a debug")),
+    "one rank waits for a file system": (
+        lagging("read (data.py:3)", state="D", where="nfs_wait_bit_killable"),
+        ("waits-for-files", 2, "rank 2 on n02 waits in the kernel (nfs_wait_bit_killable), often for a file system (d"),
+    ),
+    "C code holds Python's lock": (
+        with_rank_2(rank(2, [], None, silent=True, state="R"), "match (data.py:3)"),
+        ("holds-python", 2, "rank 2 on n02 answers nothing: C code holds Python's lock in match (data.py:3), and nev"),
+    ),
+    "one rank has ended": (
+        with_rank_2(rank(2, entries(*SEVEN, done=True), None, ended=True, state="")),
+        ("left-early", 2, "rank 2 on n02 has ended, and never came to all_reduce #8"),
+    ),
+    "one rank calls another collective": (
+        with_rank_2(rank(2, entries(*SEVEN, "barrier"), BARRIER)),
+        ("other-collective", 2, "rank 2 on n02 called barrier (train.py:40) as collective #8, where the others called"),
+    ),
+    "one rank has other sizes": (
+        with_rank_2(rank(2, entries(*SEVEN, "all_reduce 6"))),
+        ("other-sizes", 2, "rank 2 on n02 called all_reduce of 6 (train.py:33) as collective #8, with other sizes"),
+    ),
+    "two ranks, and the second leaves its loop": (
+        facts(
+            [rank(0, entries(*EIGHT)), rank(1, entries(*SEVEN, "barrier"), BARRIER)], {0: REDUCE, 1: BARRIER}, world=2
+        ),
+        ("other-collective", 1, "rank 1 on n02 called barrier (train.py:40) as collective #8"),
+    ),
+    "two ranks, and the first leaves its loop": (
+        facts(
+            [rank(0, entries(*SEVEN, "barrier"), BARRIER), rank(1, entries(*EIGHT))], {0: BARRIER, 1: REDUCE}, world=2
+        ),
+        ("other-collective", 0, "rank 0 on n01 called barrier (train.py:40) as collective #8"),
+    ),
+    "two ranks, and the first is elsewhere": (
+        facts(
+            [rank(0, entries(*SEVEN, done=True), "load (a.py:1)"), rank(1, entries(*EIGHT))],
+            {0: "load (a.py:1)", 1: REDUCE},
+            world=2,
+        ),
+        ("collective-missing", 0, "rank 0 on n01 is in load (a.py:1), and never came to all_reduce #8"),
+    ),
+    "plain scripts: one is elsewhere": (
+        facts([], {0: REDUCE, 1: "<module> (train.py:21)"}, world=2),
+        ("collective-missing", 1, "rank 1 on n02 is at train.py:21, and never came to all_reduce (train.py:33)"),
+    ),
+    "plain scripts: one is stopped": (
+        facts([], {0: "stopped (python3)", 1: REDUCE}, world=2),
+        ("stopped", 0, "rank 0 on n01 is stopped by a signal, and never came to all_reduce"),
+    ),
+    "plain scripts: different collectives": (
+        facts([], {0: REDUCE, 1: REDUCE, 2: BARRIER, 3: REDUCE}),
+        ("other-collective", 2, "rank 2 on n02 called barrier (train.py:40), where the others called another"),
+    ),
+    "the ring of the other is longer": (
+        with_rank_2(rank(2, entries(*SEVEN[:3], done=True, start=5), "load (a.py:1)")),
+        ("collective-missing", 2, "rank 2 on n02 is in load (a.py:1), and never came to all_reduce #8"),
+    ),
+    "a subgroup waits, and its member waits for nobody": (
+        facts(
+            [
+                rank(0, [*entries(*SEVEN, done=True), *entries("broadcast 2", group="1")]),
+                rank(1, entries(*SEVEN, done=True), "load (a.py:1)"),
+                rank(2, entries(*SEVEN, done=True)),
+                rank(3, entries(*SEVEN, done=True)),
+            ],
+        ),
+        (None, None, None),  # who belongs to the subgroup is not known
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "expected"), CASES.values(), ids=CASES.keys())
+def test_the_right_cause_stands_first(known, expected):
+    name, culprit, text = expected
+    causes = diagnose(known)
+    if name is None:
+        assert causes == []
+        return
+    assert (causes[0].cause, causes[0].rank) == (name, culprit)
+    assert causes[0].text.startswith(text)
+    assert causes[0].certainty == Certainty.SHOWN
+    assert last_line(causes, failed=True) == (causes[0].text if name != "left-early" else "")
+
+
+NOTHING = {
+    "all wait in the same collective": facts(WAIT, dict.fromkeys(range(4), REDUCE)),
+    "all compute": facts([rank(n, entries(*SEVEN, done=True), "f (a.py:1)") for n in range(4)]),
+    "nobody recorded anything": facts([], {0: "f (a.py:1)", 1: "f (a.py:1)"}, world=2),
+    "roots scatter, others receive": facts(
+        [rank(0, entries(*SEVEN, "scatter 4, 4")), *(rank(n, entries(*SEVEN, "scatter")) for n in (1, 2, 3))]
+    ),
+    "no hang, and an exception of the program": facts(
+        [rank(0, entries(*EIGHT)), rank(1, entries(*SEVEN, done=True))], world=2, hang=None
+    ),
+}
+
+
+@pytest.mark.parametrize("known", NOTHING.values(), ids=NOTHING.keys())
+def test_what_shows_nothing_is_no_cause(known):
+    assert diagnose(known) == []
+
+
+def test_who_waits_for_a_moment_in_a_running_launch_is_no_finding():
+    ranks = [rank(0, entries(*EIGHT)), rank(1, entries(*SEVEN, done=True), "load (a.py:1)")]
+    for at, expected in ((109.0, []), (120.0, [("collective-missing", 1)])):
+        now = {"at": at, "ranks": []}
+        running = facts(ranks, world=2, hang=None, now=now, state="running", exit_code=None)
+        assert [(cause.cause, cause.rank) for cause in diagnose(running)] == expected
+
+
+def test_two_samples_tell_stuck_from_slow():
+    known = lagging("load (a.py:1)")
+    stack = [["load", "a.py", 1]]
+    for earlier, word in ((stack, "it is stuck"), ([["load", "a.py", 2]], "it moves, and is slow")):
+        hang = known.launch["hang"]
+        hang["ranks"][2]["frames"] = stack
+        hang |= {"apart": 2.5, "earlier": {"ranks": [{"rank": 2, "frames": earlier}]}}
+        assert any(word in text and "2.5 s apart" in text for text in diagnose(known)[0].evidence)
+
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection reset by peer\n"
+ENFORCE = "terminate called: [enforce fail at pair.cc:449] op.preamble.length <= op.nbytes. 24 vs 16. \n"
+
+
+def failed(words, ranks, **cause):
+    return facts(ranks, world=2, hang=None, exit_code=1, cause={"rank": 0, "text": "rank 0 …", "words": words, **cause})
+
+
+def test_a_collective_that_failed_is_explained_before_its_exception():
+    words = f"Traceback (most recent call last):\n{GLOO}"
+    it = [rank(0, entries(*EIGHT, done=True), REDUCE, state=""), rank(1, entries(*SEVEN, "barrier"), BARRIER)]
+    causes = diagnose(failed(words, it, code=1))
+    assert [cause.cause for cause in causes] == ["other-collective", "exception"]
+    it[1] = rank(1, entries(*SEVEN, done=True), "load (a.py:1)")
+    causes = diagnose(failed(words, it, code=1))
+    assert [(cause.cause, cause.rank) for cause in causes] == [("collective-missing", 1), ("exception", 0)]
+
+
+def test_a_tensor_that_does_not_fit_names_who_sent_it():
+    it = [rank(1, entries(*SEVEN, "all_reduce 6"))]
+    first = diagnose(failed(ENFORCE, it, signal="SIGABRT"))[0]
+    assert (first.cause, first.rank) == ("other-sizes", 1)
+    assert first.text == (
+        "rank 1 on n02 called all_reduce of 6 (train.py:33) as collective #8, with other sizes than the rest: "
+        "a message of 24 bytes came where rank 0 on n01 had room for 16"
+    )
+    assert diagnose(failed(ENFORCE, [], signal="SIGABRT"))[0].rank is None
+    stack = '  File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+    only = diagnose(failed(f"Fatal Python error: Aborted\n{stack}", it, signal="SIGABRT"))[0]
+    assert (only.cause, only.rank) == ("other-sizes", 1)
+    assert only.text.endswith("with other sizes than the rest: gloo aborted rank 0 on n01 in the same one")
+    usual = [rank(1, entries("all_reduce 4", "all_reduce 5", "all_reduce 6"))]  # buckets of a model differ
+    assert diagnose(failed(stack, usual, signal="SIGABRT"))[0].cause != "other-sizes"
+    frames = stack.replace("/venv", "/venv/lib/python3.11/site-packages")
+    alone = diagnose(failed(f'{frames}  File "/me/a.py", line 11 in <module>\n', [], signal="SIGABRT"))[0]
+    assert (alone.cause, alone.rank) == ("aborted-in-collective", 0)
+    assert alone.text.startswith("rank 0 on n01 was aborted by torch inside all_reduce (a.py:11), mostly because ranks")

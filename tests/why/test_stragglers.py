@@ -1,0 +1,263 @@
+"""Arrivals as ranks make them: with noise alone nothing is found, with a straggler it is, whatever the clocks show."""
+
+import random
+
+import pytest
+
+from ezpz.dist.arrivals import arrivals, where
+from ezpz.launch.messages import ArrivalsTold, RankArrivals
+from ezpz.launch.run.arrivals import ArrivalRecord, read_times
+from ezpz.why import Facts, diagnose
+from ezpz.why.lag import Arrival, Meeting, mean_lags, meetings, window
+from ezpz.why.stragglers import chance, find
+
+WORLDS = 200
+
+
+def world(rng, size, *, steps=120, step=0.3, noise=0.2, memory=0.0, late=None, delay=0.0, buckets=1):
+    """Return the collectives of ranks that meet in every step, each with noise of its own that it partly keeps."""
+    now, own, found = 0.0, [0.0] * size, {}
+    for number in range(steps):
+        own = [memory * one + rng.gauss(0, noise * step * (1 - memory * memory) ** 0.5) for one in own]
+        took = [max(0.02, step + one) for one in own]
+        if late is not None:
+            took[late] += delay * rng.uniform(0.8, 1.2)
+        for bucket in range(buckets):
+            found[number * buckets + bucket] = {
+                rank: Arrival(now + each + 0.002 * bucket) for rank, each in enumerate(took)
+            }
+        now += max(took) + 0.01
+    return found
+
+
+def windows(found, number=3):
+    begin, end = found[0].at, found[-1].at + 1e-6
+    span = (end - begin) / number
+    parts = [
+        [each for each in found if begin + span * index <= each.at < begin + span * (index + 1)]
+        for index in range(number)
+    ]
+    return [{"t": 0.0, "s": span, "groups": window(part)} for part in parts]
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("noise", [0.05, 0.2])
+def test_noise_alone_is_no_finding(memory, noise):
+    for seed in range(WORLDS // 2):
+        rng = random.Random(seed)
+        collectives = world(rng, rng.choice([2, 2, 3, 4, 8, 16]), noise=noise, memory=memory)
+        assert find(windows(meetings("0", collectives))) is None, seed
+
+
+@pytest.mark.parametrize("buckets", [1, 5])
+def test_a_straggler_is_found_whichever_it_is(buckets):
+    for seed in range(60):
+        rng = random.Random(seed)
+        size = rng.choice([2, 2, 3, 4, 8, 16])
+        late, delay = rng.randrange(size), rng.uniform(0.1, 0.4)
+        collectives = world(rng, size, noise=0.05, late=late, delay=delay, buckets=buckets)
+        found = find(windows(meetings("0", collectives)))
+        assert found is not None, seed
+        assert found.rank == late
+        assert found.last > 0.9
+        assert found.lag == pytest.approx(delay, rel=0.25)
+        assert found.step == pytest.approx(0.31 + delay, rel=0.15)
+        assert found.wait == pytest.approx(delay / (0.31 + delay), rel=0.25)
+        assert found.chance < 1e-4 / size
+
+
+def test_a_lag_below_a_tenth_of_a_step_is_no_finding():
+    assert find(windows(meetings("0", world(random.Random(1), 2, noise=0.001, late=1, delay=0.02)))) is None
+
+
+def test_two_windows_are_too_few():
+    found = meetings("0", world(random.Random(1), 2, noise=0.01, late=1, delay=0.2))
+    assert find(windows(found)[:2]) is None
+    assert find(windows(found)) is not None
+
+
+def test_who_is_last_must_be_the_same_rank_in_all_windows():
+    rng = random.Random(3)
+    parts = [windows(meetings("0", world(rng, 2, noise=0.01, late=late, delay=0.2)), 1)[0] for late in (0, 1, 0, 0)]
+    assert find(parts) is None
+    assert find([*parts, parts[0]]).rank == 0
+
+
+@pytest.mark.parametrize(
+    ("lags", "low", "high"),
+    [
+        ([1.0] * 12, 0.0, 1e-12),  # it never changes
+        ([-0.1] * 12, 1.0, 1.0),
+        ([0.0, 2.0] * 6, 0.001, 0.005),  # t = 3.317, 11 degrees: 0.0034 in tables of Student's t
+        ([0.0] * 6 + [2.0] * 6, 0.02, 0.5),  # the same values, of which each is like its neighbour
+        ([1.0], 1.0, 1.0),
+    ],
+)
+def test_the_chance_of_a_lag(lags, low, high):
+    assert low <= chance(lags) <= high
+
+
+def test_overlapping_collectives_are_one_meeting():
+    late = {number: {0: Arrival(1.0 + 0.01 * number), 1: Arrival(1.15 + 0.01 * number)} for number in range(4)}
+    later = {40 + number: {0: Arrival(2.0 + number), 1: Arrival(2.1 + number)} for number in range(2)}
+    found = meetings("0", {**late, **later})
+    assert [round(one.at, 3) for one in found] == [1.0, 2.0, 3.0]
+    assert [one.cycle for one in found] == [None, None, 1.0]  # collectives 4 to 39 were not recorded
+    assert found[0].lags == pytest.approx({0: 0.0, 1: 0.15})
+    assert mean_lags(found)[1] == pytest.approx((0.15 + 0.1 + 0.1) / 3, rel=1e-3)
+
+
+def test_times_of_devices_count_more_than_those_of_hosts():
+    found = meetings("0", {1: {0: Arrival(5.0, 0.2), 1: Arrival(4.0, 0.05)}})
+    assert found == [Meeting("0", 4.0, None, {0: 0.0, 1: pytest.approx(0.15)})]
+
+
+def entry(number, at, name="gloo:all_reduce", group="0", **more):
+    return {
+        "process_group": (group, "default_pg"),
+        "collective_seq_id": number,
+        "profiling_name": name,
+        "time_created_ns": at * 1000,
+        "is_p2p": False,
+        **more,
+    }
+
+
+def test_arrivals_are_told_once_and_can_be_read_again():
+    told = {}
+    ring = [
+        entry(1, 1_000_000),
+        entry(2, 1_000_500, "gloo:broadcast"),
+        entry(3, 1_000_800, "gloo:_reduce_scatter_base", duration_ms=0.25),
+        entry(9, 5, is_p2p=True),
+        entry(1, 1_000_900, group="1"),
+    ]
+    group, text = arrivals(ring, told, 10)
+    assert (group, told) == ("gloo:0", {"gloo:0": 3})
+    assert read_times(text) == [(1, 1.0, None), (3, 1.0008, 0.00025)]
+    assert arrivals(ring, told, 10) == ("gloo:1", "+1:1000900")
+    assert arrivals(ring, told, 10) == ("", "")
+    many = [entry(number, 1_000_000 + number) for number in range(5000)]
+    assert len(read_times(arrivals(many, {}, 256)[1])) == 256
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:3,,", "+1:", "~", "1,2,9e9"])
+def test_damaged_times_are_none(text):
+    assert read_times(text) == []
+
+
+def test_where_a_thread_is():
+    assert where(None) == ("own", "")
+    namespace = {}
+    source = "import sys\ndef step(inner):\n    return inner()\n"
+    for name in ("/v/torch/utils/data/dataloader.py", "/v/torch/distributed/c.py", "/home/me/train.py"):
+        exec(compile(source, name, "exec"), namespace)
+        inner = eval(compile("lambda: __import__('sys')._getframe()", "<string>", "eval"))
+        kind, line = where(namespace["step"](inner))
+        assert kind == {"d": "loader", "c": "meets", "t": "own"}[name.rpartition("/")[2][0]]
+        assert line.startswith("train.py:3 (step)") == (kind == "own")
+
+
+def tell(record, found, clocks, *, group="0", chunk=40):
+    """Tell a record what ranks saw by the clocks of their hosts, which agents know."""
+    numbers = sorted(found)
+    for begin in range(0, len(numbers), chunk):
+        record._heard_at = 1e-9 if record._heard_at else 0.0  # as if the look before were long ago
+        for rank, clock in enumerate(clocks):
+            ring = [
+                entry(number, int((found[number][rank].at + clock + 1e9) * 1e6))
+                for number in numbers[begin : begin + chunk]
+            ]
+            times = arrivals(ring, {}, 1000)[1]
+            one = RankArrivals(rank=rank, group=group, span=5.0, figures=[0.1] * 7, times=times, where="a.py:3 (f)")
+            record.hear(ArrivalsTold(clock=-clock, ranks=[one]))
+
+
+@pytest.mark.parametrize("clocks", [(0.0, 0.0), (0.0, 3600.0), (-0.2, 0.2), (7.5, -86400.0)])
+def test_clocks_of_hosts_do_not_count(tmp_path, clocks):
+    record = ArrivalRecord(str(tmp_path))
+    tell(record, world(random.Random(5), 2, noise=0.02, late=0, delay=0.15), clocks)
+    summary = record.close()
+    found = find(summary["windows"])
+    assert found.rank == 0
+    assert found.lag == pytest.approx(0.15, rel=0.1)
+    record = ArrivalRecord(str(tmp_path))
+    tell(record, world(random.Random(5), 2, noise=0.1), clocks)
+    assert find(record.close()["windows"]) is None
+
+
+def test_a_clock_that_nobody_corrects_would_be_found_late(tmp_path):
+    """What the test above rests on: without the agents' clocks a host that is ahead seems to come last."""
+    record = ArrivalRecord("")
+    found = world(random.Random(5), 2, noise=0.02)
+    shifted = {number: {0: each[0], 1: Arrival(each[1].at + 0.15)} for number, each in found.items()}
+    tell(record, shifted, (0.0, 0.0))
+    assert find(record.close()["windows"]).rank == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_long_run_keeps_a_bounded_number_of_windows(tmp_path, monkeypatch):
+    from ezpz.launch.run import arrivals as module
+
+    monkeypatch.setattr(module, "_MOST_WINDOWS", 8)
+    record = ArrivalRecord(str(tmp_path))
+    tell(record, world(random.Random(5), 2, steps=3000, noise=0.02, late=1, delay=0.15), (0.0, 0.0))
+    summary = record.close()
+    assert 4 <= len(summary["windows"]) <= 8
+    assert len((tmp_path / "arrivals.jsonl").read_text().splitlines()) == len(summary["windows"])
+    assert summary["seconds"] == pytest.approx(3000 * 0.46, rel=0.05)
+    assert find(summary["windows"]).rank == 1
+
+
+def test_few_meetings_are_no_window(tmp_path):
+    record = ArrivalRecord(str(tmp_path))
+    tell(record, world(random.Random(5), 2, steps=5, late=1, delay=0.5), (0.0, 0.0))
+    assert find(record.close()["windows"]) is None
+
+
+def test_a_rank_that_tells_nothing_leaves_no_trace():
+    assert ArrivalRecord("").close() is None
+
+
+FIGURES = {
+    "delay": 0.0,
+    "cpu": 0.5,
+    "faults": 0.0,
+    "throttled": 0.0,
+    "steal": 0.0,
+    "loader": 0.0,
+    "here": 0.0,
+    "where": "",
+}
+REASONS = {
+    "delay": (0.4, "its core is shared"),
+    "throttled": (0.3, "its cores are throttled"),
+    "steal": (0.2, "its host loses time to other machines"),
+    "loader": (0.45, "it waits for its loader"),
+    "faults": (300.0, "it waits for pages from a disk"),
+}
+
+
+@pytest.mark.parametrize(("figure", "case"), REASONS.items(), ids=REASONS.keys())
+def test_why_a_rank_is_late(figure, case):
+    value, words = case
+    found = meetings("0", world(random.Random(5), 2, noise=0.02, late=1, delay=0.15))
+    plan = {"hosts": ["n01", "n02"], "ranks_per_host": [1, 1], "world_size": 2}
+    told = {"source": "host", "windows": windows(found), "ranks": {"1": {**FIGURES, figure: value}}, "others": FIGURES}
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
+    assert cause.text.startswith("rank 1 on n02 arrives last in 100%, +148 ms of 459 ms; the others wait 32%")
+    assert cause.text.endswith(words)
+    assert cause.advice
+    told["others"] = {**FIGURES, figure: value}  # the others have it as well: it explains nothing
+    (cause,) = diagnose(Facts({"state": "finished", "exit_code": 0, "plan": plan, "arrivals": told}))
+    assert words not in cause.text
+
+
+def test_a_rank_of_other_groups_is_compared_within_its_own():
+    rng = random.Random(9)
+    quick = meetings("a", world(rng, 2, noise=0.02))
+    slow = [
+        one._replace(lags={rank + 2: lag for rank, lag in one.lags.items()})
+        for one in meetings("b", world(rng, 2, noise=0.02, late=1, delay=0.2))
+    ]
+    assert find(windows(sorted([*quick, *slow], key=lambda one: one.at))).rank == 3

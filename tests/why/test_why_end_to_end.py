@@ -1,0 +1,104 @@
+"""Troubles of real gloo ranks, on a rank and at a step drawn at random: the right cause stands first."""
+
+import json
+import random
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "scripts" / "trouble.py"
+SEED = random.SystemRandom().randrange(1 << 32)
+LIMITS = ["--idle-timeout", "4"]  # from the last beat
+WHOLE = ["--timeout", "30"]  # a plain script never beats
+
+# trouble -> cause, what its sentence holds
+CASES = {
+    "raises": ("exception", r"raised ValueError: no such shard \(trouble\.py:\d+\)"),
+    "killed": ("killed-by-signal|signal", r"SIGKILL"),
+    "silent": ("left-early", r"ended with code 0"),
+    "uneven": ("other-collective", r"called barrier \(trouble\.py:\d+\) as collective #{next}, .*all_reduce"),
+    "skips": ("other-collective", r"called barrier \(trouble\.py:\d+\) as collective #{next}, .*all_reduce"),
+    "sizes": ("other-sizes", r"called all_reduce of 6 .*with other sizes than the rest"),
+    "computes": ("collective-missing", r"never came to all_reduce #{next} \(trouble\.py:\d+\)"),
+    "holds": ("holds-python", r"C code holds Python's lock in match \(trouble\.py:\d+\)"),
+    "loader": ("waits-for-data", r"waits for data in __getitem__ \(trouble\.py:\d+\)"),
+    "stopped": ("stopped", r"is stopped by a signal, and never came to all_reduce #{next}"),
+}
+PLAIN = {
+    "computes": ("collective-missing", r"is at trouble\.py:\d+|is in trouble \(trouble\.py:\d+\)"),
+    "stopped": ("stopped", r"is stopped by a signal, and never came to all_reduce \(trouble\.py:\d+\)"),
+}
+
+
+def explained(run_cli, home, name, ranks, limits, *more, env=None):
+    """Run a trouble to its end and return the launch's record, the drawn rank and step, and what was on stderr."""
+    draw = random.Random(f"{SEED} {name} {ranks} {more}")
+    bad, step = draw.randrange(ranks), draw.randrange(2, 90)
+    line = [sys.executable, "-m", "ezpz.launch", "-n", ranks, *limits, sys.executable, SCRIPT, name, bad, step, *more]
+    done = run_cli([str(word) for word in line], env, timeout=170)
+    returned = time.time()
+    (record,) = home.glob("**/launches/*/run.json")
+    fields = json.loads(record.read_text())
+    note = f"seed {SEED}, rank {bad}, step {step}: {done.stderr}"
+    assert done.returncode, note
+    assert returned - fields["ended"] < 5, note
+    return fields, bad, step, note
+
+
+def check(fields, bad, step, note, expected):
+    kind, pattern = expected
+    assert fields["causes"], note
+    first = fields["causes"][0]
+    assert re.fullmatch(kind, first["cause"]), note
+    assert first["rank"] == bad, note
+    assert re.search(pattern.replace("{next}", str(step + 1)), first["text"]), (first["text"], note)
+    return first
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_of_two_ranks_stands_first(run_cli, home, name):
+    fields, bad, step, note = explained(run_cli, home, name, 2, LIMITS)
+    first = check(fields, bad, step, note, CASES[name])
+    said = note.count(f"ezpz: {first['text']}\n")
+    assert said == (first["cause"] not in {"exception", "killed-by-signal", "signal", "left-early"}), note
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", ["skips", "computes"])
+def test_the_cause_of_four_ranks_stands_first(run_cli, home, name):
+    fields, bad, step, note = explained(run_cli, home, name, 4, LIMITS)
+    check(fields, bad, step, note, CASES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_cause_of_a_plain_script_stands_first(run_cli, home, name):
+    fields, bad, step, note = explained(run_cli, home, name, 2, WHOLE, "plain")
+    check(fields, bad, step, note, PLAIN[name])
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("flavour", ["mpich"], indirect=True)
+def test_the_cause_under_an_mpi_stands_first(flavour, run_cli, home):
+    fields, bad, step, note = explained(run_cli, home, "computes", 2, LIMITS, env=flavour.env())
+    check(fields, bad, step, note, CASES["computes"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_healthy_run_says_nothing_new(run_cli, home):
+    done = run_cli([sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, str(SCRIPT), "none", "0", "9",
+                    "plain"], timeout=170)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("ezpz: ") for line in done.stderr.splitlines()), done.stderr
+    assert len(done.stderr.splitlines()) == 2, done.stderr  # who runs where, and how
+    (record,) = home.glob("**/launches/*/run.json")
+    assert json.loads(record.read_text())["causes"] == []
+    assert [path.name for path in record.parent.iterdir() if path.name == "collectives.json"] == []
