@@ -14,8 +14,21 @@ path. A process that is a rank of the launch keeps one connection and writes lin
     pace 42 0 100     42 steps of 100 are done, and this run of the program began behind 0; with a beat, of a `Loop`
     folder /a/run     it keeps the record of a run there
     busy 1            it works on its record from now on, and others may wait for it; with 0 no longer
+    arrivals 0 5 0.1 … 17,810 train.py:31 (work)    when it came to its last collectives (`ezpz.dist.arrivals`)
     section 600 0 load    it enters a section with an idle limit of 600 s, 0 for none; with 1 in place of 0 at least
                       that of the launch; without a name it is in none any more
+    saver 1           it can save when asked, at a step that it is given (`on_save`); with 2 at a step that all ranks
+                      agree on (`ezpz.train.Loop`), with 0 no longer
+    saved 2.513 120   a save took 2.513 s, after step 120; -1 for a step that is not known
+    answer 1 118 1 0.25    it has read request 1 at step 118 (-1 without one) and waits for its turn (0: it is too
+                      late); a step takes 0.25 s (0 if that is not known)
+    leaves 120        it has saved after step 120, and ends because it was asked to
+
+and the agent answers, which a rank reads with its beats:
+
+    ask 1 0 130       request 1: save after step 130, or after the next one where all ranks agree; with 1 in place of
+                      0, end then; at step -1 it shall only answer
+    save 1            all ranks have answered request 1 in time: it counts
 
 No other process reports for a rank: no child that it forked or that multiprocessing started, such as a loader of data,
 and no rank of another launcher inside it. When the agent has gone, all calls do nothing for good.
@@ -34,11 +47,17 @@ from ezpz import durations, proc
 from ezpz.errors import EzpzError, UsageError
 from ezpz.ranks import from_environ, of_this_launch
 
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _EVERY = 1.0  # seconds between two beats
 _CONNECT = 0.2  # seconds that a rank waits for its agent, once
 _WORKS = 0.001  # seconds of CPU between two looks: less is waiting
 _WAITS = 60.0  # seconds: 30 for other ranks and 10 for trackers are our longest waits, and a disk may be slow
 _LONGEST_NAME = 80  # characters of a section
+_GO = 10.0  # seconds that a rank waits, at the step of a request to save, for all others to have read it
+_SAVE = 1800.0  # seconds without a heartbeat that a save may take under `launch --idle-timeout`
 _LATER = 30.0  # seconds until the next try, where the agent's queue of connections stayed full
 # SIGRTMIN+11. Others use: the C library 32 and 33, Go 34, systemd (as process 1) RTMIN+0 to 7, 13 to 18 and 20 to 29,
 # PAPI and HPCToolkit RTMIN+2 to 4, libmonitor RTMIN+8, Valgrind RTMAX; torch, NCCL, CUDA, Slurm, submitit and Lightning
@@ -61,6 +80,11 @@ _sections: list[_Section] = []  # those that the main thread is in, the innermos
 _section_sent: _Section | None = None  # and the one that the agent knows of
 _timeouts: dict[str, float] = {}  # what was read before: a section may be entered in every step
 
+_spent: dict[str, float] = {}  # seconds in sections that `take_spent` has not returned yet, each without those inside,
+_entered: list[str] = []  # the names of those that the main thread is in; empty ones are not counted,
+_since = 0.0  # and the moment from which on the innermost has not been credited
+
+
 reached: dict[str, float] = {}  # stage -> when this process reached it, epoch seconds
 
 
@@ -70,9 +94,25 @@ def heartbeat(step: int | None = None) -> None:
     Call it as often as you like: at most one line per second goes out, and any other call costs 0.1 µs. It never waits
     for the agent to read, never raises, and does nothing outside ``ezpz launch``. `History.update` calls it.
 
+    Where functions were registered by `on_save`, it calls them when the launcher asks for that.
+
     Args:
         step: The step that this rank has done. The launcher names it if the rank leaves while others wait for it.
+
+    Raises:
+        AskedToEnd: All is saved and the program shall end; only where functions were registered by `on_save`.
     """
+    global _step  # what follows is `beat`: to call it would cost half as much again
+    if step is not None:
+        _step = step
+    if monotonic() >= _next or (_first is not None and _step != _first):
+        _speak(_stage_of_step(), beat=True)
+    if asked is not None:
+        answer(step)
+
+
+def beat(step: int | None = None) -> None:
+    """Do what `heartbeat` does, without answering a request to save."""
     global _step
     if step is not None:
         _step = step
@@ -202,7 +242,10 @@ class _Section:
         self.limit = timeout  # that of the section around it where that is longer and counts
 
     def __enter__(self) -> None:
-        if _next == math.inf or threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        _enter(self._name)
+        if _next == math.inf:
             return
         if self._at_least and _sections:
             outer = _sections[-1].limit
@@ -211,7 +254,10 @@ class _Section:
         _tell_change()
 
     def __exit__(self, *error: object) -> None:
-        if self in _sections and threading.get_ident() == threading.main_thread().ident:
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        _leave()
+        if self in _sections:
             _sections.reverse()  # the innermost of its kind
             _sections.remove(self)
             _sections.reverse()
@@ -222,10 +268,284 @@ class _Section:
         return f"section {self.limit!r} {int(self._at_least)} {self._name}"
 
 
+class Counted:
+    """A block whose seconds are kept under a name, as those of a section are; it changes no limit.
+
+    Args:
+        name: What the rank does there; without one its seconds are kept nowhere, nor are those of sections around it.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        _enter(self._name)
+
+    def __exit__(self, *error: object) -> None:
+        _leave()
+
+
+def take_spent() -> dict[str, float]:
+    """Return the seconds that the main thread has spent in sections since the last call, by name, and forget them.
+
+    Of sections within each other, each has its own seconds without those inside. Sections that are open count up to now
+    and no further: what calls this records steps, and a section around many steps is none beside them.
+    """
+    global _spent
+    _credit()
+    _entered[:] = [""] * len(_entered)
+    spent, _spent = _spent, {}
+    spent.pop("", None)
+    return spent
+
+
+def has_spent() -> bool:
+    """Tell whether `take_spent` has something to return, or to end."""
+    return bool(_spent) or any(_entered)
+
+
+def _enter(name: str) -> None:
+    _credit()
+    _entered.append(name)
+
+
+def _leave() -> None:
+    _credit()
+    if _entered:  # else this process was forked inside the block
+        _entered.pop()
+
+
+def _credit() -> None:
+    """Give the seconds since the last call to the innermost section."""
+    global _since
+    now = monotonic()
+    if _entered:
+        _spent[_entered[-1]] = _spent.get(_entered[-1], 0.0) + now - _since
+    _since = now
+
+
 def _tell_change() -> None:
     """Tell the agent of the section that the rank is in now; where it cannot hear, with a later beat."""
     if _next != math.inf and (_agent is not None or monotonic() >= _next):
         _speak("", beat=False)
+
+
+# Requests of the launcher to save. It asks before the end of the job, and where somebody has put a file SAVE or STOP
+# into the run folder. Ranks that have a way to agree among themselves at which step (`ezpz.train.stopping`) do so. For
+# the others the launcher chooses a step that is ahead of all of them. Each answers whether that is so; only if all do,
+# it counts. A rank that comes to that step before waits there, so no two save at different ones: that could hang a
+# program whose save, or whose step, is collective.
+
+
+class AskedToEnd(SystemExit):
+    """The launcher has asked this program to save and to end, which it has done: exit code 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class _Ask:
+    """A request to save.
+
+    Attributes:
+        number: Its number.
+        ends: Whether the program shall end when it has saved.
+        step: The step after which it is to be done.
+        armed: Whether this rank has answered that it will.
+    """
+
+    __slots__ = ("armed", "ends", "number", "step")
+
+    def __init__(self, number: int, ends: bool, step: int) -> None:
+        self.number, self.ends, self.step = number, ends, step
+        self.armed = False
+
+
+SAVE, END = 1, 2  # of `take_request`
+
+_functions: list[Callable[[], object]] = []  # of `on_save`
+_how = _how_told = 0  # of the line ``saver``: as it is, and as the agent knows it
+asked: _Ask | None = None  # a request that waits for an answer of this rank, or for its step
+_go = -1  # the number of the last request that counts
+_request = 0  # what ranks that agree among themselves have been asked for: 0, SAVE or END
+_heard = b""  # the beginning of a line
+left: AskedToEnd | None = None  # what ends this program because it was asked to
+_stepped_at = _pace_of_steps = 0.0  # when the agent heard of a step, and the seconds of one
+
+
+def on_save(function: Callable[[], object]) -> Callable[[], object]:
+    """Have a function called when the launcher asks this program to save; return the function, so it may decorate one.
+
+        step = 0
+
+        @ezpz.on_save
+        def save():
+            torch.save(model.state_dict(), "model.pt")
+
+        for step in range(1000):
+            ...
+            ezpz.heartbeat(step)    # or history.update(…, step=step): save() is called here, if at all
+
+    ``ezpz launch`` asks some time before the job ends, and when it finds a file ``SAVE`` or ``STOP`` in the run folder
+    (docs/checkpoints.md). The function is called within the next `heartbeat` or `History.update` of the main thread,
+    with no arguments. Before the end of the job, and for ``STOP``, the program then ends: `heartbeat` raises
+    `AskedToEnd`, a SystemExit of code 0, so that ``with`` and ``finally`` blocks are completed.
+
+    Register it on every rank that reports steps, or on those that save. All ranks that did call it after the same step,
+    provided that each calls ``heartbeat(step)`` or ``History.update(step=…)`` after every step with the same number;
+    a rank that comes there early waits up to 10 s for the others. While one that registered a function calls neither,
+    no rank saves. Where none tells a step, each calls it at its own next heartbeat. Inside
+    ``ezpz.train.Loop(checkpoints=…)`` the loop saves; functions are called just before it does. Outside ``ezpz
+    launch`` no function is ever called. What the function raises leaves `heartbeat`.
+
+    Args:
+        function: Saves all that this rank needs to go on; when it returns, that must be complete. It may be collective.
+
+    Raises:
+        UsageError: It cannot be called.
+    """
+    if not callable(function):
+        raise UsageError(f"unusable function {function!r} (from ezpz.on_save); expected one that saves, such as save.")
+    _functions.append(function)
+    _set_how(max(_how, 1))
+    return function
+
+
+class Agreeing:
+    """A block in which this rank, with all others, answers requests to save at a step that they agree on."""
+
+    def __enter__(self) -> None:
+        _set_how(2)
+
+    def __exit__(self, *error: object) -> None:
+        global _request
+        _request = 0
+        _set_how(1 if _functions else 0)
+
+
+def take_request() -> int:
+    """Return what was asked since the last call, in an `Agreeing` block: 0, `SAVE` or `END`."""
+    global _request
+    request, _request = _request, 0
+    return request
+
+
+def call_savers() -> None:
+    """Call the functions of `on_save`."""
+    for function in tuple(_functions):
+        function()
+
+
+def saved(seconds: float, step: int) -> None:
+    """Tell the launcher of a save; from any thread.
+
+    Args:
+        seconds: How long it took.
+        step: Steps done.
+    """
+    _say(f"saved {seconds:.6f} {step}")
+
+
+def say_leaves(step: int | None) -> AskedToEnd:
+    """Tell the launcher that the program ends, because it was asked to and has saved; return what ends it."""
+    global left
+    _say(f"leaves {-1 if step is None else step}")
+    left = AskedToEnd()
+    return left
+
+
+def answer(step: int | None) -> None:
+    """Answer a request to save, and follow it if its step has come; called after each step while there is one.
+
+    Args:
+        step: The step that this rank has done; None where the caller knows none.
+
+    Raises:
+        AskedToEnd: As `heartbeat`.
+    """
+    global asked
+    ask, number = asked, step if step is not None else _step
+    if ask is None or threading.get_ident() != threading.main_thread().ident or (step is None and _step is not None):
+        return
+    if not ask.armed:
+        ask.armed = number is None or number < ask.step
+        _say(f"answer {ask.number} {-1 if number is None else number} {int(ask.armed)} {_pace_of_steps:.6f}")
+        if not ask.armed:
+            asked = None  # another follows, with a later step
+            return
+    if number is not None and number < ask.step:
+        return
+    if not _counts(ask, 0.0 if number is None else _GO):
+        return
+    asked = None
+    began = monotonic()
+    with patience("saving", _SAVE):
+        call_savers()
+    saved(monotonic() - began, -1 if number is None else number)
+    if ask.ends:
+        raise say_leaves(number)
+
+
+def _counts(ask: _Ask, seconds: float) -> bool:
+    """Tell whether a request counts; wait so long for the news. A rank that waits in vain continues without saving."""
+    global asked
+    end = monotonic() + seconds
+    while _go != ask.number and asked is ask and _agent is not None:
+        if monotonic() >= end:
+            if seconds:
+                asked = None
+            return False
+        sleep(0.005)
+        if _lock.acquire(timeout=_CONNECT):
+            try:
+                if _agent is not None:
+                    _hear(_agent)
+            except OSError:
+                _fall_silent()
+            finally:
+                _lock.release()
+    return _go == ask.number
+
+
+def _set_how(how: int) -> None:
+    """Tell the agent in which way this rank can save; where it cannot hear, with a later beat."""
+    global _how
+    _how = how
+    if _next != math.inf and (_agent is not None or monotonic() >= _next):
+        _speak("", beat=False)
+
+
+def _tell_saver(agent: _Agent) -> None:
+    global _how_told
+    if _how != _how_told:
+        _how_told = _how
+        agent.say(f"saver {_how}")
+
+
+def _hear(agent: _Agent) -> None:
+    """Read what the agent asks for, without waiting.
+
+    Raises:
+        OSError: The agent is gone.
+    """
+    global _heard, asked, _go, _request
+    data = agent.hear()
+    if not data:
+        return
+    *lines, _heard = (_heard + data).split(b"\n")
+    for line in lines:
+        words = line.decode(errors="replace").split()
+        if words[:1] == ["ask"] and len(words) == 4:
+            ask = _Ask(int(words[1]), words[2] == "1", int(words[3]))
+            if _how == 2:
+                _request = max(_request, END if ask.ends else SAVE)
+                agent.say(f"answer {ask.number} {-1 if _step is None else _step} 1 {_pace_of_steps:.6f}")
+            else:
+                asked = ask
+        elif words[:1] == ["save"] and len(words) == 2:
+            _go = int(words[1])
 
 
 class Busy:
@@ -245,12 +565,12 @@ class Busy:
             try:
                 thread.start()
             except RuntimeError:  # Python is ending and starts no threads any more
-                heartbeat()
+                beat()
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._is_sent:
-            heartbeat()
+            beat()
             _say("busy 0")
 
     def _watch(self, ident: int) -> None:
@@ -261,7 +581,7 @@ class Busy:
             waited += 0.0 if used - before > _WORKS else now - began
             began = now
             if waited < _WAITS:
-                heartbeat()
+                beat()
 
 
 def _cpu_of(ident: int) -> float:
@@ -305,6 +625,25 @@ class _Agent:
         finally:
             connection.detach()
 
+    def hear(self) -> bytes:
+        """Return what the agent has sent; empty where it has sent nothing.
+
+        Raises:
+            OSError: The agent is gone.
+        """
+        import socket
+
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=self.descriptor)
+        try:
+            data = connection.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return b""
+        finally:
+            connection.detach()
+        if not data:
+            raise ConnectionResetError
+        return data
+
 
 def _speak(name: str, *, beat: bool) -> None:
     """Send a new stage, the section, and a beat; one thread at a time, and a signal handler inside it gives up."""
@@ -320,9 +659,12 @@ def _speak(name: str, *, beat: bool) -> None:
             _sent.add(name)
             _agent.say(f"stage {name}")
         _tell_section(_agent)
+        _tell_saver(_agent)
         if beat:
             _next = monotonic() + _EVERY
             _agent.say("beat", droppable=True)
+            if _how_told:
+                _hear(_agent)
             _tell_step(_agent)
             _tell_pace(_agent)
             _tell_folder(_agent)
@@ -332,6 +674,16 @@ def _speak(name: str, *, beat: bool) -> None:
         _fall_silent()
     finally:
         _lock.release()
+
+
+def is_heard() -> bool:
+    """Tell whether an agent hears this process: after a `stage`, under ``ezpz launch``."""
+    return _agent is not None
+
+
+def tell(line: str) -> bool:
+    """Send the agent a line of another kind (``arrivals …``), and tell whether there is one."""
+    return _say(line)
 
 
 def _say(line: str) -> bool:
@@ -357,9 +709,12 @@ def _tell_section(agent: _Agent) -> None:
 
 
 def _tell_step(agent: _Agent) -> None:
-    global _step_sent
+    global _step_sent, _stepped_at, _pace_of_steps
     if _step != _step_sent and isinstance(_step, int) and abs(_step) < 2**53:
-        _step_sent = _step
+        now = monotonic()
+        if _step_sent is not None and _step > _step_sent:
+            _pace_of_steps = (now - _stepped_at) / (_step - _step_sent)
+        _step_sent, _stepped_at = _step, now
         agent.say(f"at {_step}", droppable=True)
 
 
@@ -466,9 +821,13 @@ def _fall_silent() -> None:
 
 def _in_forked_child() -> None:
     """Leave the connection to the parent, and never speak for it."""
-    global _lock
+    global _lock, asked, _request, _how
+    asked, _request, _how = None, 0, 0
     _lock = threading.Lock()  # another thread may have held it at the fork
     _sections.clear()
+    _entered.clear()
+    _spent.clear()
+    _functions.clear()
     _fall_silent()
 
 

@@ -3,11 +3,12 @@
     SIGUSR2    save now and continue: what a scheduler sends before the wall time ends (Slurm: --signal=USR2@300)
     SIGTERM    save and end; a second one ends at once, unless it comes within 3 s: schedulers send one several times
 
-A signal reaches ranks at different steps, and a checkpoint needs all of them at one. So every rank starts, about once
-per second of training, an all-reduce of two numbers that no rank waits for: its result is looked at when the next one
-is due, at the same step on every rank. It travels beside the training, over the CPUs' network where the group has one,
-and a request is answered within two seconds, or two steps where these are longer. SIGUSR1 is not used: NCCL and others
-take it.
+``ezpz launch`` asks for either over its own connection (`ezpz.progress`): before the end of the job, or because of a
+file SAVE or STOP in the run folder. A signal or a request reaches ranks at different steps, and a checkpoint needs all
+of them at one. So every rank starts, about once per second of training, an all-reduce of two numbers that no rank waits
+for: its result is looked at when the next one is due, at the same step on every rank. It travels beside the training,
+over the CPUs' network where the group has one, and a request is answered within two seconds, or two steps where these
+are longer. SIGUSR1 is not used: NCCL and others take it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import threading
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ezpz.progress import END, Agreeing, take_request
 from ezpz.track.signals import ONE_SIGNAL
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-NOTHING, SAVE, STOP = 0, 1, 2
+# The last three end: because the launcher asks for it, of SIGTERM, and because the loss is lost, which saves nothing.
+NOTHING, SAVE, LEAVE, STOP, LOST = 0, 1, 2, 3, 4
 
 _EVERY = 1.0  # seconds between two questions, about
 _MOST = 1000  # steps between them: a request must not wait for long when steps become slow
@@ -37,12 +40,14 @@ class StopRequests:
         signal: Name of the signal that this rank got last; None without one.
     """
 
-    def __init__(self, save_seconds: float = 0.0) -> None:
+    def __init__(self, save_seconds: float = 0.0, *, can_save: bool = True) -> None:
         """Prepare the block.
 
         Args:
             save_seconds: Time between two requests to save; 0 leaves that to signals.
+            can_save: Answer signals and the launcher; without, ranks only ask each other whether to end.
         """
+        self._can_save = can_save
         self.signal: str | None = None
         self._save_seconds = save_seconds
         self._saved_at = perf_counter()
@@ -52,8 +57,11 @@ class StopRequests:
         self._question: tuple[Any, Any] | None = None  # what travels: torch's handle, and the numbers
         self._due = 0
         self._asked_at: tuple[int, float] | None = None  # the last question: its step, and when
+        self._launcher = Agreeing()
 
     def __enter__(self) -> StopRequests:  # noqa: PYI034  # `Self` needs Python 3.11
+        if not self._can_save:
+            return self
         if threading.current_thread() is threading.main_thread():  # no other can answer signals
             ignored = os.environ.get("EZPZ_IGNORED_AT_START", "").split()  # `ezpz.launch.host.early_signals`
             for name in _MEANING:
@@ -63,6 +71,7 @@ class StopRequests:
                 if before is not None and not is_wanted:
                     self._before[number] = before
                     signal.signal(number, self._handler(before))
+        self._launcher.__enter__()
         return self
 
     def __exit__(
@@ -71,6 +80,9 @@ class StopRequests:
         if kind is None and self._question is not None and self._question[0] is not None:
             self._question[0].wait()  # no rank may leave what others still wait for
         self._question = None
+        if not self._can_save:
+            return
+        self._launcher.__exit__()
         for number, before in self._before.items():
             signal.signal(number, before)
         self._before.clear()
@@ -95,8 +107,12 @@ class StopRequests:
         handle.complete = getattr(before, "complete", None)  # type: ignore[attr-defined]  # a function takes attributes
         return handle
 
+    def end_as_lost(self) -> None:
+        """Ask all ranks to end because the loss is lost."""
+        self._came.append(LOST)
+
     def after(self, step: int) -> int:
-        """Return what shall be done after ``step``: `NOTHING`, `SAVE` or `STOP`; the same on every rank.
+        """Return what shall be done after ``step``: `NOTHING`, `SAVE`, `LEAVE`, `STOP` or `LOST`, as on every rank.
 
         Args:
             step: The step that has just ended; every rank calls this after every step.
@@ -110,7 +126,7 @@ class StopRequests:
         request, interval = self._answer()
         self._due = step + interval
         self._note(request)
-        if request != STOP:
+        if request < LEAVE:
             self._ask(step)
         return request
 
@@ -119,6 +135,9 @@ class StopRequests:
         del self._came[: len(came)]
         if self._save_seconds and perf_counter() - self._saved_at >= self._save_seconds:
             came.append(SAVE)
+        asked = take_request() if self._can_save else NOTHING
+        if asked:
+            came.append(LEAVE if asked == END else SAVE)
         return max(came, default=NOTHING)
 
     def _note(self, request: int) -> int:
@@ -140,7 +159,7 @@ class StopRequests:
         import torch
         import torch.distributed as dist
 
-        numbers = torch.tensor([self._take(), self._interval(step)], device=_device())
+        numbers = torch.tensor([self._take(), self._interval(step)], device=device_of_questions())
         self._question = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, async_op=True), numbers
 
     def _interval(self, step: int) -> int:
@@ -163,7 +182,7 @@ class StopRequests:
         return request, interval
 
 
-def _device() -> Any:
+def device_of_questions() -> Any:
     """Return where numbers travel: the CPU where the group serves it, which leaves the device's queue alone."""
     import torch.distributed as dist
 

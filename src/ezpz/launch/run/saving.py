@@ -1,0 +1,355 @@
+"""Have the ranks save before the job ends, or when somebody asks for it by a file: when, which, and what came of it.
+
+The launcher knows when the job ends and how long saves take, and asks over its own connections, so that no scheduler
+needs to send a signal. Only programs that announced that they can save (`ezpz.train.Loop`, `ezpz.on_save`) are asked.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+from ezpz import durations
+from ezpz.launch import messages
+from ezpz.launch.run.trigger_files import TriggerFiles
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ezpz.launch.loop import Loop
+    from ezpz.launch.messages import Message
+    from ezpz.launch.wall import Wall
+
+__all__ = ["AGAIN", "STOPPED", "Saving", "ask_at", "step_ahead"]
+
+AGAIN, STOPPED = "again", "stop"  # of `verdict` in run.json
+_END = "the end of the job"
+_SHARE, _MOST = 0.03, 60.0  # of the limit, and seconds, that are left besides twice the longest save
+_FIRST_SHARE = 0.05  # of the limit, where nothing was saved before
+_LOOK = 20.0  # seconds between two looks at the clock: it may be set, and this process may be stopped meanwhile
+_UNSAVED, _UNSAVED_SHARE = 60.0, 0.25  # seconds, and share of the limit, until a line says that nothing can be saved
+_SILENT = 30.0  # seconds after which the hosts are named whose ranks have not read the request
+_AGAIN = 20.0  # seconds until ranks that wait for each other are asked anew
+_AHEAD = 4.0  # seconds by which the step of a save is ahead of all ranks: they read requests once per second
+_FEWEST = 2  # steps by which it is at least
+_REACTION, _REACTION_OF_LOOP = 8.0, 3.0  # seconds from the request to the save, where steps are short
+
+
+def ask_at(began: float, end: float, longest: float | None, *, step: float = 0.0, reaction: float = 0.0) -> float:
+    """Return when to ask the ranks to save and to end, in seconds since 1970 like both times.
+
+    Args:
+        began: When the launch began.
+        end: When the job ends.
+        longest: Seconds of the longest save; None before the first.
+        step: Seconds of a step, where these are many: a request is read after one, and followed after the next.
+        reaction: Seconds until ranks begin to save whose steps are short.
+    """
+    limit, late = end - began, 2 * step + reaction
+    if longest is None:
+        before = max(_FIRST_SHARE * limit, 2 * late)
+    else:
+        before = 2 * longest + max(min(_MOST, _SHARE * limit), late)
+    return max(end - before, began + limit / 2)
+
+
+def step_ahead(step: int, pace: float, tries: int) -> int:
+    """Return the step after which ranks save that do not agree among themselves.
+
+    Args:
+        step: The furthest that one of them was at.
+        pace: Seconds of a step; 0 where it is not known.
+        tries: How often a step was chosen before: some rank had passed it.
+    """
+    return step + max(_FEWEST, math.ceil(_AHEAD / pace) if pace > 0 else _FEWEST) * (tries + 1)
+
+
+class Saving:
+    """What the launcher knows of saves, and asks for.
+
+    Args:
+        loop: The launcher's.
+        order: Sends an order to the agents of some hosts.
+        say: Writes a line.
+        name: Returns the name of a host.
+        wall: Knows the end of the job; None outside of one.
+        began: When the launch began, in seconds since 1970.
+        at_end: Whether the ranks are asked before the end of the job.
+        is_over: Tells whether the launch ends already, so that nothing is asked any more.
+        chain: The folder of a chain of jobs, where files are looked for as well; empty without one.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        order: Callable[[Message, set[int]], object],
+        say: Callable[[str], None],
+        name: Callable[[int], str],
+        *,
+        wall: Wall | None,
+        began: float,
+        at_end: bool,
+        is_over: Callable[[], bool],
+        chain: str = "",
+    ) -> None:
+        self._loop, self._order, self._say, self._name = loop, order, say, name
+        self._wall, self._began, self._at_end = wall, began, at_end
+        self._is_over = is_over
+        self._chain = chain
+        self._files: TriggerFiles | None = None
+        self._hosts: dict[int, messages.Savers] = {}
+        self._number = self._tries = 0
+        self._answered: dict[int, messages.SaveAnswered] = {}
+        self._because = ""  # why the ranks are asked now; empty when they are not
+        self._from: tuple[str, str] | None = None  # name and folder of the file that asks
+        self._waiting: list[tuple[str, str]] = []  # files that were found while nothing could save
+        self._ends = False
+        self._asked_at = 0.0
+        self._asked_hosts: set[int] = set()
+        self._step = -1  # of the save that was asked for
+        self._noted: int | None = None  # the steps of the newest save of which the chain knows
+        self._saved_at: float | None = None
+        self._counts = False  # whether the request of this number counts
+        self._over = False
+        if at_end and wall is not None:
+            self._look_at_clock()
+
+    @property
+    def savers(self) -> set[int]:
+        """The hosts with ranks that can save when asked."""
+        return {index for index, host in self._hosts.items() if host.ranks}
+
+    @property
+    def _has_plain(self) -> bool:
+        """Whether ranks are to be given the step at which they save."""
+        return any(host.ranks > host.agree for host in self._hosts.values())
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds from the launch's start to the end of its job; None where that is not known."""
+        end = self._wall.end if self._wall else None
+        return end - self._began if end is not None and end > self._began else None
+
+    def watch(self, folder: str) -> None:
+        """Look for SAVE and STOP in a run folder, and in that of the chain."""
+        if self._files is None:
+            self._files = TriggerFiles(self._loop, self._found)
+            self._files.watch(self._chain)
+        self._files.watch(folder)
+
+    def say_if_unsaved(self) -> None:
+        """Write the line that says that nothing will be saved before the job ends, if that is so."""
+        end = self._wall.end if self._wall else None
+        if self._at_end and end is not None and not self.savers and not self._over:
+            clock = time.strftime("%H:%M", time.localtime(end))
+            self._say(
+                f"note: nothing is saved before the job ends at {clock}: the program has not said what to save "
+                "(ezpz.on_save, or a Loop with checkpoints)"
+            )
+
+    def unsaved_after(self) -> float:
+        """Return after how many seconds a program that has reported no step is noted to save nothing."""
+        limit = self.limit
+        return _UNSAVED if limit is None else min(_UNSAVED, _UNSAVED_SHARE * limit)
+
+    def hear(self, index: int, message: messages.Savers | messages.SaveAnswered) -> None:
+        """Take what the agent of a host reports."""
+        if self._chain and self._files is None:
+            self.watch("")
+        if isinstance(message, messages.SaveAnswered):
+            if message.number == self._number and self._because:
+                self._answered[index] = message
+                self._judge_answers()
+            return
+        self._hosts[index] = message
+        if self._chain and message.longest >= 0 and message.step != self._noted:
+            from ezpz.launch.chain import note_save
+
+            self._noted = message.step
+            note_save(self._chain, message.step)
+        asked = [self._hosts[one] for one in self._asked_hosts]
+        if self._because and asked and all(host.number == self._number for host in asked):
+            if all(host.saved for host in asked):
+                self._is_saved(max(host.step for host in asked))
+            if self._ends and all(host.left for host in asked) and not self._over:
+                self._over = True
+                self._loop.cancel("save")
+        if self._over:
+            return
+        if self._waiting and self.savers:
+            for name, folder in self._waiting:
+                if self._files and self._files.has(name, folder):
+                    self._found(name, folder)
+            self._waiting.clear()
+        self._look_at_clock()
+
+    def lost(self, index: int) -> None:
+        """Expect nothing more of a host that is done."""
+        if self._hosts.get(index) and self._hosts[index].ranks:
+            host = self._hosts[index]
+            gone = {name: getattr(host, name) for name in host.fields} | {"ranks": 0, "agree": 0}
+            self._hosts[index] = messages.Savers(**gone)
+            self._judge_answers()
+
+    def verdict(self, code: int, *, stopped: bool) -> str | None:
+        """Return what run.json says of going on: `AGAIN`, `STOPPED`, or None where nothing was saved and ended.
+
+        Args:
+            code: Exit code of the launch.
+            stopped: Whether a signal from outside, or a limit, has ended it: the scheduler's, where it was late.
+        """
+        if not self._over or (code and not stopped):
+            return None
+        return STOPPED if self._from else AGAIN
+
+    def last_line(self, code: int, *, stopped: bool) -> str:
+        """Return the line for the end of a launch whose ranks were asked to end; empty for others."""
+        if not (self._ends and self._asked_at):
+            return ""
+        verdict = self.verdict(code, stopped=stopped)
+        if verdict is None:
+            missed = code and self._saved_at is None
+            return f"the ranks were asked to save because of {self._words()}; they have not" if missed else ""
+        at = f" at step {self._step}" if self._step >= 0 else ""
+        before = "before the end of the job" if verdict == AGAIN else f"because of {self._words()}"
+        further = "" if self._chain else "; start it again to go on"  # a chain says itself what follows
+        return f"saved{at} {before}{further}"
+
+    def record(self) -> dict[str, Any] | None:
+        """Return ``asked_to_save`` of run.json; None where nothing was asked for."""
+        if not self._asked_at:
+            return None
+        return {
+            "because": self._words(),
+            "at": round(self._asked_at, 3),
+            "ends": self._ends,
+            "saved_at": round(self._saved_at, 3) if self._saved_at is not None else None,
+            "step": self._step if self._step >= 0 else None,
+            "longest_save": self._longest(),
+        }
+
+    def close(self) -> None:
+        """Remove the file that was followed, and look for no more."""
+        if self._files:
+            if self._from and self._over:
+                self._done_with(self._from)
+            self._files.close()
+
+    # When to ask
+
+    def _longest(self) -> float | None:
+        longest = max((host.longest for host in self._hosts.values()), default=-1.0)
+        return longest if longest >= 0 else None
+
+    def _look_at_clock(self) -> None:
+        """Ask when it is time, and come back before."""
+        limit, now = self.limit, time.time()
+        if not self._at_end or self._wall is None or self._ends or self._is_over():
+            return
+        wait = _LOOK
+        if limit is not None and self.savers:
+            slow = max(host.pace for host in self._hosts.values())
+            reaction = _REACTION if self._has_plain else _REACTION_OF_LOOP
+            left = ask_at(self._began, self._began + limit, self._longest(), step=slow, reaction=reaction) - now
+            if left <= 0:
+                self._ask(_END, ends=True)
+                return
+            wait = min(wait, left)
+        self._loop.at("save", time.monotonic() + wait, self._look_at_clock)
+
+    def _found(self, name: str, folder: str) -> None:
+        path = os.path.join(folder, name)
+        if not self.savers:
+            if (name, folder) not in self._waiting:
+                self._waiting.append((name, folder))
+                self._say(
+                    f"note: {path} is there, and the program has not said what to save (ezpz.on_save, or a Loop with "
+                    "checkpoints); nothing is asked. `ezpz kill` ends it"
+                )
+            return
+        if self._is_over() or self._ends or (self._because and name == "SAVE"):
+            return  # that is under way
+        if self._because and self._from:
+            self._done_with(self._from)  # what is asked now is more
+        self._from = name, folder
+        self._ask(path, ends=name == "STOP")
+
+    # The request
+
+    def _ask(self, because: str, *, ends: bool) -> None:
+        self._because, self._ends = because, ends
+        if because == _END and self._from:
+            self._done_with(self._from)
+            self._from = None
+        self._asked_at = time.time()
+        self._tries = 0
+        self._say(f"asking the ranks to save{' and to end' * ends}, because of {self._words()}")
+        self._send(-1)
+        self._loop.at("silent", time.monotonic() + _SILENT, self._name_silent)
+
+    def _words(self) -> str:
+        """Return why the ranks were asked last."""
+        if self._from:
+            return os.path.join(self._from[1], self._from[0])
+        end = self._wall.end if self._wall else None
+        return f"{_END} at {time.strftime('%H:%M:%S', time.localtime(end))}" if end is not None else _END
+
+    def _send(self, step: int) -> None:
+        self._number += 1
+        self._answered, self._counts, self._asked_hosts = {}, False, self.savers
+        self._order(messages.AskToSave(number=self._number, ends=int(self._ends), step=step), self.savers)
+        if self._has_plain:
+            self._loop.at("answers", time.monotonic() + _AGAIN, self._ask_anew)
+
+    def _ask_anew(self) -> None:
+        """Ask ranks again that have waited in vain for others to read the request."""
+        if self._because and not self._over and not self._is_over() and not (self._counts and self._saved_at is None):
+            self._send(-1)
+
+    def _judge_answers(self) -> None:
+        """Let the ranks save when all have answered in time; else choose a later step."""
+        savers = self.savers
+        if not self._because or self._counts or self._is_over() or not savers or not savers <= self._answered.keys():
+            return
+        self._loop.cancel("silent")
+        if not self._has_plain:
+            self._counts = True  # they agree among themselves
+            return
+        answers = [self._answered[index] for index in savers]
+        if all(answer.armed for answer in answers):
+            self._counts = True
+            self._order(messages.SaveNow(number=self._number), savers)
+            return
+        furthest = max(answer.step for answer in answers)
+        pace = min((answer.pace for answer in answers if answer.pace > 0), default=0.0)
+        self._send(step_ahead(furthest, pace, self._tries))
+        self._tries += 1
+
+    def _name_silent(self) -> None:
+        silent = [self._name(index) for index in sorted(self.savers - self._answered.keys())]
+        if silent and self._because:
+            shown = ", ".join(silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+            self._say(
+                f"note: ranks on {shown} have not read the request to save for {durations.in_words(_SILENT)}: they do "
+                "so in ezpz.heartbeat or History.update"
+            )
+
+    def _is_saved(self, step: int) -> None:
+        self._saved_at, self._step = time.time(), step
+        if self._ends:
+            return
+        at = f" at step {step}" if step >= 0 else ""
+        self._say(f"saved{at}, because of {self._words()}")
+        self._because = ""
+        self._loop.cancel("answers")
+        self._loop.cancel("silent")
+        if self._from:
+            self._done_with(self._from)
+
+    def _done_with(self, file: tuple[str, str]) -> None:
+        """Remove a file that was followed; STOP in a chain's folder is for its next job, too."""
+        if self._files and not (file[0] == "STOP" and file[1] == self._chain):
+            self._files.remove(*file)

@@ -1,0 +1,482 @@
+"""Ranks are asked to save before the job ends, and by files: when, that all do it at one step, and what comes of it."""
+
+import json
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ezpz.launch import messages
+from ezpz.launch.host.savers import HostSavers
+from ezpz.launch.run import saving
+from ezpz.launch.run.saving import Saving, ask_at, step_ahead
+from ezpz.launch.run.trigger_files import found_in
+from lab import flavours, process
+
+SCRIPT = Path(__file__).parent / "scripts" / "saves_when_asked.py"
+
+
+@pytest.mark.parametrize(
+    ("limit", "longest", "more", "before"),
+    [
+        (3600, None, {}, 180),  # before the first save: 5 % of the limit
+        (3600, 10, {}, 80),  # twice the longest save, and a minute
+        (600, 10, {}, 38),  # of a short job 3 % of the limit
+        (86400, 0, {}, 60),
+        (3600, 900, {}, 1800),  # never before half of the job: a save longer than the rest
+        (3600, 5000, {}, 1800),
+        (3600, None, {"step": 300}, 1200),  # slow steps: the request is followed two steps later
+        (3600, 10, {"step": 45}, 110),
+        (3600, 10, {"step": 20}, 80),
+        (60, 1, {"reaction": 8}, 10),
+        (60, None, {"reaction": 8}, 16),
+        (10, None, {"reaction": 8}, 5),
+    ],
+)
+def test_when_to_ask(limit, longest, more, before):
+    began = 1795289400.0
+    assert ask_at(began, began + limit, longest, **more) == began + limit - before
+
+
+@pytest.mark.parametrize(
+    ("step", "pace", "tries", "chosen"), [(100, 0.1, 0, 140), (100, 30, 0, 102), (100, 0, 0, 102), (100, 0.1, 1, 180)]
+)
+def test_the_step_is_ahead_of_all_ranks(step, pace, tries, chosen):
+    assert step_ahead(step, pace, tries) == chosen
+
+
+class FakeLoop:
+    """Timers that tests look at and let end."""
+
+    def __init__(self):
+        self.timers = {}
+
+    def at(self, name, due, action):
+        self.timers[name] = due, action
+
+    def after(self, name, seconds, action):
+        self.timers.setdefault(name, (time.monotonic() + seconds, action))
+
+    def cancel(self, name):
+        self.timers.pop(name, None)
+
+    def read(self, file, action):
+        pass
+
+    def forget(self, file):
+        pass
+
+
+class FakeWall:
+    def __init__(self, end):
+        self.end = end
+
+
+def host(**more):
+    fields = {"ranks": 2, "agree": 0, "longest": -1.0, "step": -1, "number": 0, "saved": False, "left": False}
+    return messages.Savers(**{**fields, "pace": 0.0, **more})
+
+
+def answer(number, step, armed, pace=0.1):
+    return messages.SaveAnswered(number=number, step=step, armed=armed, pace=pace)
+
+
+class Launcher:
+    """`Saving` with all that it does kept in lists."""
+
+    def __init__(self, left=1000.0, passed=1000.0, *, at_end=True):
+        self.loop, self.orders, self.said = FakeLoop(), [], []
+        now = time.time()
+        self.saving = Saving(
+            self.loop,
+            lambda order, hosts: self.orders.append((order, sorted(hosts))),
+            self.said.append,
+            lambda index: f"n{index:02}",
+            wall=FakeWall(now + left),
+            began=now - passed,
+            at_end=at_end,
+            is_over=lambda: False,
+        )
+
+    def due_in(self):
+        return self.loop.timers["save"][0] - time.monotonic()
+
+
+def test_the_ranks_are_asked_when_it_is_time_and_told_a_step_that_all_can_keep():
+    launcher = Launcher(left=1)
+    assert not launcher.orders  # nobody can save
+    launcher.saving.hear(0, host())
+    launcher.saving.hear(1, host())
+    [(asked, hosts)] = launcher.orders
+    assert (asked.ends, asked.step, hosts) == (1, -1, [0])  # at once, and the second host's come too late for this
+    launcher.saving.hear(0, answer(asked.number, 50, armed=False))
+    assert len(launcher.orders) == 1  # host 1 has not answered
+
+
+def test_a_step_that_some_rank_has_passed_is_put_off():
+    launcher = Launcher(left=1000)
+    launcher.saving.hear(0, host())
+    launcher.saving.hear(1, host())
+    launcher.saving._found("STOP", "/run")
+    first = launcher.orders[-1][0]
+    launcher.saving.hear(0, answer(first.number, 50, armed=False))
+    launcher.saving.hear(1, answer(first.number, 51, armed=False))
+    second = launcher.orders[-1][0]
+    assert second.step == 51 + 40
+    launcher.saving.hear(0, answer(second.number, 60, armed=True))
+    launcher.saving.hear(1, answer(second.number, 95, armed=False))
+    third = launcher.orders[-1][0]
+    assert isinstance(third, messages.AskToSave)
+    assert third.step == 95 + 80
+    launcher.saving.hear(1, answer(second.number, 96, armed=True))  # of the request before: it counts for nothing
+    launcher.saving.hear(0, answer(third.number, 96, armed=True))
+    assert isinstance(launcher.orders[-1][0], messages.AskToSave)
+    launcher.saving.hear(1, answer(third.number, 96, armed=True))
+    assert launcher.orders[-1] == (messages.SaveNow(number=third.number), [0, 1])
+
+
+def test_ranks_that_agree_among_themselves_are_asked_once():
+    launcher = Launcher(left=1)
+    launcher.saving.hear(0, host(agree=2))
+    [(asked, _)] = launcher.orders
+    launcher.saving.hear(0, answer(asked.number, 50, armed=True))
+    assert len(launcher.orders) == 1
+    assert "answers" not in launcher.loop.timers
+
+
+def test_a_longer_save_brings_the_request_forward():
+    launcher = Launcher(left=1000, passed=1000)
+    launcher.saving.hear(0, host(agree=2))
+    assert launcher.due_in() == pytest.approx(saving._LOOK, abs=1)  # 900 s, in looks at the clock
+    launcher.saving.hear(0, host(agree=2, longest=400.0, step=5))
+    assert not launcher.orders
+    launcher.saving.hear(0, host(agree=2, longest=480.0, step=6))
+    assert launcher.orders[0][0].ends
+
+
+def test_nothing_is_asked_before_half_of_the_job():
+    launcher = Launcher(left=1000, passed=900)
+    launcher.saving.hear(0, host(agree=2, longest=5000.0))
+    assert not launcher.orders
+    later = Launcher(left=1000, passed=1001)
+    later.saving.hear(0, host(agree=2, longest=5000.0))
+    assert later.orders
+
+
+def test_nobody_is_asked_where_that_is_switched_off_but_files_count():
+    launcher = Launcher(left=1, at_end=False)
+    launcher.saving.hear(0, host(agree=2))
+    assert not launcher.orders
+    assert "save" not in launcher.loop.timers
+    launcher.saving._found("SAVE", "/run")
+    assert not launcher.orders[0][0].ends
+
+
+def test_what_came_of_it():
+    launcher = Launcher(left=1)
+    launcher.saving.hear(0, host(agree=2, step=100, saved=True))
+    assert launcher.saving.verdict(0, stopped=False) is None  # that was before the request
+    assert launcher.saving.record()["saved_at"] is None
+    launcher.saving.hear(0, host(agree=2, number=1, step=120, saved=True))
+    assert launcher.saving.verdict(0, stopped=False) is None  # it may end by itself
+    launcher.saving.hear(0, host(ranks=0, number=1, step=120, saved=True, left=True))
+    assert launcher.saving.verdict(0, stopped=False) == "again"
+    assert launcher.saving.verdict(143, stopped=True) == "again"  # the scheduler came before the end of the program
+    assert launcher.saving.verdict(1, stopped=False) is None
+    record = launcher.saving.record()
+    assert (record["step"], record["ends"], record["longest_save"]) == (120, True, None)
+    line = "saved at step 120 before the end of the job; start it again to go on"
+    assert launcher.saving.last_line(0, stopped=False) == line
+
+
+def test_ranks_that_do_not_save_are_named():
+    launcher = Launcher(left=1)
+    launcher.saving.hear(0, host(agree=2))
+    launcher.loop.timers["silent"][1]()
+    assert "ranks on n00 have not read the request to save for 30 seconds" in launcher.said[-1]
+    assert "have not" in launcher.saving.last_line(143, stopped=True)
+
+
+def test_a_file_is_answered_once_and_while_nothing_can_save_it_waits(tmp_path):
+    launcher = Launcher()
+    (tmp_path / "STOP").touch()
+    launcher.saving.watch(str(tmp_path))
+    process.wait_until(lambda: launcher.saving._files.has("STOP", str(tmp_path)), 20, "the thread")
+    launcher.saving._files._take()
+    assert "nothing is asked" in launcher.said[-1]
+    launcher.saving.hear(0, host(agree=2))
+    assert launcher.orders[0][0].ends
+    launcher.saving.hear(0, host(agree=0, ranks=0, number=1, saved=True, step=7, left=True))
+    assert launcher.saving.verdict(0, stopped=False) == "stop"
+    launcher.saving.close()
+    assert not (tmp_path / "STOP").exists()
+
+
+def test_files_are_found_where_the_folder_is(tmp_path):
+    assert found_in([str(tmp_path), str(tmp_path / "gone")]) == []
+    for name in ("SAVE", "STOP", "SAVED"):
+        (tmp_path / name).touch()
+    assert found_in([str(tmp_path)]) == [("STOP", str(tmp_path)), ("SAVE", str(tmp_path))]
+
+
+def test_an_agent_sums_up_its_ranks():
+    reports, ends = [], [socket.socketpair() for _ in range(2)]
+    savers = HostSavers(reports)
+
+    class Rank:
+        def __init__(self, rank):
+            self.rank = rank
+
+    for rank, (ours, _) in enumerate(ends):
+        savers.hear(ours, Rank(rank), messages.Saver(how=rank + 1))
+    assert [(each.ranks, each.agree) for each in reports] == [(2, 1)]  # the newer in place of the older
+    for rank, (ours, _) in enumerate(ends):
+        savers.hear(ours, Rank(rank), messages.Saved(seconds=2.0 + rank, step=10))
+    assert (reports[-1].longest, reports[-1].step, reports[-1].saved) == (3.0, 10, False)  # nothing was asked for
+    savers.ask(messages.AskToSave(number=1, ends=0, step=30))
+    assert ends[1][1].recv(100) == b"ask 1 0 30\n"
+    for rank, is_whole in enumerate((False, True)):
+        savers.hear(ends[rank][0], Rank(rank), messages.Saved(seconds=1.0, step=30))
+        assert (reports[-1].number, reports[-1].saved, reports[-1].left) == (1, is_whole, False)
+    for rank, is_whole in enumerate((False, True)):
+        savers.hear(ends[rank][0], Rank(rank), messages.Leaves(step=30))
+        assert reports[-1].left == is_whole
+    savers.hear(ends[0][0], Rank(0), messages.SaveAnswer(number=1, step=20, armed=1, pace=0.5))
+    savers.hear(ends[1][0], Rank(1), messages.SaveAnswer(number=0, step=99, armed=0, pace=0.5))  # of another request
+    assert not [each for each in reports if isinstance(each, messages.SaveAnswered)]
+    savers.forget(ends[1][0])  # it has ended: nothing is expected of it
+    assert reports[-1] == messages.SaveAnswered(number=1, step=20, armed=True, pace=0.5)
+    for pair in ends:
+        for end in pair:
+            end.close()
+
+
+def test_slow_steps_are_told(monkeypatch):
+    reports, savers = [], None
+    savers = HostSavers(reports)
+    now = [1000.0]
+    monkeypatch.setattr("ezpz.launch.host.savers.time.monotonic", lambda: now[0])
+    for step, at in ((1, 0), (2, 1), (3, 2), (4, 42)):
+        now[0] = 1000.0 + at
+        savers.came_to(0, step)
+    assert [each.pace for each in reports] == [40.0]
+
+
+# Real ranks
+
+
+def job(env, tmp_path, seconds, slots=8):
+    """The environment within a PBS job that ends in so many seconds."""
+    (tmp_path / "nodes").write_text(f"{os.uname().nodename}\n" * slots)
+    end = str(int(time.time() + seconds))
+    around = {"PBS_JOBID": "1.head", "PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_ENVIRONMENT": "PBS_BATCH"}
+    return {**env, **around, "EZPZ_JOBID": "1.head", "EZPZ_JOB_END": end}
+
+
+def job_of_a_chain(env, folder, chain):
+    """Return the environment of the only job of a chain."""
+    (chain / "chain.json").write_text(json.dumps({"file": "job", "ids": [], "jobs": 1, "queued_at_once": False}))
+    return {**job(env, folder, 3000), "EZPZ_CHAIN": str(chain)}
+
+
+def record_of(folder):
+    return json.loads((folder / "logs" / "run.json").read_text())
+
+
+def saved_in(folder, ranks):
+    """The step that each rank saved; every file is complete."""
+    files = [(folder / f"saved-{rank}").read_text().split() for rank in range(ranks)]
+    assert all(words[1:] == ["complete"] for words in files)
+    return [int(words[0]) for words in files]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("ranks", "options", "more"),
+    [
+        (2, "--flavour local", {"SAVE_SECONDS": "3"}),
+        (4, "--flavour local", {}),
+        (2, "--flavour local", {"STEP_SECONDS": "2.5"}),
+        (2, "--flavour mpich", {}),
+        (4, "--flavour mpich --mpi no", {}),
+    ],
+)
+def test_a_plain_script_saves_at_one_step_before_the_job_ends_and_goes_on_after_it(
+    launch, clean_env, home, tag, tmp_path, ranks, options, more
+):
+    env = clean_env
+    if "mpich" in options:
+        mpich = flavours.Flavour("mpich", home, tag)
+        if mpich.problem():
+            pytest.skip(mpich.problem())
+        env = mpich.env()
+    line = ["--log-dir", str(tmp_path / "logs"), *options.split(), "-n", str(ranks), sys.executable, SCRIPT]
+    ended, before = time.time() + 60, -1
+    done = launch(*line, env=job({**env, **more}, tmp_path, 60), timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert time.time() < ended + 30  # under load; where a launcher is quick it is over well before
+    steps = saved_in(tmp_path, ranks)
+    assert len(set(steps)) == 1, steps
+    assert steps[0] > before
+    assert f"saved at step {steps[0]} before the end of the job; start it again to go on" in done.stderr
+    record = record_of(tmp_path)
+    assert record["verdict"] == "again"
+    assert record["asked_to_save"]["step"] == steps[0]
+    assert record["asked_to_save"]["at"] >= record["started"] + 0.45 * (record["job_ends"] - record["started"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_script_without_a_save_gets_one_line_and_no_signal(launch, clean_env, tmp_path):
+    env = {**job(clean_env, tmp_path, 30), "RANKS_THAT_SAVE": "none", "STEPS": "400"}
+    done = launch("-n", "2", sys.executable, SCRIPT, env=env, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("note: nothing is saved before the job ends at", done.stderr)) == 1
+    assert "asking" not in done.stderr
+    assert "left after 399" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_without_a_job_or_where_it_is_switched_off_nothing_is_said_or_asked(launch, clean_env, tmp_path):
+    off = tmp_path / "site.toml"
+    off.write_text('[launch]\nsave_at_end = "off"\n')
+    env = {**clean_env, "STEPS": "200", "RANKS_THAT_SAVE": "none"}
+    by_file = {**job(clean_env, tmp_path, 12), "STEPS": "400", "EZPZ_SITE_TOML": str(off)}
+    by_option = {**job(clean_env, tmp_path, 12), "STEPS": "400"}
+    for options, environ in ((), env), ((), by_file), (("--no-save-at-end",), by_option):
+        done = launch(*options, "-n", "2", sys.executable, SCRIPT, env=environ, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert "asking" not in done.stderr
+        assert "nothing is saved" not in done.stderr
+        assert not list(tmp_path.glob("saved-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_save_goes_on_and_stop_ends_and_either_file_is_removed(start_launch, clean_env, tmp_path):
+    chain = tmp_path / "chain"
+    chain.mkdir()
+    logs = tmp_path / "logs"
+    line = ["--log-dir", logs, "-n", "2", sys.executable, SCRIPT]
+    run = start_launch(*line, env=job_of_a_chain(clean_env, tmp_path, chain))
+    process.wait_until((logs / "run.json").exists, 60, "the launch")
+    (chain / "SAVE").touch()
+    process.wait_until(lambda: not (chain / "SAVE").exists(), 60, "the save")
+    first = saved_in(tmp_path, 2)
+    assert len(set(first)) == 1
+    assert run.poll() is None
+    (chain / "STOP").touch()
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 0, errors
+    last = saved_in(tmp_path, 2)
+    assert len(set(last)) == 1
+    assert last[0] > first[0]
+    assert f"saved at step {first[0]}, because of {chain}/SAVE" in errors
+    assert f"saved at step {last[0]} because of {chain}/STOP\n" in errors
+    assert record_of(tmp_path)["verdict"] == "stop"
+    assert (chain / "STOP").exists()  # for the next job of the chain, too
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_rank_that_gives_no_heartbeat_keeps_no_other_from_working(start_launch, clean_env, tmp_path):
+    logs, chain = tmp_path / "logs", tmp_path / "chain"
+    chain.mkdir()
+    env = {**job_of_a_chain(clean_env, tmp_path, chain), "DEAF_RANKS": "1"}
+    run = start_launch("--log-dir", logs, "-n", "2", sys.executable, SCRIPT, env=env)
+    process.wait_until((logs / "run.json").exists, 60, "the launch")
+    (chain / "SAVE").touch()
+    said = []
+    thread = threading.Thread(target=lambda: said.extend(iter(run.stderr.readline, "")), daemon=True)
+    thread.start()
+    process.wait_until(lambda: any("have not read the request" in each for each in said), 90, "the note")
+    assert not list(tmp_path.glob("saved-*"))  # one rank alone must not save: it could be collective
+    assert run.poll() is None
+    run.terminate()
+    assert run.wait(timeout=60) == 143
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_however_long_saves_take_no_complete_one_is_lost(launch, clean_env, tmp_path):
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    draws = random.Random(seed)
+    last = -1
+    for _ in range(4):
+        # The scheduler's own SIGTERM comes at the end, whatever became of the request.
+        seconds, left = draws.choice((0.0, 0.3, 2.0, 12.0)), draws.randrange(10, 26)
+        env = {**job(clean_env, tmp_path, left), "SAVE_SECONDS": str(seconds)}
+        line = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, str(SCRIPT)]
+        run = subprocess.Popen(line, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            run.wait(timeout=left)
+        except subprocess.TimeoutExpired:
+            run.terminate()
+            run.wait(timeout=60)
+        if (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists():
+            steps = saved_in(tmp_path, 2)  # complete, or as they were
+            assert min(steps) >= last, (seed, steps)
+            last = min(steps)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("flavour", ["srun", "srun --mpi no"])
+def test_slurm_itself_says_when_the_job_ends(slurm, clean_env, tmp_path, flavour):
+    line = f"exec {sys.executable} -m ezpz.launch --log-dir logs --flavour {flavour} -n 2 {sys.executable} {SCRIPT}"
+    placed = ["-N2", "--ntasks-per-node=1", "--time=1", f"--chdir={tmp_path}", f"--output={tmp_path}/out"]
+    done = slurm.run(["sbatch", "--parsable", *placed], clean_env, stdin=f"#!/bin/bash\n{line}\n")
+    job = done.stdout.strip()
+
+    def has_ended():
+        path = tmp_path / "logs" / "run.json"
+        return path.exists() and record_of(tmp_path)["state"] != "running"
+
+    try:
+        process.wait_until(has_ended, 200, "the end of the launch")
+    finally:
+        slurm.run(["scancel", job])
+    record, output = record_of(tmp_path), (tmp_path / "out").read_text()
+    assert record["verdict"] == "again", output
+    assert len(set(saved_in(tmp_path, 2))) == 1
+    assert record["ended"] < record["job_ends"] + 30
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_loop_saves_and_ends_also_when_the_scheduler_ends_it_meanwhile(start_launch, clean_env, tmp_path, signalled):
+    pytest.importorskip("torch")
+    script, logs = SCRIPT.with_name("trains_in_a_loop.py"), tmp_path / "logs"
+    run = start_launch("--log-dir", logs, "-n", "2", sys.executable, script, env=clean_env)
+    process.wait_until((tmp_path / "run" / "run.json").exists, 120, "the run folder")
+    (tmp_path / "run" / "STOP").touch()
+    if signalled:
+        process.wait_until(lambda: list(tmp_path.glob("run/checkpoints/.step*")) or run.poll() is not None, 120, "it")
+        run.terminate()
+    output, errors = run.communicate(timeout=120)
+    assert run.returncode in ({0, 143} if signalled else {0}), errors
+    assert "trained to the end" not in output
+    [name] = [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
+    record = record_of(tmp_path)
+    assert record["verdict"] == "stop", errors
+    step = int(name.removeprefix("step-"))
+    assert record["asked_to_save"]["step"] == step
+    assert record["asked_to_save"]["longest_save"] >= 2
+    assert not (tmp_path / "run" / "STOP").exists()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "stopped"
+    if not signalled:
+        env = {**clean_env, "STEPS": str(step + 20)}
+        again = start_launch("-n", "2", sys.executable, script, env=env)
+        output, errors = again.communicate(timeout=120)
+        assert f"trained to the end: {step + 20}" in output, errors
