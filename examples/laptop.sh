@@ -1,25 +1,17 @@
 #!/usr/bin/env bash
-# A training on the machine in front of you, without a scheduler. From any folder:
-#
-#   …/examples/laptop.sh                               # the trainer named below
-#   …/examples/laptop.sh python3 train.py --lr 0.1     # or your own program
-#
-# Run it again and it continues from the newest checkpoint: the run folder below stays the same. Ctrl-C ends it.
-# `kill -USR2` of the process `ezpz.launch` saves a checkpoint and continues, `kill` saves one and ends: as the job
-# scripts beside this file do.
+# A training on this machine, without a scheduler, in the folder in which it is called: `bash FILE`.
 
 set -euo pipefail
 
-checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+if [[ ! -f src/ezpz/bin/utils.sh ]]; then
+  echo "no src/ezpz/bin/utils.sh in $PWD: call this file in the folder of the checkout" >&2
+  exit 2
+fi
 
-# A Python that imports torch and ezpz: the active environment, else a virtual environment in .venv of this folder. It
-# says what it installs, how large and where; the next call finds it there.
+# Activates a Python that has torch and ezpz, which the first call makes.
 # shellcheck source=/dev/null
-source "$checkout/src/ezpz/bin/utils.sh"
+source src/ezpz/bin/utils.sh
 ezpz_setup_env
 
-if (($# == 0)); then
-  set -- python3 -m ezpz.examples.fsdp --preset debug --resume auto --outdir "${OUTDIR:-outputs/laptop}"
-fi
-# A rank for each device, or a few where there are none. `launch -n 4 …` starts as many as you like.
-launch "$@"
+# One rank per device on every host.
+launch python3 -m ezpz.examples.fsdp --preset debug --resume auto --outdir outputs/laptop

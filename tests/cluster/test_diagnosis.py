@@ -12,7 +12,7 @@ from ezpz.cluster.baseline import compare
 from ezpz.cluster.diagnosis import diagnose, summary
 from ezpz.cluster.examine import examine, parse_answer, stale_variables
 from ezpz.cluster.health import device_health, quotas
-from ezpz.cluster.installed import installed_versions
+from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
 
 HEALTHY = {
     "host": "n01",
@@ -148,6 +148,12 @@ def test_healthy_hosts_are_not_worth_a_word():
         ),
         ({"places__/dev/shm": {"path": "/dev/shm", "problem": "Stale"}}, True, "cannot be used: Stale", "server"),
         ({"hanging": ["own_address"]}, False, "the name server does not answer", "administrators"),
+        (
+            {"mpi": "/usr/bin/mpiexec.hydra", "python__mpi4py_for": "Open MPI"},
+            False,
+            "mpi4py is built for Open MPI, mpiexec on PATH is of MPICH or Intel MPI (/usr/bin/mpiexec.hydra)",
+            "--no-binary=mpi4py",
+        ),
     ],
 )
 def test_a_fault_is_named_with_its_cure_and_on_several_hosts_with_the_host(changes, is_problem, said, cure):
@@ -169,6 +175,7 @@ def test_names_of_interfaces_are_read_as_nccl_reads_them(value):
     [
         ({"python__versions__torch": "2.12.0"}, "torch 2.12.0 on n03, 2.13.0 on 2 hosts"),
         ({"python__versions": {"torch": "2.13.0", "numpy": "2.4"}}, "ezpz is missing on n03, 0.1.0 on 2 hosts"),
+        ({"python__versions__nvidia_nccl_cu13": "2.28.9"}, "NCCL 2.28.9 on n03, none on 2 hosts"),
         ({"devices__count": 3}, "devices 3 cuda on n03, 4 cuda on 2 hosts"),
         ({"script__size": 811}, "the script of 811 bytes on n03, of 812 bytes on 2 hosts"),
         ({"time": 1030.0}, "the clock of n03 is 30 s ahead"),
@@ -301,6 +308,24 @@ def test_versions_are_the_names_of_metadata_and_the_first_folder_counts(tmp_path
     folders = [str(tmp_path / "missing"), str(first), str(second)]
     found = installed_versions(folders, ("torch", "ezpz", "numpy"))
     assert found == {"torch": "2.13.0+cpu", "ezpz": "0.1.0"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "built_for"),
+    [
+        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libc.so.6\0libmpi.so.40\0"}, "Open MPI"),
+        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libmpich.so.12\0libc.so.6\0"}, "MPICH or Intel MPI"),
+        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libmpi_gnu_123.so.12\0"}, "MPICH or Intel MPI"),
+        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libc.so.6\0"}, ""),
+        ({"MPI.mpich.so": b"\0libmpi.so.12\0", "MPI.openmpi.so": b"\0libmpi.so.40\0"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_mpi_of_mpi4py_is_what_its_module_asks_the_linker_for(modules, built_for, tmp_path):
+    (tmp_path / "second" / "mpi4py").mkdir(parents=True)
+    for name, content in modules.items():
+        (tmp_path / "second" / "mpi4py" / name).write_bytes(content)
+    assert mpi_of_mpi4py([str(tmp_path / "first"), str(tmp_path / "second")]) == built_for
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ KINDS = {
     "RUN": "runs",
     "DIR|KEY": "runs",
     "RUN|LAUNCH|LOG": "runs",
+    "RUN|ID": "runs",
     "ID": "launches",
     "COMMAND": "command",
     "SITE": "sites",

@@ -1,6 +1,6 @@
 """The tables of docs/reliability.md: what `make matrix` and `make distros` found, between two marker lines.
 
-python tests/reliability/tables.py matrix|distributions|endings|openpbs RESULTS.json docs/reliability.md
+python tests/reliability/tables.py matrix|distributions|endings|openpbs|attempts RESULTS.json docs/reliability.md
 
 Results are ``{CELL: [outcome, date, why it was skipped or a note, commit]}``; those of older versions have no commit.
 """
@@ -159,6 +159,67 @@ def _ends(results, rows):
     ])  # fmt: skip
 
 
+def attempts(results):
+    """The faults of `launch --attempts`, ``{"attempts / FLAVOUR / FAULT / NUMBER": result}``, as Markdown."""
+    found = {}  # (fault, flavour): its results
+    for name, result in results.items():
+        if name.startswith("attempts / ") and result[0] != "skipped":
+            _, flavour, fault, _ = name.split(" / ")
+            found.setdefault((fault, flavour), {})[name] = result
+    kept = {name: result for cells in found.values() for name, result in cells.items()}
+    flavours = dict.fromkeys(flavour for _, flavour in found)
+
+    def shown(fault, flavour):
+        cells = found.get((fault, flavour), {})
+        return f"{_ok(cells)} of {len(cells)}" if cells else "not run"
+
+    commits = " and ".join(dict.fromkeys(commit for *_, commit in kept.values()))
+    return "\n".join([
+        f"{_when(kept)}, commit {commits or 'unknown'}: {_ok(kept)} of {len(kept)} right.",
+        "",
+        f"| fault | {' | '.join(flavours)} |",
+        "|---|" + "---|" * len(flavours),
+        *(
+            f"| {fault} | {' | '.join(shown(fault, flavour) for flavour in flavours)} |"
+            for fault in dict.fromkeys(fault for fault, _ in found)
+        ),
+    ])  # fmt: skip
+
+
+def why(results):
+    """Planted troubles and healthy launches, ``{"TROUBLE / WHERE": [verdict, date, first cause]}``, as Markdown."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "why"))
+    from planted import PLANTED
+
+    healthy = results.get("healthy")
+    judged = {cell: found for cell, found in results.items() if cell.rpartition(" / ")[0] in PLANTED}
+    right, wrong, unknown = (
+        sum(found[0] == word for found in judged.values()) for word in ("right", "wrong", "unknown")
+    )
+    lines = ["Healthy launches: not run."]
+    if healthy:
+        ran, alarms, kinds = healthy[0].split("/")
+        commit = f", commit {healthy[3]}" if healthy[3] else ""
+        lines = [f"{healthy[1]}{commit}: {alarms} false alarms in {ran} healthy launches of {kinds} kinds."]
+
+    def stood_first(name):
+        cells = {cell: found for cell, found in judged.items() if cell.rpartition(" / ")[0] == name}
+        others = [f"`{found[2]}`" if found[2] else "nothing" for found in cells.values() if found[0] != "right"]
+        count = f"{len(cells) - len(others)} of {len(cells)}" if cells else "not run"
+        return "; ".join([count, *others])
+
+    misses = f"{right}, a wrong one in {wrong}, none in {unknown}: {2 * wrong + unknown} misses."
+    return "\n".join([
+        *lines,
+        "",
+        f"{_when(judged)}: of {len(judged)} planted troubles the right cause stood first in {misses}",
+        "",
+        "| what was planted | must stand first | did so |",
+        "|---|---|---|",
+        *(f"| {name} | `{cause}` | {stood_first(name)} |" for name, cause in PLANTED.items()),
+    ])  # fmt: skip
+
+
 def _when(results):
     dates = sorted({date for _, date, *_ in results.values()})
     return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "never run"
@@ -183,5 +244,6 @@ def _outcome(results, name, case):
 
 
 if __name__ == "__main__":
-    table = {"matrix": matrix, "distributions": distributions, "endings": endings, "openpbs": openpbs}[sys.argv[1]]
+    tables = (matrix, distributions, endings, openpbs, attempts, why)
+    table = {each.__name__: each for each in tables}[sys.argv[1]]
     replace_block(Path(sys.argv[3]), sys.argv[1], table(json.loads(Path(sys.argv[2]).read_text())))

@@ -27,3 +27,20 @@ def test_no_result_is_lost_where_several_processes_write(tmp_path):
     assert [child.wait(120) for child in children] == [0] * 4
     found = json.loads(path.read_text())
     assert set(found) == {"earlier", *(f"{writer} {number}" for writer in range(4) for number in range(25))}
+
+
+def test_the_faults_of_attempts_are_counted_by_flavour(tmp_path):
+    page, results = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text("before\n<!-- attempts: begin -->\nold\n<!-- attempts: end -->\nafter\n")
+    found = {f"attempts / ssh / cut off / {number}": ["ok", "2026-11-24", "", "abc1234"] for number in (1, 2)}
+    found["attempts / mpich / cut off / 1"] = ["**failed**", "2026-11-24", "", "abc1234"]
+    found["attempts / mpich / bug / 1"] = ["skipped", "2026-11-24", "no mpich", "abc1234"]
+    found["ssh 1-kill"] = ["ok", "2026-11-22", "", ""]  # of another table
+    results.write_text(json.dumps(found))
+    line = [sys.executable, Path(__file__).parent / "tables.py", "attempts", results, page]
+    subprocess.run(line, check=True)
+    text = page.read_text()
+    assert "2026-11-24, commit abc1234: 2 of 3 right." in text
+    assert "| fault | ssh | mpich |" in text
+    assert "| cut off | 2 of 2 | 0 of 1 |" in text
+    assert "old" not in text

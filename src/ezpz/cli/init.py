@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.shell import utils
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster import SCHEDULERS, detect, probe
-from ezpz.cluster.scheduler import JobScript, scheduler
+from ezpz.cluster.job_file import WITHOUT_SCHEDULER, Asked, JobFile, options
+from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
 from ezpz.errors import MachineError, UsageError, nearest
 from ezpz.files import find_program
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LAPTOP = "laptop"  # the kind of script for a machine without a scheduler
 _SCRIPTS = {
     **{name: found for name in SCHEDULERS if (found := scheduler(name).job_script)},
-    _LAPTOP: JobScript("run.sh", "", (), ""),
+    _LAPTOP: WITHOUT_SCHEDULER,
 }
 
 
@@ -37,6 +37,7 @@ def _title(name: str) -> str:
 
 
 _TRAINING = "train.py"
+_HOSTS, _SECONDS = 2, 3600  # what the script asks for: the smallest job that shows whether hosts find each other
 
 _OPTIONS = (
     option(
@@ -85,7 +86,8 @@ def _init(options: Namespace) -> int:
                 + (f" for {site.name if site else _title(name)} ({reason})" if text[:2] == "#!" else "")
             )
     first = f"fill in the account, then `{kind.program} {kind.file}`" if kind.program else f"`./{kind.file}`"
-    show(f"next: {first}; `launch python3 {_TRAINING}` trains here")
+    other = "; `ezpz submit` writes and queues such files" if kind.program else ""
+    show(f"next: {first}{other}; `launch python3 {_TRAINING}` trains here")
     return 0
 
 
@@ -140,23 +142,11 @@ def script(name: str, site: Site | None) -> str:
         site: The site.
     """
     kind = _SCRIPTS[name]
-    options = (site.job if site else ()) or kind.options
-    lines = [f"{kind.mark} {each}" for each in options]
-    if kind.devices and not (site and site.job):
-        count = site.devices_per_host if site and site.devices_per_host else 4
-        lines.append("# Most clusters give devices only when they are asked for: take one # away, and set the number.")
-        lines.append(f"#{kind.mark} {kind.devices.format(count=count)}")
-    values = {
-        "@MACHINE@": f"{site.name} ({site.centre})" if site and site.centre else site.name if site else _title(name),
-        "@FILE@": kind.file,
-        "@OPTIONS@": "\n".join(lines),
-        "@UTILS@": shlex.quote(utils()),
-        "@VENV@": f" {shlex.quote(sys.prefix)}" if sys.prefix != sys.base_prefix else "",
-    }
-    text = _starter(kind.file)
-    for token, value in values.items():
-        text = text.replace(token, value)
-    return text
+    title = f"{site.name} ({site.centre})" if site and site.centre else site.name if site else _title(name)
+    asked = Asked(_HOSTS, _SECONDS, Path(_TRAINING).stem)
+    lines = tuple(options(kind, site, asked, template=True))
+    venv = sys.prefix if sys.prefix != sys.base_prefix else ""
+    return JobFile(kind, site, title, lines, ("python3", _TRAINING), utils(), venv).text()
 
 
 def _starter(file: str) -> str:

@@ -3,6 +3,7 @@
     # /etc/ezpz/site.toml
     [launch]
     check = "off"        # of `launch --check`: fast, full or off
+    save_at_end = "off"  # on: ranks are asked to save before the job ends
 
 It is read before any setting of the user's. Unlike a site table (docs/sites.md) it says nothing about the machine.
 """
@@ -23,7 +24,7 @@ __all__ = ["CHECKS", "Default", "default"]
 CHECKS = ("fast", "full", "off")
 _FILE = "/etc/ezpz/site.toml"
 _VARIABLE = "EZPZ_SITE_TOML"  # another file, for tests and for administrators who try theirs; empty for none
-_KEYS = {"launch.check": CHECKS}
+_KEYS = {"launch.check": CHECKS, "launch.save_at_end": ("on", "off")}
 
 
 class Default(NamedTuple):

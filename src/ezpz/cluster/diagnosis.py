@@ -7,6 +7,7 @@ what to type, or whom to ask.
 from __future__ import annotations
 
 from ezpz.cluster.comparing import listed, majority, minorities
+from ezpz.cluster.installed import MPICH_KIND, OPEN_MPI
 from ezpz.cluster.network import chosen_interfaces
 from ezpz.records import NamedTuple
 
@@ -299,9 +300,25 @@ def _proxies(facts: Facts) -> Iterator[Finding]:
             yield _note("proxy", text, f"unset {name}, or download ahead on a login host (ezpz fetch)")
 
 
+_OPEN_MPI_PROGRAMS = {"orterun", "prterun", "mpirun", "mpirun.openmpi"}  # what mpiexec is a link to
+
+
+def _mpi4py(facts: Facts) -> Iterator[Finding]:
+    """Find an mpi4py that the ``mpiexec`` on PATH does not know: under it each rank is a world of one."""
+    path, built_for = str(facts.get("mpi") or ""), str(_part(facts, "python").get("mpi4py_for") or "")
+    name = path.rpartition("/")[2]
+    ours = MPICH_KIND if "hydra" in name else OPEN_MPI if name in _OPEN_MPI_PROGRAMS else ""
+    if ours and built_for and ours != built_for:
+        text = f"mpi4py is built for {built_for}, mpiexec on PATH is of {ours} ({path}): each rank is alone"
+        cure = (
+            "put the MPI that mpi4py was built for on PATH, or build mpi4py anew: pip install --no-binary=mpi4py mpi4py"
+        )
+        yield _note("mpi4py", text, cure)
+
+
 _OF_ONE: tuple[Callable[[Any], Iterator[Finding]], ...] = (
     _torch, _build, _copies, _files, _places, _quotas, _limits, _health, _masks, _affinity, _interface_variables,
-    _fast_network, _own_name, _stale, _proxies, _hanging,
+    _fast_network, _own_name, _stale, _proxies, _hanging, _mpi4py,
 )  # fmt: skip
 
 
@@ -312,6 +329,10 @@ _COMPARED: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("torch", lambda facts: _version(facts, "torch")),
     ("ezpz", lambda facts: _version(facts, "ezpz")),
     ("numpy", lambda facts: _version(facts, "numpy")),
+    ("NCCL", lambda facts: _version(facts, "nvidia_nccl_cu13") or _version(facts, "nvidia_nccl_cu12")),
+    ("oneCCL", lambda facts: _version(facts, "oneccl") or _version(facts, "oneccl_bind_pt")),
+    ("intel_extension_for_pytorch", lambda facts: _version(facts, "intel_extension_for_pytorch")),
+    ("mpi4py", lambda facts: _version(facts, "mpi4py")),
     ("the driver", lambda facts: str(facts.get("driver") or "")),
     ("mpiexec", lambda facts: str(facts.get("mpi") or "")),
 )

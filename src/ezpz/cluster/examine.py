@@ -19,7 +19,7 @@ import time
 from functools import partial
 
 from ezpz.cluster.health import device_health, quotas
-from ezpz.cluster.installed import installed_versions
+from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
 from ezpz.cluster.network import INTERFACE_VARIABLES, route_to
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -46,7 +46,10 @@ _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, an
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_LIBRARIES = ("torch", "numpy", "ezpz", "mpi4py")
+_LIBRARIES = (
+    *("torch", "numpy", "ezpz", "mpi4py", "nvidia_nccl_cu12", "nvidia_nccl_cu13"),
+    *("oneccl", "oneccl_bind_pt", "intel_extension_for_pytorch"),
+)
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP, _IFF_RUNNING = (
     0x1,
@@ -241,6 +244,7 @@ def _python() -> dict[str, Any]:
         "path": sys.executable,
         "version": sys.version.split(maxsplit=1)[0],
         "versions": installed_versions([folder or os.curdir for folder in sys.path], _LIBRARIES),
+        "mpi4py_for": mpi_of_mpi4py([folder or os.curdir for folder in sys.path]),
         "torch_build": _torch_build(),
         "ezpz": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         "ezpz_copies": [os.path.dirname(path) for path in copies],

@@ -12,7 +12,15 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["installed_versions"]
+__all__ = ["MPICH_KIND", "OPEN_MPI", "installed_versions", "mpi_of_mpi4py"]
+
+OPEN_MPI, MPICH_KIND = "Open MPI", "MPICH or Intel MPI"  # programs of the one do not run under the other
+
+_MOST_READ = 1 << 24  # bytes of an extension module
+# What the dynamic linker is asked for: libmpi.so.40 of Open MPI (20 before 3.0), libmpi.so.12 of all who keep MPICH's
+# binary interface (MPICH, Intel MPI, MVAPICH, Cray: libmpi_cray, libmpi_gnu), libmpich.so.12 on Debian.
+_OPEN_MPI = re.compile(rb"\0libmpi\.so\.(?:20|40)\0")
+_MPICH = re.compile(rb"\0libmpi(?:ch|_cray|_gnu_\w+|_intel)?\.so\.12\0")
 
 
 def installed_versions(folders: Iterable[str], packages: Sequence[str]) -> dict[str, str]:
@@ -36,3 +44,26 @@ def installed_versions(folders: Iterable[str], packages: Sequence[str]) -> dict[
             if match:
                 found.setdefault(match[1], match[2])
     return found
+
+
+def mpi_of_mpi4py(folders: Iterable[str]) -> str:
+    """Return `OPEN_MPI` or `MPICH_KIND`, what mpi4py was built for; empty where it fits several, or is unknown.
+
+    Args:
+        folders: Where a Python looks for modules; the first mpi4py counts.
+    """
+    for folder in folders:
+        place = os.path.join(folder, "mpi4py")
+        try:
+            modules = [name for name in os.listdir(place) if name.startswith("MPI.") and name.endswith(".so")]
+        except OSError:
+            continue
+        if len(modules) != 1:  # wheels hold one for each MPI, and take the one that fits
+            return ""
+        try:
+            with open(os.path.join(place, modules[0]), "rb") as file:
+                content = file.read(_MOST_READ)
+        except OSError:
+            return ""
+        return OPEN_MPI if _OPEN_MPI.search(content) else MPICH_KIND if _MPICH.search(content) else ""
+    return ""

@@ -26,7 +26,7 @@ from ezpz.cluster.earlier import earlier_hosts
 from ezpz.cluster.probe import is_same_host
 from ezpz.cluster.qstat import exec_hosts, show_job
 from ezpz.cluster.questions import ask
-from ezpz.cluster.scheduler import JobScript, Reach, Scheduler
+from ezpz.cluster.scheduler import JobScript, Queues, Reach, Scheduler
 from ezpz.errors import MachineError
 from ezpz.files import find_program
 from ezpz.records import replace
@@ -36,8 +36,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ezpz.cluster.allocation import Read, Run
+    from ezpz.cluster.job_listing import Job
+    from ezpz.cluster.job_state import Call, JobState
 
 _FILES = "/var/spool/pbs/aux/"  # where the daemon of a host keeps the node files, under the full job id
+
+_ENTER = """\
+# PBS starts jobs in the home folder; this one runs in the folder in which qsub was called.
+cd "${PBS_O_WORKDIR:?this is a job file: submit it with qsub}"
+# The folder that PBS makes for temporary files can have a name too long for the sockets in it (AF_UNIX path too long).
+export TMPDIR=/tmp
+"""
+_UNFILLED = """\
+if [[ -r $0 ]] && grep -q '^#PBS {line}$' "$0"; then
+  echo "#PBS {line} is not filled in: name yours in this file" >&2
+  exit 2
+fi
+"""
 
 
 class Pbs(Scheduler):
@@ -50,7 +65,28 @@ class Pbs(Scheduler):
     ancestor_prefixes = ("pbs_mom", "pbs_demux", "pbs_attach", "pbsdsh", "palsd")
     kept_variables = ("PBS_NODEFILE", "PBS_QUEUE", "PBS_O_HOST", "PBS_O_WORKDIR", "PBS_ENVIRONMENT")
     programs = ("qstat",)
-    job_script = JobScript("job.pbs", "#PBS", ("-A PROJECT", "-q QUEUE", "-l select=2", "-l place=scatter"), "qsub")
+    job_script = JobScript(
+        "job.pbs",
+        "#PBS",
+        ("-A PROJECT", "-q QUEUE", "-l select=2", "-l place=scatter"),
+        "qsub",
+        first_line="#!/bin/bash -l",
+        account="-A",
+        queues=("-q",),
+        hosts="-l select",
+        time="-l walltime",
+        filesystems="-l filesystems",
+        name="-N",
+        output="-o",
+        output_file="{folder}",
+        written_to="{folder}{job}.OU",
+        always=("-j oe",),
+        after=("-W", "depend=afterany:{job}"),
+        listing=("qstat",),
+        enter=_ENTER,
+        unfilled=_UNFILLED,
+    )
+    cancelling = ("qdel",)
     listing = ("qstat",)
     # Its task manager, which believes processes of the job alone: they have the job's cookie (tm_init in Libifl/tm.c).
     remote_shell = ("pbs_tmrsh",)
@@ -102,6 +138,19 @@ class Pbs(Scheduler):
             "--hostfile FILE`."
         )
 
+    def queues(self, option: str, run: Run) -> Queues | None:
+        """Return the queues of the server."""
+        del option
+        from ezpz.cluster.qstat import queues
+
+        return queues(run)
+
+    def state_of(self, job: str, run: Call) -> JobState:
+        """Return what ``qstat`` says of a job, also of one that is over."""
+        from ezpz.cluster.pbs_history import state_of
+
+        return state_of(job, run)
+
     def reach(self, environ: Mapping[str, str], job: str) -> Reach:
         """Tell whether ``pbs_tmrsh`` works here, by the variables of this shell or of a process of the job.
 
@@ -125,6 +174,16 @@ class Pbs(Scheduler):
         """Return the questions for the user's jobs: those of an array are only listed where they are asked for."""
         del host
         return [["qstat", *tasks, "-u", user, "-n1rw"] for tasks in ([], ["-t"])]
+
+    def my_jobs_question(self, user: str) -> list[str]:
+        """See `Scheduler.my_jobs_question`."""
+        return ["qstat", "-x", "-f", "-F", "json", "-u", user]
+
+    def read_my_jobs(self, text: str, user: str) -> list[Job]:
+        """See `Scheduler.read_my_jobs`."""
+        from ezpz.cluster.qstat import read_jobs
+
+        return read_jobs(text, user)
 
     def find(self, host: str, user: str, run: Run) -> Allocation | None:
         """Return the user's job that runs on a host, for a shell that has no variables of it.

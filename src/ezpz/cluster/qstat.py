@@ -12,6 +12,17 @@ older versions has them as lines, which it cuts anywhere and continues after a t
 
 ``exec_host`` has one word ``host/slot[*cpus]`` per chunk of ``select`` (``[count:]resource=value[:…]`` joined by
 ``+``), in its order. A chunk holds ``mpiprocs`` processes: 1 when it is not given, 0 when the chunk has no CPUs.
+
+``qstat -Qf`` has the limits of queues, as far as they are set (PBS Reference Guide, "Queue Attributes"):
+
+    Queue: prod
+        queue_type = Route
+        resources_max.nodect = 496
+        resources_min.nodect = 10
+        resources_max.walltime = 24:00:00
+        route_destinations = small,medium,large
+        enabled = True
+        started = True
 """
 
 from __future__ import annotations
@@ -21,6 +32,7 @@ import re
 import time
 
 from ezpz.cluster.allocation import Allocation
+from ezpz.cluster.scheduler import Queue, Queues
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -28,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ezpz.cluster.allocation import Run
+    from ezpz.cluster.job_listing import Job
 
 
 def show_job(job: str, run: Run) -> Allocation | None:
@@ -127,3 +140,90 @@ def _end(fields: Mapping[str, str]) -> int | None:
     except (KeyError, ValueError, OverflowError):
         return None
     return int(start) + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+
+
+def queues(run: Run) -> Queues | None:
+    """Return the queues of the server; None when ``qstat`` is absent or does not answer."""
+    command = ["qstat", "-Qf"]
+    found = {}
+    for block in re.split(r"^Queue: ", (run(command) or "").replace("\n\t", ""), flags=re.MULTILINE)[1:]:
+        name, *lines = block.splitlines()
+        fields = dict(line.strip().partition(" = ")[::2] for line in lines)
+        leads_to = fields.get("route_destinations", "").replace(" ", "")
+        found[name.strip()] = Queue(
+            name.strip(),
+            most_seconds=_span(fields.get("resources_max.walltime", "")),
+            least_hosts=_count(fields.get("resources_min.nodect", "")),
+            most_hosts=_count(fields.get("resources_max.nodect", "")),
+            is_open=fields.get("enabled", "True") == "True",
+            leads_to=tuple(filter(None, leads_to.split(","))),
+        )
+    return Queues(found, " ".join(command)) if found else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _span(text: str) -> int | None:
+    """Return seconds of ``336:00:00``, ``30:00`` or ``1800``; None for what is none."""
+    if not re.fullmatch(r"\d+(:\d\d){0,2}", text, re.ASCII):
+        return None
+    seconds = 0
+    for part in text.split(":"):
+        seconds = seconds * 60 + int(part)
+    return seconds
+
+
+# The user's own jobs, for `ezpz status`: ``qstat -x -f -F json -u USER`` lists ended ones too, as long as the server
+# keeps them. OpenPBS 23.06.06 prints in ``Jobs``, of which these are read:
+#
+#     "12.head": {"Job_Name": "train", "Job_Owner": "me@login1", "job_state": "Q", "queue": "workq",
+#         "comment": "Not Running: Insufficient amount of resource: ncpus", "Output_Path": "login1:/home/me/train.o12",
+#         "stime": "Fri Nov 20 15:22:30 2026", "estimated": {"start_time": "Fri Nov 20 16:00:00 2026"},
+#         "Resource_List": {"nodect": 2, "walltime": "01:00:00"}, "Exit_status": 0, "mtime": "Fri Nov 20 15:25:31 2026"}
+
+_STATES = {"R": "running", "E": "running", "B": "running", "F": "ended", "X": "ended", "M": "ended"}
+_TIME = "%a %b %d %H:%M:%S %Y"
+
+
+def read_jobs(text: str, user: str) -> list[Job]:
+    """Return the jobs of a user that ``qstat -f -F json`` has listed; those of others are passed over."""
+    from ezpz.cluster.job_listing import Job, moment
+
+    try:
+        listed = json.loads(text).get("Jobs", {})
+    except (ValueError, AttributeError):  # old releases print JSON that is none
+        return []
+    found = []
+    for job, fields in listed.items() if isinstance(listed, dict) else ():
+        if not isinstance(fields, dict) or str(fields.get("Job_Owner", "")).partition("@")[0] not in {user, ""}:
+            continue
+        word = str(fields.get("job_state", ""))
+        state = _STATES.get(word, "queued")
+        resources = fields.get("Resource_List")
+        resources = resources if isinstance(resources, dict) else {}
+        estimated = fields.get("estimated")
+        start = moment(fields.get("stime"), _TIME)
+        if start is None and state == "queued" and isinstance(estimated, dict):
+            start = moment(estimated.get("start_time"), _TIME)
+        end = moment(fields.get("mtime"), _TIME)
+        if state != "ended":
+            end = _end({"stime": str(fields.get("stime")), "Resource_List.walltime": str(resources.get("walltime"))})
+        count, code = resources.get("nodect"), fields.get("Exit_status")
+        found.append(
+            Job(
+                job=job,
+                state=state,
+                word=word,
+                name=str(fields.get("Job_Name", "")),
+                queue=str(fields.get("queue", "")),
+                hosts=int(str(count)) if str(count).isdecimal() else None,
+                start=start,
+                end=end,
+                reason=str(fields.get("comment", "")),
+                output=str(fields.get("Output_Path", "")).partition(":")[2],
+                exit_code=code if isinstance(code, int) else None,
+            )
+        )
+    return found

@@ -9,6 +9,13 @@ holds several such blocks, parted by empty lines:
          Nodes=n01 CPU_IDs=0-2 Mem=0 GRES=gpu:3(IDX:0-2)
          Nodes=n02 CPU_IDs=0 Mem=0 GRES=gpu:3(IDX:0-2)
        TresPerNode=gres:gpu:3
+
+``scontrol show partition`` (Slurm 22.05.8), one block for each; limits may be UNLIMITED, times [days-]hh:mm:ss:
+
+    PartitionName=main
+       AllocNodes=ALL Default=YES QoS=N/A
+       MaxNodes=UNLIMITED MaxTime=01:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
+       State=UP TotalCPUs=8 TotalNodes=2 SelectTypeParameters=NONE
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ import time
 from ezpz.cluster.allocation import Allocation
 from ezpz.cluster.components import heterogeneous
 from ezpz.cluster.hostlist import expand
+from ezpz.cluster.scheduler import Queue, Queues
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -114,3 +122,36 @@ def _seconds(text: str) -> int | None:
         return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except (ValueError, OverflowError):
         return None
+
+
+def partitions(run: Run) -> Queues | None:
+    """Return the partitions; None when ``scontrol`` is absent or does not answer."""
+    command = ["scontrol", "show", "partition"]
+    found = {}
+    for block in re.split(r"\n\s*\n", run(command) or ""):
+        fields = dict(re.findall(r"(\S+?)=(\S*)", block))
+        name = fields.get("PartitionName")
+        if name:
+            counts = [_count(fields.get(limit, "")) for limit in ("MaxNodes", "TotalNodes")]
+            found[name] = Queue(
+                name,
+                most_seconds=_span(fields.get("MaxTime", "")),
+                least_hosts=_count(fields.get("MinNodes", "")),
+                most_hosts=min((count for count in counts if count is not None), default=None),
+                is_open=fields.get("State", "UP") == "UP",
+                is_default=fields.get("Default") == "YES",
+            )
+    return Queues(found, " ".join(command)) if found else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _span(text: str) -> int | None:
+    """Return seconds of ``[days-]hh:mm:ss``; None for UNLIMITED."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text, re.ASCII)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -180,6 +180,8 @@ class Site(Record):
     mpi: str = ""
     launcher_forbids: tuple[str, ...] = ()
     job: tuple[str, ...] = ()
+    job_submits: str = ""
+    chains: Mapping[str, str] = EMPTY
     environment: Mapping[str, str] = EMPTY
     environment_optional: Mapping[str, str] = EMPTY
     environment_on_hang: Mapping[str, str] = EMPTY

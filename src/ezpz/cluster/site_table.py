@@ -128,6 +128,8 @@ KEYS = {
     "mpi": _one_of("yes", "no"),
     "launcher_forbids": _OPTIONS,
     "job": _key("texts", "options of a job, each a text that begins with -", _like(r"--?[A-Za-z0-9._/+@:=,~% -]+")),
+    "job_submits": _one_of("yes", "no"),
+    "chains": _key("table", "queues (or any) and what the site says of chains of jobs there"),
     "environment": _ENVIRONMENT,
     "environment_optional": _ENVIRONMENT,
     "environment_on_hang": _ENVIRONMENT,
@@ -269,6 +271,9 @@ def _entries(value: Any, key: Key, file: str, where: str, name: str) -> dict[str
     if not isinstance(value, dict):
         raise _wrong(file, where, name, value, f"a table: {key.expected}")
     for entry, text in value.items():
+        if name == "chains" and _is_like(_WORD, entry):
+            _check_each([text], key, file, where, f"{name}.{entry}")
+            continue
         counted = name == "cpu_bind" and entry.isascii() and entry.isdigit() and entry[0] != "0"
         if not (counted or entry == "any" if name == "cpu_bind" else is_variable(entry)):
             expected = "a number of ranks per host, or any" if name == "cpu_bind" else "the name of a variable"

@@ -1,0 +1,581 @@
+"""Run ``ezpz submit``: write the job file for a command, check what the scheduler would refuse, and queue it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from argparse import REMAINDER, ArgumentTypeError
+from pathlib import Path
+
+from ezpz import durations
+from ezpz.cli import make_verb_parser
+from ezpz.cli.shell import utils
+from ezpz.cli_parser import option, positive_float, positive_int, run_verb
+from ezpz.cluster import SCHEDULERS, detect, probe, refusals
+from ezpz.cluster.job_file import (
+    WITHOUT_SCHEDULER,
+    Asked,
+    JobFile,
+    clock,
+    options,
+    queue_option,
+    read_option,
+    unfilled,
+    value_of,
+)
+from ezpz.cluster.scheduler import scheduler
+from ezpz.cluster.site import load, recognise
+from ezpz.errors import MachineError, UsageError, nearest
+from ezpz.files import find_program, make_closed_folder, write_whole
+from ezpz.records import NamedTuple
+from ezpz.visible import show
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ezpz.cluster.job_file import Option
+    from ezpz.cluster.scheduler import JobScript, Queues, Scheduler
+    from ezpz.cluster.site import Site
+
+_MOST_JOBS = 10  # of a chain, where nothing else is given
+_PATIENCE = 10.0  # seconds for the scheduler to tell its limits
+_CHAIN_FILE = "chain.json"
+_NAME = r"[A-Za-z][A-Za-z0-9._-]{0,63}"
+_NO_SCHEDULER = "none"
+_WRITTEN_FOR = [name for name in SCHEDULERS if scheduler(name).job_script]
+
+
+def _seconds(text: str) -> int:
+    try:
+        seconds = durations.read(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    if seconds is None or seconds < 1:
+        raise ArgumentTypeError(f"{text!r} is no time of a job; expected e.g. 30m, 6h, 1d or HH:MM:SS")
+    return int(seconds)
+
+
+def _job_name(text: str) -> str:
+    if not re.fullmatch(_NAME, text):
+        raise ArgumentTypeError(
+            f"{text!r} is no name of a job; expected a letter, then letters, digits, dots, - and _ (64 at most)"
+        )
+    return text
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[^\s'\"\\#$`;&|<>]+", text):
+        raise ArgumentTypeError(f"{text!r} is no such name; expected one word without quotes")
+    return text
+
+
+def _job_option(text: str) -> str:
+    if not text.startswith("-") or not text.isprintable():
+        raise ArgumentTypeError(
+            f"{text!r} is no option of a job; expected e.g. --gpus-per-node=4 or '-l place=scatter'"
+        )
+    return text
+
+
+_USAGE = "[options] [--] COMMAND ..."
+_JOB, _CHAIN = "what the job asks for", "a training of several jobs"
+_OPTIONS = (
+    option("--nhosts", type=positive_int, default=1, metavar="N", group=_JOB, help="how many hosts"),
+    option(
+        "--time",
+        type=_seconds,
+        default="1h",
+        metavar="TIME",
+        group=_JOB,
+        help="its longest time: 30m, 6h, 1d, HH:MM:SS",
+    ),
+    option("-A", "--account", type=_word, metavar="ACCOUNT", group=_JOB, help="who pays"),
+    option("-q", "--queue", type=_word, metavar="QUEUE", group=_JOB, help="queue, partition or QOS, as the site has"),
+    option(
+        "--filesystems",
+        type=_word,
+        metavar="LIST",
+        group=_JOB,
+        help="file systems that the job needs, where the site asks for them: home:eagle",
+    ),
+    option("--name", type=_job_name, metavar="NAME", group=_JOB, help="its name; that of the program by default"),
+    option(
+        "-O",
+        "--option",
+        dest="more",
+        type=_job_option,
+        action="append",
+        default=[],
+        metavar="OPTION",
+        group=_JOB,
+        help="one more option of the scheduler's, as a job file has it: -O=--gpus-per-node=4; repeatable",
+    ),
+    option("--jobs", type=positive_int, metavar="N", group=_CHAIN, help="at most N jobs, one after the other"),
+    option(
+        "--until-done",
+        action="store_true",
+        group=_CHAIN,
+        help=f"queue further jobs until the training is done: at most --jobs, {_MOST_JOBS} if that is not given",
+    ),
+    option(
+        "--node-hours",
+        type=positive_float,
+        metavar="H",
+        group=_CHAIN,
+        help="all jobs together ask for at most so many hosts times hours",
+    ),
+    option("--output", default="", metavar="DIR", help="folder for the job file and the job's output"),
+    option("--venv", default=None, metavar="DIR", help="virtual environment of the job; the present one by default"),
+    option("--site", metavar="SITE", help="write it for this site of `ezpz sites`"),
+    option("--scheduler", choices=(*_WRITTEN_FOR, _NO_SCHEDULER), help="write it for this scheduler, on no site"),
+    option("--force", action="store_true", help="submit what is refused for a limit, a folder or a chain"),
+    option("--json", action="store_true", help="print path, ids and folder as one JSON object"),
+    option("--dry-run", action="store_true", help="print the job file; make and submit nothing"),
+    option("command", nargs=REMAINDER, metavar="COMMAND", help="what launch starts on every rank"),
+)
+_ABOUT = """\
+The job file asks for what the site wants, sets up a Python as `ezpz_setup_env` does, and starts COMMAND under launch
+in this folder. Its path and the job's id are printed. What the scheduler would refuse, or never start, is refused
+before anything is queued."""
+_EXAMPLES = (
+    ("ezpz submit --nhosts 2 --time 6h -A PROJECT -- python3 train.py", "queue one job"),
+    ("ezpz submit --until-done --time 6h -A PROJECT -- python3 train.py", "and the next ones until it is done"),
+    ("ezpz submit --dry-run --site frontier -- python3 train.py", "look at a job file for another machine"),
+)
+_EXITS = (
+    ("0", "queued, or printed"),
+    ("2", "refused: the line says what to type"),
+    ("125", "no scheduler here, or it has not taken the job"),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write and queue a job, print its file and its id, and return the exit code."""
+    parser = make_verb_parser(
+        "submit", _OPTIONS, _ABOUT, usage=_USAGE, examples=_EXAMPLES, exits=_EXITS, allow_abbrev=False
+    )
+    return run_verb(parser, argv or ["--help"], lambda asked: _submit(asked, os.environ))
+
+
+class _Machine(NamedTuple):
+    """For which machine a job is written, who says so, and whether it is this one."""
+
+    scheduler: str
+    site: Site | None
+    origin: str
+    is_here: bool
+
+    @property
+    def around(self) -> Scheduler:
+        """The scheduler."""
+        return scheduler(self.scheduler)
+
+    @property
+    def kind(self) -> JobScript:
+        """How its job files are written."""
+        return self.around.job_script or WITHOUT_SCHEDULER
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        if self.site:
+            return f"{self.site.name} ({self.site.centre})" if self.site.centre else self.site.name
+        return f"any {self.around.title} cluster"
+
+
+def _submit(asked: Namespace, environ: Mapping[str, str]) -> int:
+    command = _command(asked.command)
+    machine = _machine(asked, environ)
+    job = _asked(asked, machine, command, environ)
+    found = options(machine.kind, machine.site, job, template=False)
+    is_chain = asked.until_done or asked.jobs is not None or asked.node_hours is not None
+    folder = _folder(asked.output, job.name, is_chain=is_chain)
+    jobs = _most_jobs(asked) if is_chain else 1
+    _check(asked, machine, found, job, folder="" if asked.dry_run and not is_chain else folder, is_chain=is_chain)
+    if not asked.dry_run:
+        job = _with_folder(job, folder)
+        found = options(machine.kind, machine.site, job)
+    chain = str(Path(folder).absolute()) if is_chain else ""
+    file = JobFile(
+        kind=machine.kind,
+        site=machine.site,
+        title=machine.title,
+        options=tuple(found),
+        command=command,
+        utils=_below(utils()),
+        venv=_venv(asked.venv, environ),
+        conda=_conda(environ) if asked.venv is None else "",
+        chain=chain,
+    )
+    if asked.dry_run:
+        show(file.text().rstrip("\n"))
+        return 0
+    path = f"{folder}/{job.name}{Path(machine.kind.file).suffix}"
+    _write(path, file.text())
+    if not asked.json:
+        show(f"{path}: written for {machine.title} ({machine.origin})")
+    if is_chain:
+        hours = jobs * job.hosts * job.seconds / 3600
+        _note(f"at most {jobs} jobs of {job.hosts} hosts and {clock(job.seconds)}: {hours:g} node-hours")
+    ids = _queue(
+        path, machine, job, jobs=jobs if is_chain else 0, output="" if asked.json else _place(found, machine, job)
+    )
+    if asked.json:
+        show(json.dumps({"file": path, "folder": folder, "jobs": ids, "chain": is_chain}))
+    return 0
+
+
+def _command(words: list[str]) -> tuple[str, ...]:
+    """Return what launch starts: the words behind --, and behind `launch` where they begin with it.
+
+    Raises:
+        UsageError: There are none, or the script is not there.
+    """
+    words = words[words[:1] == ["--"] :]
+    for start in (["launch"], ["ezpz", "launch"]):
+        if words[: len(start)] == start:
+            words = words[len(start) :]
+    if not words:
+        raise UsageError(
+            "no command (from the command line); expected `ezpz submit [options] -- COMMAND`, such as "
+            "`ezpz submit --time 1h -- python3 train.py`."
+        )
+    if re.fullmatch(r"python[0-9.]*", Path(words[0]).name):
+        script = next((word for word in words[1:] if not word.startswith("-")), "")
+        options_only = words[1 : words.index(script)] if script else []
+        if script.endswith(".py") and not {"-m", "-c", "-W", "-X"} & set(options_only) and not Path(script).exists():
+            raise UsageError(
+                f"no such script: {script} in {Path.cwd()} (from the command line); expected a file there, because the "
+                "job runs in this folder. Correct the path, or call this in its folder."
+            )
+    return tuple(words)
+
+
+def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
+    """Return for which machine the job is written.
+
+    Raises:
+        UsageError: There is no such site, or its scheduler has no job files here.
+        MachineError: There is no scheduler, or there are variables of two sites.
+    """
+    if asked.site and asked.scheduler:
+        raise UsageError(
+            f"both --site {asked.site} and --scheduler {asked.scheduler} (from the command line); expected one of "
+            "them. Leave out one."
+        )
+    if asked.scheduler:
+        has = find_program(_kind_of(asked.scheduler, "--scheduler").program or "-", environ.get("PATH"))
+        return _Machine(asked.scheduler, None, "from --scheduler", bool(has))
+    match = recognise(environ, probe.read, environ.get("EZPZ_JOBID", "")) if not asked.site else None
+    site = _site(asked.site, environ) if asked.site else match.site if match else None
+    if site is not None:
+        program = _kind_of(site.scheduler, f"site {site.name}").program or "-"
+        here = bool(find_program(program, environ.get("PATH")))
+        if asked.site:
+            now = recognise(environ, probe.read).site
+            here = here and (now is None or now.name == site.name)
+        return _Machine(site.scheduler, site, f"from {match.origin}" if match else "from --site", here)
+    job = detect(environ, probe.read, probe.run_nothing)
+    if job.scheduler in SCHEDULERS:
+        program = _kind_of(job.scheduler, "this job").program
+        return _Machine(
+            job.scheduler, None, f"from {job.origin.get('scheduler')}", bool(find_program(program, environ.get("PATH")))
+        )
+    programs = []
+    for name in _WRITTEN_FOR:
+        programs.append(_kind_of(name, "PATH").program)
+        if find_program(programs[-1], environ.get("PATH")):
+            return _Machine(name, None, f"{programs[-1]} is on PATH", True)
+    raise MachineError(
+        f"no scheduler here: {' and '.join(programs)} are not on PATH (from PATH); expected a login host of a cluster. "
+        "Run it here with `launch COMMAND`, or look at a job file with `ezpz submit --dry-run --site SITE -- COMMAND`."
+    )
+
+
+def _kind_of(name: str, who: str) -> JobScript:
+    kind = WITHOUT_SCHEDULER if name == _NO_SCHEDULER else scheduler(name).job_script
+    if kind is None:
+        known = ", ".join(_WRITTEN_FOR)
+        raise UsageError(
+            f"no job files for {name} (from {who}); expected one of {known}. Write one that calls `launch`, or name "
+            "one of these with --scheduler."
+        )
+    return kind
+
+
+def _site(name: str, environ: Mapping[str, str]) -> Site:
+    sites = load(environ, probe.read)
+    if name not in sites:
+        near = nearest(name, sites, 3)
+        raise UsageError(
+            f"unknown site: {name!r} (from --site); expected a name of `ezpz sites`"
+            f"{'; near it: ' + ', '.join(near) if near else ''}."
+        )
+    return sites[name]
+
+
+def _asked(asked: Namespace, machine: _Machine, command: Sequence[str], environ: Mapping[str, str]) -> Asked:
+    kind = machine.kind
+    if asked.filesystems and not kind.filesystems:
+        raise UsageError(
+            f"--filesystems {asked.filesystems} (from the command line) is not asked for by {machine.around.title}; "
+            "expected none. Name what the site wants with -O, such as `-O=--licenses=scratch`."
+        )
+    account = asked.account or (environ.get(kind.account_variable, "") if kind.account_variable else "")
+    return Asked(
+        hosts=asked.nhosts,
+        seconds=asked.time,
+        name=asked.name or _name_of(command),
+        account=account,
+        queue=asked.queue or "",
+        filesystems=asked.filesystems or "",
+        more=tuple(asked.more),
+    )
+
+
+def _with_folder(job: Asked, folder: str) -> Asked:
+    from ezpz.records import replace
+
+    return replace(job, folder=f"{folder}/")
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """Return the name of a command's program: train of ``python3 train.py``, fsdp of ``python3 -m a.fsdp``."""
+    name = next((word for word in command if not word.startswith("-")), "job")
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word == "-m" and following:
+            name = following.rpartition(".")[2]
+            break
+        if word.endswith(".py"):
+            name = word[:-3]
+            break
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", Path(name).name)[:64]
+    return name if re.fullmatch(_NAME, name) else f"job-{name}"[:64]
+
+
+def _folder(output: str, name: str, *, is_chain: bool) -> str:
+    """Return the folder for the job file and the job's output, which is not there yet unless the user has named it.
+
+    Raises:
+        UsageError: It is that of another chain.
+    """
+    if output:
+        folder = output.rstrip("/") or "/"
+        if is_chain and Path(folder, _CHAIN_FILE).exists():
+            raise UsageError(
+                f"a chain is in {folder} already (from --output, where {_CHAIN_FILE} is); expected a folder of its "
+                "own for each. Name another with --output, or leave it out."
+            )
+        return f"./{folder}" if folder.startswith("-") else folder
+    base = f"outputs/{name}/{'chain' if is_chain else 'job'}-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    taken = [number for number in range(2, 1000) if not os.path.lexists(f"{base}-{number}")]
+    return base if not os.path.lexists(base) else f"{base}-{taken[0]}"
+
+
+def _most_jobs(asked: Namespace) -> int:
+    """Return how many jobs a chain may have.
+
+    Raises:
+        UsageError: Not even one is within --node-hours.
+    """
+    most: int = asked.jobs or _MOST_JOBS
+    if asked.node_hours is None:
+        return most
+    each = asked.nhosts * asked.time / 3600
+    within = int(asked.node_hours / each + 1e-9)
+    if within < 1:
+        raise UsageError(
+            f"too little: --node-hours {asked.node_hours:g} (from the command line); expected at least {each:g}, which "
+            f"one job of {asked.nhosts} hosts and {clock(asked.time)} asks for. Raise it, or shorten --time."
+        )
+    return min(most, within)
+
+
+def _check(
+    asked: Namespace,
+    machine: _Machine,
+    found: list[Option],
+    job: Asked,
+    *,
+    folder: str,
+    is_chain: bool,
+) -> None:
+    """Refuse what would be refused later, or would never run; say what is only advised against.
+
+    Raises:
+        UsageError: Something is wrong, and --force does not pass it.
+    """
+    kind, site = machine.kind, machine.site
+    notes: list[str] = []  # printed when nothing is refused, so that a refusal is one line
+
+    def unless_forced(check: Callable[[], None]) -> None:
+        try:
+            check()
+        except UsageError as error:
+            if not asked.force:
+                raise
+            notes.append(f"--force: {refusals.without_hint(error)}")
+
+    who = f"the table of site {site.name}" if site and site.job else "the command line"
+    missing = unfilled(found)
+    flags = {kind.account: "-A", queue_option(kind, site): "-q"}
+    if missing and asked.dry_run:
+        notes.append(f"to be filled in: {', '.join(option.line() for option in missing)}")
+    else:
+        refusals.check_filled_in(missing, kind.program, flags, who)
+    notes += _about_account(machine, job.account)
+    queue = value_of(found, queue_option(kind, site))
+    if machine.is_here:
+        origin = "-q" if asked.queue else who
+        limits = _limits(machine)
+        if limits is not None:
+            unless_forced(lambda: refusals.check_queue(limits, queue, origin, job.hosts, job.seconds))
+        elif not asked.dry_run:
+            name = queue or "(the default one)"
+            notes.append(f"the limits of queue {name} were not checked: {machine.around.title} did not tell them")
+        folders = [(str(Path.cwd()), "the working folder"), *_output_of(asked.command)]
+        folders += [(folder, "--output")] * bool(folder)
+        user = os.environ.get("USER", "")
+        unless_forced(lambda: refusals.check_shared(folders, site, user, probe.read))
+    if is_chain:
+        words = refusals.about_chain(site, queue)
+        unless_forced(lambda: refusals.check_chain(words, queue, site))
+        if words:
+            notes.append(f"about chains in queue {queue}: {words}")
+    if not asked.dry_run and not machine.is_here:
+        raise MachineError(
+            f"{kind.program or 'a scheduler'} of {machine.title} is not here ({machine.origin}); expected a login "
+            "host of that machine. Add `--dry-run` to print the job file."
+        )
+    for note in notes:
+        _note(note)
+
+
+def _limits(machine: _Machine) -> Queues | None:
+    from ezpz.cluster.questions import Questions
+
+    return machine.around.queues(queue_option(machine.kind, machine.site), Questions(_PATIENCE))
+
+
+def _output_of(command: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the run folder that the command's own words name, where they do."""
+    found = []
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in {"--outdir", "outdir"} and (equals or following):
+            found.append((value if equals else following, f"{name} of the command"))
+    return found
+
+
+def _about_account(machine: _Machine, account: str) -> list[str]:
+    """Return what is odd of an account: those of GPU hosts may have an ending of their own."""
+    site, kind = machine.site, machine.kind
+    if not account or site is None:
+        return []
+    wanted = next((found.value for line in site.job if (found := read_option(line, kind)).name == kind.account), "")
+    ending = wanted.partition("_")[2]
+    if not ending or account.endswith(f"_{ending}"):
+        return []
+    return [f"account {account} does not end with _{ending}, as {site.name} has it for these hosts (from {wanted})"]
+
+
+def _below(path: str) -> str:
+    """Return a path from the working folder where it is below it."""
+    here = f"{str(Path.cwd()).rstrip('/')}/"
+    return path.removeprefix(here) if path.startswith(here) else path
+
+
+def _venv(given: str | None, environ: Mapping[str, str]) -> str:
+    """Return the virtual environment of the job; empty for .venv of the working folder, which is found without."""
+    if given is None:
+        given = environ.get("VIRTUAL_ENV") or (sys.prefix if sys.prefix != sys.base_prefix else "")
+    path = _below(os.path.normpath(given)) if given else ""
+    return "" if path == ".venv" else path
+
+
+def _conda(environ: Mapping[str, str]) -> str:
+    """Return the user's own conda environment whose Python this is; empty in another, and in one of the site's."""
+    folder = environ.get("CONDA_PREFIX", "")
+    own = folder and not environ.get("VIRTUAL_ENV") and os.access(folder, os.W_OK)
+    return folder if own and Path(sys.prefix) == Path(folder) else ""
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file into the job's folder, which is made.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        make_closed_folder(Path(path).parent)
+        write_whole(path, text, closed=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror} (from the working folder, or --output); expected a folder that you "
+            "may write, with space. Call it in another one, or name one with --output."
+        ) from None
+
+
+def _place(found: list[Option], machine: _Machine, job: Asked) -> str:
+    """Return where a job waits and where its output will be, in words, with ``{job}`` for its id."""
+    kind = machine.kind
+    queue = value_of(found, queue_option(kind, machine.site))
+    output = kind.written_to.replace("{folder}", job.folder).replace("{name}", job.name)
+    if any(read_option(line, kind).name in {kind.output, kind.name} for line in job.more):
+        output = value_of(found, kind.output)  # the user's own
+    return (
+        f"queued{f' in {queue}' if queue else ''} for {job.hosts} host{'s' * (job.hosts > 1)} and "
+        f"{clock(job.seconds)}; output: {output}"
+    )
+
+
+def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: str) -> list[str]:
+    """Queue the job, and all of a chain whose jobs cannot queue the next; return their ids.
+
+    Args:
+        path: The job file.
+        machine: Where it is queued.
+        job: What it asks for.
+        jobs: How many a chain may have; 0 for a job alone.
+        output: What to say of the first job, with ``{job}`` for its id; empty to print nothing.
+    """
+    from ezpz.cluster.jobs import submit
+
+    all_at_once = machine.site is not None and machine.site.job_submits == "no"
+    facts = {
+        "file": Path(path).name,
+        "jobs": jobs,
+        "queued_at_once": all_at_once,
+        "hosts": job.hosts,
+        "seconds": job.seconds,
+    }
+    ids: list[str] = []
+    if jobs:  # before the first job, which may start at once
+        _keep_chain(path, facts, ids)
+    for number in range(jobs if all_at_once and jobs else 1):
+        try:
+            ids.append(submit(path, after=ids[-1] if ids else ""))
+        except MachineError as error:
+            if not number:
+                raise
+            raise MachineError(f"{number} of {jobs} jobs are queued ({', '.join(ids)}), the next is {error}") from None
+        if jobs:
+            _keep_chain(path, facts, ids)
+        if output:
+            show(f"{ids[-1]}: {f'queued after {ids[-2]}' if number else output.replace('{job}', ids[0])}")
+    return ids
+
+
+def _keep_chain(path: str, facts: Mapping[str, object], ids: Sequence[str]) -> None:
+    """Write what the chain is, and the jobs that are queued so far, beside the job file."""
+    text = json.dumps({**facts, "ids": list(ids)}, indent=1)
+    _write(str(Path(path).with_name(_CHAIN_FILE)), f"{text}\n")
+
+
+def _note(text: str) -> None:
+    show(f"ezpz: {text}", sys.stderr)

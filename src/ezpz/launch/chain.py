@@ -1,0 +1,403 @@
+"""Run the launch of one job of a chain: jobs that train one after the other until the training is done.
+
+`ezpz submit --until-done` writes a job file that exports ``EZPZ_CHAIN``, a folder in which jobs find what they know of
+each other; nothing here is imported without it.
+
+    chain.json      of `ezpz submit`: {"file": "job.slurm", "ids": ["12"], "jobs": 10, "queued_at_once": false, …}
+    jobs.json       {"jobs": [{"job": "12", "restarts": 0, "began": 1795188151.2, "verdict": "again", …}],
+                    "waiting": ["13"], "queueing": false}
+    saved.json      {"number": 1, "step": 400}: the newest complete save that ranks have reported
+    verdict         one line: done, again, or stop: why
+    lease-000001    who may work on the chain (`ezpz.launch.lease`)
+    STOP            made by a person: no further job begins to train
+
+The next job is queued when a job starts, so that it ages meanwhile, and depends on that one's end. Whether it may
+train is decided at that end, by the verdict (`ezpz.launch.chain_verdict`), which it takes away when it starts: a job
+that dies without leaving another stops the chain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+
+from ezpz.cluster.job_state import OVER, QUEUED, RUNNING, UNKNOWN, JobState
+from ezpz.cluster.jobs import ask, cancel, submit
+from ezpz.cluster.scheduler import schedulers
+from ezpz.errors import EzpzError, LaunchError, UsageError
+from ezpz.files import read_object, read_text, write_whole
+from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
+from ezpz.launch.decision import Clock
+from ezpz.launch.lease import HeldError, Lease, take
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ezpz.cluster.job_state import Call
+
+__all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain"]
+
+VARIABLE = "EZPZ_CHAIN"
+_PATIENCE = 10.0  # seconds for chain.json: a job may begin before `ezpz submit` has written it
+_LOOK = 0.2  # seconds
+_TO_CANCEL = 5.0  # seconds for the jobs that wait, in one that starts and must end at once
+_LIMITS, _JOBS, _SAVED, _VERDICT, _STOP_FILE = "chain.json", "jobs.json", "saved.json", "verdict", "STOP"
+
+
+def run_in_chain(
+    environ: Mapping[str, str],
+    launch: Callable[[dict[str, Any], Callable[[str], None]], int],
+    say: Callable[[str], None],
+) -> int:
+    """Run the launch of a job of a chain if it may train, leave a verdict, and return the exit code.
+
+    Args:
+        environ: With `VARIABLE` and the variables of a job.
+        launch: Runs the launch, with further fields of its ``run.json`` and a function that takes the folder of that.
+        say: Prints a line.
+
+    Raises:
+        EzpzError: Another job works on the chain, its files cannot be used, or the ranks could not be started.
+    """
+    chain = Chain(environ, say)
+    refused = chain.enter()
+    if refused:
+        say(refused)
+        return 0
+    folders: list[str] = []
+    try:
+        code = launch(chain.fields(), folders.append)
+    except EzpzError as error:
+        chain.leave({"exit_code": error.exit_code, "cause": {"text": str(error)}})
+        raise
+    except BaseException:  # a signal before the ranks were started, or a mistake of ours
+        chain.leave({"exit_code": 1, "stopped": True, "cause": {"text": "the launch was ended before its ranks began"}})
+        raise
+    chain.leave(_row(folders[-1] if folders else "", code))
+    return code
+
+
+def note_save(folder: str, step: int) -> None:
+    """Keep the step of a complete save, that a rank has reported; nothing may fail a training here.
+
+    Args:
+        folder: Of the chain; where it has begun no job, nothing is kept.
+        step: Steps done; -1 for a number that is not known.
+    """
+    number = len(_rows(read_object(os.path.join(folder, _JOBS))))
+    if number:
+        with contextlib.suppress(OSError):
+            _write_object(os.path.join(folder, _SAVED), {"number": number, "step": step})
+
+
+class Chain:
+    """The chain to which this job belongs.
+
+    Args:
+        environ: With `VARIABLE` and the variables of a job.
+        say: Prints a line.
+        run: Asks the scheduler; by default its commands on PATH.
+
+    Raises:
+        UsageError: There is no such folder, or no job.
+    """
+
+    def __init__(self, environ: Mapping[str, str], say: Callable[[str], None], run: Call | None = None) -> None:
+        self.folder = environ[VARIABLE]
+        self._say, self._run = say, run
+        found = [(one.name, one.job_id(environ)) for one in schedulers() if one.job_id(environ)]
+        if not found:
+            raise UsageError(
+                f"cannot use the chain {self.folder} (from {VARIABLE}): this shell is in no job of a scheduler; "
+                f"expected one that `ezpz submit --until-done` has queued. Run `unset {VARIABLE}` to launch without it."
+            )
+        self._scheduler, self._job = found[0]
+        self._limits: dict[str, Any] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._waiting: list[str] = []
+        self._queueing = False
+        self._lease: Lease | None = None
+        self._job_started: float | None = None  # as the scheduler says
+
+    # At the start of a job
+
+    def enter(self) -> str:
+        """Take the lease and queue the next job; return an empty text, or why this job may not train.
+
+        Raises:
+            EzpzError: Another job works on the chain, or its files cannot be used.
+        """
+        self._limits = self._read_limits()
+        self._read_jobs()
+        found = self._found_stop() or read(read_text(self._path(_VERDICT)))
+        if found and found != AGAIN:
+            return self._refuse(found)
+        mine = self._ask(self._job)
+        self._job_started = mine.start if mine.state == RUNNING else None
+        self._lease = self._take_lease(mine)
+        try:
+            self._read_jobs()  # what a job has written that held the lease until now
+            found = self._found_stop() or read(read_text(self._path(_VERDICT)))
+            if not found and self._rows:
+                found = self._judge_the_dead(mine)
+            most = int(self._limits.get("jobs") or 1)
+            if (not found or found == AGAIN) and len(self._rows) >= most:
+                found = f"{STOP}all {most} jobs of the chain have run"
+            if found and found != AGAIN:
+                self._conclude(found)
+                return self._refuse(found)
+            self._begin(mine)
+        except BaseException:
+            self._lease.give_back()
+            raise
+        return ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return what ``run.json`` of the launch says of the chain."""
+        most = self._limits.get("jobs")
+        chain = {"folder": self.folder, "number": len(self._rows), "jobs": most, "job": self._job}
+        return {"chain": chain, "job_started": self._job_started}
+
+    def _read_limits(self) -> dict[str, Any]:
+        path, end = self._path(_LIMITS), time.monotonic() + _PATIENCE
+        while True:
+            limits = read_object(path)
+            if limits.get("file"):
+                return limits
+            if time.monotonic() >= end or not os.path.isdir(self.folder):
+                raise UsageError(
+                    f"cannot use the chain {self.folder} (from {VARIABLE}): there is no {_LIMITS} in it that names a "
+                    "job file; expected what `ezpz submit --until-done` writes. Submit the chain again."
+                )
+            time.sleep(_LOOK)
+
+    def _take_lease(self, mine: JobState) -> Lease:
+        entry = {
+            "job": self._job,
+            "scheduler": self._scheduler,
+            "restarts": mine.restarts,
+            "host": os.uname().nodename,
+        }
+
+        def is_over(held: dict[str, Any]) -> bool:
+            if held.get("job") == self._job:  # an earlier start of this very job, which the scheduler has ended
+                return int(held.get("restarts") or 0) < mine.restarts
+            return self._ask(str(held.get("job"))).state in OVER
+
+        try:
+            lease = take(self.folder, entry, is_over)
+        except HeldError as error:
+            raise LaunchError(
+                f"cannot train in the chain {self.folder}: {error}; expected one job at a time. Wait until it is over, "
+                "or cancel it."
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"cannot write into {self.folder} (from {VARIABLE}): {error.strerror}; expected a folder that this job "
+                "may write. Make room there, or submit the chain into another."
+            ) from None
+        lease.keep()
+        return lease
+
+    def _judge_the_dead(self, mine: JobState) -> str:
+        """Return the verdict on the last job, which has left none; `AGAIN` alone lets this one train."""
+        row = self._rows[-1]
+        same = row.get("job") == self._job
+        state = mine if same else self._ask(str(row.get("job")))
+        self._measure(row, row)
+        ending = Ending(
+            row=None,
+            state=state,
+            is_newer=bool(row["newer"]),
+            idle=self._idle(self._rows[:-1]),
+            restarts=int(row.get("restarts") or 0),
+        )
+        end = row.get("job_ends")
+        found = verdict(ending, Clock(now=time.time(), end=end if isinstance(end, (int, float)) else None))
+        row["verdict"] = found
+        self._say(f"job {row.get('job')} has left no verdict; {found}")
+        return found
+
+    def _begin(self, mine: JobState) -> None:
+        number = len(self._rows) + 1
+        row = {"job": self._job, "restarts": mine.restarts, "began": round(time.time(), 3), "verdict": None}
+        self._rows.append(row)
+        self._waiting = [job for job in self._waiting if job != self._job]
+        self._write_jobs()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(_VERDICT))  # from now on, no verdict means that this job has died
+        most = int(self._limits.get("jobs") or 1)
+        self._say(f"job {number} of at most {most} of the chain {self.folder}")
+        if number < most and not self._limits.get("queued_at_once"):
+            self._queue_next()
+
+    def _queue_next(self) -> None:
+        """Queue the job that follows this one, unless one waits already."""
+        for job in self._waiting:
+            if self._ask(job).state in {QUEUED, RUNNING, UNKNOWN}:
+                return
+        if self._queueing:
+            self._say("note: an earlier start of this job may have queued the next one, so none is queued")
+            return
+        self._queueing = True
+        self._write_jobs()
+        path = self._path(str(self._limits["file"]))
+        try:
+            job = submit(path, after=self._job)
+        except EzpzError as error:
+            self._say(f"note: the next job of the chain is not queued: {error}")
+        else:
+            self._waiting = [job]
+            self._say(f"job {job} is queued, and trains when this one leaves the verdict again")
+        self._queueing = False
+        self._write_jobs()
+
+    # At its end
+
+    def leave(self, row: Mapping[str, Any]) -> None:
+        """Leave the verdict on this job, cancel what must not follow, and give the lease back.
+
+        Args:
+            row: What ``run.json`` says of the launch.
+        """
+        assert self._lease is not None
+        try:
+            if not self._lease.is_ours():
+                self._say(f"note: another job has taken {self.folder} over; this one leaves no verdict")
+                return
+            mine = self._rows[-1]
+            self._measure(mine, row)
+            end = row.get("job_ends")
+            clock = Clock(now=time.time(), end=float(end) if isinstance(end, (int, float)) else None)
+            ending = Ending(
+                row=row,
+                state=self._ask(self._job) if is_from_outside(row) else None,
+                is_newer=bool(mine["newer"]),
+                idle=self._idle(self._rows[:-1]),
+                restarts=int(mine["restarts"]),
+                has_stop=bool(self._found_stop()),
+            )
+            found = verdict(ending, clock)
+            most = int(self._limits.get("jobs") or 1)
+            if found in {AGAIN, UNDECIDED} and len(self._rows) >= most:
+                found = f"{STOP}all {most} jobs of the chain have run"
+            mine |= {"ended": round(time.time(), 3), "exit_code": row.get("exit_code"), "job_ends": clock.end}
+            mine["run"] = row.get("run_folder")
+            if found == UNDECIDED:
+                self._write_jobs()
+                self._say(f"chain {self.folder}: the next job asks the scheduler why this one was ended")
+                return
+            mine["verdict"] = found
+            self._conclude(found)
+            self._say(f"chain {self.folder}: {found}{self._next_words(found)}")
+        except OSError as error:  # a full disk: no verdict starts nothing
+            self._say(f"note: no verdict is left in {self.folder}: {error.strerror}; the next job will not train")
+        finally:
+            self._lease.give_back()
+
+    def _next_words(self, found: str) -> str:
+        if found != AGAIN:
+            return ""
+        if self._waiting or self._limits.get("queued_at_once"):
+            return f"; job {self._waiting[0]} follows" if self._waiting else "; the next job is queued"
+        return "; no job waits: submit its job file again by hand"
+
+    def _conclude(self, found: str) -> None:
+        """Write a verdict, and cancel what must not follow it."""
+        write_whole(self._path(_VERDICT), f"{found}\n", closed=True, sync=True)
+        self._write_jobs()
+        if found != AGAIN:
+            self._cancel_waiting()
+
+    def _refuse(self, found: str) -> str:
+        self._cancel_waiting()
+        if self._lease is not None:
+            self._lease.give_back()
+        end = "the training is done" if found == DONE else found
+        return f"chain {self.folder}: {end}; job {self._job} ends without training"
+
+    def _cancel_waiting(self) -> None:
+        """Cancel the jobs that wait, the last one first: each may begin when the one before it is gone."""
+        ids = self._limits.get("ids")
+        queued = [str(job) for job in ids] if isinstance(ids, list) else []
+        begun = {row.get("job") for row in self._rows}
+        jobs = [job for job in dict.fromkeys([*queued, *self._waiting]) if job not in begun and job != self._job]
+        left, end = [], time.monotonic() + _TO_CANCEL
+        for job in reversed(jobs):
+            problem = self._cancel(job) if time.monotonic() < end else "there was no time for it"
+            if problem:
+                left.append(job)
+                self._say(f"note: job {job} still waits ({problem}); it will end at once when it starts")
+        if left != self._waiting:
+            self._waiting = left
+            with contextlib.suppress(OSError):
+                self._write_jobs()
+
+    # What is known
+
+    def _measure(self, mine: dict[str, Any], row: Mapping[str, Any] | None) -> None:
+        """Note in a job's row how far it has come, and whether that is further than all before it."""
+        saved = read_object(self._path(_SAVED))
+        number = self._rows.index(mine) + 1
+        mine["saved"] = saved.get("step") if saved.get("number") == number else None
+        mine["step"] = row.get("step") if row is not None else None
+        earlier = self._rows[: number - 1]
+        what = "saved" if any(each.get("saved") is not None for each in self._rows) else "step"
+        reached = mine[what]
+        furthest = max((each[what] for each in earlier if isinstance(each.get(what), int)), default=-1)
+        # A save of a step that is not known counts: the program that makes it says that it is one.
+        mine["newer"] = isinstance(reached, int) and (reached > furthest or (what == "saved" and reached < 0))
+
+    def _idle(self, rows: list[dict[str, Any]]) -> int:
+        idle = 0
+        for row in reversed(rows):
+            if row.get("newer"):
+                break
+            idle += 1
+        return idle
+
+    def _found_stop(self) -> str:
+        return f"{STOP}a file STOP asks for it" if os.path.exists(self._path(_STOP_FILE)) else ""
+
+    def _ask(self, job: str) -> JobState:
+        return ask(self._scheduler, job, self._run) if self._run else ask(self._scheduler, job)
+
+    def _cancel(self, job: str) -> str:
+        return cancel(self._scheduler, job, self._run) if self._run else cancel(self._scheduler, job)
+
+    def _read_jobs(self) -> None:
+        known = read_object(self._path(_JOBS))
+        self._rows = _rows(known)
+        waiting = known.get("waiting")
+        self._waiting = [str(job) for job in waiting] if isinstance(waiting, list) else []
+        self._queueing = bool(known.get("queueing"))
+
+    def _write_jobs(self) -> None:
+        fields = {"jobs": self._rows, "waiting": self._waiting, "queueing": self._queueing}
+        _write_object(self._path(_JOBS), fields)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+
+def _rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = known.get("jobs")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _row(folder: str, code: int) -> dict[str, Any]:
+    """Return what the record of a launch says of its end; where there is none, what its exit code says."""
+    fields = read_object(os.path.join(folder, "run.json")) if folder else {}
+    if fields.get("exit_code") is None:
+        return {"exit_code": code, "stopped": code > 128}
+    plan = fields.get("plan")
+    hosts = plan.get("hosts") if isinstance(plan, dict) else None
+    return {**fields, "exit_code": code, "stopped": fields.get("state") == "stopped", "hosts": hosts or []}
+
+
+def _write_object(path: str, fields: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(fields, indent=1) + "\n", closed=True, sync=True)

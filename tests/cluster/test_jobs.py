@@ -1,0 +1,207 @@
+"""What became of a job: answers of real schedulers, and of programs that are absent, slow or forgetful."""
+
+import json
+import os
+import time
+
+import pytest
+
+from ezpz import proc
+from ezpz.cluster import jobs
+from ezpz.cluster.job_state import JobState, Reply
+from ezpz.cluster.jobs import ask, call, cancel
+
+# Recorded of Slurm 22.05.8: the lines that are read.
+SCONTROL = """\
+JobId=12 JobName=j.sh
+   JobState={state} Reason={reason} Dependency=(null)
+   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code}
+   StartTime={start} EndTime=Unknown Deadline=N/A
+   PreemptEligibleTime=2026-11-24T02:38:43 PreemptTime={preempted}
+   NodeList=n01
+
+"""
+PLAIN = {"reason": "None", "restarts": 0, "code": "0:0", "start": "2026-11-24T02:38:43", "preempted": "None"}
+SLURM = [
+    ({"state": "PENDING", "reason": "Dependency", "start": "Unknown"}, ("queued", None, "", 0)),
+    ({"state": "PENDING", "reason": "BeginTime", "restarts": 1}, ("queued", None, "", 1)),
+    ({"state": "RUNNING"}, ("running", None, "", 0)),
+    ({"state": "RUNNING", "preempted": "2026-11-24T02:35:53"}, ("running", None, "preempted", 0)),
+    ({"state": "COMPLETING", "restarts": 1}, ("running", None, "cancelled", 1)),
+    ({"state": "COMPLETING", "preempted": "2026-11-24T02:39:10"}, ("running", None, "preempted", 0)),
+    ({"state": "COMPLETING"}, ("running", None, "cancelled", 0)),
+    ({"state": "COMPLETING", "reason": "TimeLimit"}, ("running", None, "time limit", 0)),
+    ({"state": "TIMEOUT", "reason": "TimeLimit", "code": "0:15"}, ("time limit", 143, "", 0)),
+    ({"state": "COMPLETED"}, ("ended", 0, "", 0)),
+    ({"state": "FAILED", "reason": "NonZeroExitCode", "code": "7:0"}, ("ended", 7, "", 0)),
+    ({"state": "OUT_OF_MEMORY", "code": "0:125"}, ("ended", 253, "", 0)),
+    ({"state": "CANCELLED", "code": "0:15"}, ("cancelled", 143, "", 0)),
+    ({"state": "PREEMPTED", "preempted": "2026-11-24T02:39:10"}, ("preempted", 0, "", 0)),
+    ({"state": "NODE_FAIL", "reason": "NodeDown"}, ("host failure", 0, "", 0)),
+    ({"state": "A_NEW_ONE"}, ("unknown", None, "", 0)),
+]
+
+
+def answering(*answers):
+    """A runner that gives these answers in turn, and the lines that it was asked."""
+    lines, left = [], list(answers)
+
+    def run(line):
+        lines.append(list(line))
+        return left.pop(0)
+
+    return run, lines
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"), SLURM, ids=lambda value: value.get("state") if isinstance(value, dict) else ""
+)
+def test_states_of_slurm(fields, wanted):
+    run, lines = answering(Reply(0, SCONTROL.format(**{**PLAIN, **fields}), ""))
+    found = ask("slurm", "12", run)
+    assert (found.state, found.exit_code, found.ending, found.restarts) == wanted
+    assert lines == [["scontrol", "show", "job", "12"]]
+
+
+def test_start_of_slurm_in_seconds():
+    run, _ = answering(Reply(0, SCONTROL.format(**PLAIN, state="PENDING"), ""))
+    assert ask("slurm", "12", run).start == time.mktime((2026, 11, 24, 2, 38, 43, 0, 0, -1))
+
+
+FORGOTTEN = Reply(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+
+
+@pytest.mark.parametrize(
+    ("answers", "state", "words"),
+    [
+        ([FORGOTTEN, Reply(0, "CANCELLED by 1000|0:15|2026-11-24T02:38:43\n", "")], "cancelled", "by 1000"),
+        ([FORGOTTEN, Reply(0, "TIMEOUT|0:0|2026-11-24T02:38:43\n", "")], "time limit", "TIMEOUT"),
+        ([FORGOTTEN, Reply(1, "", "Slurm accounting storage is disabled\n")], "unknown", "storage is disabled"),
+        ([FORGOTTEN, Reply(0, "\n", "")], "unknown", "no line about it"),
+        ([FORGOTTEN, Reply(None, "", "no sacct on PATH")], "unknown", "no sacct on PATH"),
+        ([Reply(None, "", "no scontrol on PATH")], "unknown", "no scontrol on PATH"),
+        ([Reply(1, "", "Unable to contact slurm controller (connect failure)\n")], "unknown", "Unable to contact"),
+        ([Reply(0, "", "")], "unknown", ""),
+    ],
+)
+def test_slurm_that_has_forgotten_or_does_not_answer(answers, state, words):
+    run, _ = answering(*answers)
+    found = ask("slurm", "12", run)
+    assert found.state == state
+    assert words in found.reason
+
+
+PBS = [
+    ({"job_state": "Q", "comment": "Not Running: Insufficient amount of resource: ncpus"}, ("queued", None, 0)),
+    ({"job_state": "Q", "run_count": 1}, ("queued", None, 1)),  # preempted, or its host was lost
+    ({"job_state": "H", "substate": 22}, ("queued", None, 0)),
+    ({"job_state": "R", "run_count": 1}, ("running", None, 0)),
+    ({"job_state": "R", "run_count": 2}, ("running", None, 1)),
+    ({"job_state": "E", "run_count": 1}, ("running", None, 0)),
+    ({"job_state": "F", "substate": 92, "Exit_status": 0}, ("ended", 0, 0)),
+    ({"job_state": "F", "substate": 93, "Exit_status": 7, "run_count": 1}, ("ended", 7, 0)),
+    ({"job_state": "F", "substate": 93, "Exit_status": 256 + 11}, ("ended", 139, 0)),
+    ({"job_state": "F", "substate": 91, "Exit_status": 271}, ("cancelled", 143, 0)),
+    ({"job_state": "F", "substate": 91}, ("cancelled", None, 0)),  # before it began
+    ({"job_state": "F", "substate": 93, "Exit_status": -29}, ("time limit", None, 0)),
+    ({"job_state": "F", "substate": 93, "Exit_status": -14}, ("host failure", None, 0)),
+    ({"job_state": "F", "substate": 93, "Exit_status": -1}, ("ended", None, 0)),
+    ({"job_state": "M"}, ("unknown", None, 0)),
+]
+
+
+@pytest.mark.parametrize(("fields", "wanted"), PBS, ids=str)
+@pytest.mark.parametrize("form", ["json", "lines"])
+def test_states_of_pbs(fields, wanted, form):
+    if form == "json":
+        answers = [Reply(0, json.dumps({"timestamp": 1795188151, "Jobs": {"1.head": fields}}), "")]
+    else:  # an older one, which does not know -F json
+        text = "Job Id: 1.head\n" + "".join(f"    {name} = {value}\n" for name, value in fields.items())
+        answers = [Reply(2, "", "usage: qstat"), Reply(0, text, "")]
+    run, lines = answering(*answers)
+    found = ask("pbs", "1.head", run)
+    assert (found.state, found.exit_code, found.restarts) == wanted
+    assert lines[0] == ["qstat", "-x", "-f", "-F", "json", "1.head"]
+
+
+def test_pbs_estimates_the_start_and_a_number_without_a_server_is_found():
+    fields = {"job_state": "Q", "estimated": {"start_time": "Fri Nov 20 15:22:30 2026"}}
+    run, _ = answering(Reply(0, json.dumps({"Jobs": {"1.head": fields}}), ""))
+    assert ask("pbs", "1", run).start == time.mktime((2026, 11, 20, 15, 22, 30, 0, 0, -1))
+
+
+def test_pbs_that_has_forgotten():
+    run, _ = answering(*[Reply(153, "", "qstat: Unknown Job Id 9.head\n")] * 2)
+    assert ask("pbs", "9.head", run) == JobState("unknown", "qstat: Unknown Job Id 9.head")
+
+
+def test_nothing_is_asked_without_a_scheduler_or_of_no_job():
+    run, lines = answering()
+    assert ask("none", "1", run).state == "unknown"
+    assert ask("slurm", "-u root", run).state == "unknown"
+    assert "cancels no job" in cancel("slurm", "--me", run)
+    assert lines == []
+
+
+def test_cancelling():
+    run, lines = answering(Reply(0, "", ""))
+    assert cancel("slurm", "12", run) == ""
+    assert lines == [["scancel", "12"]]
+    over = Reply(0, json.dumps({"Jobs": {"1.head": {"job_state": "F", "Exit_status": 0}}}), "")
+    run, _ = answering(Reply(35, "", "qdel: Job has finished 1.head\n"), over)
+    assert cancel("pbs", "1.head", run) == ""
+    run, _ = answering(Reply(None, "", "no qdel on PATH"), Reply(None, "", "no qstat on PATH"))
+    assert cancel("pbs", "1.head", run) == "no qdel on PATH"
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\nsleep 300 & echo $! >{tmp_path}/pid\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    reply = call(["scontrol", "show", "job", "12"], limit=1.0)
+    assert reply == Reply(None, "", "no answer of scontrol within 1 s")
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not proc.start_time(pid):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("what the command started lives on")
+
+
+def test_absent_commands_are_said(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ask("slurm", "12").reason == "no scontrol on PATH"
+    assert ask("pbs", "12.head").reason == "no qstat on PATH"
+    assert jobs.LIMIT == 10.0
+
+
+def test_a_real_slurm_tells_the_end_of_jobs(slurm, tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\nsleep ${1:-60}\nexit 7\n")
+
+    def run(line):
+        done = slurm.run(list(line))
+        return Reply(done.returncode, done.stdout, done.stderr)
+
+    def submit(*words):
+        line = ["sbatch", "--parsable", "-N1", "-c4", "--chdir", str(tmp_path)]
+        return slurm.run([*line, *map(str, words)]).stdout.strip()
+
+    def until(job, state):
+        end = time.monotonic() + 60
+        while (found := ask("slurm", job, run)).state != state:
+            assert time.monotonic() < end, found
+            time.sleep(0.2)
+        return found
+
+    failing, waiting = submit("-wn01", script, 0), submit("-wn02", script)
+    held = submit(f"-dafterany:{waiting}", script)
+    assert until(failing, "ended").exit_code == 7
+    until(waiting, "running")
+    assert "Dependency" in until(held, "queued").reason
+    assert [cancel("slurm", job, run) for job in (held, waiting)] == ["", ""]
+    until(held, "cancelled")
+    until(waiting, "cancelled")
+    slurm.wait_idle(40)

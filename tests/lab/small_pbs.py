@@ -1,0 +1,227 @@
+"""A small PBS on this host: qsub, qstat and qdel on PATH that answer as OpenPBS does, and jobs that really run.
+
+The answers follow tests/data/environments/pbs-*.json (recorded of OpenPBS 23.06.06) and the values that its
+``src/include/job.h`` gives to ends. It is for what a real one does seldom or slowly: preemptions, lost hosts, walls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from lab import process
+
+CLIENT = """\
+#!{python} -ISE
+import json, os, sys, time
+folder, name, words = {folder!r}, os.path.basename(sys.argv[0]), sys.argv[1:]
+def read(job):
+    try:
+        with open(os.path.join(folder, job)) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+def main():
+    if name == "qsub":
+        after = ""
+        while len(words) > 1:
+            word = words.pop(0)
+            if word != "-W" or not words[0].startswith("depend=afterany:"):
+                sys.exit("qsub: illegal option " + word)
+            after = words.pop(0).partition(":")[2]
+            if read(after) is None:
+                sys.exit("qsub: Unknown Job Id " + after)
+        number = 1
+        while True:
+            job = str(number) + ".head"
+            try:
+                os.close(os.open(os.path.join(folder, job + ".taken"), os.O_CREAT | os.O_EXCL))
+                break
+            except FileExistsError:
+                number += 1
+        fields = {{"job_state": "H" if after else "Q", "after": after, "substate": 22 if after else 10,
+                  "script": open(words[0]).read(), "cwd": os.getcwd(), "run_count": 0}}
+        draft = os.path.join(folder, job + ".draft")
+        with open(draft, "w") as file:
+            json.dump(fields, file)
+        os.rename(draft, os.path.join(folder, job))
+        print(job)
+    elif name == "qstat":
+        assert words[:-1] == ["-x", "-f", "-F", "json"], words
+        fields = read(words[-1])
+        if fields is None:
+            print("qstat: Unknown Job Id " + words[-1], file=sys.stderr)
+            sys.exit(153)
+        shown = {{key: value for key, value in fields.items() if key not in ("after", "script", "cwd")}}
+        print(json.dumps({{"timestamp": int(time.time()), "pbs_version": "23.06.06", "Jobs": {{words[-1]: shown}}}}))
+    elif name == "qdel":
+        fields = read(words[0])
+        if fields is None or fields["job_state"] == "F":
+            print("qdel: Job has finished " + words[0], file=sys.stderr)
+            sys.exit(35)
+        open(os.path.join(folder, words[0] + ".delete"), "w").close()
+main()
+"""
+_TICK = 0.05
+_GRACE = 4.0  # seconds between SIGTERM and SIGKILL
+
+
+class SmallPbs:
+    """The scheduler; a context manager. It runs at most `slots` jobs at a time, each on this host.
+
+    `submit(path)` queues a job file as `qsub` does; `end(job, how)` ends one that runs, as another word of PBS would:
+    ``preempt`` (it is queued again), ``wall``, ``host`` (its host is lost: no warning) or ``qdel``.
+    """
+
+    def __init__(self, folder, *, slots=2):
+        self.folder, self.slots = folder / "pbs", slots
+        self.bins = folder / "bin"
+        self._lock = threading.RLock()
+        self._running, self._ending = {}, {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.history = []  # (job, state), as they came
+
+    def __enter__(self):
+        self.folder.mkdir()
+        self.bins.mkdir()
+        for name in ("qsub", "qstat", "qdel"):
+            (self.bins / name).write_text(CLIENT.format(python=sys.executable, folder=str(self.folder)))
+            (self.bins / name).chmod(0o755)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join(20)
+        for job in list(self._running):
+            self._kill(job)
+
+    def env(self, **more):
+        """What a user's shell on a login host has."""
+        path = os.pathsep.join([str(self.bins), str(Path(sys.executable).parent), *process.SYSTEM_PATH])
+        return {"HOME": str(self.folder.parent), "LANG": "C.UTF-8", "USER": "me", "PATH": path, **more}
+
+    def submit(self, path, after=""):
+        depend = ["-W", f"depend=afterany:{after}"] if after else []
+        done = subprocess.run(
+            [self.bins / "qsub", *depend, path],
+            env=self.env(),
+            cwd=path.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def jobs(self):
+        """``{job: fields}`` of all jobs, in the order in which they were queued."""
+        with self._lock:
+            names = sorted((path.name for path in self.folder.glob("*.head")), key=lambda name: int(name.split(".")[0]))
+            return {name: json.loads((self.folder / name).read_text()) for name in names}
+
+    def states(self):
+        return {job: fields["job_state"] for job, fields in self.jobs().items()}
+
+    def is_idle(self):
+        """Whether no job waits or runs."""
+        return set(self.states().values()) <= {"F"}
+
+    def pids(self, job, *words):
+        """The processes of a job that runs whose command lines have all of these words."""
+        found = process.survivors(self._running[job][1]) if job in self._running else {}
+        return [pid for pid, line in found.items() if all(word in line for word in words)]
+
+    def end(self, job, how):
+        with self._lock:
+            if job not in self._running or job in self._ending:
+                return False
+            self._ending[job] = (how, time.monotonic())
+            if how == "host":
+                self._kill(job)
+            else:
+                self._term(job)
+            return True
+
+    def _serve(self):
+        while not self._over.wait(_TICK):
+            with self._lock:
+                self._look()
+
+    def _look(self):
+        for job, (child, tag) in list(self._running.items()):
+            how, since = self._ending.get(job, ("", 0.0))
+            if how and time.monotonic() >= since + _GRACE:
+                self._kill(job)
+            if child.poll() is None:
+                continue
+            process.kill_all(process.survivors(tag))
+            del self._running[job]
+            self._ending.pop(job, None)
+            self._ended(job, how, child.returncode)
+        jobs = self.jobs()
+        for job, fields in jobs.items():
+            wanted = self.folder / f"{job}.delete"
+            if wanted.exists() and fields["job_state"] != "F":
+                if job in self._running:
+                    self.end(job, "qdel")
+                else:
+                    self._set(job, job_state="F", substate=91)
+            elif fields["job_state"] == "H" and jobs[fields["after"]]["job_state"] == "F":
+                self._set(job, job_state="Q", substate=10)
+            elif fields["job_state"] == "Q" and len(self._running) < self.slots:
+                self._begin(job, fields)
+
+    def _begin(self, job, fields):
+        tag = f"ezt-{uuid.uuid4().hex[:8]}"
+        script, hosts = self.folder / f"{job}.script", self.folder / f"{job}.nodes"
+        script.write_text(fields["script"])
+        hosts.write_text(f"{os.uname().nodename}\n" * 2)
+        env = self.env(PBS_JOBID=job, PBS_NODEFILE=str(hosts), PBS_O_WORKDIR=fields["cwd"], PBS_ENVIRONMENT="PBS_BATCH")
+        with (self.folder / f"{job}.out").open("ab") as out:
+            child = subprocess.Popen(
+                ["bash", script], env={**env, process.TAG: tag}, cwd=self.folder.parent, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._running[job] = child, tag
+        self._set(job, job_state="R", substate=42, run_count=fields["run_count"] + 1, stime=time.ctime())
+
+    def _ended(self, job, how, code):
+        status = 256 - code if code < 0 else code
+        if how == "preempt":
+            self._set(job, job_state="Q", substate=10)
+        elif how == "qdel":
+            self._set(job, job_state="F", substate=91, Exit_status=271)
+        else:
+            status = {"wall": -29, "host": -14}.get(how, status)
+            self._set(job, job_state="F", substate=93 if status else 92, Exit_status=status)
+
+    def _set(self, job, **fields):
+        known = json.loads((self.folder / job).read_text())
+        draft = self.folder / f"{job}.change"
+        draft.write_text(json.dumps({**known, **fields}))
+        draft.rename(self.folder / job)
+        self.history.append((job, fields["job_state"]))
+
+    def _term(self, job):
+        """As a daemon does: a signal for every process of the session."""
+        for pid in self.pids(job):
+            with contextlib.suppress(OSError):
+                if os.getsid(pid) == self._running[job][0].pid:
+                    os.kill(pid, signal.SIGTERM)
+
+    def _kill(self, job):
+        child, tag = self._running[job]
+        for _ in range(5):  # what is forked meanwhile
+            process.kill_all(process.survivors(tag))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(5)

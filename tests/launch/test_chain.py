@@ -1,0 +1,321 @@
+"""Chains of jobs: what starts the next one, what stops it, and that two never write to one run."""
+
+import json
+import os
+import random
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ezpz.launch import chain as chains
+from ezpz.launch import lease as leases
+from lab import process
+from lab.small_pbs import SmallPbs
+
+CHAINED = Path(__file__).parent / "scripts" / "chained.py"
+JOB = """\
+#!/bin/bash
+#PBS -l select=1
+cd "$PBS_O_WORKDIR"
+export EZPZ_CHAIN={chain} PYTHONPATH={src}
+exec {python} -m ezpz.launch -n 1 -- {python} {program}
+"""
+SRC = Path(chains.__file__).parents[2]
+
+
+class Chained:
+    """A chain of jobs of `chained.py` under a `SmallPbs`."""
+
+    def __init__(self, tmp_path, pbs, *, jobs=10, last=40, every=5, pause=0.1, bug=-1, ids=()):
+        self.pbs, self.folder, self.run = pbs, tmp_path / "chain", tmp_path / "run"
+        self.folder.mkdir()
+        words = [str(CHAINED), str(self.run), str(last), str(every), str(pause), str(bug)]
+        self.file = self.folder / "job.pbs"
+        self.file.write_text(JOB.format(chain=self.folder, src=SRC, python=sys.executable, program=shlex.join(words)))
+        self.limits = {"file": "job.pbs", "ids": list(ids), "jobs": jobs, "queued_at_once": False, "hosts": 1}
+        self.write_limits()
+        self.last = last
+
+    def write_limits(self):
+        (self.folder / "chain.json").write_text(json.dumps(self.limits))
+
+    def verdict(self):
+        path = self.folder / "verdict"
+        return path.read_text() if path.exists() else ""
+
+    def rows(self):
+        path = self.folder / "jobs.json"
+        return json.loads(path.read_text())["jobs"] if path.exists() else []
+
+    def submit(self):
+        return self.pbs.submit(self.file)
+
+    def log(self):
+        path = self.run / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def saved(self):
+        return [int(line.split()[1]) for line in self.log() if line.startswith("saved")]
+
+    def words(self):
+        """What all jobs have printed, for a message."""
+        return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(self.pbs.folder.glob("*.out")))
+
+    def until(self, condition, what, timeout=120):
+        try:
+            return process.wait_until(condition, timeout, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.pbs.states()}\n{self.verdict()}\n{self.words()}") from None
+
+    def until_idle(self, timeout=120):
+        self.until(self.pbs.is_idle, "the end of all jobs", timeout)
+
+    def until_steps(self, number):
+        before = len(self.saved())
+        self.until(lambda: len(self.saved()) >= before + number or self.pbs.is_idle(), "more steps")
+
+    def check(self):
+        """Nobody has written beside another, and every run went on from the newest that was saved."""
+        assert not (self.run / "two").exists(), self.words()
+        newest = 0
+        for line in self.log():
+            word, step = line.split()
+            if word == "began":
+                assert int(step) == newest, self.log()
+            newest = int(step) if word == "saved" else newest
+        for path in self.run.glob("*.json"):
+            assert json.loads(path.read_text())["step"] == int(path.stem)
+
+
+@pytest.fixture
+def pbs(tmp_path):
+    with SmallPbs(tmp_path) as small:
+        yield small
+
+
+def running(pbs):
+    return next((job for job, state in pbs.states().items() if state == "R"), None)
+
+
+def test_success_is_done_and_leaves_nothing_queued(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, last=20, pause=0.05)
+    chain.submit()
+    chain.until_idle()
+    assert chain.verdict() == "done\n", chain.words()
+    assert list(pbs.states()) == ["1.head", "2.head"]  # the second was queued when the first began
+    assert ("2.head", "R") not in pbs.history
+    assert [row["verdict"] for row in chain.rows()] == ["done"]
+    assert "job 1 of at most 10" in chain.words()
+    chain.check()
+
+
+def test_a_bug_starts_no_further_job(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, bug=12, pause=0.05)
+    chain.submit()
+    chain.until_idle()
+    assert chain.verdict().startswith("stop: rank 0"), chain.words()
+    assert ("2.head", "R") not in pbs.history
+    assert pbs.jobs()["1.head"]["Exit_status"] == 1
+
+
+@pytest.mark.parametrize("how", ["qdel", "STOP"])
+def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
+    chain = Chained(tmp_path, pbs, last=400)
+    job = chain.submit()
+    chain.until_steps(1)
+    if how == "STOP":
+        (chain.folder / "STOP").touch()
+        pbs.end(job, "preempt")  # which alone would be again
+    else:
+        pbs.end(job, "qdel")
+    chain.until_idle()
+    assert chain.verdict().startswith("stop: " + ("it was cancelled" if how == "qdel" else "a file STOP")), (
+        chain.words()
+    )
+    assert sum(line.startswith("began") for line in chain.log()) == 1
+    chain.check()
+
+
+def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs)
+    (chain.folder / "verdict").write_text("stop: a bug\n")
+    waiting = pbs.submit(chain.file, after=chain.submit())
+    chain.limits["ids"] = ["1.head", waiting]
+    chain.write_limits()
+    chain.until_idle()
+    assert pbs.jobs()["1.head"]["Exit_status"] == 0
+    assert "stop: a bug; job 1.head ends without training" in chain.words()
+    assert not chain.log()
+
+
+def test_a_job_that_died_before_its_launch_starts_nothing(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, last=400)
+    first = chain.submit()
+    chain.until_steps(1)
+    process.kill_all(pbs.pids(first, "ezpz.launch"))  # no verdict, and the script goes on to its end
+    chain.until_idle()
+    assert chain.verdict().startswith("stop: it left no verdict"), chain.words()
+    assert sum(line.startswith("began") for line in chain.log()) == 1
+    chain.check()
+
+
+@pytest.mark.parametrize("how", ["preempt", "wall", "host"])
+def test_what_the_scheduler_did_is_followed(pbs, tmp_path, how):
+    chain = Chained(tmp_path, pbs, last=60)
+    job = chain.submit()
+    chain.until_steps(2)
+    time.sleep(1.2)  # a rank tells its step once per second
+    pbs.end(job, how)
+    chain.until_idle()
+    if how == "host":  # no launch was left that could tell how far it came
+        assert chain.verdict().startswith("stop: a host has failed"), chain.words()
+    else:
+        assert chain.verdict() == "done\n", chain.words()
+        assert chain.saved()[-1] == 60
+        assert len(chain.rows()) == 2
+    chain.check()
+
+
+def test_never_more_jobs_than_the_limit(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, jobs=2, last=4000)
+    chain.submit()
+    for _ in range(2):
+        chain.until(lambda: running(pbs), "a job that runs")
+        chain.until_steps(2)
+        time.sleep(1.2)
+        job = running(pbs)
+        assert pbs.end(job, "wall")
+        chain.until(lambda job=job: pbs.states()[job] == "F", "its end")
+    chain.until_idle()
+    assert chain.verdict() == "stop: all 2 jobs of the chain have run\n", chain.words()
+    assert list(pbs.states()) == ["1.head", "2.head"]
+
+
+def test_a_second_launch_beside_the_first_is_refused(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, last=60)
+    chain.submit()
+    chain.until_steps(1)
+    second = chain.submit()
+    chain.until(lambda: pbs.states()[second] == "F", "the end of the second")
+    assert pbs.jobs()[second]["Exit_status"] == 125, chain.words()
+    assert "holds" in (pbs.folder / f"{second}.out").read_text()
+    chain.until_idle()
+    assert chain.verdict() == "done\n"
+    chain.check()
+
+
+def test_outside_of_a_job_a_chain_is_refused(tmp_path, monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "FLUX_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Exception, match="is in no job of a scheduler"):
+        chains.Chain({"EZPZ_CHAIN": str(tmp_path)}, print)
+
+
+# The lease alone
+
+
+def entry(job):
+    return {"job": job, "scheduler": "pbs", "restarts": 0, "host": "n01"}
+
+
+def test_a_lease_is_taken_once_and_again_when_it_was_given_back(tmp_path):
+    first = leases.take(str(tmp_path), entry("1"), lambda _: False)
+    with pytest.raises(leases.HeldError, match="job 1 on n01 holds"):
+        leases.take(str(tmp_path), entry("2"), lambda _: False)
+    first.give_back()
+    second = leases.take(str(tmp_path), entry("2"), lambda _: False)
+    assert second.is_ours()
+    assert not first.is_ours()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["lease-000001", "lease-000002"]
+
+
+def test_a_lease_is_void_when_its_job_is_over_and_silent_or_after_long(tmp_path):
+    lease = leases.take(str(tmp_path), entry("1"), lambda _: False)
+    now = time.time()
+    os.utime(lease.path, (now, now - leases.SILENT - 1))
+    with pytest.raises(leases.HeldError):
+        leases.take(str(tmp_path), entry("2"), lambda _: False)
+    second = leases.take(str(tmp_path), entry("2"), lambda held: held["job"] == "1")
+    os.utime(second.path, (now, now - leases.VOID - 1))
+    assert leases.take(str(tmp_path), entry("3"), lambda _: False).is_ours()
+    assert not second.is_ours()
+
+
+def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path):
+    first = leases.take(str(tmp_path), entry("0"), lambda _: False)
+    first.give_back()
+    start, pids = tmp_path / "start", []
+    for number in range(8):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                while not start.exists():
+                    time.sleep(0.001)
+                leases.take(str(tmp_path), entry(str(number)), lambda _: False)
+                code = 0
+            except leases.HeldError:
+                pass
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    start.touch()
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    assert codes.count(0) == 1
+
+
+def test_who_has_lost_its_lease_is_ended(tmp_path):
+    program = f"""
+import sys, time
+sys.path.insert(0, {str(SRC)!r})
+from ezpz.launch import lease
+mine = lease.take({str(tmp_path)!r}, {entry("1")!r}, lambda _: False)
+mine.keep()
+time.sleep(120)
+"""
+    import subprocess
+
+    with subprocess.Popen([sys.executable, "-c", program]) as child:
+        process.wait_until((tmp_path / "lease-000001").exists, 30, "a lease")
+        (tmp_path / "lease-000002").write_text(json.dumps(entry("2")))
+        assert child.wait(60) == -15
+
+
+def _kill_at_random(pbs, tmp_path, kills, seed):
+    """End running jobs in all ways at random moments; start the chain by hand where that stops it."""
+    dice = random.Random(seed)
+    chain = Chained(tmp_path, pbs, jobs=10 * kills + 10, last=100000, every=2, pause=0.05)
+    chain.submit()
+    for _ in range(kills):
+        chain.until(lambda: running(pbs) or pbs.is_idle(), "a job that runs")
+        if pbs.is_idle():  # as a person does who has looked why
+            (chain.folder / "verdict").write_text("again\n")
+            chain.submit()
+            chain.until(lambda: running(pbs), "a job that runs")
+        time.sleep(dice.uniform(0.0, 4.0))
+        job, how = running(pbs), dice.choice(["preempt", "wall", "host", "qdel", "launch", "rank"])
+        if how == "launch":
+            process.kill_all(pbs.pids(job, "ezpz.launch")) if job else None
+        elif how == "rank":
+            process.kill_all(pbs.pids(job, CHAINED.name)) if job else None
+        elif job:
+            pbs.end(job, how)
+        time.sleep(dice.uniform(0.0, 1.0))
+    (chain.folder / "STOP").touch()
+    for job in pbs.states():
+        pbs.end(job, "wall")
+    chain.until_idle(180)
+    chain.check()
+    assert len(chain.rows()) >= 1
+    return chain
+
+
+KILLS = int(os.environ.get("EZPZ_TEST_KILLS", "6"))
+
+
+@pytest.mark.timeout(300 + 15 * KILLS)
+def test_random_kills_make_no_second_writer_and_lose_no_checkpoint(pbs, tmp_path):
+    _kill_at_random(pbs, tmp_path, KILLS, os.environ.get("EZPZ_SEED", "7"))

@@ -1,0 +1,130 @@
+"""Whether the next job of a chain may train: every way in which a job ends, beside the verdict on it."""
+
+import pytest
+
+from ezpz.cluster.job_state import JobState
+from ezpz.launch.chain_verdict import Ending, read, verdict
+from ezpz.launch.decision import Clock
+from ezpz.launch.run import failures
+
+CLOCK = Clock(now=1000.0, end=9000.0)
+AT_THE_END = Clock(now=8950.0, end=9000.0)
+RUNNING = JobState("running")
+BUG = {
+    "exit_code": 1,
+    "hosts": ["n01", "n02"],
+    "began": True,
+    "cause": {"text": "rank 1 on n02 failed with exit code 1", "rank": 1, "host": "n02", "words": "ValueError: no"},
+}
+STOPPED = {"exit_code": 143, "stopped": True, "hosts": ["n01", "n02"]}
+FULL = {**BUG, "cause": {**BUG["cause"], "words": "OSError: [Errno 28] No space left on device"}}
+LOST = {
+    "exit_code": 125,
+    "hosts": ["n01", "n02"],
+    "lost": ["n02"],
+    "began": True,
+    "cause": {"text": "host n02 is lost", "host": "n02", "why": failures.LOST},
+}
+
+# What ended; whether something newer is left; the clock; how the verdict begins.
+TABLE = {
+    "success": ({"row": {"exit_code": 0}}, False, CLOCK, "done"),
+    "success beside STOP": ({"row": {"exit_code": 0}, "has_stop": True}, True, CLOCK, "stop: a file STOP"),
+    "saved in time": ({"row": {"exit_code": 0, "verdict": "again"}}, True, AT_THE_END, "again"),
+    "saved in time, ended by a signal": ({"row": {**STOPPED, "verdict": "again"}}, True, AT_THE_END, "again"),
+    "saved in time, and nothing new": ({"row": {"exit_code": 0, "verdict": "again"}}, False, AT_THE_END, "stop: "),
+    "asked to stop": ({"row": {"exit_code": 0, "verdict": "stop"}}, True, CLOCK, "stop: it was asked"),
+    "a bug": ({"row": BUG, "state": RUNNING}, True, CLOCK, "stop: rank 1 on n02 failed"),
+    "a bug just before the end": ({"row": BUG, "state": RUNNING}, True, AT_THE_END, "stop: rank 1 on n02 failed"),
+    "a full disk": ({"row": FULL, "state": RUNNING}, True, CLOCK, "stop: a disk is full"),
+    "a wrong command": (
+        {"row": {"exit_code": 2, "cause": {"text": "bad -n"}}, "state": RUNNING},
+        True,
+        CLOCK,
+        "stop: the command line",
+    ),
+    "a hang": ({"row": {**STOPPED, "exit_code": 124, "hang": {"step": 3}}, "state": RUNNING}, True, CLOCK, "stop: "),
+    "the end by the clock": ({"row": STOPPED, "state": JobState("unknown", "-")}, True, AT_THE_END, "again"),
+    "the end by the clock, nothing new": ({"row": STOPPED, "state": None}, False, AT_THE_END, "stop: its time"),
+    "near the end, and nobody says why": ({"row": STOPPED, "state": RUNNING}, True, AT_THE_END, ""),
+    "cancelled near the end": (
+        {"row": STOPPED, "state": JobState("running", ending="cancelled")},
+        True,
+        AT_THE_END,
+        "stop: it was cancelled",
+    ),
+    "the end, as the scheduler says": (
+        {"row": STOPPED, "state": JobState("running", ending="time limit")},
+        True,
+        CLOCK,
+        "again",
+    ),
+    "a signal that nobody explains yet": ({"row": STOPPED, "state": RUNNING}, True, CLOCK, ""),
+    "a signal, and the job is over": ({"row": STOPPED, "state": JobState("ended")}, True, CLOCK, "stop: a signal"),
+    "cancelled": ({"row": STOPPED, "state": JobState("running", ending="cancelled")}, True, CLOCK, "stop: it was canc"),
+    "preempted": ({"row": STOPPED, "state": JobState("running", ending="preempted")}, False, CLOCK, "again"),
+    "to be started again": (
+        {"row": STOPPED, "state": JobState("running", ending="cancelled", restarts=1)},
+        False,
+        CLOCK,
+        "again",
+    ),
+    "preempted at a second start": (
+        {"row": STOPPED, "state": JobState("running", ending="cancelled", restarts=1), "restarts": 1},
+        True,
+        CLOCK,
+        "stop: it was cancelled",
+    ),
+    "a signal, and no answer": ({"row": STOPPED, "state": JobState("unknown", "no scontrol")}, True, CLOCK, "stop: "),
+    "a host that the launch has lost": ({"row": LOST, "state": RUNNING}, True, CLOCK, "again"),
+    "a host that it has lost, nothing new": ({"row": LOST, "state": RUNNING}, False, CLOCK, "stop: n02 is retired"),
+    "a failed host": ({"row": LOST, "state": JobState("host failure", "NODE_FAIL")}, True, CLOCK, "again"),
+    "a failed host, nothing new": ({"row": LOST, "state": JobState("host failure")}, False, CLOCK, "stop: a host"),
+    # Launches that have left no end.
+    "killed": ({"row": None, "state": JobState("ended", exit_code=137)}, True, CLOCK, "stop: it left no verdict"),
+    "dead before the launch": ({"row": None, "state": JobState("ended", exit_code=1)}, True, CLOCK, "stop: it left"),
+    "still running": ({"row": None, "state": RUNNING}, True, CLOCK, "stop: it left no verdict"),
+    "dead and forgotten": ({"row": None, "state": JobState("unknown", "forgotten")}, True, CLOCK, "stop: it left"),
+    "dead, cancelled": ({"row": None, "state": JobState("cancelled")}, True, CLOCK, "stop: it was cancelled"),
+    "dead, preempted": ({"row": None, "state": JobState("preempted")}, False, CLOCK, "again"),
+    "dead, started again": ({"row": None, "state": JobState("running", restarts=1)}, False, CLOCK, "again"),
+    "dead, its host failed": ({"row": None, "state": JobState("host failure")}, True, CLOCK, "again"),
+    "dead, its host failed, nothing new": ({"row": None, "state": JobState("host failure")}, False, CLOCK, "stop: a"),
+    "dead at its limit": ({"row": None, "state": JobState("time limit")}, True, CLOCK, "again"),
+    "dead at its limit, nothing new": ({"row": None, "state": JobState("time limit")}, False, CLOCK, "stop: its time"),
+    "dead beside STOP": ({"row": None, "state": JobState("preempted"), "has_stop": True}, True, CLOCK, "stop: a file"),
+}
+
+
+@pytest.mark.parametrize(("fields", "is_newer", "clock", "wanted"), TABLE.values(), ids=TABLE)
+def test_verdicts(fields, is_newer, clock, wanted):
+    ending = Ending(**{"row": None, "state": None, **fields, "is_newer": is_newer})
+    found = verdict(ending, clock)
+    assert found.startswith(wanted) if wanted else found == ""
+    assert found in {"done", "again", ""} or found.startswith("stop: ")
+    assert "\n" not in found
+
+
+def test_two_jobs_without_anything_new_stop_the_chain():
+    preempted = {"row": STOPPED, "state": JobState("running", ending="preempted"), "is_newer": False}
+    assert verdict(Ending(**preempted), CLOCK) == "again"
+    assert verdict(Ending(**preempted, idle=1), CLOCK).startswith("stop: 2 jobs in a row")
+    assert verdict(Ending(**{**preempted, "is_newer": True}, idle=1), CLOCK) == "again"
+    assert verdict(Ending({"exit_code": 0}, None, is_newer=False, idle=5), CLOCK) == "done"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, ""),
+        ("again\n", "again"),
+        ("  done", "done"),
+        ("stop: a bug\nmore", "stop: a bug"),
+        ("stop:", "stop: no reason is given"),
+        ("", "stop: the verdict reads ''"),
+        ("yes please", "stop: the verdict reads 'yes please'"),
+        ("Again", "stop: the verdict reads 'Again'"),
+    ],
+)
+def test_what_is_no_verdict_stops(text, found):
+    assert read(text) == found

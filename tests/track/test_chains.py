@@ -1,0 +1,86 @@
+"""What is told of the chain of jobs to which a run belongs, and which runs a chain has."""
+
+import json
+
+import pytest
+
+from ezpz.cli import runs as runs_verb
+from ezpz.track.chains import chain_of, in_words, run_folders
+
+
+@pytest.fixture
+def make_chain(tmp_path, monkeypatch):
+    """`make_chain(rows, waiting, verdict, **limits)` -> the folder of a chain."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def make(rows, waiting=(), verdict="", **limits):
+        folder = tmp_path / "chain"
+        folder.mkdir()
+        facts = {"file": "gpt.slurm", "jobs": 8, "ids": ["1"], "queued_at_once": False, **limits}
+        (folder / "chain.json").write_text(json.dumps(facts))
+        (folder / "jobs.json").write_text(json.dumps({"jobs": rows, "waiting": list(waiting)}))
+        if verdict:
+            (folder / "verdict").write_text(f"{verdict}\n")
+        return folder
+
+    return make
+
+
+def told(folder):
+    return in_words(chain_of({"launch": {"EZPZ_CHAIN": str(folder)}}))
+
+
+ROWS = [{"job": "1", "run": "/runs/a"}, {"job": "2", "run": "/runs/a"}, {"job": "3", "run": "/runs/b"}]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "verdict", "limits", "words"),
+    [
+        (["4"], "", {}, "chain: job 3 of at most 8, next 4 queued"),
+        ([], "", {}, "chain: job 3 of at most 8"),
+        (["4"], "again", {}, "chain: job 3 of at most 8, next 4 queued; again"),
+        ([], "done", {}, "chain: job 3 of at most 8; done"),
+        ([], "stop: a bug", {}, "chain: job 3 of at most 8; stop: a bug"),
+        (
+            ["4"],
+            "stop: a bug",
+            {},
+            "chain: job 3 of at most 8, next 4 queued; stop: a bug",
+        ),  # it could not be cancelled
+        ([], "", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8, next 4 queued"),
+        ([], "done", {"queued_at_once": True, "ids": list("12345")}, "chain: job 3 of at most 8; done"),
+    ],
+)
+def test_how_a_chain_stands(make_chain, waiting, verdict, limits, words):
+    assert told(make_chain(ROWS, waiting, verdict, **limits)) == words
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"jobs": 3, "waiting": 4}', '{"jobs": [3, {}]}', "{"])
+def test_damaged_files_are_no_failure(make_chain, text):
+    folder = make_chain(ROWS)
+    (folder / "jobs.json").write_text(text)
+    assert told(folder).startswith("chain: job ")
+    assert run_folders(folder) == []
+
+
+def test_a_run_of_no_chain_and_one_whose_chain_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert chain_of({}) is None
+    assert chain_of({"launch": {"EZPZ_CHAIN": str(tmp_path / "gone")}}) is None
+
+
+def test_a_running_job_is_known_by_the_record_of_its_launch(make_chain, tmp_path):
+    folder = make_chain([*ROWS, {"job": "4"}])
+    for number, (chain, run) in enumerate([(folder, "/runs/c"), (tmp_path / "other", "/runs/d")]):
+        record = tmp_path / "state" / "ezpz" / "launches" / f"2026-11-24-000000-0000000{number}"
+        record.mkdir(parents=True)
+        fields = {"launch_id": f"0000000{number}", "chain": {"folder": str(chain), "job": "4"}, "run_folder": run}
+        (record / "run.json").write_text(json.dumps(fields))
+    assert list(map(str, run_folders(folder))) == ["/runs/a", "/runs/b", "/runs/c"]
+    facts = {"launch": {"EZPZ_LAUNCH_ID": "00000000"}}
+    assert chain_of(facts)["folder"] == str(folder)
+
+
+def test_a_chain_without_a_run_is_refused(make_chain, capsys):
+    assert runs_verb.main(["--goodput", str(make_chain([]))]) == 2
+    assert "no run of the chain" in capsys.readouterr().err
