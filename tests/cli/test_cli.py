@@ -144,6 +144,7 @@ def test_a_wrong_option_of_any_verb_is_one_line_and_exit_code_2(capsys, verb):
         "fetch",
         "init",
         "kill",
+        "logs",
         "open",
         "plot",
         "report",

@@ -47,12 +47,18 @@ def test_a_torn_last_line_of_a_killed_run_is_no_obstacle(folder, capsys):
     assert "died" in (folder / "report.html").read_text()
 
 
-def test_what_is_no_run_is_told_in_one_line(folder, tmp_path, capsys):
-    for wrong in (tmp_path / "nothing", tmp_path):
-        assert main([str(wrong)]) == 2
+def test_what_is_no_run_is_told_in_one_line(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    for wrong, words in (("nothing", "ezpz: no folder"), ("empty", "ezpz: no run in")):
+        assert main([str(tmp_path / wrong)]) == 2
         told = capsys.readouterr()
-        assert told.err.startswith("ezpz: no run")
+        assert told.err.startswith(words)
         assert told.err.count("\n") == 1
+
+
+def test_the_newest_run_of_a_folder_is_meant(folder, tmp_path, capsys):
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
 
 
 def test_a_file_that_cannot_be_written_is_told_in_one_line(folder, tmp_path, capsys):

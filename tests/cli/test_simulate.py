@@ -204,7 +204,7 @@ def test_memory_under_ddp_is_what_two_real_ranks_take(run_cli, clean_env):
     assert answer["at_peak"]["gradients"] == pytest.approx(weights, rel=0.01)  # the buckets, of which they are views
     assert answer["peak"] == pytest.approx(4 * weights, rel=0.05)
     assert len(grew) == 2
-    assert all(0.97 < each / answer["peak"] < 1.15 for each in grew), (grew, answer)  # gloo takes its own
+    assert all(0.97 < each / answer["peak"] < 1.3 for each in grew), (grew, answer)  # gloo and malloc take their own
 
 
 @pytest.mark.slow

@@ -62,9 +62,9 @@ def test_a_trainer_needs_the_same_with_and_without_data(simulate, tmp_path):
     assert {name: told[1][name] for name in COUNTED} == {name: told[0][name] for name in COUNTED}
     assert (told[0]["data"], told[1]["data"], told[0]["made_up"]) == (True, False, 0)
     assert told[1]["made_up"] > 0
-    journal = (tmp_path / "1" / "metrics.jsonl").read_text().splitlines()
+    journal = map(json.loads, (tmp_path / "1" / "metrics.jsonl").read_text().splitlines())
     # What is made up is 1.0: here the sum of a step's losses, over the tokens that it counts.
-    assert [json.loads(line)["m"]["loss"] for line in journal] == [1.0 / 512, 1.0 / 512]
+    assert [record["m"]["loss"] for record in journal if "k" not in record] == [1.0 / 512, 1.0 / 512]
 
 
 @pytest.mark.slow

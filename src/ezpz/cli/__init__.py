@@ -22,10 +22,13 @@ __all__ = ["VERBS", "main", "make_verb_parser"]
 VERBS = {
     "init": ("ezpz.cli.init", "write a job script and a training to start from into this folder", "docs/trainers.md"),
     "launch": ("ezpz.launch.entry", "start a command once per rank", "docs/launch.md"),
+    "submit": ("ezpz.cli.submit", "write a job file for this machine and queue it", "docs/submit.md"),
     "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist", "docs/trainers.md"),
     "simulate": ("ezpz.cli.simulate", "run a script as one rank of a world of N: does it fit?", "docs/simulate.md"),
     "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them", "docs/data.md"),
     "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them", "docs/runs.md"),
+    "status": ("ezpz.cli.status", "show your jobs and launches: what waits, runs and ended", "docs/runs.md"),
+    "logs": ("ezpz.cli.logs", "print what ranks wrote, and follow it", "docs/runs.md"),
     "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why", "docs/history.md"),
     "open": ("ezpz.cli.open", "show the report of a run in a browser, or print its path", "docs/history.md"),
     "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends", "docs/history.md"),
@@ -38,6 +41,7 @@ VERBS = {
         "docs/runs.md",
     ),
     "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now", "docs/runs.md"),
+    "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "docs/why.md"),
     "checkpoint": (
         "ezpz.cli.checkpoint",
         "verify checkpoints: are their files as they were written?",
@@ -70,8 +74,21 @@ VERBS = {
 
 # What people do, and the verbs for it, in the order of `ezpz --help`; each verb is in one group.
 GROUPS = {
-    "start": ("init", "launch", "test", "simulate", "fetch", "kill"),
-    "look": ("runs", "open", "watch", "plot", "report", "export", "startup", "stacks", "checkpoint"),
+    "start": ("init", "launch", "submit", "test", "simulate", "fetch", "kill"),
+    "look": (
+        "status",
+        "logs",
+        "runs",
+        "open",
+        "watch",
+        "plot",
+        "report",
+        "export",
+        "startup",
+        "stacks",
+        "why",
+        "checkpoint",
+    ),
     "compare": ("compare", "benchmark"),
     "machine": ("doctor", "where", "sites", "shell", "completion"),
 }

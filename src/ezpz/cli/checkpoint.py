@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     option("action", choices=("verify",), metavar="verify", help="compare every file with its SHA-256"),
-    option("folders", nargs="+", metavar="DIR", help="a run folder, its checkpoints folder, or one checkpoint"),
+    option(
+        "folders",
+        nargs="+",
+        metavar="DIR",
+        help="a run folder, or one that holds runs: the newest; a checkpoints folder, or one checkpoint",
+    ),
 )
 _ABOUT = "Nothing is changed, and torch is not needed."
 _EXAMPLES = (("ezpz checkpoint verify outputs/fsdp/2026-11-20-165036", "all checkpoints of a run"),)
@@ -39,9 +44,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _verify_all(options: Namespace) -> int:
-    folders = [Path(folder).expanduser() for folder in options.folders]
+    folders = [_folder(name) for name in options.folders]
     found = [_checkpoints_in(folder, name) for folder, name in zip(folders, options.folders, strict=True)]
     return _worst([_verify_in(folder, paths) for folder, paths in zip(folders, found, strict=True)])
+
+
+def _folder(name: str) -> Path:
+    """Return the folder that is meant: of one that holds runs, the newest of these."""
+    from ezpz.track.terminal.choice import newest_run
+
+    path = Path(name).expanduser()
+    return (newest_run(path) if path.is_dir() else None) or path
 
 
 def _worst(codes: Iterable[int]) -> int:

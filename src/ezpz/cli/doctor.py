@@ -142,7 +142,8 @@ def _look_at_job(request: dict[str, Any], hosts: str | None) -> tuple[list[dict[
         *(*chosen, "--ppn", "1", "--oversubscribe", "--timeout", str(_TIMEOUT)),
         *("--", *module_line("ezpz.cluster.examine"), json.dumps(request)),
     ]
-    environ = {name: value for name, value in os.environ.items() if name not in request["stale"]}
+    left_out = {*request["stale"], "EZPZ_CHAIN"}  # this launch is no training of a chain of jobs
+    environ = {name: value for name, value in os.environ.items() if name not in left_out}
     found: dict[str, dict[str, Any]] = {}
     with subprocess.Popen(
         line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTIONS = (
-    option("folders", nargs="+", metavar="DIR", help="a run folder"),
+    option("folders", nargs="+", metavar="DIR", help="a run folder, or one that holds runs: the newest"),
     option("--csv", action="store_true", help="comma-separated values, a line per row"),
     option("--nc", action="store_true", help="the HDF5 file under the name of netCDF files"),
     option("-o", "--output", metavar="FILE", type=Path, help="where to write (in the run folder, named after the run)"),
@@ -42,7 +42,8 @@ def _export(options: Namespace) -> int:
             f"{len(options.folders)}. Leave -o out, or export one run after another."
         )
     from ezpz.track.dataset import export_run
+    from ezpz.track.terminal.choice import run_named
 
-    for folder in options.folders:
+    for folder in [run_named(word) for word in options.folders]:
         show_path(str(export_run(folder, "csv" if options.csv else "nc" if options.nc else "h5", options.output)))
     return 0

@@ -14,6 +14,7 @@ import time
 from argparse import SUPPRESS
 
 from ezpz.cli import make_verb_parser
+from ezpz.cli.elsewhere import ask_elsewhere, host_of, job_of, launch_named, recorded, table_elsewhere, wait_for_end
 from ezpz.cli.running import choose, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, UsageError
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     option(
-        "ids", nargs="*", metavar="ID", help="a launch of the list, by its id or the first characters of it, at least 4"
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="a launch of the list, by its id or the first characters of it, at least 4; or its job",
     ),
     option("--all", action="store_true", help="all launches of that list"),
     option(
@@ -45,7 +49,9 @@ _OPTIONS = (
     ),
     option("--here", action="store_true", help=SUPPRESS),  # how this verb calls itself on other hosts
 )
-_ABOUT = "All its processes are ended. Without ID the launches of yours that run on this host are listed."
+_ABOUT = """\
+All its processes are ended. Without ID the launches of yours are listed. One on another host, as seen from a login
+host, is asked by a file beside its record, which both hosts must see."""
 _EXAMPLES = (
     ("ezpz kill", "what runs here"),
     ("ezpz kill 4f1c", "end the launch whose id begins so"),
@@ -53,6 +59,7 @@ _EXAMPLES = (
 )
 _EXITS = (("0", "nothing of it is left"), ("2", "no such launch"), ("125", "with the pids of what is left"))
 _UNTIL_GONE = 5.0  # seconds for SIGKILL to be obeyed: a process that waits for its file system does not
+_LONGEST = 30 * 86400.0  # seconds: a launch that says it is running for longer was lost with its host
 _PATIENCE = 15.0  # seconds: the launcher gives its ranks 10, and tidies up
 
 
@@ -92,11 +99,29 @@ def _check(options: Namespace) -> None:
 
 def _list() -> int:
     running = Index().running()
-    if not running:
-        show(f"no launch of yours runs on {os.uname().nodename}")
-        return 0
-    show(f"{table(running)}\n\n`ezpz kill ID` ends one of them, `ezpz kill --all` all.")
+    others = _running_elsewhere(running)
+    parts = [table(running)] if running else [f"no launch of yours runs on {os.uname().nodename}"]
+    parts += [f"on other hosts, by their records:\n{table_elsewhere(others)}"] if others else []
+    here = ", `ezpz kill --all` all on this host" if running and others else ", `ezpz kill --all` all" * bool(running)
+    parts += [f"`ezpz kill ID` ends one of them{here}."] if running or others else []
+    show("\n\n".join(parts))
     return 0
+
+
+def _running_elsewhere(running: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the launches that have recorded no end and are not among those of this host."""
+    here = {str(entry["launch_id"]) for entry in running}
+    host = os.uname().nodename
+    return [
+        fields
+        for fields in recorded(running=True)
+        if fields["launch_id"] not in here and host_of(fields) != host and time.time() - _began(fields) < _LONGEST
+    ]
+
+
+def _began(fields: dict[str, Any]) -> float:
+    started = fields.get("started")
+    return float(started) if isinstance(started, (int, float)) else 0.0
 
 
 def _end(options: Namespace) -> int:
@@ -104,8 +129,15 @@ def _end(options: Namespace) -> int:
     running = Index().running()
     elsewhere = bool(options.hosts or options.job)
     named = {str(entry["launch_id"]): entry for entry in (running if options.all else ())}
-    for word in options.ids:
+    asked: list[dict[str, Any]] = []
+    others = recorded(running=True) if options.ids else []
+    for typed in options.ids:
+        known = launch_named(others, typed)
+        word = str(known["launch_id"]) if known else typed
         entry = choose(running, word)
+        if entry is None and known is not None and not elsewhere and host_of(known) != os.uname().nodename:
+            asked.append(known)
+            continue
         if entry is None and not elsewhere and not process_tree.tagged(word, everything=True):
             raise UsageError(
                 f"no launch {word!r} (from the command line) on {os.uname().nodename}; expected one of the list of "
@@ -113,7 +145,8 @@ def _end(options: Namespace) -> int:
             )
         named[str(entry["launch_id"]) if entry else word] = entry or {}
     hosts = _hosts(options) if elsewhere else None
-    left = {}
+    codes = [_end_elsewhere(fields, now=options.now) for fields in asked]
+    left: dict[str, dict[str, list[int]]] = {}
     for name, entry in named.items():
         _stop(entry, 0.0 if options.now else _PATIENCE)
         left[name] = {os.uname().nodename: process_tree.kill_all(name, everything=True)}
@@ -123,7 +156,25 @@ def _end(options: Namespace) -> int:
                 left[name][host] = pids
     finally:  # what is known is reported in any case
         code = _report(left)
-    return code
+    return max([code, *codes])
+
+
+def _end_elsewhere(fields: dict[str, Any], *, now: bool) -> int:
+    """Have a launch on another host end itself, and return the exit code."""
+    name, host = fields["launch_id"], host_of(fields)
+    ask_elsewhere(fields, "kill" if now else "end", 0.0 if now else _PATIENCE)
+    after = wait_for_end(fields, _UNTIL_GONE + _PATIENCE)
+    if after.get("state") == "running":
+        job = job_of(fields)
+        show(
+            f"ezpz: launch {name} on {host} was asked to end and has recorded no end; expected one within "
+            f"{_UNTIL_GONE + _PATIENCE:.0f} s. "
+            + (f"Cancel its job, {job}." if job else f"Run `ezpz kill` on {host}."),
+            sys.stderr,
+        )
+        return 125
+    show(f"launch {name} on {host}: ended with {after.get('exit_code')}")
+    return 0
 
 
 def _stop(entry: dict[str, Any], patience: float) -> None:
@@ -185,7 +236,9 @@ def _on_others(ids: list[str], hosts: list[str]) -> Iterable[tuple[str, str, lis
 
     start = [*module_line("ezpz.launch"), "--ppn", "1", "--oversubscribe", *hosts, "--"]
     line = [*start, *module_line("ezpz"), "kill", "--here", *ids]
-    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    # This launch is no training of a chain of jobs.
+    environ = {name: value for name, value in os.environ.items() if name != "EZPZ_CHAIN"}
+    done = subprocess.run(line, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     for text in done.stdout.splitlines():
         try:
             answer = json.loads(text)

@@ -42,8 +42,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _open(options: Namespace) -> int:
     from ezpz.track.run import open_run
+    from ezpz.track.terminal.choice import run_named
 
-    page = _page(open_run(_folder(options.run)))
+    page = _page(open_run(run_named(options.run)))
     try:
         show_path(str(page))
     except BrokenPipeError:  # the page is written; who should have read its name has left
@@ -63,27 +64,6 @@ def has_browser(environ: Mapping[str, str], platform: str) -> bool:
     if platform == "darwin":  # which has a display unless this is another computer's shell
         return not environ.get("SSH_CONNECTION")
     return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
-
-
-def _folder(word: str | None) -> Path:
-    """Return the run folder that is meant.
-
-    Raises:
-        UsageError: There is none.
-    """
-    from ezpz.track.terminal.choice import folder_of
-
-    place = word or "outputs"
-    if word and not Path(word).expanduser().exists() and Path("outputs", word).is_dir():
-        place = os.path.join("outputs", word)  # noqa: PTH118  # as it was typed
-    folder = folder_of(place)
-    if folder is None:
-        source = "from the command line" if word else "the default"
-        raise UsageError(
-            f"no run in {place} ({source}); expected a folder with a metrics.jsonl, as ezpz.History leaves it, or one "
-            "that holds such folders. `ezpz runs` lists them."
-        )
-    return folder
 
 
 def _page(run: Run) -> Path:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OPTIONS = (
-    option("dir", metavar="DIR", help="the run folder, or its journal"),
+    option("dir", metavar="DIR", help="a run folder, or one that holds runs, of which the newest is meant"),
     option("-o", "--output", metavar="FILE", help="the page (default: report.html in the run folder)"),
     option(
         "--public",
@@ -53,8 +53,9 @@ def _report(options: Namespace) -> int:
 def _write(folder: str, output: str | None, *, public: bool) -> Path:
     from ezpz.track.report import write_report
     from ezpz.track.run import open_run
+    from ezpz.track.terminal.choice import run_named
 
-    run = open_run(folder)
+    run = open_run(run_named(folder))
     path = None if output is None else Path(output).expanduser().absolute()
     source = "the run folder" if output is None else "--output"
     try:

@@ -19,6 +19,8 @@ from ezpz.cli.columns import aligned, hanging
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
+from ezpz.redact import redact_text
+from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
 from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.names import main_loss, main_throughput, unit
@@ -28,6 +30,7 @@ from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 from ezpz.visible import painter, shorten, show, use_color, visible
+from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -54,8 +57,14 @@ def _glances(root: Path) -> Iterator[dict[str, Any]]:
 
 _STATES = ("running", "finished", "exited", "failed", "stopped", "died")
 _OPTIONS = (
-    option("root", nargs="?", metavar="ROOT", help="the folder to search (outputs, or else the current folder)"),
-    option("--json", action="store_true", help="print a JSON list"),
+    option(
+        "names",
+        nargs="*",
+        metavar="ROOT",
+        help="the folder to search (outputs, or else the current folder); with --goodput folders of runs or of a chain",
+    ),
+    option("--goodput", action="store_true", help="where the granted seconds of a run went (the newest below outputs)"),
+    option("--json", action="store_true", help="print a JSON list; with --goodput an object"),
     option("--state", choices=_STATES, metavar="STATE", help=f"only runs of this state: {', '.join(_STATES)}"),
 )
 _ABOUT = "The runs below a folder, the newest last."
@@ -63,22 +72,36 @@ _EXAMPLES = (
     ("ezpz runs", "what ran, below outputs/"),
     ("ezpz runs --state failed", "what failed, and why"),
     ("ezpz runs /data/me --json", "for programs"),
+    ("ezpz runs --goodput RUN", "steps, data, saves, failures: what took the time"),
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the runs below a folder, the newest last, and return the exit code."""
     return run_verb(
-        make_verb_parser("runs", _OPTIONS, _ABOUT, usage="[ROOT] [options]", examples=_EXAMPLES), argv, _list_runs
+        make_verb_parser("runs", _OPTIONS, _ABOUT, usage="[ROOT | --goodput RUN ...] [options]", examples=_EXAMPLES),
+        argv,
+        _list_runs,
     )
 
 
 def _list_runs(options: Namespace) -> int:
-    root = _root(options.root)
+    if options.goodput:
+        if options.state:
+            raise UsageError(
+                f"--state {options.state} chooses from a list (from the command line); expected no --goodput."
+            )
+        from ezpz.cli.goodput import show_goodput
+
+        return show_goodput(options.names, as_object=options.json)
+    if len(options.names) > 1:
+        raise UsageError(f"{len(options.names)} folders (from the command line); expected one to search.")
+    name = options.names[0] if options.names else None
+    root = _root(name)
     glances = list(_glances(root))
     if not glances:
         raise UsageError(
-            f"no runs below {root} ({'from the command line' if options.root else 'the default'}); expected folders "
+            f"no runs below {root} ({'from the command line' if name else 'the default'}); expected folders "
             "with a metrics.jsonl, as ezpz.History leaves them. Name another folder: ezpz runs ROOT."
         )
     chosen = [each for each in glances if options.state in {None, each["state"]}]
@@ -133,9 +156,9 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         root: The folder that was searched; the run is named relative to it.
 
     Returns:
-        ``name state cause started ended seconds first_step_seconds attempt first_step last_step last_row loss
-        metric rate rate_unit joules per_joule per_joule_unit folder run``; times in epoch seconds, None where
-        something is not known.
+        ``name state cause chain findings started ended seconds first_step_seconds attempt first_step last_step
+        last_row loss metric rate rate_unit joules per_joule per_joule_unit folder run``; times in epoch seconds, None
+        where something is not known; ``chain`` is that of `chain_of`.
     """
     run = open_run(folder)
     rows = _tail(run.folder / "metrics.jsonl")
@@ -151,6 +174,8 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "name": run.name,
         "state": run.state,
         "cause": _cause(run),
+        "chain": chain_of(run.facts),
+        "findings": _findings(run),
         "started": epoch(run.facts.get("started")) or begun,
         "ended": ended,
         "seconds": None if seconds is None else round(seconds, 3),
@@ -169,6 +194,12 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
         "folder": str(run.folder),
         "run": _below(folder, root),
     }
+
+
+def _findings(run: Run) -> list[str]:
+    """Return what stands out in the losses of a run that has looked at them at its end, a sentence each."""
+    found = run.facts.get("findings") or []
+    return [redact_text(str(each["text"])) for each in found if isinstance(each, dict) and each.get("text")]
 
 
 def _joules(run: Run) -> float | None:
@@ -285,6 +316,9 @@ def _launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
     words = re.sub(r"(?m)^\[rank\d+\]: ?", "", str(cause.get("words") or "")).rstrip()
     if text and "Traceback" in words:
         text = f"{text.partition('; stopping')[0]}: {words.rpartition(chr(10))[2]}"
+    more = says_more(launch.get("causes"))
+    if text and more:
+        text = f"{text.partition('; stopping')[0]}; {more}"
     if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
         text += f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
     return cause, text
@@ -335,6 +369,12 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
         lines.append(paint(state, meaning) + text[len(state) :])
         note = wrap(_note(each, now), width - 4, break_on_hyphens=False)
         lines += [f"    {paint(part, meaning)}" for part in note]
+        if each["chain"]:
+            words = wrap(visible(in_words(each["chain"])), width - 4, subsequent_indent="  ", break_on_hyphens=False)
+            lines += [f"    {paint(part, 'minor')}" for part in words]
+        for finding in each["findings"]:
+            marked = wrap(visible(f"! {finding}"), width - 4, subsequent_indent="  ", break_on_hyphens=False)
+            lines += [f"    {paint(part, 'doubtful')}" for part in marked]
     shown = f"{len(glances)} of {total} runs" if len(glances) < total else f"{total} run{'s' * (total > 1)}"
     place = visible(str(root.absolute()))
     end = hanging(f"{shown} in ", place, width) if is_terminal else [f"{shown} in {place}"]

@@ -1,0 +1,244 @@
+"""Run ``ezpz logs``: print what the ranks of a launch wrote, and follow it until the launch has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from ezpz.cli import make_verb_parser
+from ezpz.cli.elsewhere import host_of, is_job, job_of, launch_named, recorded
+from ezpz.cli_parser import option, run_verb
+from ezpz.cluster.my_jobs import ask_scheduler, my_jobs, user_name
+from ezpz.errors import UsageError
+from ezpz.files import read_object
+from ezpz.track.launches import launch_id_of
+from ezpz.visible import show
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+    from typing import Any
+
+_OPTIONS = (
+    option("what", nargs="?", metavar="RUN|ID", help="a run folder, a launch's id or its job (the newest launch)"),
+    option("-f", "--follow", action="store_true", help="go on until the launch has ended"),
+    option("--rank", type=int, metavar="N", help="of this rank alone, from its log"),
+)
+_ABOUT = """\
+The first of these that is there: the ranks' logs of `launch --log-dir`, the file of the job's output, the last words
+that the record of the launch keeps. On any host that sees these files. Several ranks have [N]: in front of their
+lines."""
+_EXAMPLES = (
+    ("ezpz logs -f", "the newest launch, until it has ended"),
+    ("ezpz logs 12 --rank 3", "rank 3 of job 12"),
+)
+_EVERY = 1.0  # seconds between two looks
+_PIECE = 1 << 16  # bytes
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print logs and return the exit code."""
+    usage = "[RUN|ID] [options]"
+    parser = make_verb_parser("logs", _OPTIONS, _ABOUT, usage=usage, examples=_EXAMPLES)
+    return run_verb(parser, argv, _logs)
+
+
+def _logs(options: Namespace) -> int:
+    if options.rank is not None and options.rank < 0:
+        raise UsageError(f"--rank {options.rank} (from the command line); expected a rank, from 0 on.")
+    source = _Source(options.what, options.rank)
+    if not source.files():
+        if not (options.follow and source.may_write()):
+            source.say_nothing()
+        else:
+            show(f"waiting for {source.awaited()}", sys.stderr)
+    return _print(source, follow=options.follow)
+
+
+class _Source:
+    """Where the output of one launch is.
+
+    Args:
+        word: What the user named; None for the newest launch.
+        rank: The rank whose log is wanted; None for all.
+    """
+
+    def __init__(self, word: str | None, rank: int | None) -> None:
+        self._rank = rank
+        self._job = self._output = ""
+        launches = recorded()
+        fields = _of_run(word, launches) if word and Path(word).expanduser().exists() else None
+        if fields is None and word:
+            matches = [each for each in launches if is_job(each, word)]
+            fields = matches[0] if matches else launch_named(launches, word)
+        if fields is None and not word and launches:
+            fields = launches[0]
+        self._fields = fields
+        if fields is None:
+            self._take_job(word)
+
+    def _take_job(self, word: str | None) -> None:
+        """Take the output of a job that has no launch yet, or ended before it."""
+        jobs, silent = my_jobs(os.environ, user_name(), ask_scheduler)
+        found = next((each for each in jobs if word and word in {each.job, each.job.partition(".")[0]}), None)
+        if found is None:
+            more = f" {', '.join(silent)} did not answer." if silent else ""
+            where = f"{word!r} (from the command line)" if word else "(the default)"
+            raise UsageError(
+                f"no launch {where}: no run, record or job of yours is called so; expected a run folder, the id of a "
+                f"launch or a job of `ezpz status`.{more}"
+            )
+        self._job, self._output, self._job_state = found.job, found.output, found.state
+
+    def files(self) -> list[tuple[str, Path]]:
+        """Return the files that are there now, each with what goes in front of its lines."""
+        logs = self._rank_logs()
+        if logs or self._rank is not None:
+            return logs
+        output = self._fields.get("output") if self._fields else self._output
+        if isinstance(output, str) and output and Path(output).is_file():
+            return [("", Path(output))]
+        if self.may_write():
+            return []
+        return self._last_words()
+
+    def _rank_logs(self) -> list[tuple[str, Path]]:
+        """Return the logs of --log-dir; there ``run.json`` lies among them, elsewhere are last words alone."""
+        if self._fields is None or Path(self._fields["folder"]).parent.name in {"launches", "records"}:
+            return []
+        found = []
+        for path in Path(self._fields["folder"]).glob("rank-*.log"):
+            number = path.stem.removeprefix("rank-")
+            if number.isdecimal() and self._rank in {None, int(number)}:
+                found.append((int(number), path))
+        found.sort()
+        return [(f"[{number}]: " if len(found) > 1 else "", path) for number, path in found]
+
+    def _last_words(self) -> list[tuple[str, Path]]:
+        if self._fields is None:
+            return []
+        return [("", path) for path in sorted(Path(self._fields["folder"]).glob("rank-*.log"))]
+
+    def may_write(self) -> bool:
+        """Tell whether more may come: the launch has recorded no end."""
+        if self._fields is None:
+            return self._job_state != "ended"
+        path = Path(self._fields["folder"], "run.json")
+        now = read_object(path)
+        if now.get("launch_id") != self._fields.get("launch_id"):  # of another launch, or gone
+            return False
+        if now.get("state") != "running":
+            return False
+        if host_of(now) == os.uname().nodename:
+            from ezpz.launch.record import Index
+
+            return any(each.get("launch_id") == now["launch_id"] for each in Index().running())
+        ends = now.get("job_ends")
+        return not (isinstance(ends, (int, float)) and time.time() > ends + 600)
+
+    def awaited(self) -> str:
+        """Return what is waited for, in words."""
+        if self._fields is None:
+            return f"{self._output or 'the output'} of job {self._job}"
+        which = "the log" if self._rank is None else f"the log of rank {self._rank}"
+        job = f" (job {job_of(self._fields)})" if job_of(self._fields) else ""
+        return f"{which} of launch {self._fields['launch_id']}{job}"
+
+    def say_nothing(self) -> None:
+        """Say that there is nothing to print, and how there would be.
+
+        Raises:
+            UsageError: Always.
+        """
+        if self._rank is not None:
+            raise UsageError(
+                f"no log of rank {self._rank} of {self.awaited().rpartition(' of ')[2]}; expected a file rank-"
+                f"{self._rank}.log of `launch --log-dir DIR`, on a host that sees DIR."
+            )
+        raise UsageError(
+            f"no output of {self.awaited().partition(' of ')[2]} is kept: its launch had no --log-dir and wrote into "
+            "no file; expected one of them. Start it with `launch --log-dir DIR`, or as a job."
+        )
+
+
+def _of_run(word: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the launch of a run folder, or that whose record this is.
+
+    Raises:
+        UsageError: It is not kept here.
+    """
+    path = Path(word).expanduser()
+    folder = path if path.is_dir() else path.parent
+    own = read_object(folder / "run.json")
+    if "launch_id" in own:
+        return {**own, "folder": str(folder.resolve())}
+    if not own:
+        from ezpz.track.terminal.choice import run_named
+
+        own = read_object(run_named(word) / "run.json")
+    launch = launch_id_of(own)
+    for fields in launches:
+        attempts = fields.get("attempts")
+        ids = (
+            [each.get("launch_id") for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
+        )
+        if launch and launch in {fields["launch_id"], *ids}:
+            return fields
+    raise UsageError(
+        f"{word} (from the command line) names no launch whose record is kept here; expected a run that `launch` "
+        "started. Name its job, or read the file of its output."
+    )
+
+
+# Printing
+
+
+class _File:
+    """A file that grows, is cut off or replaced, from where it was read to."""
+
+    def __init__(self, mark: str, path: Path) -> None:
+        self.path = path
+        self._mark = mark.encode()
+        self._place = 0
+        self._inode = 0
+        self._at_start = True  # of a line
+
+    def more(self) -> bytes:
+        """Return what has come, at most 64 KiB, each line with its mark; a file that was cut off begins anew."""
+        try:
+            with self.path.open("rb") as file:
+                about = os.fstat(file.fileno())
+                if about.st_size < self._place or (self._inode and about.st_ino != self._inode):
+                    self._place = 0
+                self._inode = about.st_ino
+                file.seek(self._place)
+                data = file.read(_PIECE)
+        except OSError:  # it is not there, or its file system does not answer just now
+            return b""
+        self._place += len(data)
+        if not self._mark or not data:
+            return data
+        start = self._mark if self._at_start else b""
+        self._at_start = data.endswith(b"\n")
+        body = data[:-1] if self._at_start else data
+        return start + body.replace(b"\n", b"\n" + self._mark) + (b"\n" if self._at_start else b"")
+
+
+def _print(source: _Source, *, follow: bool) -> int:
+    """Print the files of a source; with ``follow`` until its launch has ended and all was printed."""
+    files: dict[Path, _File] = {}
+    out = sys.stdout.buffer
+    while True:
+        goes_on = follow and source.may_write()  # asked first: what comes before the end is printed after it
+        for mark, path in source.files():
+            files.setdefault(path, _File(mark, path))
+        for each in files.values():
+            while data := each.more():
+                out.write(data)
+        out.flush()
+        if not goes_on:
+            return 0
+        time.sleep(_EVERY)

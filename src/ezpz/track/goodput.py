@@ -1,0 +1,500 @@
+"""Account for the seconds that a run was granted: what went into steps, and what into all else.
+
+The account is made from ``run.json`` and the journal of a run, and from the records of its launches where they are
+still kept. Rank 0's clock counts: it waits for all others. Every second belongs to one row; what nothing explains is a
+row of its own, so that the rows sum to what was granted.
+
+`account` is a pure function; `read_spans` finds what it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from ezpz.records import NamedTuple
+from ezpz.track.quantities import duration
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ezpz.track.run import Run
+    from ezpz.track.table import Table
+
+# name: what it holds, in the order in which they are shown; sections of other names stand before the last three.
+ROWS = {
+    "start": "launcher, meeting of the ranks, model, and all else before the first step",
+    "imports": "Python, and the program's imports",
+    "first step": "compilation and first allocations",
+    "steps": "steps that count",
+    "data": "steps that waited for their batch",
+    "evaluation": "",
+    "save": "checkpoints",
+    "load": "of a checkpoint",
+    "repeated steps": "done again after a failure",
+    "dead time": "after the last step before a failure, and until the next attempt",
+    "tail": "after the last step",
+    "unexplained": "",
+}
+_KNOWN = {  # names of sections, and the row that each belongs to
+    **dict.fromkeys(("evaluation", "evaluate", "eval", "validation", "validate", "test"), "evaluation"),
+    **dict.fromkeys(("checkpoint", "checkpointing", "save", "saving"), "save"),
+    **dict.fromkeys(("load", "loading", "restore", "resume"), "load"),
+    **dict.fromkeys(("data", "dataloader", "data loading", "loading data"), "data"),
+}
+_SECTIONS = b'"k":"sections",'
+_FAILURES = 3  # from which on a save interval can be judged by them
+_WORTH = 0.001  # of the time: less is not worth another interval
+
+
+class Span(NamedTuple):
+    """One attempt of a run: from the start of its launch to its end. Times are epoch seconds.
+
+    Attributes:
+        begin: When its launch began; of the first one of a job, when the job did where that is known.
+        end: When its launch ended, or its last sign of life.
+        job: Id of its job; empty without one.
+        launch: What the attempts of one `launch` have in common; empty without one.
+        born: When rank 0's process began; None where it never did, or did not say.
+        imported: When it had imported torch and came to ezpz; None where it did not.
+        by_loop: Whether `ezpz.train.Loop` made its rows, so that each says how long its step took.
+        one_step: Whether each row is one step, and not an epoch.
+        ready: When it was last seen before its first step, in a program without a `Loop`.
+        failed: Whether a failure ended it, or nothing is known of its end.
+        running: Whether it still runs.
+        times: When each of its rows was written.
+        steps: The step of each.
+        took: Seconds of each step; empty where rows do not tell.
+        waited: Seconds of each that were spent waiting for data, 0 where it does not tell.
+        evaluated: Seconds of evaluation after each, as its row has it.
+        saved: Seconds of saving after each.
+        sections: ``(step, {name: seconds})`` of records of sections: up to the row of that step; of what came after the
+            last row the step is one more.
+    """
+
+    begin: float
+    end: float
+    job: str = ""
+    launch: str = ""
+    born: float | None = None
+    imported: float | None = None
+    by_loop: bool = False
+    one_step: bool = True
+    ready: float | None = None
+    failed: bool = False
+    running: bool = False
+    times: Sequence[float] = ()
+    steps: Sequence[int] = ()
+    took: Sequence[float] = ()
+    waited: Sequence[float] = ()
+    evaluated: Sequence[float] = ()
+    saved: Sequence[float] = ()
+    sections: Sequence[tuple[int, Mapping[str, float]]] = ()
+
+
+class Account(NamedTuple):
+    """Where the seconds of a run went.
+
+    Attributes:
+        granted: Seconds in all: the sum of the rows.
+        rows: Seconds by row, those of `ROWS` and one for each section of another name, ``section NAME``.
+        queue: Seconds between jobs, which were not granted.
+        steps: Steps that count.
+        repeated: Steps that were done again.
+        attempts: How many attempts there were.
+        jobs: How many jobs; 0 without a scheduler.
+        failures: How many attempts a failure ended.
+        saves: How many checkpoints were saved, as far as rows tell.
+        save_every: Steps between two of them, the median; None where fewer than two are known.
+        step_seconds: What one step takes, pauses aside; None without steps.
+        advice: A sentence on the interval of saves; empty where there is nothing to say.
+        running: Whether the run still runs.
+    """
+
+    granted: float
+    rows: Mapping[str, float]
+    queue: float
+    steps: int
+    repeated: int
+    attempts: int
+    jobs: int
+    failures: int
+    saves: int
+    save_every: int | None
+    step_seconds: float | None
+    advice: str
+    running: bool
+
+    @property
+    def goodput(self) -> float:
+        """The share of the granted seconds that went into steps that count, from 0 to 1."""
+        return self.rows["steps"] / self.granted if self.granted > 0 else 0.0
+
+
+def account(spans: Sequence[Span]) -> Account:
+    """Return the account of attempts that continue one another, in their order."""
+    rows = dict.fromkeys(ROWS, 0.0)
+    firsts = [min(span.steps) if len(span.steps) else None for span in spans]
+    queue, repeated, counted, before = 0.0, 0, 0, None
+    for number, span in enumerate(spans):
+        later = [first for first in firsts[number + 1 :] if first is not None]
+        parts, again = _parts(span, min(later, default=None))
+        for name, seconds in parts.items():
+            rows[name] = rows.get(name, 0.0) + seconds
+        repeated += again
+        counted += len(span.steps) - again
+        if before is not None:
+            gap = max(0.0, span.begin - before.end)
+            is_granted = any(
+                one and one == other for one, other in ((span.launch, before.launch), (span.job, before.job))
+            )
+            rows["dead time"] += gap if is_granted else 0.0
+            queue += 0.0 if is_granted else gap
+        before = span
+    granted = sum(rows.values())
+    failures = sum(span.failed for span in spans)
+    every, saves = _save_interval(spans)
+    step_seconds = (rows["steps"] + rows["data"]) / max(1, counted - len(spans)) if counted else None
+    advice = ""
+    if failures >= _FAILURES and saves and every and step_seconds and not rows["save"] <= 0.0:
+        advice = advise(every, rows["save"] / saves, step_seconds, granted, failures)
+    ordered = [*list(ROWS)[:-4], *(name for name in rows if name not in ROWS), *list(ROWS)[-4:]]
+    return Account(
+        granted=granted,
+        rows={name: rows[name] for name in ordered},
+        queue=queue,
+        steps=counted,
+        repeated=repeated,
+        attempts=len(spans),
+        jobs=len({span.job for span in spans if span.job}),
+        failures=failures,
+        saves=saves,
+        save_every=every,
+        step_seconds=step_seconds,
+        advice=advice,
+        running=bool(spans) and spans[-1].running,
+    )
+
+
+def _parts(span: Span, overtaken_from: int | None) -> tuple[dict[str, float], int]:
+    """Return the seconds of one attempt by row, and how many of its steps a later attempt has done again.
+
+    Args:
+        span: The attempt.
+        overtaken_from: The first step of the later ones.
+    """
+    import numpy as np
+
+    parts = dict.fromkeys(ROWS, 0.0)
+    granted = max(0.0, span.end - span.begin)
+    last = "dead time" if span.failed else "tail"
+    sections = _by_row(each for _, each in span.sections)
+    if span.imported is not None and span.born is not None:
+        parts["imports"] = max(0.0, span.imported - span.born)
+    if not len(span.times):
+        parts.update(sections)
+        parts["start" if span.running else last] += granted - sum(parts.values())
+        return parts, 0
+    first_end, last_end = float(span.times[0]), float(span.times[-1])
+    early = sum(_by_row(each for step, each in span.sections if step <= span.steps[0]).values())
+    late = sum(_by_row(each for step, each in span.sections if step > span.steps[-1]).values())
+    evaluated, saved, took, waited = (
+        np.asarray(each, float) for each in (span.evaluated, span.saved, span.took, span.waited)
+    )
+    before = first_end - span.begin - parts["imports"]  # from the imports to the end of the first step
+    if span.by_loop:
+        pauses = evaluated[0] + saved[0]
+        early = max(0.0, early - pauses)
+        parts["start"] = before - early - pauses - took[0]
+        for name, known in (("evaluation", evaluated), ("save", saved)):
+            sections[name] = max(sections.get(name, 0.0), float(known.sum()))
+    else:  # what lies between two rows is a step, but for the sections in it
+        between = last_end - first_end - (sum(sections.values()) - early - late)
+        took = np.full(len(span.times), max(0.0, between) / max(1, len(span.times) - 1))
+        waited = np.zeros(len(took))
+        took[0] = max(0.0, min(first_end - (first_end if span.ready is None else span.ready), before - early))
+        parts["start"] = before - early - took[0]
+    again = np.asarray(span.steps) >= (math.inf if overtaken_from is None else overtaken_from)
+    parts["repeated steps"] = float(took[again].sum())
+    parts["data"] = float(waited[~again].sum())
+    work = np.where(again, 0.0, took - waited)
+    first = 1 if span.one_step else 0  # rows of whole epochs do not tell their first step
+    parts["first step"] = float(work[:first].sum())
+    parts["steps"] = float(work[first:].sum())
+    for name, seconds in sections.items():
+        parts[name] = parts.get(name, 0.0) + seconds
+    parts[last] = max(0.0, span.end - last_end - late)
+    parts["unexplained"] = granted - sum(parts.values())
+    return parts, int(again.sum())
+
+
+def _by_row(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the seconds of sections by the row that they belong to; the first step is one that rows tell better."""
+    sums: dict[str, float] = {}
+    for record in records:
+        for name, seconds in record.items():
+            if name == "first step":
+                continue
+            row = _KNOWN.get(name.lower(), f"section {name}")
+            sums[row] = sums.get(row, 0.0) + seconds
+    return sums
+
+
+# The interval of saves.
+
+
+def _save_interval(spans: Iterable[Span]) -> tuple[int | None, int]:
+    """Return the median of the steps between two saves, and how many saves there were."""
+    gaps, saves = [], 0
+    for span in spans:
+        steps = [step for step, saved in zip(span.steps, span.saved, strict=False) if saved > 0]
+        saves += len(steps)
+        gaps += [later - earlier for earlier, later in pairwise(steps) if later > earlier]
+    gaps.sort()
+    return (gaps[len(gaps) // 2] if gaps else None), saves
+
+
+def share_lost(every: int, save: float, step: float, between: float) -> float:
+    """Return the share of the time that saves and repeated steps cost, in first order.
+
+    Every interval pays one save, and a failure half an interval on average: J. W. Young, "A first order approximation
+    to the optimum checkpoint interval", Communications of the ACM 17 (1974), 530.
+
+    Args:
+        every: Steps between two saves.
+        save: Seconds of a save.
+        step: Seconds of a step.
+        between: Seconds between two failures, the mean.
+    """
+    interval = every * step
+    return save / (interval + save) + (interval / 2 + save) / between
+
+
+def best_interval(save: float, step: float, between: float) -> int:
+    """Return the steps between two saves that cost least, after Young and, where saves are long, Daly.
+
+    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
+    Computer Systems 22 (2006), 303-312, equation 37; of saves longer than twice the time between failures nothing is
+    gained.
+
+    Args:
+        save: Seconds of a save.
+        step: Seconds of a step.
+        between: Seconds between two failures, the mean.
+    """
+    if save >= 2 * between:
+        return max(1, round(between / step))
+    ratio = save / (2 * between)
+    seconds = math.sqrt(2 * save * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save
+    return max(1, round(seconds / step))
+
+
+def advise(every: int, save: float, step: float, granted: float, failures: int) -> str:
+    """Return what another interval of saves would have cost at the failures that were seen."""
+    between = granted / failures
+    best = _rounded(best_interval(save, step, between))
+    less = share_lost(every, save, step, between) - share_lost(best, save, step, between)
+    seen = f"{failures} failures in {duration(granted)}, {duration(save)} a save"
+    if less < _WORTH or best == every:
+        return f"saving every {every} steps is near the best at the failures seen ({seen})"
+    return f"saving every {best} steps instead of {every} would have cost {less:.1%} less ({seen})".replace("%", " %")
+
+
+def _rounded(steps: int) -> int:
+    """Return a number with two digits that count, as people choose one: 437 is 440."""
+    unit: int = 10 ** max(0, len(str(steps)) - 2)
+    return max(1, round(steps / unit) * unit)
+
+
+# What a run and its launches have recorded.
+
+
+def read_spans(run: Run) -> list[Span]:
+    """Return the attempts of a run in their order.
+
+    Raises:
+        TrackError: The journal cannot be read.
+    """
+    import numpy as np
+
+    facts = [each for each in run.facts.get("earlier") or () if isinstance(each, dict)] + [run.facts]
+    table = run.rows if (run.folder / "metrics.jsonl").is_file() else None
+    sections = _read_sections(run)
+    known = set(table.attempt_array.tolist()) if table is not None else set()
+    facts += [{"attempt": number} for number in known.difference(map(_attempt_of, facts))]
+    facts.sort(key=_attempt_of)  # one that ended without a row has the number of the next
+    jobs: set[str] = set()
+    spans = []
+    for each, following in zip(facts, [*facts[1:], {"attempt": -1}], strict=True):
+        number = _attempt_of(each)
+        columns, own = {}, []
+        if table is not None and number != following.get("attempt"):
+            columns = _columns(table, np.flatnonzero(table.attempt_array == number))
+            own = [each for each in sections if each[0] == number]
+        state = str(each.get("state") or "died")
+        state = run.state if each is run.facts else "died" if state == "running" else state
+        spans.append(_span(each, columns, own, state, jobs))
+    return _without_overlaps(spans)
+
+
+def _attempt_of(facts: Mapping[str, Any]) -> int:
+    number = facts.get("attempt")
+    return number if isinstance(number, int) and number > 0 else 1
+
+
+def _columns(table: Table, places: Any) -> dict[str, list[float]]:
+    """Return the columns of an attempt that the account needs; each has a value for each of its rows, NaN for none."""
+    import numpy as np
+
+    columns = {"times": table.time_array[places].tolist(), "steps": table.step_array[places].tolist()}
+    for key in ("dt", "dtd", "dt_eval", "dt_save"):
+        cells = table.cells.get(key)
+        if cells is None or not cells.are_numbers:
+            continue
+        values = np.full(len(table), np.nan)
+        values[cells.index_array] = cells.floats()
+        columns[key] = values[places].tolist()
+    return columns
+
+
+def _span(
+    facts: Mapping[str, Any],
+    columns: Mapping[str, list[float]],
+    sections: Sequence[tuple[int, int, float, dict[str, float]]],
+    state: str,
+    jobs: set[str],
+) -> Span:
+    running = state == "running"
+    from ezpz.track.launches import find_launch, launch_id_of
+    from ezpz.track.run import epoch
+
+    times = columns.get("times", [])
+    moments = facts.get("timeline")
+    timeline = {k: float(v) for k, v in moments.items() if _is_number(v)} if isinstance(moments, dict) else {}
+    process = facts.get("process")
+    began = process.get("began") if isinstance(process, dict) else None
+    started = epoch(facts.get("started"))
+    if began is None and started is not None and "history" in timeline:  # of an older ezpz, to the second
+        began = started - timeline["history"]
+    launch_id = launch_id_of(dict(facts))
+    path, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
+    signs = [each for each in (began, started, *times[:1]) if each is not None]
+    begin = _time(launch.get("started")) or min(signs, default=0.0)
+    plan = launch.get("plan") if isinstance(launch.get("plan"), dict) else {}
+    around = facts.get("launch") if isinstance(facts.get("launch"), dict) else {}
+    job = str((plan or {}).get("job_id") or (around or {}).get("EZPZ_JOBID") or "")
+    if job and job not in jobs:  # the first launch of a job accounts for what was before it
+        jobs.add(job)
+        job_started = _time(launch.get("job_started"))
+        begin = min(begin, job_started) if job_started else begin
+    signs += [begin, *times[-1:], *([sections[-1][2]] if sections else [])]
+    ended = epoch(facts.get("ended"))
+    own_end = max([*signs, *([ended] if ended else [])])
+    # A time to the second may lie after the end of its launch, and a launch that was killed has none.
+    launch_end = 0.0 if running else _time(launch.get("ended"))
+    end = max(launch_end, *times[-1:]) if launch_end else max(signs) if running else own_end
+    count = len(times)
+    by_loop = "data" in timeline and len(columns.get("dt", ())) == count > 0
+    bad = launch["state"] == "failed" if launch.get("ended") else state not in {"finished", "exited", "stopped"}
+    early = [when for name, when in timeline.items() if name != "first_step"]
+    return Span(
+        begin=begin,
+        end=end,
+        job=job,
+        launch=str(path.parent) if path else launch_id,
+        born=began,
+        imported=None if began is None else began + timeline.get("setup", min(early, default=0.0)),
+        by_loop=by_loop,
+        ready=None if began is None or not early else began + max(early),
+        one_step="dtd" in columns or not by_loop,
+        failed=not running and bad,
+        running=running,
+        times=times,
+        steps=[int(step) for step in columns.get("steps", ())],
+        took=_filled(columns.get("dt"), count) if by_loop else (),
+        waited=_filled(columns.get("dtd"), count),
+        evaluated=_filled(columns.get("dt_eval"), count),
+        saved=_filled(columns.get("dt_save"), count),
+        sections=[(step, seconds) for _, step, _, seconds in sections],
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _time(value: object) -> float:
+    """Return a time in epoch seconds; 0 where it is none."""
+    return float(value) if _is_number(value) else 0.0  # type: ignore[arg-type]  # as was just seen
+
+
+def _filled(values: Sequence[float] | None, count: int) -> list[float]:
+    if values is None:
+        return [0.0] * count
+    return [value if value - value == 0.0 and value > 0 else 0.0 for value in values]  # NaN differs from itself
+
+
+def _without_overlaps(spans: list[Span]) -> list[Span]:
+    """Let no attempt begin before the one before it has ended: what a launch's end adds is counted once."""
+    kept: list[Span] = []
+    for span in spans:
+        if kept and span.begin < kept[-1].end:
+            before = kept[-1]
+            cut = max(span.begin, *before.times[-1:], before.begin)
+            kept[-1] = before._replace(end=cut)
+            span = span._replace(begin=max(span.begin, cut))  # noqa: PLW2901  # the same attempt, shorter
+        kept.append(span)
+    return kept
+
+
+def _read_sections(run: Run) -> list[tuple[int, int, float, dict[str, float]]]:
+    """Return ``(attempt, step, when, {name: seconds})`` of the journal's records of sections."""
+    from contextlib import suppress
+    from mmap import ACCESS_READ, mmap
+
+    from ezpz.errors import TrackError
+    from ezpz.track.records import parse
+
+    found = []
+    try:
+        with (run.folder / "metrics.jsonl").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            place = data.find(_SECTIONS)
+            while place >= 0:
+                end = data.find(b"\n", place) + 1
+                with suppress(ValueError, TrackError):  # a torn line
+                    row = parse(data[data.rfind(b"\n", 0, place) + 1 : end], "")
+                    if row is not None and row["k"] == "sections":
+                        seconds = {
+                            name: float(each) for name, each in row["m"].items() if _is_number(each) and each > 0
+                        }
+                        found.append((row["a"], row["step"], float(row["t"]), seconds))
+                place = data.find(_SECTIONS, end) if end else -1
+    except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        return []
+    return found
+
+
+def as_json(made: Account) -> dict[str, Any]:
+    """Return an account as ``ezpz runs --goodput --json`` prints it."""
+    granted = made.granted
+    return {
+        "granted_seconds": round(granted, 3),
+        "goodput": round(made.goodput, 6),
+        "rows": [
+            {"name": name, "seconds": round(seconds, 3), "share": round(seconds / granted, 6) if granted > 0 else 0.0}
+            for name, seconds in made.rows.items()
+        ],
+        "queue_seconds": round(made.queue, 3),
+        "steps": made.steps,
+        "repeated_steps": made.repeated,
+        "step_seconds": None if made.step_seconds is None else round(made.step_seconds, 6),
+        "attempts": made.attempts,
+        "jobs": made.jobs,
+        "failures": made.failures,
+        "saves": made.saves,
+        "save_every": made.save_every,
+        "advice": made.advice or None,
+        "running": made.running,
+    }

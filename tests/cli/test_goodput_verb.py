@@ -1,0 +1,166 @@
+"""`ezpz runs --goodput` of real runs: planted sleeps and a planted loss of steps are found in their rows."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ezpz
+from ezpz.cli.runs import main
+from lab import process
+
+SRC = str(Path(ezpz.__file__).parents[1])
+TRAIN = """
+import os, signal, sys, time
+
+names = ("import", "data", "eval", "save", "load")
+planted = {name: float(os.environ.get(f"PLANT_{name.upper()}", 0)) for name in names}
+time.sleep(planted["import"])
+import torch
+import ezpz
+from ezpz.checkpoint import Checkpoints
+from ezpz.checkpoint.finding import complete_in
+from ezpz.train import Loop
+
+
+class Slow:
+    def state_dict(self):
+        time.sleep(planted["save"])
+        return {}
+
+    def load_state_dict(self, state):
+        time.sleep(planted["load"])
+
+
+def batches(position):
+    time.sleep(planted["data"])
+    return torch.ones(2, 4)
+
+
+def compute_loss(model, batch):
+    time.sleep(0.02)
+    return model(batch).square().mean()
+
+
+def evaluate():
+    time.sleep(planted["eval"])
+    return {"eval_loss": 1.0}
+
+
+def row(values):
+    if values["iter"] == int(os.environ.get("DIES_AT", -1)):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values
+
+
+ezpz.setup_torch()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+folder = sys.argv[1]
+with ezpz.History("train", outdir=folder) as history:
+    checkpoints = Checkpoints(folder, model=model, optimizer=optimizer, state={"slow": Slow()})
+    there = complete_in(checkpoints.folder)
+    loop = Loop(
+        model, optimizer, compute_loss, batches, steps=40, batch_size=2, evaluate=evaluate, eval_every=20,
+        checkpoints=checkpoints, save_every=10, resume=there[-1][0] if there else None, row=row, log_every=40,
+    )
+    loop.run(history)
+    history.finalize(plots=False, show=False)
+"""
+
+
+def seconds(folder, capsys):
+    assert main(["--goodput", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(row["seconds"] for row in found["rows"]) == pytest.approx(found["granted_seconds"], rel=0.005)
+    return found, {row["name"]: row["seconds"] for row in found["rows"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_planted_sleeps_and_a_planted_loss_are_found(clean_env, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def launch(folder, code=0, **planted):
+        environ = {**clean_env, "PYTHONPATH": SRC, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+        environ |= {name: str(value) for name, value in planted.items()}
+        line = [sys.executable, "-m", "ezpz.launch", "-n", "2", sys.executable, "train.py", folder]
+        done = process.run(line, environ, timeout=200, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+
+    launch("plain")
+    launch("planted", 137, PLANT_IMPORT=6, PLANT_DATA=0.1, PLANT_SAVE=4, DIES_AT=17)
+    launch("planted", PLANT_EVAL=4, PLANT_LOAD=4)
+    plain, usual = seconds(tmp_path / "plain", capsys)
+    found, rows = seconds(tmp_path / "planted", capsys)
+    assert (plain["repeated_steps"], plain["failures"], plain["steps"]) == (0, 0, 40)
+    assert (found["repeated_steps"], found["failures"], found["steps"]) == (7, 1, 40)
+    assert (found["attempts"], found["saves"]) == (2, 4)
+    # A busy machine makes all else longer, and nothing shorter; two attempts import twice.
+    least = {"imports": 6, "data": 1, "save": 4, "evaluation": 8, "load": 4, "repeated steps": 7 * 0.12}
+    for name, planted in least.items():
+        assert rows[name] >= planted, (name, rows)
+    assert rows["save"] < 4 + 2 * usual["save"] + 4, rows
+    assert rows["evaluation"] < 8 + 4, rows
+    assert rows["load"] < 4 + 4, rows
+    assert rows["data"] < 1 + 3, rows
+    for made, each in ((plain, usual), (found, rows)):
+        assert abs(each["unexplained"]) <= 0.02 * made["granted_seconds"], each
+
+
+def test_the_table_fits_80_columns_and_says_what_it_counts(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "outputs" / "train" / "2026-11-20-162001"
+    folder.mkdir(parents=True)
+    rows = [{"v": 1, "t": 1000.0 + n, "step": n, "m": {"loss": 1.0}} for n in range(20)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = {"state": "finished", "process": {"began": 990.0}, "timeline": {"setup": 4.0, "history": 8.0}}
+    (folder / "run.json").write_text(json.dumps({"name": "train", **facts}))
+    assert main(["--goodput"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["train: 1 attempt", "29 s granted, 65.5 % of it in steps that count"]
+    shown = {line[:16].strip(): line.split()[-4:] for line in lines if " %" in line}
+    assert "20 steps that count" in lines
+    assert any(line.startswith("imports") and "4.0  13.8 %" in line for line in lines), (lines, shown)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--goodput", "nowhere"], "no folder "),
+        (["--goodput", "--state", "failed"], "--state failed chooses from a list"),
+        (["a", "b"], "2 folders (from the command line)"),
+    ],
+)
+def test_wrong_words_are_one_line(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_100_000_rows_take_little_time(tmp_path, clean_env):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with (folder / "metrics.jsonl").open("w") as file:
+        for number in range(100_000):
+            values = '"loss":1.0,"dt":0.9,"dtd":0.1,"lr":0.1'
+            file.write(f'{{"v":1,"t":{1000.0 + number},"step":{number},"m":{{{values}}}}}\n')
+    facts = {"state": "finished", "process": {"began": 990.0}, "timeline": {"setup": 4.0, "data": 8.0}}
+    (folder / "run.json").write_text(json.dumps({"name": "run", **facts}))
+    line = [sys.executable, "-m", "ezpz", "runs", "--goodput", str(folder), "--json"]
+    environ = {**clean_env, "PYTHONPATH": SRC}
+    subprocess.run(line, env=environ, check=True, capture_output=True, timeout=120)  # writes the columns
+    before = os.times()
+    done = subprocess.run(line, env=environ, check=True, capture_output=True, timeout=120)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert json.loads(done.stdout)["steps"] == 100_000
+    assert used < 3.0  # CPU seconds; 0.4 alone
