@@ -18,6 +18,7 @@ SRC = ROOT / "src" / "ezpz"
 LEAVES = {
     "_lazy",
     "broken_pipe",
+    "cgroup",
     "cli_parser",
     "durations",
     "errors",
@@ -38,6 +39,7 @@ MAY_IMPORT = {
     "__main__": {"cli", "interpreter", "interrupt"},
     "_lazy": set(),
     "broken_pipe": set(),
+    "cgroup": set(),
     "cli_parser": {"broken_pipe", "errors", "log", "ranks", "visible"},
     "errors": {"visible"},
     "files": {"errors"},
@@ -53,7 +55,8 @@ MAY_IMPORT = {
     "redact": set(),
     "visible": set(),
     "cluster": LEAVES,
-    "launch": {"cluster"} | LEAVES,
+    "why": LEAVES,
+    "launch": {"cluster", "why"} | LEAVES,
     "dist": {"cluster", "compat", "compat_names"}
     | LEAVES,  # the older names, which its own table hands out and no file of it uses
     "compat": {"dist", "track"} | LEAVES,
@@ -61,13 +64,14 @@ MAY_IMPORT = {
     **{name: {"compat"} for name in ("configs", "flops", "history", "tp", "tracker", "utils")},
     "profile": {"compat", "track"},
     "distributed": {"_lazy", "dist"},
-    "track": {"dist"} | LEAVES,
+    "track": {"dist", "why"} | LEAVES,
     "train": {"dist", "track"} | LEAVES,
     "checkpoint": {"dist", "track"} | LEAVES,
     "models": {"compat", "compat_names"} | LEAVES,  # the older names, which its table hands out
     "test_dist": {"train", "checkpoint", "models"} | LEAVES,
     "examples": {"compat", "train", "checkpoint", "models"} | LEAVES,  # compat in the package's own table alone
-    "cli": {"cluster", "launch", "dist", "track", "train", "checkpoint", "models", "examples", "test_dist"} | LEAVES,
+    "cli": {"cluster", "why", "launch", "dist", "track", "train", "checkpoint", "models", "examples", "test_dist"}
+    | LEAVES,
 }
 STANDARD_ONLY = {
     "_lazy",
@@ -87,6 +91,7 @@ STANDARD_ONLY = {
     "visible",
     "cluster",
     "launch",
+    "why",
 }
 HEAVY = (
     "torch",

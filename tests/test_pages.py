@@ -17,8 +17,9 @@ sys.path.insert(0, str(ROOT / "docs"))
 import reference  # beside docs/conf.py
 
 DOCS = ROOT / "docs"
-PAGES = sorted([*(DOCS / "start").glob("*.md"), *(DOCS / "tutorials").glob("*.md")])
-BLOCK = re.compile(r"^```(bash|python)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted(page for folder in ("start", "tutorials", "howto") for page in (DOCS / folder).glob("*.md"))
+BLOCK = re.compile(r"^```(bash|python|toml)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
 
 
 def test_pages_type_only_what_exists():
@@ -53,8 +54,10 @@ def test_the_commands_of_a_page_run(page, home, tag, tmp_path):
     folder.mkdir()
     count = 0
     for kind, mark, text in BLOCK.findall(page.read_text(encoding="utf-8")):
-        if kind == "python":
-            (folder / re.match(r"# (\w+\.py)\n", text)[1]).write_text(text)
+        if kind != "bash":
+            path = Path(FILE.match(text)[1].replace("~", str(home)))
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
             continue
         if mark.strip().startswith("needs "):
             continue
@@ -126,3 +129,23 @@ def test_my_script_on_two_hosts_is_at_most_three_clicks_away(site):
             for target in re.findall(r'href="([^"#:]+\.html)', (site / page).read_text(encoding="utf-8"))
         }
     pytest.fail("not found")
+
+
+def test_the_page_of_exit_codes_has_those_of_every_help():
+    page = reference.exit_codes()
+    for verb in reference.VERBS:
+        if "\nexit code:\n" in reference.help_of(verb)[0]:
+            assert f"[`ezpz {verb}`]" in page
+    assert "| 124 | a time limit of a run that started |" in page  # a row whose help is one line
+    assert "| 0 | the curves agree within numerics, and nothing material is set differently |" in page  # and of two
+
+
+def test_every_file_of_the_page_is_one_that_the_code_names():
+    """And every file that a run's folder gets is on the page."""
+    rows = re.findall(r"^\| `([^`]+)` \|", (DOCS / "files.md").read_text(encoding="utf-8"), re.MULTILINE)
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for name in rows:
+        last = [part for part in name.split("/") if part][-1]
+        assert max(re.split(r"<\w+>", last), key=len) in code, name
+    for name in ("metrics.jsonl", "metrics.columns", "hardware.jsonl", "report.html", "collectives.json"):
+        assert name in rows

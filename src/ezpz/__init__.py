@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ezpz.errors import EzpzError as EzpzError
     from ezpz.profile import profile as profile
     from ezpz.progress import heartbeat as heartbeat
+    from ezpz.progress import on_save as on_save
     from ezpz.progress import section as section
     from ezpz.track import History as History
     from ezpz.track import add_profile_option as add_profile_option
@@ -33,7 +34,7 @@ __getattr__, __dir__ = attach(
         "cluster": "Allocation detect",
         "dist.device": "device",
         "errors": "EzpzError",
-        "progress": "heartbeat section",
+        "progress": "heartbeat on_save section",
         "profile": "profile",
         "track": "History add_profile_option histogram",
         "train.data.prepare": "prepare",

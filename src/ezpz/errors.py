@@ -6,6 +6,7 @@
     │   ├── LaunchError     125     ranks could not be started as planned
     │   ├── RankError       125     the environment contradicts itself about who this process is
     │   └── RendezvousError 125     the ranks did not find each other
+    ├── LostLossError         1     the loss of a training is no number (`ezpz.train.lost_loss`)
     └── TrackError            1     a run's records cannot be written or read
 
 A message says what failed, the value, where the value came from, what was expected, and what to type next.
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 
 
 class EzpzError(Exception):
-    """Base of all errors that ezpz raises on purpose."""
+    """Base of all errors that ezpz raises on purpose.
+
+    Attributes:
+        speaks: Whether this rank shows the error; where all ranks have the same one, one of them says it for all.
+    """
 
     exit_code = 1
+    speaks = True
 
 
 class UsageError(EzpzError):
@@ -66,9 +72,14 @@ class TrackError(EzpzError):
 
 
 def end_with(error: EzpzError, who: str = "ezpz") -> int:
-    """Say what went wrong in one line on stderr and return the exit code; with ``EZPZ_DEBUG=1`` raise it instead."""
+    """Say what went wrong in one line on stderr, if this rank speaks, and return the exit code.
+
+    With ``EZPZ_DEBUG=1`` the error is raised instead.
+    """
     if os.environ.get("EZPZ_DEBUG") == "1":
         raise error
+    if not error.speaks:
+        return error.exit_code
     from ezpz.visible import LINES, painter, show, use_color, visible  # which only an error needs
 
     paint = painter(use_color(sys.stderr))

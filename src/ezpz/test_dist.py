@@ -112,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         help="DeepSpeed's configuration, for --strategy deepspeed (generated)",
     )
     ezpz.add_profile_option(parser)
+    add(
+        "--on-nan",
+        choices=("go-on", "stop", "dump"),
+        default="go-on",
+        help="when the loss is no number: go on, stop on all ranks, or stop and write the batch and the model (go-on)",
+    )
     add("--no-plots", action="store_true", help="draw nothing; the data is written all the same")
     add("--outdir", default=None, metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
     add("--name", default="test_dist", help="name of the run (test_dist)")
@@ -277,6 +283,7 @@ def run(args: argparse.Namespace) -> None:
                 dtype=config.dtype,
                 log_every=config.print_freq,
                 sync_timing=True,
+                on_nan=args.on_nan,
                 ended=prof.step,
                 row=make_row(config, data_ranks),
             )

@@ -117,6 +117,9 @@ class Ground:
         if fault.outside == "freeze":  # a host that lives again has nothing left of the run
             self._signal_all(signal.SIGCONT)
             process.wait_until(lambda: not self.lab["n02"].pids(), 30, "the end of what was frozen")
+        if fault.outside == "vanish":  # it ends its ranks and itself, when it notices that it is alone
+            tag = self.env["EZPZ_TEST_TAG"]
+            process.wait_until(lambda: not process.survivors(tag), 60, "the end of what was cut off")
         record = next((self.folder / "state").glob("ezpz/launches/*/run.json"))
         return code, (self.folder / "err").read_text(), json.loads(record.read_text())["attempts"]
 
@@ -143,16 +146,26 @@ class Ground:
         os.kill(self.started.pid, signal.SIGTERM)
 
 
+REPEATS = int(os.environ.get("EZPZ_TEST_ATTEMPTS") or 0)  # `make matrix`: every fault on every flavour, so often
+
+
+def cell(flavour, name, number):
+    """Return the name of one result for the table of docs/attempts.md."""
+    return f"attempts / {flavour} / {name} / {number}"
+
+
 def cases():
     for flavour in FLAVOURS:
         for name, fault in FAULTS.items():
             cheap = not fault.slow and (flavour == "ssh" or name in {"agent killed", "rank killed", "unreachable"})
-            if (cheap and flavour != "openmpi") or os.environ.get("EZPZ_TEST_ATTEMPTS") == "all":
-                yield pytest.param(flavour, name, id=f"{flavour}-{name}".replace(" ", "-"))
+            for number in range(1, (REPEATS or (cheap and flavour != "openmpi")) + 1):
+                id_ = f"{flavour}-{name}".replace(" ", "-") + (f"-{number}" if REPEATS else "")
+                yield pytest.param(flavour, name, number, id=id_)
 
 
-@pytest.mark.parametrize(("flavour", "name"), [*cases()])
-def test_a_fault_and_what_follows(flavour, name, make_hosts, clean_env, tmp_path):
+@pytest.mark.parametrize(("flavour", "name", "number"), [*cases()])
+def test_a_fault_and_what_follows(flavour, name, number, make_hosts, clean_env, tmp_path, record_property):
+    record_property("cell", cell(flavour, name, number))  # tests/reliability/conftest.py keeps it for the table
     fault = FAULTS[name]
     if flavour != "ssh" and flavours.Flavour(flavour).problem():
         pytest.skip(flavours.Flavour(flavour).problem())

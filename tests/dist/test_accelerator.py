@@ -94,11 +94,10 @@ def test_a_control_groups_limit_is_the_cpus_memory(monkeypatch, tmp_path, groups
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
     for name, text in limits.items():
-        path = tmp_path / "cgroup" / name
+        path = tmp_path / "sys" / "fs" / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    monkeypatch.setattr(host_memory, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(host_memory, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(host_memory, "_ROOT", str(tmp_path))
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert host_memory.total() == (host if expected is None else expected)
 

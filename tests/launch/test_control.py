@@ -13,6 +13,7 @@ from ezpz.launch.host.connection import Connection, End, connect, pair
 from ezpz.launch.master import Listening
 from ezpz.launch.messages import (
     NO_LOOK,
+    NOTHING_COUNTED,
     Done,
     Hello,
     Lost,
@@ -31,6 +32,7 @@ SETTINGS = Settings(
     idle=5.0,
     input=False,
     recorder="",
+    collectives="",
     parting=0.0,
     by_rank=True,
     live=False,
@@ -38,7 +40,9 @@ SETTINGS = Settings(
     look=NO_LOOK,
 )
 LOOPBACK = Listening("127.0.0.1", ("127.0.0.1",), "for tests")
-FAILED = RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True, step=-1)
+FAILED = RankFailed(
+    rank=3, pid=7, code=-9, at=1.5, why="", words="", shown=True, step=-1, memory=NOTHING_COUNTED, room=[]
+)
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's")

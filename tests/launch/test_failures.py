@@ -21,7 +21,7 @@ def failure(rank, at, status=1, **more):
     [
         (3, "exited with code 3"),
         (-signal.SIGSEGV, "was killed by SIGSEGV"),
-        (-signal.SIGKILL, "was killed by SIGKILL (out of memory?)"),
+        (-signal.SIGKILL, "was killed by SIGKILL"),
         (-45, "was killed by signal 45"),
     ],
 )

@@ -278,7 +278,7 @@ def test_healthy_launches_say_nothing_more(launch, environ, mpich):
     ("text", "problem"),
     [
         ('[launch]\ncheck = "of"\n', "bad value launch.check = 'of' (from {file}); expected fast, full, off"),
-        ("[launch]\nchek = 1\n", "unknown key launch.chek = 1 (from {file}); expected launch.check. Did you mean"),
+        ("[launch]\nchek = 1\n", "unknown key launch.chek = 1 (from {file}); expected launch.check, "),
         ("sampling = 3\n", "unknown key sampling = 3 (from {file})"),
         ("[launch\n", "cannot read {file}: "),
     ],

@@ -18,6 +18,7 @@ SETTINGS = messages.Settings(
     idle=IDLE,
     input=False,
     recorder="",
+    collectives="",
     parting=0.0,
     by_rank=False,
     live=False,

@@ -34,6 +34,7 @@ SETTINGS = Settings(
     idle=None,
     input=False,
     recorder="",
+    collectives="",
     parting=0.0,
     by_rank=False,
     live=False,

@@ -20,7 +20,18 @@ SHARED = Slots.inherited()
 REPORTS = (
     messages.Up(ranks=2),
     messages.Note(text="a note"),
-    messages.RankFailed(rank=3, pid=7, code=-9, at=1.5, why="", words="last words\n", shown=True, step=-1),
+    messages.RankFailed(
+        rank=3,
+        pid=7,
+        code=-9,
+        at=1.5,
+        why="",
+        words="last words\n",
+        shown=True,
+        step=-1,
+        memory=messages.NOTHING_COUNTED,
+        room=[("/scratch", 0, -1, 1 << 40)],
+    ),
     messages.Stages(stage="torch", count=2, low=1.0, median=1.5, high=2.0, ranks=[(0, 1.0), (1, 2.0)]),
     messages.Mismatch(host="n01", worlds=[("1", "openmpi", "text")]),
     messages.StacksTaken(
@@ -100,6 +111,7 @@ SETTINGS = messages.Settings(
     idle=None,
     input=False,
     recorder="",
+    collectives="",
     parting=0.0,
     by_rank=True,
     live=False,

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import pickle
 import struct
 import tempfile
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ezpz.checkpoint.manifest import Unusable, read_manifest
 from ezpz.checkpoint.safetensors_files import UnreadableError, find_entries, read_tensor
 from ezpz.cluster import site
 from ezpz.errors import EzpzError
+from ezpz.launch.host.last_collectives import MalformedDump, read_dump
 from ezpz.launch.hostfile import read_hostfile
 from ezpz.track import dataset
 from ezpz.track.foreign.opening import open_foreign
@@ -213,3 +215,16 @@ def safetensors_file(path):
 def safetensors_index(path):
     (path.parent / "model.safetensors").write_bytes(_safetensors())
     return _ended(lambda: find_entries(path.parent), UnreadableError, OSError)
+
+
+_DUMP = {
+    "version": "2.10",
+    "pg_status": {"0": {"last_enqueued_collective": 8, "last_started_collective": -1}},
+    "entries": [{"process_group": ("0", "default_pg"), "collective_seq_id": 300, "time_created_ns": 1 << 60,
+                 "is_p2p": False, "retired": True, "state": None, "x": 70000, "y": 1.5, "input_sizes": [[4], []]}],
+}  # fmt: skip
+
+
+@target(seconds=1, seeds=[pickle.dumps(_DUMP, 2)], words=[b"\x8a", b"r\xff\xff\xff\xff", b"cos\nsystem\n", b"R", b"("])
+def dump_of_collectives(data):
+    return _ended(lambda: read_dump(data), MalformedDump)

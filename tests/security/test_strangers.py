@@ -30,6 +30,7 @@ SETTINGS = messages.Settings(
     idle=None,
     input=False,
     recorder="",
+    collectives="",
     parting=0.0,
     by_rank=True,
     live=False,

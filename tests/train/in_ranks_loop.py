@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import random
 import re
 import signal
 import tempfile
@@ -10,14 +11,17 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ezpz
 import ezpz.train.stopping
+from ezpz.checkpoint import Checkpoints
 from ezpz.train import BatchIndices, Cost, Loop, load_digits
 from ezpz.train.stopping import NOTHING, SAVE, STOP, StopRequests
 
@@ -200,6 +204,66 @@ def test_garbage_is_collected_between_steps_and_by_python_again_afterwards(folde
     assert seen == [False] * STEPS
     assert gc.isenabled()
     assert gc.get_stats()[1]["collections"] - before >= STEPS // 3
+
+
+class Layers(nn.Module):
+    """What a backward that counts for nothing could change: running statistics, and random numbers of three kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Dropout(0.2)
+        self.last = nn.Linear(32, 10)
+
+    def forward(self, images):
+        images = images * (1 + 0.01 * random.random() + 0.01 * np.random.rand())  # noqa: NPY002  # the state that everybody shares
+        return self.last(self.drop(torch.relu(self.norm(self.first(images)))))
+
+
+class Recomputed(Layers):
+    """The same, with activations that are computed again in the backward."""
+
+    def forward(self, images):
+        return torch.utils.checkpoint.checkpoint(super().forward, images, use_reentrant=False)
+
+
+class Unused(Layers):
+    """The same with a layer that no output depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(4, 4)
+
+
+RESUMED = {
+    "ddp": ("ddp", Layers, {}),
+    "zero1": ("zero1", Layers, {}),
+    "ddp, recomputed": ("ddp", Recomputed, {}),
+    "ddp, accumulated": ("ddp", Layers, {"accumulate": 2}),
+    "ddp, an unused layer": ("ddp", Unused, {"find_unused_parameters": True}),
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_resumed_run_has_the_losses_of_the_unbroken_one_bit_for_bit(case, folder):
+    strategy, make, more = RESUMED[case]
+    accumulate, of_ddp = more.get("accumulate", 1), {k: v for k, v in more.items() if k != "accumulate"}
+
+    def run(name, steps, *, resume=None):
+        torch.manual_seed(5)
+        random.seed(100 + ezpz.get_rank())
+        np.random.seed(100 + ezpz.get_rank())  # noqa: NPY002
+        model = ezpz.wrap_model(make(), strategy, dtype="fp32", **of_ddp)
+        optimizer = ezpz.make_optimizer(model, torch.optim.AdamW, lr=LR)
+        size = GLOBAL_BATCH // ezpz.get_world_size() // accumulate
+        saves = Checkpoints(folder / name, model=model, optimizer=optimizer)
+        at = {"batch_size": size, "accumulate": accumulate, "checkpoints": saves, "save_every": 5, "resume": resume}
+        loop = Loop(model, optimizer, compute_loss, batches(size), steps=steps, **at)
+        return global_losses(loop, folder / f"{name}-{steps}"), saves.latest
+
+    unbroken, _ = run("unbroken", 10)
+    before, saved = run("broken", 5)
+    after, _ = run("broken", 10, resume=saved)
+    assert before + after == unbroken
 
 
 @pytest.mark.usefixtures("quick")

@@ -4,8 +4,8 @@
 
 _ezpz_verbs() {
   ezpz_words=''
-  ezpz_words+=' init launch test simulate fetch kill runs open watch plot report export startup stacks checkpoint'
-  ezpz_words+=' compare benchmark where doctor sites shell completion help'
+  ezpz_words+=' init launch submit test simulate fetch kill status logs runs open watch plot report export startup'
+  ezpz_words+=' stacks why checkpoint compare benchmark where doctor sites shell completion help'
 }
 
 _ezpz_options() { # VERB
@@ -19,13 +19,18 @@ _ezpz_options() { # VERB
     ezpz_words+=' -h --help -n --np -np --ppn -ppn --devices-per-host --devices --oversubscribe --nhosts --hosts'
     ezpz_words+=' --exclude --hostfile --flavour --mpi --cpu-bind --depth --launcher-args --comm-env --unset --env'
     ezpz_words+=' --master-addr --master-port -m --module --label --log-dir --attempts --check --start-timeout'
-    ezpz_words+=' --timeout --idle-timeout --exit-timeout --dry-run --explain --json --verbose'
+    ezpz_words+=' --timeout --idle-timeout --exit-timeout --no-save-at-end --dry-run --explain --json --verbose'
+    ;;
+  submit)
+    ezpz_words=''
+    ezpz_words+=' -h --help --nhosts --time -A --account -q --queue --filesystems --name -O --option --jobs'
+    ezpz_words+=' --until-done --node-hours --output --venv --site --scheduler --force --json --dry-run'
     ;;
   test)
     ezpz_words=''
     ezpz_words+=' -h --help --train-iters --batch-size --dataset --input-size --output-size --layer-sizes --dtype'
     ezpz_words+=' --lr --print-freq --log-freq --warmup --seed --strategy --tp --backend --compile --ds-config'
-    ezpz_words+=' --profile --no-plots --outdir --name'
+    ezpz_words+=' --profile --on-nan --no-plots --outdir --name'
     ;;
   simulate)
     ezpz_words=''
@@ -39,9 +44,17 @@ _ezpz_options() { # VERB
     ezpz_words=''
     ezpz_words+=' -h --help --all --hosts --job --now'
     ;;
+  status)
+    ezpz_words=''
+    ezpz_words+=' -h --help --json'
+    ;;
+  logs)
+    ezpz_words=''
+    ezpz_words+=' -h --help -f --follow --rank'
+    ;;
   runs)
     ezpz_words=''
-    ezpz_words+=' -h --help --json --state'
+    ezpz_words+=' -h --help --goodput --json --state'
     ;;
   open)
     ezpz_words=''
@@ -70,6 +83,10 @@ _ezpz_options() { # VERB
   stacks)
     ezpz_words=''
     ezpz_words+=' -h --help -v --verbose --json'
+    ;;
+  why)
+    ezpz_words=''
+    ezpz_words+=' -h --help --json'
     ;;
   checkpoint)
     ezpz_words=''
@@ -136,6 +153,19 @@ _ezpz_value() { # VERB:OPTION
   launch:--timeout) ezpz_kind='nothing' ;;
   launch:--idle-timeout) ezpz_kind='nothing' ;;
   launch:--exit-timeout) ezpz_kind='nothing' ;;
+  submit:--nhosts) ezpz_kind='nothing' ;;
+  submit:--time) ezpz_kind='nothing' ;;
+  submit:-A | submit:--account) ezpz_kind='nothing' ;;
+  submit:-q | submit:--queue) ezpz_kind='nothing' ;;
+  submit:--filesystems) ezpz_kind='nothing' ;;
+  submit:--name) ezpz_kind='nothing' ;;
+  submit:-O | submit:--option) ezpz_kind='nothing' ;;
+  submit:--jobs) ezpz_kind='nothing' ;;
+  submit:--node-hours) ezpz_kind='nothing' ;;
+  submit:--output) ezpz_kind='folders' ;;
+  submit:--venv) ezpz_kind='folders' ;;
+  submit:--site) ezpz_kind='sites' ;;
+  submit:--scheduler) ezpz_kind='words slurm pbs none' ;;
   test:--train-iters) ezpz_kind='nothing' ;;
   test:--batch-size) ezpz_kind='nothing' ;;
   test:--dataset) ezpz_kind='words digits random' ;;
@@ -152,6 +182,7 @@ _ezpz_value() { # VERB:OPTION
   test:--backend) ezpz_kind='nothing' ;;
   test:--ds-config) ezpz_kind='files' ;;
   test:--profile) ezpz_kind='nothing' ;;
+  test:--on-nan) ezpz_kind='words go-on stop dump' ;;
   test:--outdir) ezpz_kind='folders' ;;
   test:--name) ezpz_kind='nothing' ;;
   simulate:-n | simulate:--np | simulate:-np) ezpz_kind='nothing' ;;
@@ -161,6 +192,7 @@ _ezpz_value() { # VERB:OPTION
   simulate:--timeout) ezpz_kind='nothing' ;;
   fetch:--folder) ezpz_kind='folders' ;;
   kill:--hosts) ezpz_kind='hosts' ;;
+  logs:--rank) ezpz_kind='nothing' ;;
   runs:--state) ezpz_kind='words running finished exited failed stopped died' ;;
   watch:--interval) ezpz_kind='nothing' ;;
   plot:-k | plot:--key) ezpz_kind='nothing' ;;
@@ -191,9 +223,11 @@ _ezpz_argument() { # VERB
   case $1 in
   init) ezpz_kind='sites' ;;
   launch) ezpz_kind='command' ;;
+  submit) ezpz_kind='command' ;;
   simulate) ezpz_kind='command' ;;
   fetch) ezpz_kind='words mnist fashion_mnist cifar10' ;;
   kill) ezpz_kind='launches' ;;
+  logs) ezpz_kind='runs' ;;
   runs) ezpz_kind='folders' ;;
   open) ezpz_kind='runs' ;;
   watch) ezpz_kind='runs' ;;
@@ -202,6 +236,7 @@ _ezpz_argument() { # VERB
   export) ezpz_kind='runs' ;;
   startup) ezpz_kind='runs' ;;
   stacks) ezpz_kind='launches' ;;
+  why) ezpz_kind='runs' ;;
   checkpoint) ezpz_kind='words verify' ;;
   compare) ezpz_kind='runs' ;;
   doctor) ezpz_kind='files' ;;

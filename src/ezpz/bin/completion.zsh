@@ -6,10 +6,13 @@ _ezpz_verbs() {
   local -a verbs=(
     'init:write a job script and a training to start from into this folder'
     'launch:start a command once per rank'
+    'submit:write a job file for this machine and queue it'
     'test:launch the smoke test, ezpz.test_dist'
     'simulate:run a script as one rank of a world of N: does it fit?'
     'fetch:bring data sets for trainers to this machine, or list them'
     'kill:end a running launch of yours, or list them'
+    'status:show your jobs and launches: what waits, runs and ended'
+    'logs:print what ranks wrote, and follow it'
     'runs:list runs: what ran, what runs, what died and why'
     'open:show the report of a run in a browser, or print its path'
     'watch:follow a run'\''s metrics until it ends'
@@ -18,6 +21,7 @@ _ezpz_verbs() {
     'export:write the HDF5 file or a CSV of a run, whatever became of it'
     'startup:show where the time to the first step went, and who held up whom'
     'stacks:show where every rank of a running launch is now'
+    'why:say why a launch ended as it did, and what to try'
     'checkpoint:verify checkpoints: are their files as they were written?'
     'compare:show what runs have set differently, and where their curves part'
     'benchmark:run the trainers one after another and show what each reached'
@@ -76,10 +80,39 @@ _ezpz_arguments() { # VERB
       '(--timeout)--timeout[the run must have ended by then]:timeout: '
       '(--idle-timeout)--idle-timeout[no rank may be without a heartbeat for longer]:idle-timeout: '
       '(--exit-timeout)--exit-timeout[when one rank has ended with 0, the others must follow]:exit-timeout: '
+      '(--no-save-at-end)--no-save-at-end[do not ask the ranks to save and to end before the job ends]'
       '(--dry-run)--dry-run[the line that would run, to paste by hand]'
       '(--explain)--explain[every flag and variable with value and origin]'
       '(--json)--json[both for machines]'
       '(--verbose)--verbose[what --explain shows, on stderr, and then run]'
+      '(-)1:command:_command_names -e'
+      '*::arguments:_normal'
+    )
+    ;;
+  submit)
+    specs=(
+      '(-h --help)-h[show this help message and exit]'
+      '(-h --help)--help[show this help message and exit]'
+      '(--nhosts)--nhosts[how many hosts]:nhosts: '
+      '(--time)--time[its longest time\: 30m, 6h, 1d, HH\:MM\:SS]:time: '
+      '(-A --account)-A[who pays]:A: '
+      '(-A --account)--account[who pays]:A: '
+      '(-q --queue)-q[queue, partition or QOS, as the site has]:q: '
+      '(-q --queue)--queue[queue, partition or QOS, as the site has]:q: '
+      '(--filesystems)--filesystems[file systems that the job needs, where the site asks for them\: …]:filesystems: '
+      '(--name)--name[its name]:name: '
+      '(-O --option)-O[one more option of the scheduler'\''s, as a job file has it\: …]:O: '
+      '(-O --option)--option[one more option of the scheduler'\''s, as a job file has it\: …]:O: '
+      '(--jobs)--jobs[at most N jobs, one after the other]:jobs: '
+      '(--until-done)--until-done[queue further jobs until the training is done\: at most --jobs, …]'
+      '(--node-hours)--node-hours[all jobs together ask for at most so many hosts times hours]:node-hours: '
+      '(--output)--output[folder for the job file and the job'\''s output]:output:_files -/'
+      '(--venv)--venv[virtual environment of the job]:venv:_files -/'
+      '(--site)--site[write it for this site of `ezpz sites`]:site:_ezpz_offer sites'
+      '(--scheduler)--scheduler[write it for this scheduler, on no site]:scheduler:(slurm pbs none)'
+      '(--force)--force[submit what is refused for a limit, a folder or a chain]'
+      '(--json)--json[print path, ids and folder as one JSON object]'
+      '(--dry-run)--dry-run[print the job file]'
       '(-)1:command:_command_names -e'
       '*::arguments:_normal'
     )
@@ -106,6 +139,7 @@ _ezpz_arguments() { # VERB
       '(--compile)--compile[compile the network (warns where there is no compiler)]'
       '(--ds-config)--ds-config[DeepSpeed'\''s configuration, for --strategy deepspeed (generated)]:ds-config:_files'
       '(--profile)--profile[py (with --profile alone), torch, mem, joined by '\''+'\'', each with …]:profile: '
+      '(--on-nan)--on-nan[when the loss is no number\: go on, stop on all ranks, or stop …]:on-nan:(go-on stop dump)'
       '(--no-plots)--no-plots[draw nothing]'
       '(--outdir)--outdir[the run'\''s folder (outputs/<name>/<time>)]:outdir:_files -/'
       '(--name)--name[name of the run (test_dist)]:name: '
@@ -149,10 +183,28 @@ _ezpz_arguments() { # VERB
       '*:kill:_ezpz_offer launches'
     )
     ;;
+  status)
+    specs=(
+      '(-h --help)-h[show this help message and exit]'
+      '(-h --help)--help[show this help message and exit]'
+      '(--json)--json[one JSON object\: rows, and what did not answer]'
+    )
+    ;;
+  logs)
+    specs=(
+      '(-h --help)-h[show this help message and exit]'
+      '(-h --help)--help[show this help message and exit]'
+      '(-f --follow)-f[go on until the launch has ended]'
+      '(-f --follow)--follow[go on until the launch has ended]'
+      '(--rank)--rank[of this rank alone, from its log]:rank: '
+      '*:logs:_ezpz_offer runs'
+    )
+    ;;
   runs)
     specs=(
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
+      '(--goodput)--goodput[where the granted seconds of a run went (the newest below outputs)]'
       '(--json)--json[print a JSON list]'
       '(--state)--state[only runs of this state\: running, finished, exited, failed, …]:state:(running finished exited failed stopped died)'
       '*:runs:_files -/'
@@ -228,8 +280,16 @@ _ezpz_arguments() { # VERB
       '(-h --help)--help[show this help message and exit]'
       '(-v --verbose)-v[the Python stack of every rank]'
       '(-v --verbose)--verbose[the Python stack of every rank]'
-      '(--json)--json[one JSON object\: summary, and per rank rank, host, pid, where, …]'
+      '(--json)--json[one JSON object\: summary, why, and per rank rank, host, pid, …]'
       '*:stacks:_ezpz_offer launches'
+    )
+    ;;
+  why)
+    specs=(
+      '(-h --help)-h[show this help message and exit]'
+      '(-h --help)--help[show this help message and exit]'
+      '(--json)--json[one JSON object\: launch, state, causes, and what was seen]'
+      '*:why:_ezpz_offer runs'
     )
     ;;
   checkpoint)

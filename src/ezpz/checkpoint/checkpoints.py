@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from ezpz.checkpoint.packing import digest_of
 from ezpz.checkpoint.together import Together, raise_first
 from ezpz.errors import EzpzError, UsageError
 from ezpz.log import get_logger
-from ezpz.progress import patience
+from ezpz.progress import Counted, patience, saved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -448,11 +449,16 @@ class Checkpoints:
                 f"cannot load {path}: the world is a simulated one; expected real ranks. Leave `--resume` out of a "
                 "simulation."
             )
+        with Counted("load"):
+            return self._load(Path(path).expanduser().absolute())
+
+    def _load(self, path: Path) -> int:
         self._finish()
         self._report()
-        return load(Path(path).expanduser().absolute(), self._contents, self._together, verify=self._verify)
+        return load(path, self._contents, self._together, verify=self._verify)
 
     def _save(self, step: int, *, wait: bool) -> Path:
+        began = monotonic()
         self._finish()
         self._report()
         saving = prepare_save(self._contents, self._together, self.folder, step)
@@ -462,10 +468,12 @@ class Checkpoints:
             saving = saving._replace(tensors=staged(saving.tensors))
             executor = ThreadPoolExecutor(1, thread_name_prefix="ezpz-checkpoint")
             self._pending = executor.submit(write_save, saving, self._together, self._keep, ahead=False), final
+            self._pending[0].add_done_callback(lambda future: _tell_launcher(future, began, step))
             executor.shutdown(wait=False)  # the thread ends with its work
             return final
         self._settle(write_save(saving, self._together, self._keep, ahead=True), final)
         self._raise()
+        saved(monotonic() - began, step)
         return final
 
     def _finish(self) -> None:
@@ -490,6 +498,12 @@ class Checkpoints:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def _tell_launcher(save: Future[EzpzError | None], began: float, step: int) -> None:
+    """Tell the launcher how long an asynchronous save took, if it is complete."""
+    if save.exception() is None and save.result() is None:
+        saved(monotonic() - began, step)
 
 
 def _look_around(folder: Path | str | None, keep: int) -> tuple[Path | None, Path | None, str]:

@@ -9,10 +9,13 @@ aborts an MPI that would wait.
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import select
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +27,7 @@ from ezpz.files import write_whole
 from ezpz.log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from ezpz.dist.failure_watch import Watch
@@ -39,40 +42,111 @@ if TYPE_CHECKING:
 # TORCH_FR_DUMP_TEMP_FILE=/run/rank_          which it writes to /run/rank_3
 
 
+#
+# Beside that, and without these variables, every rank under `launch` leaves its last collectives in a folder of the
+# launch (EZPZ_COLLECTIVES) when it is asked, when it raises, and when Python ends: `ezpz.launch.host.last_collectives`.
+
+
 def answer_requests(rank: int, backend: str, environ: Mapping[str, str]) -> None:
-    """Start a thread that waits to be asked, where the launch wants it and the backend does not do so itself."""
+    """Start a thread that waits to be asked for the last collectives, where a launch is there to ask."""
+    answers: dict[int, Callable[[], None]] = {}
     asks, dumps = environ.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"), environ.get("TORCH_FR_DUMP_TEMP_FILE")
-    if not asks or not dumps or backend.rpartition(":")[2] == "nccl":
-        return
-    pipe = f"{asks}{rank}.pipe"
-    try:
-        Path(pipe).unlink(missing_ok=True)
-        os.mkfifo(pipe, 0o600)
-        descriptor = os.open(pipe, os.O_RDWR)  # with a writer of its own, reading waits and never ends
-    except OSError as error:  # a hang is then reported without the recorder; that is no reason to end a training
-        get_logger(__name__).warning(f"no flight recorder: cannot make {pipe}: {error.strerror}")
-        return
-    # A daemon: it waits for ever, and must not keep the program from ending.
-    threading.Thread(
-        target=_answer, args=(descriptor, Path(f"{dumps}{rank}")), name="ezpz-recorder", daemon=True
-    ).start()
-
-
-def _answer(descriptor: int, path: Path) -> None:
-    c10d: Any = import_module("torch._C._distributed_c10d")  # torch has no public name for the dump
-    while os.read(descriptor, 4096):
+    if asks and dumps and backend.rpartition(":")[2] != "nccl":
+        pipe, path = f"{asks}{rank}.pipe", Path(f"{dumps}{rank}")
         try:
-            # Collectives, not only active ones, without stacks: those cost over a second of the two that are waited
-            # for.
-            trace = c10d._dump_fr_trace(True, False, False)  # noqa: SLF001  # as above
-            write_whole(path, trace)
-        except (AttributeError, OSError, RuntimeError, TypeError) as error:  # another torch, or a full disk
-            get_logger(__name__).warning(f"no flight recorder's dump in {path}: {error}")
+            answers[_listen(pipe)] = lambda: _dump(path)
+        except OSError as error:  # a hang is then reported without the recorder; that is no reason to end a training
+            get_logger(__name__).warning(f"no flight recorder: cannot make {pipe}: {error.strerror}")
+    folder = environ.get("EZPZ_COLLECTIVES", "")
+    if folder:
+        with suppress(OSError):  # a container without that folder: the user was not asked for it
+            answers[_listen(f"{folder}/ask_{rank}.pipe")] = _tell_last
+            _State.last = f"{folder}/last_{rank}"
+    if answers:
+        # A daemon: it waits for ever, and must not keep the program from ending.
+        threading.Thread(target=_answer, args=(answers,), name="ezpz-recorder", daemon=True).start()
+
+
+def _listen(pipe: str) -> int:
+    """Make a named pipe and open it; with a writer of its own, reading waits and never ends."""
+    Path(pipe).unlink(missing_ok=True)
+    os.mkfifo(pipe, 0o600)
+    return os.open(pipe, os.O_RDWR)
+
+
+def _answer(answers: dict[int, Callable[[], None]]) -> None:
+    while True:
+        ready, _, _ = select.select(list(answers), [], [])
+        for descriptor in ready:
+            os.read(descriptor, 4096)
+            answers[descriptor]()
+
+
+def _dump(path: Path) -> None:
+    """Write a dump as NCCL's thread would."""
+    try:
+        write_whole(path, b"".join(_traces()))
+    except (AttributeError, OSError, RuntimeError, TypeError) as error:  # another torch, or a full disk
+        get_logger(__name__).warning(f"no flight recorder's dump in {path}: {error}")
+
+
+def _traces() -> list[bytes]:
+    """Return what torch has recorded, of gloo and, where it is there, of NCCL.
+
+    Collectives, not only active ones, without stacks: the first of these costs a second of CPU (torch 2.13).
+    """
+    c10d: Any = import_module("torch._C._distributed_c10d")  # torch has no public name for the dumps
+    names = [name for name in ("_dump_fr_trace", "_dump_nccl_trace") if hasattr(c10d, name)]
+    return [getattr(c10d, name)(True, False, False) for name in names]
+
+
+def _leave_last(frames: list[tuple[str, str, int]], *, ended: bool = False) -> None:
+    """Leave this rank's last collectives for its agent; nothing here may disturb a rank, or its end.
+
+    Args:
+        frames: Function, file and line of what the main thread does, innermost first.
+        ended: Whether Python is ending.
+    """
+    if not _State.last or "torch" not in sys.modules:
+        return
+    try:
+        traces = [trace for trace in _traces() if trace]
+        head = {"frames": frames, "ended": ended, "dumps": [len(trace) for trace in traces]}
+        write_whole(_State.last, json.dumps(head).encode() + b"\n" + b"".join(traces))
+    except Exception:  # noqa: BLE001  # as above; an answer that is missing is a fact as well
+        get_logger(__name__).debug("cannot leave the last collectives", exc_info=True)
+
+
+def _tell_last() -> None:
+    """Answer the agent; what was left when this rank raised says more than where it is now."""
+    if _State.telling and _State.last:
+        with suppress(OSError):
+            os.utime(_State.last)
+    else:
+        _leave_last(_main_frames())
+
+
+def _main_frames() -> list[tuple[str, str, int]]:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  # there is no other way
+    frames: list[tuple[str, str, int]] = []
+    while frame is not None and len(frames) < _FRAMES:
+        frames.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno or 0))
+        frame = frame.f_back
+    return frames
+
+
+def _raised_frames(trace: TracebackType | None) -> list[tuple[str, str, int]]:
+    frames: list[tuple[str, str, int]] = []
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_name, trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    return frames[::-1][:_FRAMES]
 
 
 # gloo's threads finish the last asynchronous work after it was waited for, and need Python's lock for that. An
 # interpreter that ends meanwhile aborts the process: 9 of 45 runs of a DDP script, 0 of 50 with a pause (torch 2.13).
 _GLOO_SECONDS = 0.05
+_FRAMES = 64  # of a stack that are left for the agent
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH120, PTH100  # compared as text
 
 
@@ -82,6 +156,7 @@ class _State:
     hook: object = None  # the one that this module has put into sys.excepthook
     telling = False
     watch: Watch | None = None
+    last = ""  # where this rank leaves its last collectives; empty where they are not asked for
     failed = 0  # the exit code of an uncaught exception
     supervised = False
 
@@ -100,6 +175,7 @@ def install(environ: Mapping[str, str]) -> None:
             previous(kind, error, trace)
             return
         _State.telling = True
+        _leave_last(_raised_frames(trace))
         ours = isinstance(error, EzpzError) and os.environ.get("EZPZ_DEBUG") != "1"
         previous(kind, error, _users_part(trace) if ours else trace)
         if issubclass(kind, KeyboardInterrupt):
@@ -182,6 +258,8 @@ def _at_end() -> None:
     The group is left to the end of the process: whether the program succeeded is not known here, and the communicators
     of NCCL and XCCL end together or not at all.
     """
+    if not _State.telling:
+        _leave_last([], ended=True)
     if _State.watch is not None:
         _State.watch.leave()
     torch = _with_group()

@@ -3,8 +3,6 @@
 /proc/self/statm         2105 581 412 1 0 180 0          pages: whole, resident, … (proc_pid_statm(5))
 /proc/self/status        VmHWM:     2324 kB              the largest resident set so far (proc_pid_status(5))
 /proc/self/clear_refs    writing 5 sets VmHWM to the resident set of now (since Linux 4.0, proc_pid_clear_refs(5))
-/proc/self/cgroup        0::/system.slice/slurmstepd.scope/job_1/step_0      version 2
-                         4:memory:/slurm/uid_1000/job_1                      version 1 (cgroups(7))
 /proc/cpuinfo            model name : AMD EPYC 7A53 64-Core Processor        absent on ARM
 """
 
@@ -16,10 +14,11 @@ import resource
 import sys
 from pathlib import Path
 
+from ezpz import cgroup
 from ezpz.files import read_text
 
+_ROOT = ""  # what replaces / in tests
 _PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def current() -> int:
@@ -49,7 +48,7 @@ def reset_peak() -> bool:
 def total() -> int:
     """Return the bytes that this host has, or the lowest limit of the control groups around this process."""
     pages = os.sysconf("SC_PHYS_PAGES")
-    return min([pages * os.sysconf("SC_PAGE_SIZE"), *_limits()])
+    return min([pages * os.sysconf("SC_PAGE_SIZE"), *cgroup.memory_limits(cgroup.memory_folder("self", _ROOT))])
 
 
 def cpu_model() -> str:
@@ -59,25 +58,6 @@ def cpu_model() -> str:
         if name.strip() == "model name":
             return value.strip()
     return platform.machine()
-
-
-def _limits() -> list[int]:
-    limits = []
-    for line in _read(_PROC / "self" / "cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, name = (_CGROUPS / "memory", "memory.limit_in_bytes") if controllers else (_CGROUPS, "memory.max")
-        group = root / path.lstrip("/")
-        # A job's limit is set on any group above the one that holds the process.
-        for folder in (group, *group.parents):
-            text = _read(folder / name).strip()
-            if text.isdigit():  # "max" is none
-                limits.append(int(text))
-            if folder == root:
-                break
-    return limits
 
 
 def _read(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.dist import ending
 from ezpz.dist.arguments import split_backend, whole_port
+from ezpz.dist.arrivals import report_arrivals
 from ezpz.dist.device import (
     bind_device,
     check_backend,
@@ -167,6 +168,7 @@ def _join_group(
     ending.install(os.environ)
     stage("group")
     answer_requests(ranks.rank, backend, os.environ)
+    report_arrivals(ranks.world_size, os.environ)
 
 
 def _make_group(backend: str, device: torch.device, ranks: Ranks, met: Met, timeout: timedelta | float | None) -> None:

@@ -145,6 +145,7 @@ def train_on(
             save_every=how.save_interval if saved is not None else 0,
             resume=choice.checkpoint,
             sync_timing=args.sync_timing,
+            on_nan=args.on_nan,
             ended=prof.step,
             row=lambda row: {"step": row.pop("iter"), **row},
         )

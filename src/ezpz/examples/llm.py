@@ -81,6 +81,8 @@ def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
         os.environ["NO_COLOR"] = "1"
     logger.info(f"Starting job: {config.job.description}")
     if config.comm.trace_buf_size:
+        if "EZPZ_COLLECTIVES" in os.environ and os.environ.get("TORCH_FR_BUFFER_SIZE") == "64":  # of `launch`
+            del os.environ["TORCH_FR_BUFFER_SIZE"]
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(config.comm.trace_buf_size))  # torch's flight recorder
     ezpz.setup_torch(
         seed=config.training.seed,
@@ -184,6 +186,7 @@ def run(args: Namespace) -> None:
             checkpoints=saved,
             resume=begin,
             sync_timing=args.sync_timing,
+            on_nan=args.on_nan,
             ended=after_first(lambda: ezpz.set_timeout(config.comm.train_timeout_seconds), profilers),
             row=lambda row: {"step": row.pop("iter") + 1, **row},
         )

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts"]
 
-_KEPT = ("launch_id", "state", "started", "ended", "seconds", "exit_code", "cause", "hang", "silent", "lost", "step")
+_KEPT = (
+    *("launch_id", "state", "started", "ended", "seconds", "exit_code", "cause", "hang", "silent", "lost", "step"),
+    "verdict",
+)
 _PATIENCE = 20.0  # seconds for the other hosts to answer a probe when half of them have
 _LONGEST = 90.0  # seconds for that half
 _TO_END = 5.0  # seconds for the launches of a probe to end
@@ -274,7 +277,7 @@ def _start_probe(host: str, folder: str, options: LaunchOptions) -> subprocess.P
     from ezpz.cluster.examine import PROBE, stale_variables
 
     os.mkdir(folder)
-    stale = {*stale_variables(os.environ), "WORLD_SIZE", "CPU_BIND"}
+    stale = {*stale_variables(os.environ), "WORLD_SIZE", "CPU_BIND", "EZPZ_CHAIN"}
     environ = {name: value for name, value in os.environ.items() if name not in stale}
     flavour = ["--flavour", options.flavour] if options.flavour else []
     own = ["--launcher-args", _joined(options.launcher_args)] if options.launcher_args else []

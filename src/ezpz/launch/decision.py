@@ -22,6 +22,7 @@ from ezpz.launch.host.stacks import Frame
 from ezpz.launch.run.failures import LOST, NOT_STARTED, UNREACHED
 from ezpz.launch.run.hangs import locate
 from ezpz.records import Record
+from ezpz.why.last_words import broken_device, full_disk, without_rank_tags
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -37,18 +38,6 @@ _PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds; each attempt without evidence wai
 _ANSWERED = 0.9  # of the other hosts, before silence counts against one
 _NOT_RUN = {126, 127}  # the command is not executable, not found
 _TIME_LIMIT, _USAGE = 124, 2
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b")
-# What the driver's own error codes are called (cudaErrorECCUncorrectable, hipErrorECCNotCorrectable,
-# ZE_RESULT_ERROR_DEVICE_LOST, NVML_ERROR_GPU_IS_LOST), in the exception of a rank or in a line of the driver itself.
-# An illegal access, a launch that failed and memory that is used up are errors of programs.
-_BROKEN_DEVICE = re.compile(
-    r"uncorrectable (?:NVLink |ECC )?error|ECC error (?:was )?(?:detected|encountered)|ECC ?Not ?Correctable"
-    r"|fallen off the bus|GPU (?:is|was) lost|DEVICE_LOST|NVRM: Xid"
-)
-_DEVICE_ERROR = re.compile(
-    r"(?:CUDA|HIP|XPU|NCCL|SYCL|Level[- ]Zero|UR) (?:\w+ )?error|AcceleratorError|NVRM|_ERROR_", re.IGNORECASE
-)
-_RANK_TAG = re.compile(r"(?m)^\[rank\d+\]: ?")
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.+)$')
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 
@@ -172,6 +161,10 @@ def needs_probe(attempts: Attempts, clock: Clock) -> bool:
 
 def _is_over(row: Mapping[str, Any], clock: Clock) -> str:
     """Return why nothing can follow, whatever failed; empty else."""
+    if row.get("verdict") == "again":
+        return f"it has saved before the end of the job; {_START_AGAIN}"
+    if row.get("verdict") == "stop":
+        return "it was asked to save and to end"
     if row.get("exit_code") == 0:
         return "it has succeeded"
     return _by_clock_or_signal(row, clock) or _by_usage(row)
@@ -207,9 +200,9 @@ def _cannot_help(attempts: Attempts) -> str:
     """Return why another attempt would end like the last; empty where it may not."""
     row = attempts.rows[-1]
     words, rank = _words(row), _cause_of(row).get("rank")
-    full = _FULL.search(_last_exceptions(words))
+    full = full_disk(words)
     if rank is not None and full:
-        return f"a disk is full or a quota used up ({full[0]}): {_cause(row)}; make room, then start it again"
+        return f"a disk is full or a quota used up ({full}): {_cause(row)}; make room, then start it again"
     mine = raised(words)
     for before in reversed(attempts.rows[:-1]):
         if rank is None or mine is None or _is_of_device_or_peer(row) or raised(_words(before)) != mine:
@@ -264,16 +257,10 @@ def _evidence(row: Mapping[str, Any]) -> dict[str, str]:
 def _of_device(row: Mapping[str, Any]) -> dict[str, str]:
     cause = _cause_of(row)
     host = cause.get("host")
-    if row.get("exit_code") == 0 or cause.get("rank") is None or not host or not _is_broken_device(_words(row)):
+    found = broken_device(_words(row))
+    if row.get("exit_code") == 0 or cause.get("rank") is None or not host or not found:
         return {}
-    found = _BROKEN_DEVICE.search(_last_exceptions(_words(row)))
-    return {str(host): f"the driver of its devices reports: {found[0] if found else 'a fault'}"}
-
-
-def _is_broken_device(words: str) -> bool:
-    """Tell whether a rank ended of an error that the driver of a device reports."""
-    lines = _last_exceptions(words).splitlines()
-    return any(_BROKEN_DEVICE.search(line) and _DEVICE_ERROR.search(line) for line in lines)
+    return {str(host): f"the driver of its devices reports: {found}"}
 
 
 def _retired(attempts: Attempts) -> dict[str, str]:
@@ -304,7 +291,7 @@ def _passed(row: Mapping[str, Any], host: object) -> bool:
 
 def raised(words: str) -> Raised | None:
     """Return the exception of the last traceback in what a rank wrote last; None without one."""
-    text = _RANK_TAG.sub("", words)
+    text = without_rank_tags(words)
     _, found, last = text.rpartition("Traceback (most recent call last)")
     if not found:
         return None
@@ -320,29 +307,12 @@ def raised(words: str) -> Raised | None:
     return None
 
 
-def _last_exceptions(words: str) -> str:
-    """Return the lines of exceptions, those of a chain of causes included; without a traceback all lines."""
-    text = _RANK_TAG.sub("", words)
-    if "Traceback (most recent call last)" not in text:
-        return text
-    lines, inside, out = text.splitlines(), False, []
-    for line in lines:
-        if line.startswith("Traceback (most recent call last)"):
-            inside = True
-        elif inside and line[:1].strip():
-            inside = False
-            out.append(line)
-        elif not inside:
-            out.append(line)
-    return "\n".join(out)
-
-
 def _is_of_device_or_peer(row: Mapping[str, Any]) -> bool:
     from ezpz.launch.run.failures import Failure
 
     words = _words(row)
     lost = Failure("", "", 1, 0.0, words=words).lost_peer
-    return lost or _is_broken_device(words)
+    return lost or bool(broken_device(words))
 
 
 def _cause_of(row: Mapping[str, Any]) -> Mapping[str, Any]:

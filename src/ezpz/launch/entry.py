@@ -58,6 +58,24 @@ def _say(text: str) -> None:
 
 
 def _launch(options: LaunchOptions) -> int:
+    # A launch inside a rank of another one has nothing to do with the job.
+    if not os.environ.get("EZPZ_CHAIN") or "EZPZ_LAUNCH_ID" in os.environ or not options.starts_ranks:
+        return _launch_alone(options)
+    from ezpz.launch.chain import run_in_chain
+
+    return run_in_chain(os.environ, lambda more, tell: _launch_alone(options, more, tell), _say)
+
+
+def _launch_alone(
+    options: LaunchOptions, more: Mapping[str, Any] | None = None, tell: Callable[[str], None] | None = None
+) -> int:
+    """Launch without a chain, or what it allows.
+
+    Args:
+        options: What the user asked for.
+        more: What run.json holds besides.
+        tell: Takes the folder of the launch's records.
+    """
     from ezpz.launch.planning import PlanBuilder, survey
 
     if options.attempts > 1:
@@ -65,7 +83,7 @@ def _launch(options: LaunchOptions) -> int:
 
         refuse_inside_torchrun(os.environ, options)
     builder = PlanBuilder(survey(options), options)
-    if not options.command or options.dry_run or options.explain or options.json:
+    if not options.starts_ranks:
         return _show(builder, options)
     missing = _missing(builder, options.command[0])
     if missing:
@@ -76,8 +94,11 @@ def _launch(options: LaunchOptions) -> int:
     if options.attempts > 1:
         from ezpz.launch.attempts import run_attempts
 
-        return run_attempts(builder, options, _run, _say)
-    return _run(builder)
+        def run(builder: PlanBuilder, folder: str, fields: Mapping[str, Any]) -> int:
+            return _run(builder, folder, {**(more or {}), **fields}, tell)
+
+        return run_attempts(builder, options, run, _say)
+    return _run(builder, more=more, tell=tell)
 
 
 def _show(builder: PlanBuilder, options: LaunchOptions) -> int:
@@ -148,13 +169,19 @@ def _announce(plan: LaunchPlan) -> None:
         _say(f"note: {ranks} ranks share {cores()} cores")
 
 
-def _run(builder: PlanBuilder, folder: str | None = None, more: Mapping[str, Any] | None = None) -> int:
+def _run(
+    builder: PlanBuilder,
+    folder: str | None = None,
+    more: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> int:
     """Run to the end, and return the exit code of the launch; whatever breaks, run.json tells the end.
 
     Args:
         builder: Of its plans.
         folder: Of its records; None makes one.
         more: What run.json holds besides.
+        tell: Takes the folder of its records.
     """
     from ezpz.launch import broken, record
 
@@ -167,6 +194,8 @@ def _run(builder: PlanBuilder, folder: str | None = None, more: Mapping[str, Any
                 at_end.callback(record.forget_unused, folder)
             if note:
                 _say(f"note: {note}")
+        if tell:
+            tell(folder)
         try:
             return _run_recorded(builder, folder, began, plans, more)
         except EzpzError as error:
@@ -191,7 +220,12 @@ def _run_recorded(
 
     options = builder.options
     limits = Limits(
-        options.start_timeout, options.timeout, options.idle_timeout, options.exit_timeout, options.attempts > 1
+        options.start_timeout,
+        options.timeout,
+        options.idle_timeout,
+        options.exit_timeout,
+        options.attempts > 1,
+        builder.save_at_end.value == "on",
     )
     preflight = Preflight(builder.check, options.command, own_devices=builder.own_devices)
     if builder.check.value == "full":

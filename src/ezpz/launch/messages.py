@@ -10,6 +10,7 @@ from shims and ranks, which are on one host and of one user:
     ORDERS         launcher to agent   {"do": "signal", "number": 15}
     FROM_RANKS     shim, rank to agent up 4711
     TO_SHIMS       agent to shim       signal 15
+    TO_RANKS       agent to rank       ask 1 1 -1
 
 and a `Piece` of output on a connection of its own: ``3 1`` (rank, stream), a newline, and the bytes; or
 ``3 1 0 5000`` and a newline for the first 5,000 bytes of slot 0 (`ezpz.launch.shared_slots`). Whatever else arrives is
@@ -92,15 +93,16 @@ NO_LOOK = Look(wanted=False, program="", script="", folder="", own_devices=False
 
 class Settings(Message):
     """What every agent of a launch needs to know: folder of the logs, idle limit, whether there is input, recorder's
-    folder, how long ranks may take to end when the launcher is lost, whether it reports the stages of each rank,
-    whether the launcher draws a line of progress, seconds between two samples of the hardware, 0 for none, and what to
-    look at first.
+    folder, folder where ranks leave their last collectives, how long ranks may take to end when the launcher is lost,
+    whether it reports the stages of each rank, whether the launcher draws a line of progress, seconds between two
+    samples of the hardware, 0 for none, and what to look at first.
     """
 
     log_dir: str = text_field(_PATH)
     idle: float | None = seconds_field(optional=True)
     input: bool = flag_field()
     recorder: str = text_field(_PATH)
+    collectives: str = text_field(_PATH)
     parting: float = seconds_field()
     by_rank: bool = flag_field()
     live: bool = flag_field()
@@ -174,9 +176,29 @@ class Mismatch(Message):
     worlds: list[tuple[str, str, str]] = rows_field(text_field(40), text_field(40), text_field(), most=4096)
 
 
+class KernelCounts(Message):
+    """What the kernel of a host has counted of the memory around a rank: its control group (empty where there is none),
+    how many processes of that, and of the whole host, it had killed for want of memory when the rank had just begun and
+    at its end, the most bytes that the group has used, and the lowest limit of the group and those above it. -1 is
+    unknown, and for the limit none.
+    """
+
+    group: str = text_field(_PATH)
+    before: int = number_field(-1)
+    after: int = number_field(-1)
+    host_before: int = number_field(-1)
+    host_after: int = number_field(-1)
+    peak: int = number_field(-1)
+    limit: int = number_field(-1)
+
+
+NOTHING_COUNTED = KernelCounts(group="", before=-1, after=-1, host_before=-1, host_after=-1, peak=-1, limit=-1)
+
+
 class RankFailed(Message):
     """A rank ended badly: its last words on stderr, whether these are on the screen already, what its code does not
-    tell, and what it told last of where it was, -1 if nothing.
+    tell, the last step that it reported, -1 if none, and what its host says of it: the memory, and where the rank could
+    not write, file systems with the bytes and the files that are free there, and the bytes that they have in all.
     """
 
     kind = "ended"
@@ -188,6 +210,10 @@ class RankFailed(Message):
     words: str = text_field(_WORDS)
     shown: bool = flag_field()
     step: int = number_field()
+    memory: KernelCounts = part_field(KernelCounts)
+    room: list[tuple[str, int, int, int]] = rows_field(
+        Text(_PATH), Number(0, 1 << 53), Number(-1, 1 << 53), Number(0, 1 << 53), most=8
+    )
 
 
 class Finished(Message):
@@ -263,6 +289,49 @@ class StacksTaken(Message):
     dumps: list[str] = list_field(text_field(_PATH), most=4096)
 
 
+class RankCollectives(Message):
+    """The last collectives of a rank, and what the kernel says of its process.
+
+    ``answered``: what it wrote is there; ``silent``: it was asked, lives, and has not answered in time; ``ended``: it
+    wrote that at its end, by itself. ``state`` is a letter of proc(5), empty where it lives no more, ``where`` the
+    kernel's function that it waits in, ``cpu`` the seconds that it used. ``frames`` are those of its main thread,
+    innermost first. Of a group: its name, and the last collective that was enqueued, started and completed, -1 where
+    that is not recorded. Of a collective: group, sequence, operation, sizes, state, line of the user's code, when it
+    was enqueued, started and completed (seconds since 1970 by the launcher's clock, 0 where that is not recorded), and
+    whether it is between two ranks.
+    """
+
+    rank: int = rank_field()
+    pid: int = number_field(0)
+    answered: bool = flag_field()
+    silent: bool = flag_field()
+    ended: bool = flag_field()
+    state: str = text_field(8)
+    where: str = text_field(80)
+    cpu: float = seconds_field()
+    step: int = number_field()
+    frames: list[tuple[str, str, int]] = rows_field(
+        text_field(_FUNCTION), text_field(_PATH), number_field(), most=_FRAMES
+    )
+    groups: list[tuple[str, int, int, int]] = rows_field(
+        Text(_NAME), number_field(), number_field(), number_field(), most=256
+    )
+    entries: list[tuple[str, int, str, str, str, str, float, float, float, bool]] = rows_field(
+        *(Text(_NAME), number_field(), Text(_NAME), Text(255), Text(40), Text(255)),
+        *(Seconds(False), Seconds(False), Seconds(False), flag_field()),
+        most=256,
+    )
+
+
+class CollectivesTold(Message):
+    """The answer to `TellCollectives` of the same ``id``; with 0 what ranks left that have failed, unasked."""
+
+    kind = "collectives"
+    id: int = number_field()
+    host: str = text_field(255)
+    ranks: list[RankCollectives] = list_field(part_field(RankCollectives), most=4096)
+
+
 class InputWanted(Message):
     """Rank 0 runs here, and its stdin may come."""
 
@@ -291,7 +360,7 @@ class DeviceFigures(Message):
 
 class Hardware(Message):
     """What a host's devices, and this launch's processes there, did in the last ``span`` seconds up to ``at``; and what
-    cannot be read there, each told once.
+    cannot be read there, each reported once.
     """
 
     kind = "hardware"
@@ -302,6 +371,55 @@ class Hardware(Message):
         Text(24), Seconds(False), Seconds(False), Seconds(False), most=24
     )
     problems: list[str] = list_field(Text(400), most=16)
+
+
+class Savers(Message):
+    """What ranks of the host have reported of saving: how many can save when asked, how many of these agree among
+    themselves at which step; the longest save in seconds and the steps in the newest one, each -1 if none; the number
+    of the last request, and whether all ranks that got it have saved since, and have left because of it; and how long a
+    step takes, where that is long.
+    """
+
+    kind = "savers"
+    ranks: int = number_field(0, RANKS)
+    agree: int = number_field(0, RANKS)
+    longest: float = seconds_field()
+    step: int = number_field(-1)
+    number: int = number_field(0)
+    saved: bool = flag_field()
+    left: bool = flag_field()
+    pace: float = seconds_field()
+
+
+class SaveAnswered(Message):
+    """All ranks of the host that can save have read the request of this number: the furthest step among them, -1 if
+    they tell none, whether none of them has passed the step at which it is due, and the shortest time of a step.
+    """
+
+    kind = "answered"
+    number: int = number_field(0)
+    step: int = number_field(-1)
+    armed: bool = flag_field()
+    pace: float = seconds_field()
+
+
+class RankArrivals(Message):
+    """When a rank came to its last collectives: fields as in `Arrivals`."""
+
+    rank: int = rank_field()
+    group: str = text_field(40)
+    span: float = seconds_field()
+    figures: list[float] = list_field(Seconds(False), most=7)
+    times: str = text_field(_TEXT)
+    where: str = text_field(_FUNCTION)
+
+
+class ArrivalsTold(Message):
+    """When ranks of the host came to their last collectives, and what to add to its clock to get the launcher's."""
+
+    kind = "arrivals"
+    clock: float = seconds_field()
+    ranks: list[RankArrivals] = list_field(part_field(RankArrivals), most=4096)
 
 
 class RecordDue(Message):
@@ -346,6 +464,13 @@ class TakeStacks(Message):
     id: int = number_field()
 
 
+class TellCollectives(Message):
+    """Ask ranks for the collectives that they started last; no rank is disturbed by that, nor waited for long."""
+
+    kind = "collectives?"
+    id: int = number_field()
+
+
 class CountAnew(Message):
     """Ranks without progress may have waited for one that was busy: count the time of all others from now on."""
 
@@ -356,6 +481,24 @@ class AreYouAlive(Message):
     """Answer with `Alive`: a host that stands still keeps its connections, and says nothing."""
 
     kind = "alive?"
+
+
+class AskToSave(Message):
+    """Ask ranks to save, and to end then where ``ends``: at once those that agree among themselves, the others after
+    ``step``, which is -1 to be asked where they are. They wait for `SaveNow` there.
+    """
+
+    kind = "ask"
+    number: int = number_field(0)
+    ends: int = number_field(0, 1)
+    step: int = number_field(-1)
+
+
+class SaveNow(Message):
+    """All ranks have answered the request of this number in time: it counts."""
+
+    kind = "save"
+    number: int = number_field(0)
 
 
 class TellHardware(Message):
@@ -402,6 +545,29 @@ class Busy(Message):
     busy: int = number_field(0, 1)
 
 
+class Arrivals(Message):
+    """When that rank came to its last collectives of a group, since the last line, which is ``span`` seconds ago.
+
+    In this time it was ready and had no core for ``delay`` seconds, used ``cpu`` seconds, had ``faults`` major page
+    faults, was stopped by its cgroup for ``throttled`` seconds, and lost ``steal`` seconds to other virtual machines.
+    Of the looks at its main thread the share ``loader`` found it in a DataLoader, and ``here`` in the line ``where``.
+    ``times`` are as `ezpz.dist.arrivals` writes them.
+    """
+
+    kind = "arrivals"
+    group: str = text_field(40)
+    span: float = seconds_field()
+    delay: float = seconds_field()
+    cpu: float = seconds_field()
+    faults: float = seconds_field()
+    throttled: float = seconds_field()
+    steal: float = seconds_field()
+    loader: float = seconds_field()
+    here: float = seconds_field()
+    times: str = text_field(_TEXT)
+    where: str = text_field(_FUNCTION)
+
+
 class Section(Message):
     """That rank is in this section, or with no name in none any more. Its timeout, 0 for none, takes the place of the
     idle limit; with ``at_least`` only where that is shorter.
@@ -418,6 +584,40 @@ class Recording(Message):
 
     kind = "folder"
     folder: str = text_field(_PATH)
+
+
+class Saver(Message):
+    """That rank can save when asked: 1, at a step that it is given; 2, at one that all ranks agree on; 0 no longer."""
+
+    kind = "saver"
+    how: int = number_field(0, 2)
+
+
+class Saved(Message):
+    """That rank has saved, which took so many seconds, after this step; -1 if it is not known."""
+
+    kind = "saved"
+    seconds: float = seconds_field()
+    step: int = number_field(-1)
+
+
+class Leaves(Message):
+    """That rank has saved after this step, -1 if it is not known, and ends, because it was asked to."""
+
+    kind = "leaves"
+    step: int = number_field(-1)
+
+
+class SaveAnswer(Message):
+    """That rank has read the request of this number at this step, -1 without one; it waits for its turn (1) or it is
+    too late (0); and the seconds of a step, 0 where it does not know.
+    """
+
+    kind = "answer"
+    number: int = number_field(0)
+    step: int = number_field(-1)
+    armed: int = number_field(0, 1)
+    pace: float = seconds_field()
 
 
 class DumpsAt(Message):
@@ -467,14 +667,34 @@ REPORTS = _Json(
     "say",
     _LONGEST_REPORT,
     *(Looked, Up, Partial, Mismatch, PortTaken, RankFailed, Finished, Stages, Idle, Pace, RankBusy, StacksTaken, Note),
-    *(InputWanted, InputUnread, Hardware, RecordDue, Recording, Refused, Done, Alive),
+    *(InputWanted, InputUnread, Hardware, ArrivalsTold, Savers, SaveAnswered, RecordDue, Recording, Refused, Done),
+    CollectivesTold,
+    Alive,
 )
-ORDERS = _Json("do", LONGEST_ORDER, Begin, Signal, Kill, TakeStacks, Release, CountAnew, AreYouAlive, TellHardware)
+ORDERS = _Json(
+    "do",
+    LONGEST_ORDER,
+    *(
+        Begin,
+        Signal,
+        Kill,
+        TakeStacks,
+        TellCollectives,
+        Release,
+        CountAnew,
+        AreYouAlive,
+        TellHardware,
+        AskToSave,
+        SaveNow,
+    ),
+)
 FROM_RANKS = Words(
     LONGEST_ORDER,
     *FROM_SHIMS.kinds.values(),
-    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt),
+    *(RankSpeaks, StageReached, Beat, At, Pace, Busy, Section, Recording, DumpsAt, Arrivals),
+    *(Saver, Saved, Leaves, SaveAnswer),
 )
+TO_RANKS = Words(LONGEST_ORDER, AskToSave, SaveNow)
 
 
 class Piece:

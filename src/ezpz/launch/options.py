@@ -285,6 +285,12 @@ OPTIONS = (
         group=_ENDS,
         help="when one rank has ended with 0, the others must follow",
     ),
+    _row(
+        "--no-save-at-end",
+        **_FLAG,
+        group=_ENDS,
+        help="do not ask the ranks to save and to end before the job ends",
+    ),
     _row("--dry-run", **_FLAG, group=_SHOW, help="the line that would run, to paste by hand"),
     _row("--explain", **_FLAG, group=_SHOW, help="every flag and variable with value and origin"),
     _row("--json", **_FLAG, group=_SHOW, help="both for machines"),
@@ -349,6 +355,7 @@ class LaunchOptions:
         timeout: Seconds within which the run must have ended.
         idle_timeout: Seconds that a rank may be without a heartbeat.
         exit_timeout: Seconds that the other ranks have when the first has ended with 0.
+        no_save_at_end: Leave ranks alone before the end of the job.
         explain: Show every flag and variable with its origin, and run nothing.
         json: Show plan and reasons for machines, and run nothing.
         verbose: Show what ``explain`` shows, and run all the same.
@@ -385,6 +392,7 @@ class LaunchOptions:
     timeout: float | None = None
     idle_timeout: float | None = None
     exit_timeout: float | None = None
+    no_save_at_end: bool = False
     explain: bool = False
     json: bool = False
     verbose: bool = False
@@ -398,6 +406,11 @@ class LaunchOptions:
             raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
         for name in LaunchOptions.__annotations__:
             self.__dict__[name] = given.get(name, getattr(LaunchOptions, name))
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether ranks are started; else their plan is shown."""
+        return bool(self.command) and not (self.dry_run or self.explain or self.json)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"cannot set {name}: LaunchOptions do not change")

@@ -31,7 +31,7 @@ from ezpz.launch.masks import chosen_devices, mask_settings
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.placement import place
 from ezpz.launch.plan import BY_ENV, NO_MASTER, Context, LaunchPlan, Supervision
-from ezpz.launch.settings import communication, flight_recorder, has_input, may_draw, piped, sampling
+from ezpz.launch.settings import communication, flight_recorder, has_input, last_collectives, may_draw, piped, sampling
 from ezpz.records import NamedTuple, replace
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -121,6 +121,7 @@ class PlanBuilder:
         launch_id: Name of the launch, the same for each of its starts; ``outer/inner`` inside a rank of another launch.
         is_here: Whether all ranks run on this host.
         check: What is looked at before ranks begin (``--check``), and who chose it.
+        save_at_end: ``on`` or ``off``, whether ranks are asked to save before the job ends, and who chose it.
         own_devices: Whether each rank of a host has a device of its own.
         needs_hostfile: Whether the launcher reads the other hosts from a file.
         attempt: Its number, from 1 on.
@@ -149,6 +150,8 @@ class PlanBuilder:
         self.is_here = len(placement.hosts) == 1 and is_here(placement.hosts[0])
         chosen = options.check and Setting(options.check, "--check")
         self.check = chosen or Setting(*default("launch.check", self.environ, "fast"))
+        unsaved = options.no_save_at_end and Setting("off", "--no-save-at-end")
+        self.save_at_end = unsaved or Setting(*default("launch.save_at_end", self.environ, "on"))
         self.own_devices = survey.devices.count > 0 and not options.oversubscribe
         around = scheduler(allocation.scheduler)
         self._reach = Reach() if self.is_here else reach(around, allocation.job_id, self.environ, site)
@@ -187,12 +190,12 @@ class PlanBuilder:
         self.needs_hostfile = not self._is_local and not self.is_here
         self.keeps_terminal = self._is_local and placement.world_size == 1 and os.isatty(0)
         log_dir = os.path.abspath(options.log_dir) if options.log_dir else ""
-        may_hang = options.timeout is not None or options.idle_timeout is not None
         self.agent_settings: dict[str, Any] = {
             "log_dir": os.path.join(log_dir, f"attempt-{attempt}") if log_dir and options.attempts > 1 else log_dir,
             "idle": options.idle_timeout,
             "input": self.keeps_terminal or has_input(),
-            "recorder": os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else "",
+            "recorder": _recorder(options, log_dir, inner),
+            "collectives": os.path.join(private_folder(), f"last-{inner}"),
             "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
@@ -323,6 +326,7 @@ class PlanBuilder:
             **({"EZPZ_LAUNCH_ID": Setting(self.launch_id, "this launch")} if self._is_local else {}),
             **({"EZPZ_IGNORED_AT_START": Setting("SIGUSR1 SIGUSR2", by_itself)} if self._daemon else {}),
             **({} if self.keeps_terminal else piped(self.environ)),
+            **last_collectives(self.agent_settings["collectives"], self.environ),
             **(flight_recorder(recorder, self.environ) if recorder else {}),
         }
 
@@ -337,6 +341,12 @@ class PlanBuilder:
         if self._daemon:
             more["EZPZ_SIGNALLED_BY"] = self._daemon
         return {"EZPZ_CONTROL": control, "EZPZ_LAUNCH": self.launch_id, **more}
+
+
+def _recorder(options: LaunchOptions, log_dir: str, inner: str) -> str:
+    """Return the folder for whole dumps of torch's flight recorder; empty where no time limit can end a hang."""
+    may_hang = options.timeout is not None or options.idle_timeout is not None
+    return os.path.join(log_dir or private_folder("recorder"), f"recorder-{inner}") if may_hang else ""
 
 
 def reach(around: Scheduler, job: str, environ: Mapping[str, str], site: Site | None) -> Reach:

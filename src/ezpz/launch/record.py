@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import sys
 import time
 
@@ -22,7 +23,7 @@ from ezpz.redact import redact_argv, redact_config
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from ezpz.launch.plan import LaunchPlan
@@ -54,7 +55,7 @@ def launch_folder(log_dir: str, launch_id: str, when: float) -> tuple[str, str]:
         if reason:
             raise UsageError(f"cannot use {log_dir} (from --log-dir): {reason}; expected a folder that you may write.")
         return log_dir, ""
-    name = time.strftime("%Y-%m-%d-%H%M%S", time.localtime(when)) + f"-{launch_id.rpartition('/')[2][:8]}"
+    name = _name(launch_id, when)
     base, reason = state_folder(os.environ)
     if base:
         base = os.path.join(base, "launches")
@@ -81,6 +82,31 @@ def _made(folder: str, mode: int) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "" if os.access(folder, os.W_OK | os.X_OK) else "Permission denied"
+
+
+def link(folder: str, launch_id: str, when: float) -> None:
+    """Let a launch whose record is in ``--log-dir`` be found among all others, by a link; without a home it is not.
+
+    Args:
+        folder: What `launch_folder` returned.
+        launch_id: The launch's id.
+        when: When it began, in seconds since 1970-01-01 UTC.
+    """
+    if not folder or _OURS.fullmatch(os.path.basename(folder)):
+        return
+    base, _ = state_folder(os.environ)
+    name = _name(launch_id, when)
+    try:
+        if base:
+            os.makedirs(os.path.join(base, "launches"), mode=0o700, exist_ok=True)
+            os.symlink(folder, os.path.join(base, "launches", name))
+            forget_old(os.path.join(base, "launches", name))
+    except OSError:
+        pass  # it is there already: an attempt of the same launch; or the home is full
+
+
+def _name(launch_id: str, when: float) -> str:
+    return time.strftime("%Y-%m-%d-%H%M%S", time.localtime(when)) + f"-{launch_id.rpartition('/')[2][:8]}"
 
 
 def forget_unused(folder: str) -> None:
@@ -112,8 +138,11 @@ def forget_old(folder: str) -> None:
 
 
 def _remove_folder(folder: str) -> None:
-    """Remove a folder of files; nearly every launch removes one, and `shutil` costs 8 ms."""
+    """Remove a folder of files, or a link to one; nearly every launch removes one, and `shutil` costs 8 ms."""
     try:
+        if os.path.islink(folder):  # to a --log-dir, which is the user's
+            os.unlink(folder)
+            return
         for name in os.listdir(folder):
             os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
@@ -134,8 +163,9 @@ def _may_run(folder: str) -> bool:
         return False
 
 
-def write(folder: str, fields: Mapping[str, Any]) -> str:
-    """Write ``run.json`` as a whole, readable by this user alone and without secrets, whoever has added them.
+def write(folder: str, fields: Mapping[str, Any], name: str = "run.json") -> str:
+    """Write ``run.json``, or another file of the record, as a whole, readable by this user alone and without secrets,
+    whoever has added them.
 
     Returns:
         An empty text, or why it could not be written.
@@ -144,7 +174,7 @@ def write(folder: str, fields: Mapping[str, Any]) -> str:
 
     if not folder:
         return ""
-    path = os.path.join(folder, "run.json")
+    path = os.path.join(folder, name)
     try:
         write_whole(path, json.dumps(redact_config(fields), indent=1) + "\n", private=True)
     except OSError as error:
@@ -167,6 +197,8 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
         "state": "running",
         "command": shown,
         "cwd": _cwd(),
+        "host": os.uname().nodename,
+        "output": _output(),
         "started": round(when, 3),
         "ended": None,
         "seconds": None,
@@ -188,10 +220,14 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
         "step": None,
         "began": False,
         "job_ends": None,
+        "asked_to_save": None,
+        "verdict": None,
         "exit_code": None,
         "cause": None,
         "failures": [],
         "hang": None,
+        "causes": [],
+        "run_folder": None,
         "notes": [],
     }
 
@@ -248,6 +284,8 @@ def failure(
     words: str | None = None,
     why: str | None = None,
     step: int | None = None,
+    kernel: Mapping[str, Any] | None = None,
+    room: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return one entry for ``cause`` or ``failures``.
 
@@ -261,6 +299,8 @@ def failure(
         words: The last that it wrote.
         why: What its code does not explain, such as a connection that ended.
         step: The last step that the rank told.
+        kernel: What the kernel of its host has counted of memory.
+        room: Of file systems, where it could not write.
     """
     name = None
     if code is not None and code < 0:
@@ -277,7 +317,20 @@ def failure(
         "words": words,
         "why": why,
         "step": step,
+        "kernel": kernel,
+        "room": list(room),
     }
+
+
+def _output() -> str | None:
+    """Return the file that stdout is, as in a job; None where it is none."""
+    try:
+        if not stat.S_ISREG(os.fstat(1).st_mode):
+            return None
+        path = os.readlink("/proc/self/fd/1")
+        return path if os.path.samestat(os.stat(path), os.fstat(1)) else None
+    except OSError:  # it is closed or was removed; or this is macOS
+        return None
 
 
 def _cwd() -> str | None:

@@ -34,6 +34,17 @@ def ends(environ: Mapping[str, str]) -> float | None:
     return _from_variables(environ)[0]
 
 
+def starts(environ: Mapping[str, str]) -> float | None:
+    """Return when the job started, in seconds since 1970-01-01 UTC, where a variable says it."""
+    from ezpz.cluster.scheduler import schedulers
+
+    for one in schedulers():
+        start = environ.get(one.start_variable, "") if one.job_id(environ) else ""
+        if start.isdecimal():
+            return float(start)
+    return None
+
+
 def _from_variables(environ: Mapping[str, str]) -> tuple[float | None, str]:
     from ezpz.cluster.scheduler import schedulers
 

@@ -1,6 +1,7 @@
 """Collect facts about a run when it starts: arguments, versions, host, ranks, commit, launch, without secrets.
 
-Reads, besides what `ezpz.track.facts` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID.
+Reads, besides what `ezpz.track.facts` says: EZPZ_LAUNCH_CMD EZPZ_LAUNCH_ID EZPZ_HOSTS EZPZ_SCHEDULER EZPZ_JOBID
+EZPZ_CHAIN.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def timeline(**moments: float) -> dict[str, float]:
     return {name: round(max(0.0, when - start), 3) for name, when in sorted(stages.items(), key=lambda item: item[1])}
 
 
-_LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID")
+_LAUNCH = ("EZPZ_LAUNCH_CMD", "EZPZ_LAUNCH_ID", "EZPZ_HOSTS", "EZPZ_SCHEDULER", "EZPZ_JOBID", "EZPZ_CHAIN")
 _LIBRARIES = (
     "ezpz",
     "torch",

@@ -22,6 +22,7 @@ from time import time
 from ezpz import __version__
 from ezpz.errors import TrackError, UsageError
 from ezpz.files import make_closed_folder, read_object, write_whole
+from ezpz.progress import AskedToEnd
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.writer_lock import birth
 
@@ -42,9 +43,12 @@ def state_after(error: BaseException | None, otherwise: str) -> tuple[str, str]:
     """Return the state of a run that an exception ended, and the cause in one line, without secrets.
 
     Args:
-        error: The exception; None where none did, and a SystemExit of code 0 is none.
+        error: The exception; None where none did, and a SystemExit of code 0 is none, but for that of a launcher that
+            has asked the program to save and to end.
         otherwise: The state of a run that none ended.
     """
+    if isinstance(error, AskedToEnd):
+        return "stopped", "the launcher's request to save and to end"
     code = error.code if isinstance(error, SystemExit) else None
     if error is None or (isinstance(error, SystemExit) and code in {None, 0}):
         return otherwise, ""
@@ -123,7 +127,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "state", "cause", "started", "ended", "host", "python", "git_commit"), (str,)),
     **dict.fromkeys(("schema", "attempt"), (int,)),
     "seconds": (int, float),
-    **dict.fromkeys(("argv", "problems", "earlier"), (list,)),
+    **dict.fromkeys(("argv", "problems", "findings", "earlier"), (list,)),
     **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch", "hardware"), (dict,)),
     **dict.fromkeys(("ranks", "process", "paths", "trackers"), (dict,)),
 }
@@ -199,6 +203,8 @@ class RunFile:
 
     def __init__(self, folder: Path, name: str, facts: Mapping[str, object]) -> None:
         self.path = folder / "run.json"
+        from ezpz.track.facts import began  # who only reads does without what it loads
+
         self._began = time()
         earlier = self._earlier()
         self.facts: dict[str, object] = {
@@ -206,7 +212,12 @@ class RunFile:
             "name": name,
             "state": "running",
             "started": now(),
-            "process": {"host": os.uname().nodename, "pid": os.getpid(), "birth": birth(os.getpid())},
+            "process": {
+                "host": os.uname().nodename,
+                "pid": os.getpid(),
+                "birth": birth(os.getpid()),
+                "began": round(began(), 3),
+            },
             **facts,
             **({"earlier": earlier} if earlier else {}),
         }

@@ -12,9 +12,10 @@ from time import time
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from ezpz import progress
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, log_to
-from ezpz.progress import Busy, heartbeat, records_in
+from ezpz.progress import Busy, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
 from ezpz.track import compat_history
@@ -205,6 +206,7 @@ class History(compat_history.OlderCalls):
         Raises:
             TrackError: A name, value or weight cannot be recorded, two steps contradict each other, or the history was
                 finalized. Nothing of this row is recorded then.
+            AskedToEnd: As of `ezpz.heartbeat`; the row is recorded.
         """
         if use_wandb is False or commit is False:
             compat_history.warn_once("History.update: use_wandb=False and commit=False have no effect.")
@@ -212,7 +214,7 @@ class History(compat_history.OlderCalls):
         late: dict[str, Any] = {}
         values = plain(metrics, late)
         row_step = step_of(step, values, self._next_step)
-        heartbeat(row_step)
+        progress.beat(row_step)
         share = None if weight is None else weight_of(weight)
         if writer is not None:
             writer.check_names(values if not late else {**values, **late})
@@ -225,8 +227,12 @@ class History(compat_history.OlderCalls):
         self._next_step = row_step + 1
         came = self._onward.add(row_step, values, late, share)
         self._rows += 1
+        if writer is not None:
+            writer.keep_sections(row_step, now=self._rows == 1)
         if writer is not None and (self._rows == 1 or self._rows % self._window == 0):
             self._look_after(writer)
+        if progress.asked is not None:  # the row is recorded, should the program end now
+            progress.answer(row_step)
         if not summarize:
             return ""
         shown = {**values, **came} if came else values

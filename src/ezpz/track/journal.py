@@ -99,7 +99,7 @@ def _dumps(content: Mapping[str, object]) -> str:
     return "".join(_parts(content, 0)) if _parts else _encoder.encode(content)
 
 
-_KINDS = {"": "", "late": '"k":"late",', "ranks": '"k":"ranks",'}
+_KINDS = {"": "", "late": '"k":"late",', "ranks": '"k":"ranks",', "sections": '"k":"sections",'}
 
 _MOST_WAITING = 64 << 20  # bytes of memory for rows that wait for space on the disk
 _OVERHEAD = 200  # bytes that Python takes for each row besides
@@ -178,6 +178,10 @@ class Journal:
     def write_ranks(self, step: int, content: Mapping[str, object]) -> None:
         """Append a window over all ranks, as `ezpz.track.over_ranks.across` hands it over: JSON already."""
         self._append(step, "ranks", content, {})
+
+    def write_sections(self, step: int, seconds: Mapping[str, float]) -> None:
+        """Append what sections have taken since the last such record (`ezpz.progress.take_spent`), by name."""
+        self._append(step, "sections", {name: round(taken, 6) for name, taken in seconds.items()}, {})
 
     def _append(self, step: int, kind: str, content: Mapping[str, object], values: Mapping[str, Value]) -> None:
         """Append a line whose metrics are ``content`` in JSON; ``values`` are the same as they were given."""

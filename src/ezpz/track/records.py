@@ -3,11 +3,13 @@
     {"v":1,"t":1795194001.25,"step":3,"m":{"train/loss":0.25,"lr":"NaN","tokens":9007199254740993}}
     {"v":1,"t":1795194002.5,"step":3,"a":2,"k":"late","m":{"grad_norm":1.5}}
     {"v":1,"t":1795194003.5,"step":99,"k":"ranks","m":{"world":2,"every":1,"steps":[0,…],"keys":{"loss":{…}}}}
+    {"v":1,"t":1795194004.5,"step":99,"k":"sections","m":{"checkpoint":1.25,"evaluation":0.5}}
 
 ``v`` is the version of this format, ``t`` the time in epoch seconds, ``step`` the caller's step, ``m`` the metrics with
 `ezpz.track.values.encode` applied. ``a`` is the attempt of a run that was started again, from 2 on. ``k`` is the kind
 of record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device
-until then; ``ranks`` for a window of steps over all ranks (`ezpz.track.over_ranks.across`); others may come and are
+until then; ``ranks`` for a window of steps over all ranks (`ezpz.track.over_ranks.across`); ``sections`` for the
+seconds that rank 0 spent in sections (`ezpz.section`) since the last such record, by name; others may come and are
 passed over. A line that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process
 writes a journal; it is only ever appended to.
 """

@@ -10,11 +10,13 @@ import sys
 import threading
 from contextlib import suppress
 from datetime import datetime
+from time import monotonic
 from typing import TYPE_CHECKING
 
+from ezpz import progress
 from ezpz.errors import TrackError, UsageError
 from ezpz.log import get_logger, write_later_lines
-from ezpz.progress import Busy
+from ezpz.progress import Busy, has_spent, take_spent
 from ezpz.track import signals, wandb
 from ezpz.track.card import near, resume_words, show_card
 from ezpz.track.columns import export_name
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from ezpz.track.trackers import Tracker
     from ezpz.track.values import Value
 
+_SECTIONS_EVERY = 1.0  # seconds between two records of what sections took
+_SECTIONS_LEAST = 0.001  # seconds: less is worth no record
 _STUCK = 0.5  # seconds that a stream without a reader may delay the end by a signal
 
 
@@ -76,6 +80,9 @@ class Writer:
         self.leave: Callable[[], object] = dict
         self.folder = make_folder(name, outdir, self._stamp)
         self._keys: dict[str, str] = {}
+        self._sections: dict[str, float] = {}  # what they took, by name, and is not in the journal yet
+        self._sections_due = 0.0
+        self._last_step = 0
         try:
             self.journal = Journal(self.folder / "metrics.jsonl")
             began = {"attempt": self.journal.attempt, "started": started.isoformat(timespec="seconds")}
@@ -127,6 +134,31 @@ class Writer:
                     f"the journal keeps them apart. Rename one."
                 )
             self._keys[key] = name
+
+    def keep_sections(self, step: int, *, now: bool = False) -> None:
+        """Record what sections have taken up to a row, at most once a second.
+
+        Args:
+            step: The step of the row.
+            now: Record it whenever the last time was.
+        """
+        self._last_step = step
+        if has_spent():
+            for name, seconds in take_spent().items():
+                self._sections[name] = self._sections.get(name, 0.0) + seconds
+        if self._sections and (now or monotonic() >= self._sections_due):
+            if sum(self._sections.values()) < _SECTIONS_LEAST:
+                return
+            self._sections_due = monotonic() + _SECTIONS_EVERY
+            sections, self._sections = self._sections, {}
+            self.journal.write_sections(step, sections)
+
+    def _keep_last_sections(self) -> None:
+        """Record what is not recorded yet, and behind the last step what was after its row."""
+        after = take_spent()
+        self.keep_sections(self._last_step, now=True)
+        if sum(after.values()) >= _SECTIONS_LEAST:
+            self.journal.write_sections(self._last_step + 1, after)
 
     def store(self, what: str, content: Mapping[str, object]) -> None:
         """Add to a part of ``run.json``.
@@ -215,6 +247,7 @@ class Writer:
         """
         self.ended = True
         atexit.unregister(self._at_exit)
+        self._keep_last_sections()
         self.journal.close()
         problems = self._losses()
         rows, metrics, run = 0, 0, None
@@ -225,6 +258,8 @@ class Writer:
         except TrackError as error:
             self.failure = error
             problems.append(str(error))
+        if run is not None:
+            problems += self._find(run)
         self._save_end(state, problems, cause)
         signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
         if plots and run is not None:  # without a journal there is nothing to draw: reported above
@@ -237,6 +272,17 @@ class Writer:
             show_card(with_rows_of(self._read(), run), self.paths, ranks=self.rate_ranks)
         else:
             logger.info(f"{rows} rows of {metrics} metrics in {self.folder}")
+
+    def _find(self, run: Run) -> list[str]:
+        """Note what stands out in the losses; a journal of another shape must not spoil an end."""
+        from ezpz.track.curves import curve_findings
+
+        try:
+            findings = curve_findings(run)
+        except (TrackError, ValueError, TypeError, KeyError) as error:
+            return [f"the losses were not looked at: {type(error).__name__}: {error}"]
+        self._run.facts["findings"] = findings
+        return []
 
     def _losses(self) -> list[str]:
         problem = self.journal.missing()
@@ -272,6 +318,7 @@ class Writer:
                 self.journal.sync()
                 if threading.current_thread() is threading.main_thread():
                     self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
+                    self._keep_last_sections()
                 self.journal.sync()
             run = self._read()
             at = f" at step {run.rows.step_array[-1]}" if len(run.rows) else ""
@@ -307,13 +354,14 @@ class Writer:
         if os.getpid() != self._pid:  # a forked child has inherited this, and the run is not its own
             return
         # Set by the interpreter when an uncaught exception ended the program.
-        error = getattr(sys, "last_value", None)
+        error = progress.left or getattr(sys, "last_value", None)
         with Busy():
             self._complete_at_exit(*state_after(error, "exited"))
 
     def _complete_at_exit(self, state: str, cause: str) -> None:
         self.leave()
         self.ended = True
+        self._keep_last_sections()
         self.journal.close()
         losses = self._losses()
         problems = [*losses]

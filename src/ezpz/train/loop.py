@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import signal
 import sys
 from collections import deque
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -43,7 +44,7 @@ from ezpz.dist.precision import resolve_dtype
 from ezpz.dist.weighting import scale_loss
 from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
-from ezpz.progress import end_pace, heartbeat, pace, patience, stage
+from ezpz.progress import Counted, call_savers, end_pace, heartbeat, pace, patience, say_leaves, stage
 from ezpz.train.clock import make_clock
 from ezpz.train.counting import IGNORED, Tally, Weighed, ignored_targets, nominal_count, on_device, read_computed
 from ezpz.train.data.copying import moved
@@ -51,11 +52,12 @@ from ezpz.train.data.prepare import prepare
 from ezpz.train.evaluation import EVALUATION
 from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
+from ezpz.train.lost_loss import GO_ON, LossWatch
 from ezpz.train.step_lines import step_lines
-from ezpz.train.stopping import NOTHING, STOP, StopRequests
+from ezpz.train.stopping import LEAVE, LOST, NOTHING, STOP, StopRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
     from types import TracebackType
@@ -79,6 +81,7 @@ _RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
 # Of a loss that is a sum: what all ranks counted, and this rank's mean. No row has them.
 _COUNT, _MINE = "count ", "mine "
+_STEP = Counted("")  # what a step takes is in its row, with the sections in it
 _FIXED = {bool, int, float, str}  # types of values that cannot change
 _ENDLESS = sys.maxsize  # steps of data whose end is not known yet
 _YOUNG = 1  # generation: what has lived through a collection of new objects is left for the whole collection at the end
@@ -154,13 +157,17 @@ class Loop:
         epoch_steps: Record one row per so many steps, evaluated each time, instead of one per step.
         log_every: Print every n-th step, the first, the last, and those with an evaluation; all are recorded.
         window: Instead, print one line per so many steps, with losses of all ranks: see `Windows`.
-        checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, and SIGTERM saves and ends.
+        checkpoints: A `ezpz.checkpoint.Checkpoints`. With it SIGUSR2 saves, SIGTERM saves and ends, and
+            ``ezpz launch`` has it saved before the job ends.
         save_every: Steps between two checkpoints, and one at the end; 0 means only at signals. Needs ``checkpoints``.
         save_seconds: Time between two checkpoints, also where no number of steps is set.
         start: Steps done already.
         resume: A checkpoint to load from ``checkpoints`` first, such as `ezpz.checkpoint.choose` returned; it holds
             the number of steps done, and the samples consumed.
         sync_timing: Wait for the device after each part of each step: exact times per step, slower steps.
+        on_nan: What to do when the loss is NaN or infinite: ``go-on``; ``stop``: end on all ranks at the same step,
+            with no checkpoint from after it; ``dump``: the same, and the rank that was first writes its batch and its
+            part of the model into ``nan/`` in the run's folder. See `ezpz.train.lost_loss`.
         gc_every: Collect Python's garbage every n steps on all ranks at once; 0 leaves it to Python.
         ended: Called after every step, such as a profiler's ``step``.
         row: Called with a step's row; returns what is to be recorded instead.
@@ -197,6 +204,7 @@ class Loop:
         start: int = 0,
         resume: Path | None = None,
         sync_timing: bool = False,
+        on_nan: str = GO_ON,
         gc_every: int = 0,
         ended: Callable[[], object] | None = None,
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
@@ -213,6 +221,8 @@ class Loop:
         self._reporting = _Reporting(log, log_every, window, epoch_steps, row)
         self._exact_times, self._gc_every, self._ended = sync_timing, gc_every, ended
         self._device = own_device()
+        skips = str(resolve_dtype(dtype)) == "torch.float16"
+        self._watch = LossWatch(on_nan, skips=skips) if on_nan != GO_ON else None
         self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
         by_engine = isinstance(self._update, _ByEngine)
         self._averages = by_engine or hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")
@@ -223,6 +233,7 @@ class Loop:
         if checkpoints is not None:
             checkpoints.include("samples consumed", self._feed, optional=True)
         self._start = checkpoints.load(resume) if resume is not None else start
+        self._orders_buckets = resume is not None and has_buckets_to_order(model)
         self._feed.begin_after(self._start)
         left = self._feed.steps_left()
         self._steps = min(
@@ -240,15 +251,22 @@ class Loop:
 
         Args:
             history: Where the rows go.
+
+        Raises:
+            AskedToEnd: The launcher has asked to save and to end before the end of the job, and that is done; a
+                SystemExit of code 0.
+            LostLossError: The loss is no number any more, and ``on_nan`` is not ``go-on``; on all ranks.
         """
         outcome = Outcome(self._start)
         if hasattr(history, "rates_count"):  # what records rows in its place needs no card
             history.rates_count(self._scale.world_size)
         begin = perf_counter()
-        requests = StopRequests(self._saving.seconds)
+        requests = StopRequests(self._saving.seconds, can_save=self._saving.checkpoints is not None)
+        if self._watch is not None:
+            self._watch.noticed = requests.end_as_lost
         with (
             LaterLines(get_logger("ezpz.train"), brief=True) as lines,
-            requests if self._saving.checkpoints is not None else nullcontext(),
+            requests if self._are_ranks_asked() else nullcontext(),
         ):
             report = Report(self._reporting.log or lines)
             rows = self._rows(history, report)
@@ -261,17 +279,26 @@ class Loop:
                 rows.record()
         outcome.seconds = perf_counter() - begin
         outcome.times = rows.times
-        if stopped or requests.signal == "SIGTERM":
+        if stopped == LOST and self._watch is not None:
+            raise self._watch.error(getattr(history, "outdir", None), self._model, outcome.steps)
+        end = say_leaves(outcome.steps) if stopped == LEAVE else None
+        if stopped == STOP or requests.signal == "SIGTERM":
             signal.raise_signal(signal.SIGTERM)
+        if end is not None:
+            raise end
         return outcome
+
+    def _are_ranks_asked(self) -> bool:
+        """Tell whether ranks ask each other now and then whether to save or to end."""
+        return self._saving.checkpoints is not None or self._watch is not None
 
     def _rows(self, history: History, report: Report) -> Steps | Epochs:
         how = self._reporting
         if how.epoch_steps:
-            return Epochs(history, self._scale, every=how.epoch_steps, report=report)
+            return Epochs(history, self._scale, every=how.epoch_steps, report=report, watch=self._watch)
         ends = {"first": self._start, "last": self._steps - 1}
         log_every = how.log_every if not how.window else 0
-        return Steps(history, self._scale, **ends, log_every=log_every, report=report, row=how.row)
+        return Steps(history, self._scale, **ends, log_every=log_every, report=report, row=how.row, watch=self._watch)
 
     def _windows(self) -> Windows | None:
         every = self._reporting.window
@@ -279,23 +306,25 @@ class Loop:
 
     def _train(
         self, rows: Steps | Epochs, history: History, requests: StopRequests, outcome: Outcome, report: Report
-    ) -> bool:
-        """Do the steps; return whether they were stopped."""
+    ) -> int:
+        """Do the steps; return `STOP`, `LEAVE` or `LOST` where they were stopped by that, else `NOTHING`."""
         checkpoints, windows = self._saving.checkpoints, self._windows()
         clock = make_clock(exact=self._exact_times)
-        step = self._start - 1
+        step, request = self._start - 1, NOTHING
         self._look_for_end(self._start, rows, windows)
         with GarbageCollection(self._gc_every) as garbage:
             while step + 1 < self._steps:
                 step += 1
-                with patience("first step", _FIRST_STEP) if step == self._start else nullcontext():
+                with patience("first step", _FIRST_STEP) if step == self._start else nullcontext(), _STEP:
                     measured = self._step(step, clock)
                 outcome.steps = step + 1
                 self._look_for_end(step + 1, rows, windows)
                 if self._steps < _ENDLESS:
                     pace(step + 1, self._start, self._steps)
                 heartbeat(step)
-                request = requests.after(step) if checkpoints is not None else NOTHING
+                request = requests.after(step) if self._are_ranks_asked() else NOTHING
+                if self._is_lost_before(step, request, rows, measured):
+                    request = LOST
                 between = self._between(step, request, rows, history)
                 paused = bool(between)
                 if windows is not None and windows.add(measured):
@@ -305,13 +334,28 @@ class Loop:
                     clock.skip()
                 if self._ended is not None:
                     self._ended()
-                if request == STOP:
+                if request >= LEAVE:
                     break
                 garbage.step(step + 1)
         rows.record(wait=True)
         if checkpoints is not None:
             checkpoints.wait()
-        return outcome.steps < self._steps
+        if self._watch is not None and request < LOST and self._watch.is_lost_anywhere():
+            request = LOST
+        return request if outcome.steps < self._steps or request == LOST else NOTHING
+
+    def _is_lost_before(self, step: int, request: int, rows: Steps | Epochs, measured: Measured) -> bool:
+        """Ask all ranks whether the loss is lost, where they are about to evaluate or to save after this step."""
+        if self._watch is None or request == LOST:
+            return False
+        if request == NOTHING and not any(
+            each.is_due(step + 1, self._steps) for each in (self._evaluation, self._saving)
+        ):
+            return False
+        rows.record(wait=True)
+        measured.times.read()
+        self._watch.look(measured)
+        return self._watch.is_lost_anywhere()
 
     def _look_for_end(self, done: int, rows: Steps | Epochs, windows: Windows | None) -> None:
         """End after ``done`` steps if the data do whose length was not known."""
@@ -329,12 +373,17 @@ class Loop:
         for number, each in enumerate(self._feed.step(more=step + 1 < self._steps)):
             batch, samples = self._on_device(each.batch)
             total = each.total
+            if self._watch is not None:
+                self._watch.keep(step, batch)
             clock.mark("dtd")
             with self._update.within(last=each.ends_step):
                 computed = read_computed(self._compute_loss(self._model, batch), samples)
                 if computed.count is not None and not each.samples:  # it counts for nothing
                     computed = computed._replace(loss=computed.loss * 0, count=0)
                 clock.mark("dtf")
+                if self._orders_buckets and each.ends_step:
+                    self._orders_buckets = False
+                    order_buckets(self._model, computed.loss)
                 if number and (computed.count is None) != (tally is None):
                     raise UsageError(
                         f"compute_loss returned a mean and (sum, count) in step {step}; expected one of the two "
@@ -409,18 +458,21 @@ class Loop:
         done = step + 1
         values: dict[str, float] = {}
         evaluation, saving = self._evaluation, self._saving
-        if evaluation.compute is not None and evaluation.is_due(done, self._steps) and request != STOP:
+        if evaluation.compute is not None and evaluation.is_due(done, self._steps) and request < LEAVE:
             rows.record(wait=True)
             begin = perf_counter()
             with patience("evaluation", EVALUATION):
                 values.update(evaluation.compute())
             self._model.train()
             values["dt_eval"] = perf_counter() - begin
-        if request != NOTHING or saving.is_due(done, self._steps):
+        if request != LOST and (request != NOTHING or saving.is_due(done, self._steps)):
             rows.record(wait=True)
             begin = perf_counter()
-            history.sync()
-            saving.checkpoints.save(done, wait=request == STOP)
+            with Counted("checkpoint"):
+                history.sync()
+                if request != NOTHING:
+                    call_savers()
+                saving.checkpoints.save(done, wait=request >= LEAVE)
             values["dt_save"] = perf_counter() - begin
         return values
 
@@ -600,6 +652,7 @@ class Steps:
         log_every: int,
         report: Report,
         row: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        watch: LossWatch | None = None,
     ) -> None:
         """Begin with no steps; every ``log_every``-th is printed, with 0 none is."""
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
@@ -610,6 +663,7 @@ class Steps:
         self._log_every = log_every
         self._report = report
         self._row = row
+        self._watch = watch
         self._waiting: deque[tuple[Measured, dict[str, float]]] = deque()
         self._due = 0.0  # when to record next, of perf_counter
         self._warned = False
@@ -645,7 +699,11 @@ class Steps:
             row["memory_gib"] = max_memory_allocated() / 2**30
         if self._row is not None:
             row = self._row(row)
-        self._warn_of_loss(step, row)
+        if self._watch is not None:
+            self._watch.shown_from = int(row.get("step", row.get("iter", step))) - step
+            self._watch.look(measured)
+        else:
+            self._warn_of_loss(step, row)
         self._history.update(row, step=row.get("step", step), summarize=False)  # a trainer may count from 1
         if self._log_every and (step % self._log_every == 0 or step == self.last or between):
             self._report(row, between)
@@ -661,13 +719,16 @@ class Steps:
 class Epochs:
     """One row per ``every`` steps, with the mean loss of all of them on all ranks."""
 
-    def __init__(self, history: History, scale: Scale, *, every: int, report: Report) -> None:
+    def __init__(
+        self, history: History, scale: Scale, *, every: int, report: Report, watch: LossWatch | None = None
+    ) -> None:
         self.times: dict[str, list[float]] = {"dt": [], "dtf": [], "dtb": []}
         self._history = history
         self._scale = scale
         self._every = every
         self._report = report
         self.last = 0  # not asked for
+        self._watch = watch
         self._waiting: list[Measured] = []
 
     def add(self, measured: Measured, between: dict[str, float]) -> None:
@@ -677,7 +738,11 @@ class Epochs:
             self._record(measured, between)
 
     def record(self, *, wait: bool = False) -> None:
-        """Nothing: an epoch is recorded when it is over."""
+        """With ``wait``, look at the losses so far; an epoch is recorded when it is over."""
+        if wait and self._watch is not None:
+            for measured in self._waiting:
+                measured.times.read()
+                self._watch.look(measured)
 
     def _record(self, last: Measured, between: dict[str, float]) -> None:
         steps, self._waiting = self._waiting, []
@@ -685,6 +750,8 @@ class Epochs:
         for measured in steps:
             times = measured.times.read()
             seconds += times["dt"]
+            if self._watch is not None:
+                self._watch.look(measured)
             for name, values in self.times.items():
                 values.append(times[name])
         epoch = (last.step + 1) // self._every
@@ -792,6 +859,62 @@ def make_update(model: Any, optimizer: Any, *, max_norm: float, dtype: str) -> U
     if all(hasattr(model, name) for name in ("backward", "step", "is_gradient_accumulation_boundary")):
         return _ByEngine(model)
     return _ByOptimizer(model, optimizer, max_norm=max_norm, scale=str(resolve_dtype(dtype)) == "torch.float16")
+
+
+# DistributedDataParallel puts its buckets into the order in which gradients came, after the first backward of a
+# process. The place of a gradient in them decides in which order gloo and NCCL add those of more than two ranks, and so
+# their last bits. The first backward of a resumed run is therefore done twice: once for the order, and then for good.
+
+
+def has_buckets_to_order(model: Any) -> bool:
+    """Tell whether a resumed run of this model would add gradients in another order than an unbroken one."""
+    reducer = getattr(model, "reducer", None)
+    known = hasattr(reducer, "_rebuild_buckets") and hasattr(reducer, "prepare_for_backward")
+    if not known or degree(get_mesh(), "dp") <= 2:
+        return False
+    # A model with unused parameters keeps its buckets. One whose graph is static expects one backward for each forward,
+    # and what torch has compiled gives its buffers away in its backward, so that it cannot be done twice.
+    if getattr(model, "find_unused_parameters", False) or getattr(model, "static_graph", False):
+        return False
+    return not any(hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) for each in model.modules())
+
+
+def order_buckets(model: Any, loss: torch.Tensor) -> None:
+    """Do a backward that all ranks add up, forget its gradients, and let the model order its buckets by it.
+
+    Args:
+        model: Under DistributedDataParallel, in the last micro-batch of a step.
+        loss: What the step's own backward begins with; its graph is kept.
+    """
+    before = [None if each.grad is None else each.grad.detach().clone() for each in model.parameters()]
+    with _unchanged_by_recomputation(model):
+        loss.backward(retain_graph=True)
+    for parameter, grad in zip(model.parameters(), before, strict=True):
+        parameter.grad = grad
+    model.reducer._rebuild_buckets()  # noqa: SLF001  # what its next forward would do
+    model.reducer.prepare_for_backward([])
+
+
+@contextmanager
+def _unchanged_by_recomputation(model: Any) -> Iterator[None]:
+    """Give back random numbers and buffers as they were: a backward that computes activations again changes both."""
+    import torch
+
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    drawn = random.getstate()
+    numpy = sys.modules.get("numpy")
+    drawn_by_numpy = numpy.random.get_state() if numpy else None
+    kind = get_torch_device_type()
+    own = {"devices": [own_device()], "device_type": kind} if kind not in {"cpu", "mps"} else {"devices": []}
+    with torch.random.fork_rng(**own):
+        yield
+    random.setstate(drawn)
+    if numpy:
+        numpy.random.set_state(drawn_by_numpy)
+    with torch.no_grad():
+        for buffer, value in kept:
+            if not torch.equal(buffer, value):  # else the graph would take it for changed
+                buffer.copy_(value)
 
 
 class _ByOptimizer:

@@ -17,6 +17,7 @@ from ezpz.cli_parser import (
 )
 from ezpz.dist.job import get_rank
 from ezpz.errors import RankError, UsageError
+from ezpz.train.lost_loss import GO_ON, ON_NAN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,13 @@ def add_output(group: Any, *, log_freq: bool = False) -> None:
     add("--outdir", metavar="DIR", help="the run's folder (outputs/<name>/<time>)")
     add("--no_plots", action="store_true", help="draw nothing; the data is written all the same")
     add("--sync_timing", action="store_true", help="wait for the device in every part of a step: exact times, slower")
+    add(
+        "--on_nan",
+        choices=ON_NAN,
+        default=GO_ON,
+        help="when the loss is no number: go on; stop on all ranks, without a checkpoint; or dump: stop, and write the "
+        "batch and the model into nan/ of the run's folder",
+    )
     add(
         "--peak_flops",
         type=positive_float,

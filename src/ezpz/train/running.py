@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import EzpzError, UsageError, end_with
 from ezpz.log import get_logger
+from ezpz.progress import AskedToEnd
 from ezpz.train.options import is_first_rank, parse
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def run_main(run: Callable[[Namespace], object], parser: Parser, argv: Sequence[
     except KeyboardInterrupt:
         logger.info("interrupted; what was recorded until now is written")
         return 130
+    except AskedToEnd:  # every rank has saved
+        pass
     cleanup()
     return 0
 
@@ -98,6 +101,7 @@ def loop_options(args: Namespace) -> dict[str, Any]:
         "dtype": args.dtype,
         "save_every": args.save_freq,
         "sync_timing": args.sync_timing,
+        "on_nan": args.on_nan,
     }
     if hasattr(args, "max_iters"):
         given |= {"eval_every": args.eval_freq, "log_every": args.log_freq}

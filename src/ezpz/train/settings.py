@@ -715,9 +715,9 @@ def make_settings_parser(
     """Return a parser whose `parse` gives ``config`` and ``origins`` too, beside the options of every run.
 
     These are ``--preset`` (where there are presets), ``--data_dir --resume --no_verify --name --outdir --no_plots
-    --sync_timing --peak_flops --profile``. ``config`` is a ``kind``; ``origins`` says of each ``section.key`` where its
-    value came from: "default", "preset debug", "llama3_8b.toml, line 37", "data=shakespeare, the command line", "the
-    command line".
+    --sync_timing --on_nan --peak_flops --profile``. ``config`` is a ``kind``; ``origins`` says of each ``section.key``
+    where its value came from: "default", "preset debug", "llama3_8b.toml, line 37", "data=shakespeare, the command
+    line", "the command line".
 
     Args:
         prog: The module that is run.

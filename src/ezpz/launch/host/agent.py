@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ezpz.launch.host.connection import NoConnection
+    from ezpz.launch.host.end_facts import Counters
     from ezpz.launch.host.hardware import Hardware
     from ezpz.launch.host.look import Answer
     from ezpz.launch.host.mpi_trap import MpiTrap
@@ -55,6 +56,7 @@ _MOST_LARGE = 32
 _PASSED = "its launcher sent it that signal"
 _SHIMS_SLEEP = 1.0  # seconds: a short run shall not pay for it, and signals often come at the start
 _ORPHANS, _ORPHANS_TIDIED = 100, 15.0  # zombies of a rank's orphans that may stay, and seconds between two looks
+_COUNTED = 0.05  # seconds until the kernel's counters are read
 _RELEASE = 30.0  # seconds for the launcher to order how shims shall end
 
 
@@ -238,6 +240,7 @@ class Agent:
         self.has_shims = has_shims
         self.waits = waits
         self.ranks: dict[int, RankProcess] = {}
+        self._counters: Counters | None = None
         self._loop = Loop()
         self._progress = Progress(self.ranks, connection.settings, connection.clock)
         self._local = LocalConnections(self._loop, self._hear, self._hung_up)
@@ -308,9 +311,26 @@ class Agent:
     def add(self, rank: RankProcess) -> None:
         """Take charge of a rank."""
         self.ranks[rank.rank] = rank
+        if self._counters:
+            self._count(rank)
+        else:
+            self._loop.after("counters", _COUNTED, self._count_all)
         self._pipes.add(rank)
         self._give_input(rank)
         self._loop.after("partial", _PARTIAL, self._report_partial)
+
+    def _count_all(self) -> None:
+        """Note what the kernel has counted so far around each rank, once they run: a short run pays nothing."""
+        from ezpz.launch.host.end_facts import Counters
+
+        self._counters = Counters()
+        for rank in self.ranks.values():
+            self._count(rank)
+
+    def _count(self, rank: RankProcess) -> None:
+        assert self._counters
+        shim = rank.shim_pid if rank.is_near else 0
+        self._counters.begin(rank.rank, shim if rank.shim else "self")
 
     def look(self, environ: Mapping[str, str], *, first: bool) -> None:
         """Look at this host beside the start of its ranks, where the launcher wants to know.
@@ -620,7 +640,14 @@ class Agent:
                         rank.signal(order.number, group=self.own_session, reached=reached)
                 self._give_early_signals()
                 self._progress.signalled(order.number)
-            elif isinstance(order, messages.TakeStacks | messages.CountAnew):
+            elif isinstance(
+                order,
+                messages.TakeStacks
+                | messages.TellCollectives
+                | messages.CountAnew
+                | messages.AskToSave
+                | messages.SaveNow,
+            ):
                 self._progress.obey(order)
             elif isinstance(order, messages.TellHardware | messages.AreYouAlive):
                 self._answer(order)
@@ -740,15 +767,20 @@ class Agent:
             return
         if rank.by_us:
             return
+        from ezpz.launch.host.end_facts import room_on_disks
+
+        words = output.words if output else ""
         end = messages.RankFailed(
             rank=rank.rank,
             pid=rank.pid,
             code=rank.code or 0,
             at=rank.ended_at + self.connection.clock,
             why=rank.why,
-            words=output.words if output else "",
+            words=words,
             shown=output.words_shown if output else True,
             step=rank.step,
+            memory=self._counters.at_end(rank.rank, rank.ended_at) if self._counters else messages.NOTHING_COUNTED,
+            room=room_on_disks(words),
         )
         self.connection.report(end)
         if not isinstance(self.connection, Connection) and not self._loop.waits_for("kill"):
@@ -774,7 +806,9 @@ class Agent:
         # What a killed shim had adopted has no parent that waits for it.
         lost = any(rank.shim_pid and not rank.shim for rank in self.ranks.values())
         stuck = process_tree.kill_all(self.launch) if lost or not process_tree.childless() else []
-        for message in self._progress.stages(self.expected, final=True):
+        for message in (*self._progress.stages(self.expected, final=True), *self._progress.arrivals()):
+            self.connection.report(message)
+        for message in self._progress.last_words():
             self.connection.report(message)
         self._progress.clear()
         self.connection.flush()

@@ -184,6 +184,7 @@ class NoConnection:
         idle=None,
         input=False,
         recorder="",
+        collectives="",
         parting=0.0,
         by_rank=False,
         live=False,

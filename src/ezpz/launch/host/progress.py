@@ -20,7 +20,9 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import socket
 
+    from ezpz.launch.host.last_collectives import Question
     from ezpz.launch.host.rank_process import RankProcess
+    from ezpz.launch.host.savers import HostSavers
     from ezpz.launch.host.stacks import Frame
     from ezpz.launch.messages import Message, Settings
 
@@ -29,6 +31,8 @@ __all__ = ["Progress"]
 _FIRST_LOOK, _SLOWEST, _LAST_LOOK = 0.25, 5.0, 600.0  # seconds: looks at the stages grow rarer, and end
 _EXACT = 0.05  # of the time since the ranks began: how far the time of a look may lie behind the stage
 _DUMP = 1.5  # seconds for a rank to write its stacks after the signal
+_TOGETHER = 0.5  # seconds in which the arrivals of a host's ranks become one message
+_ANSWER = 0.02  # seconds between two looks for answers of ranks
 _LATE = 1.0  # seconds behind the time when it was to look
 _ORDER = ("shim", "process", "interpreter", "torch", "setup", "met", "group", "model", "data", "step", "second_step")
 
@@ -56,6 +60,10 @@ class Progress:
         self._dumping: list[RankProcess] = []
         self._stacks: dict[int, messages.RankStack] = {}
         self._asked = 0
+        self._savers: HostSavers | None = None  # made when the first rank says that it can save
+        self._arrivals: list[messages.RankArrivals] = []
+        self._arrivals_due: float | None = None
+        self._question: Question | None = None  # for the last collectives
 
     def begin(self) -> None:
         """Look for the stages of the ranks often again, because they begin only now."""
@@ -70,8 +78,11 @@ class Progress:
                 self._speakers[connection] = self._ranks[message.rank]
             return True
         rank = self._speakers.get(connection)
-        if rank is None:
-            return False
+        if rank is not None:
+            self._hear_rank(connection, rank, message)
+        return rank is not None
+
+    def _hear_rank(self, connection: socket.socket, rank: RankProcess, message: Message) -> None:
         if isinstance(message, messages.StageReached):
             rank.reach(message.stage, time.time())
             if message.stage == "setup":  # it has imported torch, perhaps since the last look
@@ -84,13 +95,16 @@ class Progress:
             self._set_section(rank, message)
         elif isinstance(message, messages.At):
             rank.step = message.step
-        elif isinstance(message, messages.Pace | messages.Recording):
+            if self._savers:
+                self._savers.came_to(rank.rank, message.step)
+        elif isinstance(message, messages.Pace | messages.Recording | messages.Arrivals):
             self._pass_on(rank, message)
-        elif isinstance(message, messages.Busy):
-            self._set_busy(rank, busy=bool(message.busy))
         elif isinstance(message, messages.DumpsAt):
             rank.dumps[_pid_of(connection) or rank.pid] = message.number
-        return True
+        elif isinstance(message, messages.Busy):
+            self._set_busy(rank, busy=bool(message.busy))
+        elif isinstance(message, messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer):
+            self._hear_of_saving(connection, rank, message)
 
     def rank_of(self, connection: socket.socket) -> int | None:
         """Return which rank speaks on a connection; None before it has said so."""
@@ -106,9 +120,46 @@ class Progress:
                 self._set_section(rank, None)
             if rank.is_busy:
                 self._set_busy(rank, busy=False)
+            if self._savers:
+                self._savers.forget(connection)
 
-    def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording) -> None:
-        if rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
+    def _hear_of_saving(
+        self,
+        connection: socket.socket,
+        rank: RankProcess,
+        message: messages.Saver | messages.Saved | messages.Leaves | messages.SaveAnswer,
+    ) -> None:
+        if self._savers is None:
+            from ezpz.launch.host.savers import HostSavers
+
+            self._savers = HostSavers(self._unsent)
+        self._savers.hear(connection, rank, message)
+
+    def _take_arrivals(self, rank: RankProcess, message: messages.Arrivals) -> None:
+        """Keep what a rank tells until the others of this host have, so that the launcher gets one message."""
+        figures = [message.delay, message.cpu, message.faults, message.throttled, message.steal]
+        self._arrivals.append(
+            messages.RankArrivals(
+                rank=rank.rank,
+                group=message.group,
+                span=message.span,
+                figures=[*figures, message.loader, message.here],
+                times=message.times,
+                where=message.where,
+            )
+        )
+        if self._arrivals_due is None:
+            self._arrivals_due = time.monotonic() + _TOGETHER
+
+    def arrivals(self) -> list[Message]:
+        """Return when ranks came to their last collectives, as far as they have reported since the last call."""
+        reported, self._arrivals, self._arrivals_due = self._arrivals, [], None
+        return [messages.ArrivalsTold(clock=self._clock, ranks=reported)] if reported else []
+
+    def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording | messages.Arrivals) -> None:
+        if isinstance(message, messages.Arrivals):
+            self._take_arrivals(rank, message)
+        elif rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
             self._unsent.append(message)
 
     def _set_busy(self, rank: RankProcess, *, busy: bool) -> None:
@@ -162,17 +213,20 @@ class Progress:
 
     @property
     def busy(self) -> bool:
-        """Whether the launcher waits for stacks."""
-        return self._dump_by is not None
+        """Whether the launcher waits for stacks, or for collectives."""
+        return self._dump_by is not None or self._question is not None
 
     def due(self) -> float | None:
         """Return when there is something to do."""
-        dues = [self._look_at, self._dump_by, self._next_idle()]
+        dues = [self._look_at, self._dump_by, self._next_idle(), self._arrivals_due]
+        if self._question:
+            dues.append(min(self._question.end, time.monotonic() + _ANSWER))
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, now: float, expected: int) -> list[Message]:
         """Do what is due, and return the reports that come of it."""
-        reports, self._unsent = self._unsent, []
+        reports = self._unsent[:]
+        self._unsent.clear()
         if self._look_at is not None and now >= self._look_at:
             self._look(now)
             reports += self.stages(expected)
@@ -184,8 +238,13 @@ class Progress:
                 reports.append(
                     messages.Idle(rank=rank.rank, pid=rank.pid, seconds=seconds, limit=limit, section=section)
                 )
+        if self._arrivals_due is not None and now >= self._arrivals_due:
+            reports += self.arrivals()
         if self._dump_by is not None and now >= self._dump_by:
             reports.append(self._stacks_taken())
+        if self._question and (now >= self._question.end or not self._question.silent):
+            question, self._question = self._question, None
+            reports.append(question.answer(os.uname().nodename, self._clock, whole=self._settings.by_rank))
         return reports
 
     def stages(self, expected: int, *, final: bool = False) -> list[Message]:
@@ -205,10 +264,24 @@ class Progress:
                 )
         return reports
 
-    def obey(self, order: messages.TakeStacks | messages.CountAnew) -> None:
+    def obey(
+        self,
+        order: messages.TakeStacks
+        | messages.TellCollectives
+        | messages.CountAnew
+        | messages.AskToSave
+        | messages.SaveNow,
+    ) -> None:
         """Do what the launcher orders."""
-        if isinstance(order, messages.TakeStacks):
+        if isinstance(order, messages.AskToSave | messages.SaveNow):
+            if self._savers:
+                self._savers.ask(order)
+        elif isinstance(order, messages.TakeStacks):
             self.take_stacks(order)
+        elif isinstance(order, messages.TellCollectives):
+            from ezpz.launch.host.last_collectives import Question
+
+            self._question = Question(self._settings.collectives, self._of_plan(), order.id)
         else:
             self.count_anew()
 
@@ -237,8 +310,24 @@ class Progress:
                 self._note(rank, [], stacks.kernel_state(pid or rank.pid))
         self._dump_by = time.monotonic() + (_DUMP if self._dumping else 0.0)
 
+    def last_words(self) -> list[Message]:
+        """Return what ranks that have failed left of their last collectives, where it was not asked for."""
+        if not self._settings.collectives or not any(rank.code for rank in self._of_plan()):
+            return []
+        from ezpz.launch.host.last_collectives import collected
+
+        ranks = collected(self._settings.collectives, self._of_plan(), set(), self._clock, whole=self._settings.by_rank)
+        return [messages.CollectivesTold(id=0, host=os.uname().nodename, ranks=ranks)] if ranks else []
+
+    def _of_plan(self) -> list[RankProcess]:
+        return [rank for rank in self._ranks.values() if rank.rank >= 0]
+
     def clear(self) -> None:
-        """Take away what the flight recorder needed."""
+        """Take away what ranks needed to tell their last collectives."""
+        if self._settings.collectives and os.path.isdir(self._settings.collectives):
+            from ezpz.launch.host import last_collectives
+
+            last_collectives.clear(self._settings.collectives)
         if self._settings.recorder:
             from ezpz.launch.host import rank_start
 

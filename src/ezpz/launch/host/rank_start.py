@@ -76,6 +76,18 @@ def make_room(environ: dict[str, str] | dict[bytes, bytes], folder: str) -> None
             environ.pop(name.encode(), None)  # type: ignore[call-overload]  # as above
 
 
+def make_folder(folder: str) -> None:
+    """Make a folder on this host, where one is named; a rank that does not find it leaves nothing there."""
+    try:
+        if folder:
+            base = os.path.dirname(folder)
+            os.makedirs(base, mode=0o700, exist_ok=True)
+            if os.stat(base).st_uid == os.getuid():  # else another user has made it, who could read and change all
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        pass  # as above
+
+
 def clear(folder: str) -> None:
     """Take the pipes away when no rank is left, and the folder when it holds no dump."""
     try:
@@ -95,7 +107,7 @@ def ask(folder: str, ranks: Iterable[int]) -> list[str]:
     """
     dumps = {rank: os.path.join(folder, f"rank_{rank}") for rank in ranks}
     before = {rank: _state(path) for rank, path in dumps.items()}
-    asked = [rank for rank in dumps if _poke(os.path.join(folder, f"ask_{rank}.pipe"))]
+    asked = [rank for rank in dumps if poke(os.path.join(folder, f"ask_{rank}.pipe"))]
     last: list[tuple[int, int]] = []
     end = time.monotonic() + _WAIT
     while asked and time.monotonic() < end:
@@ -107,7 +119,7 @@ def ask(folder: str, ranks: Iterable[int]) -> list[str]:
     return [path for path in dumps.values() if _state(path) != (0, 0)]
 
 
-def _poke(path: str) -> bool:
+def poke(path: str) -> bool:
     """Write into a pipe that has a reader; False where it has none, or is no pipe."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # ENXIO without a reader
@@ -140,8 +152,10 @@ __all__ = [
     "cannot_run",
     "hold_port",
     "ignored",
+    "make_folder",
     "name_interface",
     "pipes",
+    "poke",
     "reaches_all",
     "settings",
     "start",

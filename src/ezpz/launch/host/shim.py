@@ -44,6 +44,7 @@ from ezpz.launch.host.rank_start import (
     bind,
     cannot_run,
     hold_port,
+    make_folder,
     name_interface,
     pipes,
     reaches_all,
@@ -291,6 +292,7 @@ class _Shim:
             from ezpz.launch.host import rank_start
 
             rank_start.make_room(environ, environ["EZPZ_RECORDER"])
+        make_folder(environ.get("EZPZ_COLLECTIVES", ""))
         holder = 0
         _signal.pthread_sigmask(_signal.SIG_BLOCK, self._waits_for)
         early = _signal.sigpending() if self._waits_for else set()  # there is no rank yet that they could have reached

@@ -379,6 +379,7 @@ def _start_own(
         agent.connection.report(messages.Note(text=f"rank {rank} {note}"))
     if agent.connection.settings.recorder:
         rank_start.make_room(environ, agent.connection.settings.recorder)
+    rank_start.make_folder(agent.connection.settings.collectives)
     cpus = None if note else cpus
     try:
         ours, its = pipes() if piped else ((), None)

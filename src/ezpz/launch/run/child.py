@@ -203,7 +203,7 @@ class Children:
         if self.aborted and world.begun:
             words = f"killed the ranks and exited with code {code}: has one called MPI_Abort? Its own words are above"
         elif code < 0:
-            words = f"{how(code).removesuffix(' (out of memory?)')}, and the ranks with it"
+            words = f"{how(code)}, and the ranks with it"
         else:
             came = "no rank reported that it came up" if world.empty else world.absent()
             host, line = world.named_in(self.words.decode(errors="replace"))

@@ -13,10 +13,10 @@ from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from ezpz.launch.messages import Finished, RankFailed
+    from ezpz.launch.messages import Finished, KernelCounts, RankFailed
 
 __all__ = [
     "LOST",
@@ -78,6 +78,8 @@ class Failure(NamedTuple):
         shown: Whether those are on the screen already.
         why: What its code does not explain.
         step: The last step that the rank told, -1 if none.
+        kernel: What the kernel of its host has counted of memory; None where nothing is known.
+        room: Of file systems, where it could not write.
     """
 
     who: str
@@ -92,6 +94,8 @@ class Failure(NamedTuple):
     shown: bool = True
     why: str = ""
     step: int = -1
+    kernel: Mapping[str, Any] | None = None
+    room: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def is_consequence(self) -> bool:
@@ -122,7 +126,10 @@ class Failure(NamedTuple):
 
 def rank_failed(host: str, report: RankFailed) -> Failure:
     """Return the failure that an agent reports of one of its ranks."""
+    kernel = _counted(report.memory)
     words = report.why if report.why.startswith("cannot") else how(report.code)
+    if report.code == -signal.SIGKILL and not report.why:
+        words += _of_memory(kernel)
     if report.why.startswith((SHIM_KILLED, PASSED_ON)):
         words += f": {report.why}"
     elif report.why.startswith(SHIM_CRASHED):
@@ -140,7 +147,31 @@ def rank_failed(host: str, report: RankFailed) -> Failure:
         shown=report.shown,
         why=report.why,
         step=report.step,
+        kernel=kernel,
+        room=tuple(
+            {"path": path, "free": free, "files": files, "size": size} for path, free, files, size in report.room
+        ),
     )
+
+
+def _counted(memory: KernelCounts) -> dict[str, Any] | None:
+    """Return what was counted as ``run.json`` has it, None for what is unknown."""
+    pairs = {"oom_kill": (memory.before, memory.after), "host_oom_kill": (memory.host_before, memory.host_after)}
+    counts = {name: None if min(pair) < 0 else list(pair) for name, pair in pairs.items()}
+    if not any(counts.values()):
+        return None
+    sizes = {"peak": memory.peak, "limit": memory.limit}
+    return {"group": memory.group or None, **counts, **{name: None if n < 0 else n for name, n in sizes.items()}}
+
+
+def _of_memory(kernel: Mapping[str, Any] | None) -> str:
+    """Return what the kernel says of a SIGKILL that nothing of ours has sent; empty where that is not known."""
+    from ezpz.why.machine import killed_for_memory, not_killed_for_memory
+
+    proof = killed_for_memory(kernel)
+    if proof:
+        return f": out of memory: {proof}"
+    return " (not by launch; the kernel counted no out-of-memory kill)" if not_killed_for_memory(kernel) else ""
 
 
 def left_early(host: str, report: Finished, lost: Failure) -> Failure:
@@ -177,8 +208,7 @@ def how(status: int) -> str:
     if status >= 0:
         return f"exited with code {status}"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    hint = " (out of memory?)" if -status == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}"
 
 
 def earliest(failures: Iterable[Failure]) -> Failure:
@@ -262,6 +292,7 @@ class Limits(Record):
         idle: That a rank may show no progress.
         leave: For the other ranks when the first has ended with 0.
         watch: Whether hosts are asked if they live: one that stands still is lost then. No time, but a yes or no.
+        save_at_end: Whether ranks are asked to save before the job ends; likewise.
     """
 
     start: float | None = 600.0
@@ -269,6 +300,7 @@ class Limits(Record):
     idle: float | None = None
     leave: float | None = None
     watch: bool = False
+    save_at_end: bool = True
 
 
 class Outcome:

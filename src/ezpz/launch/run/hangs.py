@@ -14,7 +14,7 @@ from collections import namedtuple
 
 from ezpz.launch.host.local_socket import claim, is_own
 from ezpz.launch.loop import NO_ROOM
-from ezpz.launch.messages import TakeStacks
+from ezpz.launch.messages import TakeStacks, TellCollectives
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from ezpz.launch.host.stacks import Frame
     from ezpz.launch.loop import Loop
-    from ezpz.launch.messages import StacksTaken
+    from ezpz.launch.messages import CollectivesTold, StacksTaken
 
-__all__ = ["Askers", "Inquiry", "Place", "locate", "summarise"]
+__all__ = ["Askers", "Collectives", "Inquiry", "Place", "locate", "summarise"]
 
 # Where the ranks are, in one line: the stacks of all of them, put together by what the user's own code called.
 
@@ -200,6 +200,71 @@ class Inquiry:
         more = f"; {', '.join(silent[:3])} did not answer" if silent else ""
         summary = (summarise(places) or "no rank reported what it is doing") + more
         return {"summary": summary, "ranks": sorted(self._ranks, key=lambda rank: int(rank["rank"]))}
+
+
+class Collectives:
+    """The last collectives of all ranks, as their agents tell them. Nothing is sent or waited for here.
+
+    Attributes:
+        waiting: Hosts that have not answered.
+        until: When they are waited for no more, by the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: set[int] = set()
+        self.until = 0.0
+        self._number = 0
+        self._ranks: dict[int, dict[str, Any]] = {}
+
+    def begin(self, until: float) -> TellCollectives:
+        """Return the order that asks anew; answers to earlier ones count no more."""
+        self._number += 1
+        self._ranks, self.until = {}, until
+        return TellCollectives(id=self._number)
+
+    def answered(self, index: int, host: str, answer: CollectivesTold) -> bool:
+        """Take one host's answer; tell whether it was the last that is waited for.
+
+        What ranks left at their end, unasked, counts only where there is nothing else of them: our own signals may
+        have come before.
+        """
+        if answer.id not in {0, self._number}:
+            return False
+        from ezpz.launch.shim_messages import to_fields
+
+        for each in answer.ranks:
+            known = self._ranks.get(each.rank)
+            if known is None or (not known["answered"] and each.answered and not known["silent"]):
+                self._ranks[each.rank] = {**to_fields(each), "host": host}
+        return bool(answer.id) and self.gone(index)
+
+    def gone(self, index: int) -> bool:
+        """Wait for a host no more; tell whether it was the last that is waited for."""
+        if index not in self.waiting:
+            return False
+        self.waiting.discard(index)
+        return not self.waiting
+
+    def as_json(self, launch_id: str) -> dict[str, Any]:
+        """Return the content of ``collectives.json``; docs/why.md describes the fields."""
+        from ezpz.launch.host.stacks import Frame
+
+        ranks = []
+        for rank in sorted(self._ranks):
+            fields = dict(self._ranks[rank])
+            groups = [dict(zip(_GROUP, row, strict=True)) for row in fields["groups"]]
+            entries = [dict(zip(_ENTRY, row, strict=True)) for row in fields["entries"]]
+            frames = [Frame(*frame) for frame in fields.pop("frames")]
+            place = locate(frames) if frames else None
+            ranks.append({**fields, "at": place and _words(place)[3:], "groups": groups, "entries": entries})
+        return {"schema": 1, "launch_id": launch_id, "ranks": ranks}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+
+_GROUP = ("group", "enqueued", "started", "completed")
+_ENTRY = ("group", "seq", "op", "sizes", "state", "line", "created", "started", "completed", "peer")
 
 
 class Askers:

@@ -116,7 +116,11 @@ class _Run(Supervisor):
                 index.leave()
                 self.control.close()
             if outcome.code != PORT_TAKEN:
-                reason = record.write(self.folder, self._completed(self._begun))
+                fields = self._completed(self._begun)
+                reason = record.write(self.folder, fields)
+                line = self._explain(fields)
+                if line:
+                    self.say(line)
                 if reason:
                     self.say(f"note: {reason}")
         return outcome.code
@@ -135,7 +139,8 @@ class _Run(Supervisor):
 
     def all_train(self) -> None:
         """Write the stages of the start into run.json while the ranks train, for `ezpz startup`."""
-        self._begun = {**self._begun, "stages": self.stages.summary()}
+        known = {"run_folder": self._run_folder or None, "job_ends": self._wall.end if self._wall else None}
+        self._begun = {**self._begun, **known, "stages": self.stages.summary()}
         record.write(self.folder, self._begun)
 
     def launcher_words(self) -> str:
@@ -145,6 +150,11 @@ class _Run(Supervisor):
     def _keep_first_record(self, index: record.Index) -> dict[str, Any]:
         """Write run.json while the ranks start, and let `ezpz kill` and `ezpz stacks` find the launch."""
         fields = {**record.started(self.plan, self.began), **self.more}
+        if fields["plan"]["job_id"]:
+            from ezpz.launch import wall
+
+            started = wall.starts(os.environ)  # a chain of jobs has asked the scheduler where no variable says it
+            fields["job_started"] = fields.get("job_started") if started is None else started
         fields["check"] = self.preflight.record(self.plan, self.found)
         placed = fields["plan"]
         entry = {
@@ -157,6 +167,7 @@ class _Run(Supervisor):
         }
         index.enter(self.launch, entry)
         record.write(self.folder, fields)
+        record.link(self.folder, self.launch, self.began)
         record.forget_old(self.folder)
         return fields
 
@@ -175,6 +186,8 @@ class _Run(Supervisor):
                 words=one.words or None,
                 why=one.why or None,
                 step=one.step if one.step >= 0 else None,
+                kernel=one.kernel,
+                room=one.room,
             )
             for one in [*causes, *(one for one in outcome.failures if one is not outcome.cause)]
         ]
@@ -185,16 +198,48 @@ class _Run(Supervisor):
             "step": outcome.step,
             "began": self.world.begun,
             "job_ends": self._wall.end if self._wall else None,
+            "asked_to_save": self._saving.record() if self._saving else None,
+            "verdict": self._saving.verdict(outcome.code, stopped=outcome.stopped) if self._saving else None,
             "cause": entries[0] if causes else None,
             "failures": entries[len(causes) :],
             "hang": outcome.hang,
+            "causes": [],
+            "run_folder": self._run_folder or None,
             "notes": outcome.notes,
             "check": self.preflight.record(self.plan, self.found),
             "launcher_words": self.launcher_words(),
         }
         if self.hardware:
             more["hardware"] = self.hardware.close(self.launch)
+        if self.arrivals:
+            more["arrivals"] = self.arrivals.close()
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
+
+    def _explain(self, fields: dict[str, Any]) -> str:
+        """Write the causes of the end into run.json, and return a line where they say more than the failure did.
+
+        A mistake of ours in them must not spoil an end whose record is complete.
+        """
+        if not (fields["exit_code"] or self._run_folder or fields.get("arrivals")):  # nothing could say more
+            return ""
+        from ezpz.why import Facts, diagnose, last_line
+        from ezpz.why.facts import COLLECTIVES, by_rank
+
+        try:
+            collectives = self._collectives.as_json(self.launch) if self._collectives else {}
+            if collectives and fields["exit_code"]:
+                record.write(self.folder, collectives, COLLECTIVES)
+            facts = Facts.read(self.folder, self._run_folder)
+            facts.launch = fields  # the file may not have been written
+            facts.ranks = by_rank(collectives)
+            causes = diagnose(facts)
+            if causes:
+                record.write(self.folder, {**fields, "causes": [cause.as_json() for cause in causes]})
+            return last_line(causes, failed=bool(fields["exit_code"]))
+        except Exception as error:  # as above
+            if os.environ.get("EZPZ_DEBUG") == "1":
+                raise
+            return f"note: no causes were found: {type(error).__name__}: {error}"
 
 
 def asking_address(launch: str) -> str:

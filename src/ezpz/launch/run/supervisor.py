@@ -29,7 +29,7 @@ from ezpz.launch.run.failures import (
     log_of,
     rank_failed,
 )
-from ezpz.launch.run.hangs import Askers, Inquiry
+from ezpz.launch.run.hangs import Askers, Collectives, Inquiry
 from ezpz.launch.run.live_line import LiveLine
 from ezpz.launch.run.rank_input import InputPump
 from ezpz.launch.run.world import STAGES, Stages, World
@@ -38,14 +38,18 @@ from ezpz.visible import LINES, visible
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import subprocess
+    from typing import Any
 
     from ezpz.launch.messages import Message
     from ezpz.launch.plan import LaunchPlan
+    from ezpz.launch.run.arrivals import ArrivalRecord
     from ezpz.launch.run.child import Child
     from ezpz.launch.run.control import Control
     from ezpz.launch.run.failures import Limits
     from ezpz.launch.run.hardware import HardwareRecord
     from ezpz.launch.run.preflight import Preflight
+    from ezpz.launch.run.requests import Requests
+    from ezpz.launch.run.saving import Saving
     from ezpz.launch.run.terminal import Screen
     from ezpz.launch.wall import Wall
 
@@ -69,9 +73,14 @@ _PUSHED = 1 << 17  # bytes of output after which they are written, while they ar
 _LATE = 30.0  # seconds after which a line names the ranks that all others wait for
 _ASK_EVERY = 5.0  # seconds between two questions to all hosts whether they live,
 _NO_ANSWER = 22.0  # and until one that does not answer is lost: about as long as for one that is cut off
+_LOOK_FOR_REQUESTS = 2.0  # seconds between two looks for what other hosts ask
 _ANSWERS = 12.0  # seconds for all hosts to report what their ranks are doing
+_TOLD = 0.6  # seconds for ranks to tell their last collectives, before a failing launch stops them
+_APART = 2.0  # seconds between two samples of where ranks are: who is slow moves, who is stuck does not
 _HUNG_UP = 5.0  # seconds for agents to kill their ranks, and for the programs that started them to end
 _TIME_LIMIT = 124
+_STARTED = 3.0  # seconds between two looks whether the program says what to save,
+_PREPARES = 10  # and how many times longer one that uses ezpz may take for its first step
 _CHECK = 0.3  # seconds for the agents of other hosts to report the same
 _USAGE = 2
 _REFUSED = 125
@@ -130,17 +139,24 @@ class Supervisor:
         self._inquiry = Inquiry()
         self._live_line = LiveLine()
         self._askers = Askers()
+        self._requests: Requests | None = None  # made when the launch runs long enough to be asked
         self._waiting_signals: list[int] = []  # for ranks that have not begun
         self._was_full = False  # whether the screen was when hosts were to be given up
         self._killed = False  # whether SIGKILL has been sent
         self.hardware: HardwareRecord | None = None  # made when a host first reports of its own
+        self.arrivals: ArrivalRecord | None = None  # made when ranks first tell of their collectives
         self._run_folder = ""
+        self._saving: Saving | None = None  # made when a rank says that it can save, or keeps a record
         self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
         self._waited_until = -math.inf  # when the last of them was done
         self._since_failure = 0
         self._question: subprocess.Popen[bytes] | None = None
         self._answered: dict[int, float] = {}  # host: when it last said that it lives
         self._asked_at = -math.inf
+        self._collectives = Collectives()
+        self._sample: dict[str, Any] | None = None  # where ranks were some seconds before a hang was ended
+        self._sample_at = 0.0
+        self._settle_at = math.inf
         self._left: list[tuple[str, messages.Finished]] = []  # of each host, the first rank that ended with 0
         self.signals = SignalPipe(set(_HEARD).difference(ignored()))  # `nohup launch …` lives on
 
@@ -163,6 +179,8 @@ class Supervisor:
             self._end_question()
             self.loop.close()
             self._askers.close()
+            if self._requests is not None:
+                self._requests.close()
 
     def _hang_up(self) -> None:
         """Leave the agents, which end their ranks by that, and wait a moment for what runs only as long as these do."""
@@ -185,9 +203,14 @@ class Supervisor:
             whole = "--timeout, of the whole run; of one without progress: --idle-timeout"
             reason = f"the run has not ended within {limits.run:g} s ({whole})"
             self.loop.after("run", limits.run, lambda: self._end_hanging(reason))
+        job = self.plan.more.get("EZPZ_JOBID")
+        if limits.save_at_end and self._wall and job and job.value:
+            self.loop.after("unsaved", _STARTED, self._look_for_savers)
         self.loop.read(self.signals, lambda _: self._signalled())
         self.loop.read(self.control, lambda _: self.listen())
         self._askers.listen(self.address, self.loop, self._asked)
+        if self.folder:
+            self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
         self._reap()  # one may have ended already
         keep_freed_memory()
         while not self._over():
@@ -250,6 +273,36 @@ class Supervisor:
             self._conclude()
         return not self.control.open_outputs and self.control.all_done
 
+    @property
+    def saving(self) -> Saving:
+        """What is known of saves, and asked for."""
+        if self._saving is None:
+            from ezpz.launch.run.saving import Saving
+
+            self._saving = Saving(
+                self.loop,
+                self.control.order,
+                self.say,
+                self.world.host,
+                wall=self._wall,
+                began=self.began,
+                at_end=self.limits.save_at_end,
+                is_over=lambda: self.stopping,
+                chain=os.environ.get("EZPZ_CHAIN", ""),
+            )
+        return self._saving
+
+    def _look_for_savers(self) -> None:
+        """Say that nothing will be saved before the job ends, when the ranks have run for a while."""
+        if self.stopping:
+            return
+        if self._wall and self._wall.end is not None:
+            late = self.saving.unsaved_after() * (_PREPARES if self.stages.reached("setup") else 1)
+            if self.stages.reached("step") or time.time() - self.began >= late:
+                self.saving.say_if_unsaved()
+                return
+        self.loop.after("unsaved", _STARTED, self._look_for_savers)
+
     def _watch_screen(self) -> None:
         self.screen.push()
         self.control.pause(self.screen.full)
@@ -280,6 +333,11 @@ class Supervisor:
             text = f"the end of {'stdout' if fd == 1 else 'stderr'} is missing: {reason}"
             # A reader that has gone away, as in `launch … | head`, knows that; a full disk is news.
             (self.note if "space" in reason else self.outcome.notes.append)(text)
+        if self._saving:
+            self._saving.close()
+            text = self._saving.last_line(self.outcome.code, stopped=self.outcome.stopped)
+            if text:
+                self.say(text)
         self.screen.finish()  # nothing of ours shall stand after the last words
         for text in last_words(self.outcome, self._since_failure):
             self.screen.say(text)
@@ -381,7 +439,18 @@ class Supervisor:
         self.outcome.failures.append(failure)
         slow = failure.is_consequence or failure.lost_peer or failure.why == "mismatch"
         patience = _SETTLE_LONG if slow else _SETTLE
-        self.loop.at("settle", min(self.loop.due("settle"), time.monotonic() + patience), self._settle)
+        if self.world.begun and len(self.outcome.failures) == 1:
+            self._ask_for_collectives(_TOLD)
+        self._settle_at = min(self.loop.due("settle"), time.monotonic() + patience)
+        self.loop.at("settle", self._settle_at, self._settle_when_told)
+
+    def _settle_when_told(self) -> None:
+        """Name the cause when the ranks that still live have reported their last collectives, or are not waited for."""
+        left = self._collectives.until - time.monotonic()
+        if self._collectives.waiting and left > 0 and not self.stopping:
+            self.loop.after("settle", left, self._settle_when_told)
+        else:
+            self._settle()
 
     def _settle(self) -> None:
         """Name the cause and stop what still runs."""
@@ -532,18 +601,18 @@ class Supervisor:
             self._hear_of_start(index, message)
         elif isinstance(message, messages.Hardware | messages.Recording | messages.Stages | messages.Finished):
             self._hear_of_work(self.world.host(index), message)
-        elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace):
+        elif isinstance(message, messages.RankBusy | messages.Idle | messages.Pace | messages.ArrivalsTold):
             self._hear_of_progress(self.world.host(index), message)
-        elif isinstance(message, messages.StacksTaken):
-            host = self.control.heard.get(index, message.host)
-            if self._inquiry.answered(index, host, message):
-                self._conclude()
+        elif isinstance(message, messages.StacksTaken | messages.CollectivesTold):
+            self._hear_what_ranks_do(index, message)
         elif isinstance(message, messages.Note):
             self.note(message.text)
         elif isinstance(message, messages.RecordDue):
             self.control.order(messages.TellHardware(), set(self.control.heard) - {index})
         elif isinstance(message, messages.InputWanted | messages.InputUnread):
             self._hear_of_input(index, message)
+        elif isinstance(message, messages.Savers | messages.SaveAnswered):
+            self.saving.hear(index, message)
         elif isinstance(message, messages.Done | messages.Alive):
             self._hear_of_host(index, message)
         else:
@@ -579,6 +648,7 @@ class Supervisor:
                 self.all_train()
         elif isinstance(message, messages.Recording):
             self._run_folder = message.folder
+            self.saving.watch(message.folder)
             if self.hardware:
                 self.hardware.use_folder(message.folder)
         else:
@@ -591,9 +661,20 @@ class Supervisor:
             self.hardware.trains = self.stages.reached("second_step") > 0
             self.hardware.hear(host, message)
 
+    def _hear_of_arrivals(self, message: messages.ArrivalsTold) -> None:
+        if self.arrivals is None:
+            from ezpz.launch.run.arrivals import ArrivalRecord
+
+            self.arrivals = ArrivalRecord(self.folder)
+        self.arrivals.hear(message)
+
     def _hear_of_host(self, index: int, message: messages.Done | messages.Alive) -> None:
         if isinstance(message, messages.Done):
             self._note_step(message.step)
+            if self._saving:
+                self._saving.lost(index)
+            if self._collectives.gone(index):
+                self._all_told()
             self._note_stuck(self.world.host(index), message.stuck)
         else:
             self._answered[index] = time.monotonic()
@@ -666,8 +747,12 @@ class Supervisor:
     def all_train(self) -> None:
         """Take note that every rank has made its second step: the start is over."""
 
-    def _hear_of_progress(self, host: str, message: messages.RankBusy | messages.Idle | messages.Pace) -> None:
-        if isinstance(message, messages.Idle):
+    def _hear_of_progress(
+        self, host: str, message: messages.RankBusy | messages.Idle | messages.Pace | messages.ArrivalsTold
+    ) -> None:
+        if isinstance(message, messages.ArrivalsTold):
+            self._hear_of_arrivals(message)
+        elif isinstance(message, messages.Idle):
             self._rank_is_idle(host, message)
         elif isinstance(message, messages.Pace):
             self.screen.live("" if self.stopping else self._live_line.text(message, time.monotonic()))
@@ -696,28 +781,90 @@ class Supervisor:
             return
         self._inquiry.reason = reason
         self.say(f"{reason}; asking every rank what it is doing")
-        self._inquire(fatal=True)
+        self._sample_at = time.monotonic()
+        self._inquire(fatal=False)
 
     def _asked(self) -> None:
-        if not self._inquiry.waiting:
+        if not self._inquiry.waiting and not self.loop.waits_for("again"):
             self._inquire(fatal=False)
 
+    def _look_for_requests(self) -> None:
+        """Do what another host asks for by a file in the folder of the record."""
+        if self._requests is None:
+            from ezpz.launch.run.requests import Requests
+
+            self._requests = Requests(self.folder, self.launch)
+        for word, host in self._requests.take():
+            if word == "stacks":
+                self._asked()
+                continue
+            self.say(f"`ezpz kill` on {host} ends this launch")
+            self._signal(signal.SIGTERM)
+            if word == "kill":
+                self.kill()
+        self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
+
+    def _ask_for_collectives(self, patience: float) -> None:
+        order = self._collectives.begin(time.monotonic() + patience)
+        self._collectives.waiting = self.control.order(order, set(self.control.heard) - self.control.done)
+
+    def _hear_what_ranks_do(self, index: int, message: messages.StacksTaken | messages.CollectivesTold) -> None:
+        """Take the stacks or the last collectives of a host's ranks; go on with what waited for the last host."""
+        host = self.control.heard.get(index, message.host)
+        if isinstance(message, messages.CollectivesTold):
+            if self._collectives.answered(index, host, message):
+                self._all_told()
+        elif self._inquiry.answered(index, host, message) and not self._collectives.waiting:
+            self._conclude()
+
+    def _all_told(self) -> None:
+        if self.loop.waits_for("settle"):
+            self.loop.at("settle", max(time.monotonic(), self._settle_at), self._settle_when_told)
+        elif self.loop.waits_for("stacks") and not self._inquiry.waiting:
+            self._conclude()
+
     def _inquire(self, *, fatal: bool) -> None:
+        if not fatal:
+            self._ask_for_collectives(_TOLD)
         order = self._inquiry.begin(fatal=fatal)
         self._inquiry.waiting = self.control.order(order, set(self.control.heard) - self.control.done)
         patience = _ANSWERS if self._inquiry.waiting else 0.0
         self.loop.at("stacks", time.monotonic() + patience, self._conclude)
 
+    def _look_again(self) -> None:
+        """Take the second sample of a hang that is ended, unless something has failed meanwhile."""
+        if self.stopping:
+            self._inquiry.reason = ""
+        else:
+            self._inquire(fatal=True)
+
     def _conclude(self) -> None:
         """Pass on what the ranks are doing, and stop the run when it has taken too long."""
         self.loop.cancel("stacks")
         reason, dumps = self._inquiry.reason, self._inquiry.dumps
-        if not reason and not self._askers:
+        if not (reason or self._askers or self._requests):
             return
         result = self._inquiry.result(self.control.heard)
         self._askers.answer(result)
+        if self._requests:
+            self._requests.answer(result)
         if reason:
             self.outcome.hang = {**result, "summary": f"{reason}: {result['summary']}", "recorder": sorted(dumps)}
+
+        if self._sample and not result["ranks"]:  # all have ended between the two
+            result = self._sample
+        self._askers.answer({**result, "at": time.time(), "collectives": self._collectives.as_json(self.launch)})
+        if reason and self._sample is None:
+            self._sample = result
+            self.loop.at("again", max(time.monotonic(), self._sample_at + _APART), self._look_again)
+        elif reason:
+            self.outcome.hang = {
+                **result,
+                "summary": f"{reason}: {result['summary']}",
+                "recorder": sorted(dumps),
+                "earlier": self._sample,
+                "apart": round(time.monotonic() - self._sample_at, 1),
+            }
             if dumps:
                 self.note(f"torch's last collectives of {len(dumps)} ranks: {os.path.dirname(dumps[0])}")
             self.outcome.stopped = True

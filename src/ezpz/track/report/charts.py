@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.track.goodput import account, read_spans
 from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.names import PARTS, is_step_time, part_of_step
 from ezpz.track.quantities import duration, number
@@ -257,6 +258,7 @@ def breakdown(series: Sequence[Series], axis: Axis) -> Chart | None:
 _ROW = 26  # pixels
 _LETTER = 7.4  # pixels of a letter of a stage's name
 _MOST = 40  # stages
+_LEAST = 0.0005  # of the whole: a shorter row of the account has no bar
 
 
 def startup_chart(run: Run) -> Chart | None:
@@ -264,13 +266,40 @@ def startup_chart(run: Run) -> Chart | None:
     stages = _stages(run.facts.get("timeline"))
     if not stages:
         return None
-    high = len(stages) * _ROW + 44
-    wide = _bars(stages, Frame(1180, high, left=200, right=90, bottom=36))
-    narrow = _bars(stages, Frame(400, high, left=112, right=66, bottom=36))
+    text = f"{duration(stages[-1][1])} from the start of the process to {stages[-1][0]}"
+    return _waterfall("Start-up", f"Start-up stages: {text}", stages, f"{text}; seconds since the process began")
+
+
+def goodput_chart(run: Run) -> Chart | None:
+    """Return a bar for each row of the account of a run's time; None where nothing is known of it."""
+    spans = read_spans(run)
+    made = account(spans)
+    if made.granted <= 0 or not any(span.born for span in spans):  # rows alone tell no start
+        return None
+    ends, end = [], 0.0
+    for name, seconds in made.rows.items():
+        if seconds >= _LEAST * made.granted:
+            end += seconds
+            ends.append((name, end))
+    if not ends:
+        return None
+    share = f"{made.goodput:.1%}".replace("%", " %")
+    text = f"{share} of {duration(made.granted)} went into steps that count"
+    more = [f"{duration(made.queue)} between jobs were not granted"] * (made.queue >= 1) + [made.advice] * bool(
+        made.advice
+    )
+    return _waterfall("Where the time went", text, ends, "; ".join([text, *more]))
+
+
+def _waterfall(title: str, text: str, ends: Sequence[tuple[str, float]], note: str) -> Chart:
+    """Return a bar for each name, from the end of the one before to its own, in two widths."""
+    high = len(ends) * _ROW + 44
+    wide = _bars(title, text, ends, note, Frame(1180, high, left=200, right=90, bottom=36))
+    narrow = _bars(title, text, ends, note, Frame(400, high, left=112, right=66, bottom=36))
     return replace(wide, wide=True, twin=narrow)
 
 
-def _bars(stages: Sequence[tuple[str, float]], frame: Frame) -> Chart:
+def _bars(title: str, text: str, stages: Sequence[tuple[str, float]], note: str, frame: Frame) -> Chart:
     longest = int((frame.left - 10) / _LETTER)
     last = max(stages[-1][1], 1e-9)
     width, _ = frame.inside
@@ -289,19 +318,18 @@ def _bars(stages: Sequence[tuple[str, float]], frame: Frame) -> Chart:
         )
         before = seconds
     seconds_axis = axis_x(frame, (0.0, last), whole=False)
-    text = f"{duration(last)} from the start of the process to {stages[-1][0]}"
     return Chart(
-        "Start-up",
-        f"Start-up stages: {text}",
+        title,
+        text,
         "".join(bars) + seconds_axis,
         (frame.width, frame.height),
         {
             "kind": "stages",
-            "title": "start-up",
+            "title": title.lower(),
             "lines": [{"name": name, "y": [round(seconds, 4)]} for name, seconds in stages],
         },
         [],
-        [f"{text}; seconds since the process began"],
+        [note],
     )
 
 

@@ -1,4 +1,4 @@
-"""List the events of a run: NaN and infinities, attempts, checkpoints, and trouble with the records."""
+"""List the events of a run: NaN and infinities, findings, attempts, checkpoints, and trouble with the records."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def events(run: Run, series: Sequence[Series]) -> Part:
     moments = [
         *_not_finite(series),
         *_pauses(series),
+        *_findings(run),
         *((float(step), "the run was started again") for step in restarts(run.rows)),
     ]
     rows = [(f"step {step:,.0f}", what) for step, what in sorted(moments)]
@@ -49,6 +50,16 @@ def _not_finite(series: Sequence[Series]) -> list[tuple[float, str]]:
                 more = f", {number:,} times in all, last at step {last:,.0f}" if number > 1 else ""
                 moments.append((float(item.steps[mask.argmax()]), f"{item.name} is {what} for the first time{more}"))
     return moments
+
+
+def _findings(run: Run) -> list[tuple[float, str]]:
+    listed = run.facts.get("findings")
+    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [
+        (float(each["step"]), redact_text(str(each["text"])))
+        for each in found
+        if isinstance(each.get("step"), int) and each.get("text")
+    ]
 
 
 def _pauses(series: Sequence[Series]) -> list[tuple[float, str]]:

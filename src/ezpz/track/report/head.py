@@ -6,10 +6,12 @@ import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.track.names import group_names, is_accuracy, is_loss, is_memory, is_validation, main_loss, unit
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
 from ezpz.track.run import seconds_taken
+from ezpz.why.engine import says_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,15 @@ _GIB = 2.0**30
 
 def header(run: Run) -> str:
     """Return the head of the page: name, state and cause, and when, where and how it was run."""
-    return heading(run.name, (run.state, run.state), _when_and_where(run), _command(run), run.cause)
+    cause = "; ".join(filter(None, (run.cause, _of_launch(run))))
+    return heading(run.name, (run.state, run.state), _when_and_where(run), _command(run), cause)
+
+
+def _of_launch(run: Run) -> str:
+    """Return what the launch of a run found to be the cause of its end, where that says more than the run itself."""
+    launch_id = launch_id_of(run.facts) if run.state in {"died", "failed", "stopped"} else ""
+    found = find_launch(launch_id) if launch_id else None
+    return says_more(found[1].get("causes")) if found else ""
 
 
 def heading(title: str, state: tuple[str, str], facts: Iterable[tuple[str, str]], command: str, cause: str = "") -> str:

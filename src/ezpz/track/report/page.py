@@ -16,11 +16,12 @@ from ezpz.track.by_rank import counting_windows, lacking, loss_band, slowest_key
 from ezpz.track.folder import now
 from ezpz.track.hardware import read_hardware
 from ezpz.track.names import group_names, unit
-from ezpz.track.report.charts import Axis, breakdown, hosts_startup_chart, line_chart, startup_chart
+from ezpz.track.report.charts import Axis, breakdown, goodput_chart, hosts_startup_chart, line_chart, startup_chart
 from ezpz.track.report.events import events, last_values
 from ezpz.track.report.hardware import hardware_charts, hardware_map
 from ezpz.track.report.head import cards, header
 from ezpz.track.report.heat import heat_chart
+from ezpz.track.report.lags import lags_part
 from ezpz.track.report.markup import document, figure, shown, slug
 from ezpz.track.report.public import public_run
 from ezpz.track.report.svg import span
@@ -127,6 +128,7 @@ def _chart_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     sampled = read_hardware(run)
     hardware = part("hardware", "Hardware", hardware_charts(sampled))
     yield replace(hardware, inside=hardware.inside + hardware_map(sampled))
+    yield part("goodput", "Goodput", [goodput_chart(run)])
     yield part("startup", "Start-up", [startup_chart(run), hosts_startup_chart(run)])
 
 
@@ -134,6 +136,7 @@ def _other_parts(run: Run, series: Sequence[Series]) -> Iterator[Part]:
     """Yield the parts that hold no charts, in the order of the page."""
     yield events(run, series)
     yield last_values(run, series)
+    yield lags_part(run)
     for name, title, is_open in _FACTS:
         yield facts_part(name, title, run.facts.get(name), is_open=is_open)
     yield raw_part(run)

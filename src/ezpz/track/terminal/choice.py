@@ -146,3 +146,26 @@ def folder_of(word: str) -> Path | None:
             "expected a run folder, or one that holds runs. `ezpz runs` lists them."
         )
     return path if is_run(path) else newest_run(path)
+
+
+def run_named(word: str | None) -> Path:
+    """Return the run folder that a user means, for every verb that takes one run.
+
+    Args:
+        word: A run folder, a file in it, a folder that holds runs, of which the newest is meant, or a name below
+            outputs/ as ``ezpz runs`` lists it; None for the newest run below outputs/.
+
+    Raises:
+        UsageError: There is none.
+    """
+    place = word or "outputs"
+    if word and not Path(word).expanduser().exists() and Path("outputs", word).is_dir():
+        place = os.path.join("outputs", word)  # noqa: PTH118  # as it was typed
+    folder = folder_of(place)
+    if folder is None:
+        source = "from the command line" if word else "the default"
+        raise UsageError(
+            f"no run in {place} ({source}); expected a folder with a metrics.jsonl, as ezpz.History leaves it, or one "
+            "that holds such folders. `ezpz runs` lists them."
+        )
+    return folder
