@@ -5,8 +5,10 @@
 # make gpu [PEERS=DIR] [PY=python3] [ARGS="--minutes 3"]: on a GPU, the tests that need one and the trainers' speed beside
 # plain torch and beside checkouts of nanoGPT, torchtitan and pytorch-image-models in DIR (docs/gpu.md); PY has torch
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
-# make matrix [K=expression]: every fault case on every flavour, and jobs of Slurm, and of OpenPBS where /opt/pbs holds one,
-# that end before their training, into the tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over
+# make matrix [K=expression] [REPEATS=20] [KILLS=200]: every fault case on every flavour, and jobs of Slurm, and of OpenPBS
+# where /opt/pbs holds one, that end before their training, planted troubles and 300 healthy launches, into the tables of
+# docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over; random
+# kills of a chain of jobs, and a training in jobs of one minute
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
 # machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
@@ -14,6 +16,7 @@
 # docs/older-scripts.md
 # make names: write each package's public names as imports for editors and type checkers, from its table of lazy names
 # make sites: write the shell's half of cluster/sites.toml into bin/utils.sh
+# make examples: write the job files in examples/, as `ezpz submit --dry-run` prints them
 # make docs: build the pages of docs/ into .test/site, ready to be opened as files
 # make gallery: record the terminals and pictures of docs/gallery.md from real runs
 # make completion: write the completions of bash and zsh from the parsers of all verbs
@@ -27,12 +30,14 @@ JOBS ?= 2
 N ?= 3000
 HEALTHY ?= 300
 SECONDS ?= 300
+REPEATS ?= 20
+KILLS ?= 200
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
 SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix distros soak older names sites completion docs gallery gpu clean
+.PHONY: help test learn check bench fuzz matrix distros soak older names sites examples completion docs gallery gpu clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
@@ -57,6 +62,7 @@ bench:
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_data.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py $(findstring --markdown,$(ARGS)))
+	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/attempts.py $(findstring --markdown,$(ARGS)))
 
 # With the Python that is there: its torch fits the card, and nothing is installed.
 gpu:
@@ -69,12 +75,19 @@ fuzz:
 # A failed case is a cell of a table, so the tables are written in any case.
 matrix:
 	@tests/lab/setup venv mpi
-	@EZPZ_TEST_ATTEMPTS=all EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest \
-	  tests/attempts/test_faults.py tests/reliability/test_core_cases.py \
+	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest \
+	  tests/attempts/test_faults.py tests/attempts/test_training.py tests/reliability/test_core_cases.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
-	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py \
+	  tests/launch/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \
+	  tests/reliability/test_submitted_chain.py $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
 	  for table in matrix endings openpbs; do \
-	    $(BIN)/python tests/reliability/tables.py $$table .test/matrix.json docs/reliability.md || exit; done; exit $$code
+	    $(BIN)/python tests/reliability/tables.py $$table .test/matrix.json docs/reliability.md || exit; done; \
+	  $(BIN)/python tests/reliability/tables.py attempts .test/matrix.json docs/attempts.md || exit; \
+	  EZPZ_WHY_SCORE=$(CURDIR)/.test/why.json $(BIN)/python -m pytest tests/why $(if $(K),-k "$(K)") $(ARGS) \
+	    || { own=$$?; [ $$own = 5 ] || code=$$own; }; \
+	  $(if $(K),,EZPZ_COMMIT=$$(git describe --always --dirty) $(BIN)/python tests/why/healthy.py --score .test/why.json || code=$$?;) \
+	  [ ! -f .test/why.json ] || $(BIN)/python tests/reliability/tables.py why .test/why.json docs/reliability.md || exit; exit $$code
 
 distros:
 	@tests/lab/setup venv distribution
@@ -101,6 +114,10 @@ names:
 sites:
 	@tests/lab/setup venv
 	@$(BIN)/python -m ezpz.cluster.site_shell src/ezpz/bin/utils.sh
+
+examples:
+	@tests/lab/setup venv
+	@$(BIN)/python tests/lab/job_files.py
 
 gallery:
 	@tests/lab/setup venv

@@ -25,6 +25,7 @@ def write(folder):
     """Write the pages of the reference into a folder; what is equal already keeps its time."""
     folder.mkdir(exist_ok=True)
     pages = {"index": index(), "verbs": verbs(), "python": python(), "variables": variables(folder.parent)}
+    pages["exit-codes"] = exit_codes()
     pages["examples"] = examples(folder.parents[1] / "examples" / "README.md")
     for name, text in pages.items():
         path = folder / f"{name}.md"
@@ -37,13 +38,13 @@ def index():
     lines = ["# Reference", "", "These pages are made from the program itself, so they fit this version.", ""]
     lines += ["- [Verbs and options](verbs.md): the help of each, with its exit codes"]
     lines += ["- [Python](python.md): public names, with their arguments"]
+    lines += ["- [Exit codes](exit-codes.md): of `launch` and of every verb"]
     lines += ["- [Variables](variables.md): environment variables, and the pages that explain them", ""]
     lines += ["| to do this | verb |", "|---|---|"]
     for title, names in GROUPS.items():
         for verb in names:
             lines.append(f"| {title}: {VERBS[verb][1]} | [`ezpz {verb}`](verbs.md#ezpz-{verb}) |")
-    lines += ["", "Exit codes of `launch`: [how a run ends](../runs.md#how-a-run-ends)."]
-    return "\n".join([*lines, "Files of a run: [history](../history.md).", ""])
+    return "\n".join([*lines, "", "Files that ezpz reads and writes: [files](../files.md).", ""])
 
 
 def help_of(verb):
@@ -70,6 +71,25 @@ def verbs():
             lines += [f"## ezpz {verb}", "", "```text", help_of(verb)[0].rstrip(), "```", ""]
             lines += [f"More: [{more}](../{more})", ""]
     return "\n".join(lines)
+
+
+def exit_codes():
+    """Return the page of exit codes: what each means for each verb, as its help says it."""
+    lines = [
+        "# Exit codes",
+        "",
+        "What ends a run of `launch`, and with which code: [runs](../runs.md#how-a-run-ends).",
+        "",
+    ]
+    lines += ["| verb | exit code | meaning |", "|---|---|---|"]
+    for verb in (verb for names in GROUPS.values() for verb in names):
+        text = help_of(verb)[0].partition("\nexit code:\n")[2].partition("\n\n")[0]
+        name = f"[`ezpz {verb}`](verbs.md#ezpz-{verb})"
+        for row in re.sub(r"\n {9,}", " ", text).splitlines():
+            code, _, meaning = re.sub(r"\s{2,}", "\t", row.strip()).partition("\t")
+            lines.append(f"| {name} | {code} | {meaning} |")
+            name = ""
+    return "\n".join([*lines, ""])
 
 
 def python():
