@@ -25,7 +25,8 @@ def pytest_configure(config):
     required()  # an unknown name in EZPZ_REQUIRE stops the run here
     gc.disable()  # until all is collected: nothing of it goes before the end
     selection.set_number_of_examples(config)
-    for number in (signal.SIGINT, signal.SIGQUIT):  # a script's background ignores them, and all launches would do so
+    # A script's background ignores the first two, nohup the last, and all launches would do so.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 

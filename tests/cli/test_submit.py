@@ -262,6 +262,15 @@ def test_a_command_that_cannot_be_started_is_refused(words, expected, fake, caps
     assert refused(["--time", "1h", *words], capsys).startswith(expected)
 
 
+def test_a_dry_run_prints_the_file_and_what_would_be_refused(fake, capsys):
+    kept = fake("slurm")
+    assert main(["--time", "2h", "--dry-run", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("ezpz: this would be refused: too long: --time 02:00:00; expected at most 01:00:00")
+    assert "#SBATCH --time=02:00:00" in told.out
+    assert not (kept / "count").exists()
+
+
 def test_force_submits_what_is_beyond_a_limit_and_says_so(fake, capsys):
     kept = fake("slurm")
     assert main(["--time", "2h", "--force", *COMMAND]) == 0

@@ -417,9 +417,10 @@ def _check(
         try:
             check()
         except UsageError as error:
-            if not asked.force:
+            if not (asked.force or asked.dry_run):
                 raise
-            notes.append(f"--force: {refusals.without_hint(error)}")
+            passed = "--force" if asked.force else "this would be refused"
+            notes.append(f"{passed}: {refusals.without_hint(error)}")
 
     who = f"the table of site {site.name}" if site and site.job else "the command line"
     missing = unfilled(found)
