@@ -131,6 +131,7 @@ def _request(options: Namespace) -> dict[str, Any]:
         "places": {what: path for what, path in places.items() if path},
         "stale": stale_variables(os.environ),
         "full": options.full,
+        "compute": options.full,
     }
 
 

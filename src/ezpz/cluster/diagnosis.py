@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Facts = dict[str, Any]
 
-__all__ = ["Finding", "broken", "diagnose", "summary"]
+__all__ = ["Finding", "diagnose", "summary"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _LEAST = {  # bytes that must be free, and what needs them
@@ -32,6 +32,7 @@ _INODES = 1000
 _NOFILE, _NPROC, _MEMLOCK = 1024, 1024, 64 * _MIB
 _CLOCK = 2.0  # seconds by which answers of one moment may differ: launching them takes that long, too
 _MEASURED_CLOCK = 0.5  # the same, where the first host has asked the others over their connection
+_IMPORT = 10.0  # seconds that importing torch may take
 _LOCAL_BRIDGES = ("docker", "virbr", "cni", "br-")
 _FAST = ("ib", "hsn", "opa")  # InfiniBand, Slingshot, Omni-Path
 _ASKED = {  # whose answer is missing, where the name of the fact does not say it
@@ -75,22 +76,6 @@ def diagnose(hosts: Sequence[Facts]) -> list[Finding]:
         for across in _OF_ALL:
             findings += across(hosts)
     return sorted(findings, key=lambda finding: not finding.is_problem)
-
-
-def broken(facts: Facts, devices: int | None = None) -> str:
-    """Return which device of a host is gone or computes wrongly; empty where all do what they should.
-
-    What a host may have and still train (a full disk, a slow import, a clock that is off) is a note of `diagnose`.
-
-    Args:
-        facts: What `ezpz.cluster.examine` found.
-        devices: How many devices there must be; None for any number.
-    """
-    counted, computed = _part(facts, "devices"), _part(facts, "compute")
-    if devices is not None and "count" in counted and counted["count"] < devices:
-        return f"it has {counted['count']} devices; expected {devices}"
-    wrong = list(computed.get("wrong") or ())
-    return f"device {', '.join(map(str, wrong))} computes wrongly" if wrong else ""
 
 
 def summary(hosts: Sequence[Facts]) -> str:
@@ -227,6 +212,22 @@ def _health(facts: Facts) -> Iterator[Finding]:
             yield _note("throttle", text, "ask the administrators; every rank waits for the slowest")
 
 
+def _computed(facts: Facts) -> Iterator[Finding]:
+    computed = _part(facts, "compute")
+    cure = "ask the administrators to reset or replace it; leave this host out until then"
+    for index in computed.get("wrong") or ():
+        yield _problem("device", f"device {index} computes wrongly: a product of matrices differs from the CPU's", cure)
+    for index, words in dict(computed.get("fails") or {}).items():
+        yield _problem("device", f"device {index} does not compute: {words}", cure)
+    if computed.get("problem"):
+        text = f"whether its devices compute is unknown: {computed['problem']}"
+        yield _note("device", text, "run it again when the host is idle; see whether `import torch` works there")
+    seconds = computed.get("imported") or 0.0
+    if seconds > _IMPORT:
+        text = f"importing torch took {seconds:.0f} s"
+        yield _note("import", text, "run it again: the files may be in memory then; else ask for a faster file system")
+
+
 def _masks(facts: Facts) -> Iterator[Finding]:
     for name, value in dict(facts.get("masks") or {}).items():
         devices = [each.strip() for each in str(value).split(",") if each.strip()]
@@ -317,8 +318,8 @@ def _mpi4py(facts: Facts) -> Iterator[Finding]:
 
 
 _OF_ONE: tuple[Callable[[Any], Iterator[Finding]], ...] = (
-    _torch, _build, _copies, _files, _places, _quotas, _limits, _health, _masks, _affinity, _interface_variables,
-    _fast_network, _own_name, _stale, _proxies, _hanging, _mpi4py,
+    _torch, _build, _copies, _files, _places, _quotas, _limits, _health, _computed, _masks, _affinity,
+    _interface_variables, _fast_network, _own_name, _stale, _proxies, _hanging, _mpi4py,
 )  # fmt: skip
 
 

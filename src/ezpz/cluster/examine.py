@@ -1,8 +1,9 @@
 """Look at one host as a launch would find it: Python, devices, disks, network, limits, stale variables.
 
 ``python3 -m ezpz.cluster.examine REQUEST`` prints one line of JSON, which begins with ``{"examined": 1,``; REQUEST is a
-JSON object with what is wanted, see `examine`. As ranks of a launch, one per host, such processes also try to reach the
-first one at MASTER_ADDR. `ezpz.cluster.diagnosis` says what is wrong with the answers.
+JSON object with what is wanted, see `examine`. With ``compute`` in it another line follows, which also holds what each
+device has computed. As ranks of a launch, one per host, such processes also try to reach the first one at MASTER_ADDR.
+`ezpz.cluster.diagnosis` says what is wrong with the answers.
 
 Whatever may hang is asked with a limit: a mount in a process of its own, because a thread that hangs in one keeps its
 process from ending; a name server or a driver's tool in a thread. Only facts are returned that a support ticket may
@@ -11,6 +12,7 @@ hold: values of variables that may be secret are left out.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -27,17 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-__all__ = ["examine", "parse_answer"]
+__all__ = ["PROBE", "RUN_FOLDER", "compute", "examine", "parse_answer", "stale_variables"]
 
 MARK = '{"examined": 1,'
 RUN_FOLDER = "the run's folder"  # its name in ``places``: the one that is measured
 _LIMIT = 2.0  # seconds for what may hang: a mount, the name server
 _SPEEDS = 40.0  # seconds to import torch and to measure
+_COMPUTING = 60.0  # seconds to import torch, on a busy machine, and to compute on each device
 _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, and what waits by itself
     "python": 20.0,
     "interfaces": 20.0,
     "proxies": 8.0,
-    "compute": 60.0,  # importing torch, on a busy machine
     "devices": 8.0,  # a driver's tool may have to wake them
     "quotas": 8.0,
     "health": 8.0,
@@ -57,21 +59,28 @@ _IFF_UP, _IFF_RUNNING = (
 )  # linux/if.h: set up, and a cable that carries; /sys shows another namespace's at times
 
 
-PROBE = {"compute": True, "folder": "", "places": {"TMPDIR": "/tmp"}}  # noqa: S108  # what an attempt asks of a host
-# Whole numbers that a float holds exactly: every device must find what the CPU finds.
+PROBE = {"compute": True, "folder": "", "places": {"TMPDIR": ""}}  # what an attempt asks of a host
+# Whole numbers that a float holds exactly: every device must find what the CPU finds. A device that fails keeps none of
+# the others from being asked.
 _COMPUTE = """
+import time
+begun = time.monotonic()
 import torch
-kind = KIND
-wrong = []
+print("imported", time.monotonic() - begun, flush=True)
+count = getattr(torch, KIND).device_count()
+print("count", count, flush=True)
 a = (torch.arange(512 * 512, dtype=torch.float32).reshape(512, 512) % 13) - 6
 expected = a @ a.T
-for index in range(getattr(torch, kind).device_count()):
-    place = torch.device(kind, index)
-    found = (a.to(place) @ a.T.to(place)).cpu()
-    if not torch.equal(found, expected):
-        wrong.append(index)
-print("wrong", *wrong)
+for index in range(count):
+    place = torch.device(KIND, index)
+    try:
+        is_right = torch.equal((a.to(place) @ a.T.to(place)).cpu(), expected)
+    except Exception as error:
+        print("fails", index, f"{type(error).__name__}:", *str(error).split(), flush=True)
+    else:
+        print("right" if is_right else "wrong", index, flush=True)
 """
+_WORDS = 300  # characters of an error
 
 
 def stale_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -86,16 +95,16 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
 
     Args:
         request: ``folder`` (the working folder), ``script`` (a file, or empty), ``places`` (what a folder is for to its
-            path), ``compute`` (whether each device is to compute something), ``stale`` (what `stale_variables`
-            returned where the command was typed), ``full`` (whether to measure the speed of the network, the devices
-            and the run's folder, in turn, which takes seconds).
+            path; a place without one is where the variable of its name says on this host), ``stale`` (what
+            `stale_variables` returned where the command was typed), ``full`` (whether to measure the speed of the
+            network, the devices and the run's folder, in turn, which takes seconds).
         environ: The environment.
     """
-    places, full = dict(request.get("places") or {}), bool(request.get("full"))
+    places, full = _paths(request.get("places") or {}, environ), bool(request.get("full"))
     on_mounts: dict[str, Callable[[], Any]] = {
         "folder": lambda: _folder(str(request.get("folder", ""))),
         "script": lambda: _script(str(request.get("script", ""))),
-        **{f"place {what}": partial(_space, str(path)) for what, path in places.items()},
+        **{f"place {what}": partial(_space, path) for what, path in places.items()},
     }
     elsewhere: dict[str, Callable[[], Any]] = {
         "python": _python,
@@ -104,11 +113,9 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "master": lambda: _master(environ, full=full),
         "proxies": lambda: _proxies(environ),
         "devices": lambda: _devices(environ),
-        "quotas": lambda: quotas(environ, [str(path) for path in places.values()]),
+        "quotas": lambda: quotas(environ, list(places.values())),
         "health": lambda: device_health(environ),
     }
-    if request.get("compute"):
-        elsewhere["compute"] = lambda: _compute(environ)
     answers, children = {}, _begin(on_mounts)  # before there are threads: a fork copies their locks
     answers.update(_all_at_once(elsewhere))
     answers.update(_answers_of(children))
@@ -126,14 +133,19 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         **{name: answers.get(name) for name in ("folder", "script", *elsewhere)},
         "places": {what: answers.get(f"place {what}") for what in places},
         "hanging": sorted(name for name in (*on_mounts, *elsewhere) if name not in answers),
-        **(_speeds(str(places.get(RUN_FOLDER, "")), answers) if full else {}),
+        **(_speeds(places.get(RUN_FOLDER, ""), answers) if full else {}),
     }
+
+
+def _paths(places: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return where each place is on this host, those left out that are nowhere."""
+    usual = {"TMPDIR": "/tmp"}  # noqa: S108  # as ezpz.files takes it
+    found = {what: str(path) or environ.get(what) or usual.get(what, "") for what, path in places.items()}
+    return {what: path for what, path in found.items() if path}
 
 
 def parse_answer(line: str) -> dict[str, Any] | None:
     """Return the facts that a line of output holds; None where it holds none."""
-    import json
-
     if not line.startswith(MARK):
         return None
     try:
@@ -145,7 +157,6 @@ def parse_answer(line: str) -> dict[str, Any] | None:
 
 def _speeds(folder: str, answers: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `ezpz.dist.speed` measures of a folder and of the devices."""
-    import json
     import subprocess
 
     from ezpz.interpreter import module_line
@@ -164,8 +175,6 @@ def _speeds(folder: str, answers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _begin(tasks: Mapping[str, Callable[[], Any]]) -> dict[str, tuple[int, int]]:
     """Begin each task in a process of its own; return its id, and the end of a pipe that will have its answer."""
-    import json
-
     children = {}
     for name, task in tasks.items():
         reading, writing = os.pipe()
@@ -185,7 +194,6 @@ def _answers_of(children: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
 
     An answer is shorter than a pipe holds, so a process that has written has ended.
     """
-    import json
     import select
     import signal
 
@@ -306,31 +314,45 @@ def _devices(environ: Mapping[str, str]) -> dict[str, Any]:
     return {"kind": counted.kind, "count": counted.count, "origin": counted.origin}
 
 
-def _compute(environ: Mapping[str, str]) -> dict[str, Any]:
+def compute(kind: object) -> dict[str, Any]:
     """Let every device multiply two matrices, in a process of its own, and compare with the CPU.
 
+    Args:
+        kind: What the devices are: ``cuda``, ``xpu``; with others nothing is done.
+
     Returns:
-        ``wrong``, the indices of devices that find something else, and ``problem``, the last words of a process that
-        did not come so far; empty on a host without devices.
+        ``imported``, the seconds that importing torch took; ``count``, how many devices torch finds; ``wrong``, the
+        indices of those that find something else than the CPU; ``fails``, the index of each that raises an error to its
+        words; ``problem``, why the process did not come to its end, or an empty text. Empty where nothing is done.
     """
     import subprocess
 
-    kind = str(_devices(environ).get("kind") or "")
     if kind not in {"cuda", "xpu"}:
         return {}
-    line = [sys.executable, "-c", _COMPUTE.replace("KIND", repr(kind))]
+    line = [sys.executable, "-c", f"KIND = {kind!r}\n{_COMPUTE}"]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=_LIMITS["compute"] - 1, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"wrong": [], "problem": type(error).__name__}
-    last = next((text for text in reversed(done.stdout.splitlines()) if text.startswith("wrong")), "")
-    if not last:
-        words = next((text.strip() for text in reversed(done.stderr.splitlines()) if text.strip()), "no word")
-        return {"wrong": [], "problem": words[:300]}
-    return {"wrong": [int(word) for word in last.split()[1:]], "problem": ""}
-
-
-# Files
+        done = subprocess.run(line, capture_output=True, timeout=_COMPUTING, check=False)
+        output, problem = done.stdout, ""
+        if done.returncode:
+            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            problem = last[:_WORDS] or f"its process ended with {done.returncode}"
+    except OSError as error:
+        output, problem = b"", error.strerror or str(error)
+    except subprocess.TimeoutExpired as error:
+        output, problem = error.stdout or b"", f"no answer within {_COMPUTING:g} s"
+    found: dict[str, Any] = {"imported": None, "count": None, "wrong": [], "fails": {}, "problem": problem}
+    for text in output.decode(errors="replace").splitlines():
+        word, _, rest = text.partition(" ")
+        if word == "imported":
+            found["imported"] = round(float(rest), 1)
+        elif word == "count":
+            found["count"] = int(rest)
+        elif word == "wrong":
+            found["wrong"].append(int(rest))
+        elif word == "fails":
+            index, _, words = rest.partition(" ")
+            found["fails"][index] = words[:_WORDS]
+    return found
 
 
 def _folder(path: str) -> dict[str, Any]:
@@ -460,12 +482,17 @@ def _master(environ: Mapping[str, str], *, full: bool) -> dict[str, Any]:
 
 
 def _main(words: Sequence[str]) -> int:
-    import json
-
-    answer = {"examined": 1, **examine(json.loads(words[0]) if words else {}, os.environ)}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    request = json.loads(words[0]) if words else {}
+    facts = examine(request, os.environ)
+    _print(facts)
+    if request.get("compute") and (computed := compute((facts["devices"] or {}).get("kind"))):
+        _print({**facts, "compute": computed})
     os._exit(0)  # a thread that hangs in a mount would keep Python from ending
+
+
+def _print(facts: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"examined": 1, **facts}) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

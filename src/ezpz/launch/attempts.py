@@ -7,37 +7,33 @@ over. All share one folder of records: run.json tells the newest attempt, and ``
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
 
 from ezpz.errors import EzpzError, LaunchError, UsageError
 from ezpz.files import read_object
-from ezpz.interpreter import module_line
 from ezpz.interrupt import Deferring
 from ezpz.launch import record
 from ezpz.launch.decision import Again, Attempts, Clock, Stop, Verdict, decide, needs_probe
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import PlanBuilder, all_hosts, survey
 from ezpz.records import as_dict
+from ezpz.why.last_words import broken_device
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts"]
+    from ezpz.launch.host_probe import Answer
+
+__all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts", "verdicts"]
 
 _KEPT = (
     *("launch_id", "state", "started", "ended", "seconds", "exit_code", "cause", "hang", "silent", "lost", "step"),
     "verdict",
 )
-_PATIENCE = 20.0  # seconds for the other hosts to answer a probe when half of them have
-_LONGEST = 90.0  # seconds for that half
-_TO_END = 5.0  # seconds for the launches of a probe to end
-_LOOK = 0.05  # seconds
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -161,7 +157,7 @@ class _Series:
             gone = {host for each in self._rows for host in each.get("retired") or {}}
             hosts = [host for host in self._hosts if host not in gone]
             self._say(f"attempt {row['attempt']} says nothing against a host; probing {_counted(hosts)}")
-            probe = probe_hosts(hosts, self._device_counts(hosts), self._options)
+            probe = probe_hosts(hosts, self._device_counts(hosts), self._options, self._folder)
             row["probe"] = {host: as_dict(verdict) for host, verdict in probe.items()}
             row["probe_seconds"] = round(time.monotonic() - begun, 3)
         step = decide(attempts, probe, clock)
@@ -244,100 +240,86 @@ def _counted(hosts: Sequence[str]) -> str:
     return ", ".join(hosts) if len(hosts) <= 4 else f"{len(hosts)} hosts"
 
 
-# The probe: one launch of one rank per host, side by side, so that no host waits for another.
+# The probe
 
 
-def probe_hosts(hosts: Sequence[str], devices: Mapping[str, int], options: LaunchOptions) -> dict[str, Verdict]:
+def probe_hosts(
+    hosts: Sequence[str], devices: Mapping[str, int], options: LaunchOptions, folder: str
+) -> dict[str, Verdict]:
     """Look at hosts side by side, each in a process of its own, and return the verdict of each.
 
     Args:
         hosts: The hosts.
         devices: How many devices each must have; a host that is not named may have any number.
         options: What the user asked for: the same launcher is used.
+        folder: Of the launch's record, which other hosts may have to read.
     """
+    import shlex
     import shutil
     import tempfile
 
-    with Deferring():
-        folder = tempfile.mkdtemp(prefix="ezpz-probe-")
-    children: dict[str, subprocess.Popen[bytes]] = {}
-    try:
-        for host in hosts:
-            children[host] = _start_probe(host, os.path.join(folder, host), options)
-        _wait(children)
-        return {host: _verdict(os.path.join(folder, host), devices.get(host)) for host in hosts}
-    finally:
-        _end(list(children.values()))
-        shutil.rmtree(folder, ignore_errors=True)
+    from ezpz.cluster.examine import PROBE
+    from ezpz.launch.host_probe import ask_each
 
-
-def _start_probe(host: str, folder: str, options: LaunchOptions) -> subprocess.Popen[bytes]:
-    import subprocess
-
-    from ezpz.cluster.examine import PROBE, stale_variables
-
-    os.mkdir(folder)
-    stale = {*stale_variables(os.environ), "WORLD_SIZE", "CPU_BIND", "EZPZ_CHAIN"}
-    environ = {name: value for name, value in os.environ.items() if name not in stale}
     flavour = ["--flavour", options.flavour] if options.flavour else []
-    own = ["--launcher-args", _joined(options.launcher_args)] if options.launcher_args else []
-    line = [
-        *module_line("ezpz.launch"),
-        *("--hosts", host, "--ppn", "1", "--oversubscribe", "--timeout", str(_LONGEST), "--log-dir", folder),
-        *(*flavour, *own, "--", *module_line("ezpz.cluster.examine"), json.dumps(PROBE)),
-    ]
-    with open(os.path.join(folder, "answer"), "wb") as out, open(os.path.join(folder, "words"), "wb") as words:
-        return subprocess.Popen(
-            line, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=words, start_new_session=True
-        )
+    own = ["--launcher-args", shlex.join(options.launcher_args)] if options.launcher_args else []
+    with contextlib.ExitStack() as at_end:
+        with Deferring():
+            own_folder = tempfile.mkdtemp(prefix="probe-", dir=folder)
+            at_end.callback(shutil.rmtree, own_folder, ignore_errors=True)
+        return verdicts(ask_each(hosts, PROBE, own_folder, *flavour, *own), devices)
 
 
-def _joined(words: Sequence[str]) -> str:
-    import shlex
+def verdicts(answers: Mapping[str, Answer], devices: Mapping[str, int]) -> dict[str, Verdict]:
+    """Return the verdict on each host from what has come of asking it.
 
-    return shlex.join(words)
+    Args:
+        answers: Of each host.
+        devices: How many devices each must have; a host that is not named may have any number.
+    """
+    from ezpz.cluster.comparing import majority
 
-
-def _wait(children: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Wait for all; when half have answered, the others have some seconds."""
-    end, counted = time.monotonic() + _LONGEST, False
-    while time.monotonic() < end:
-        ended = [child for child in children.values() if child.poll() is not None]
-        if len(ended) == len(children):
-            return
-        answered = sum(child.returncode == 0 for child in ended)
-        if not counted and 2 * answered >= len(children):
-            end, counted = min(end, time.monotonic() + _PATIENCE), True
-        time.sleep(_LOOK)
+    counts = [_computed(each).get("count") for each in answers.values()]
+    usual, number = majority([count for count in counts if count is not None])
+    usual = usual if 2 * number > len(answers) else None
+    return {host: _verdict(answer, devices.get(host), usual) for host, answer in answers.items()}
 
 
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End the launches that still run, and with them what they started."""
-    for child in children:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM)
-    end = time.monotonic() + _TO_END
-    for child in children:
-        while child.poll() is None and time.monotonic() < end:
-            time.sleep(_LOOK)
-        if child.poll() is None:
-            child.kill()
-        child.wait()
+def _verdict(answer: Answer, devices: int | None, usual: int | None) -> Verdict:
+    from ezpz.cluster.diagnosis import diagnose
+
+    if answer.facts is None:
+        slow = "it runs what asks it, and has not answered within the time of a probe"
+        return Verdict(answered=answer.began, notes=(slow if answer.began else answer.words,))
+    notes = tuple(finding.text for finding in diagnose([dict(answer.facts)]))
+    return Verdict(answered=True, fails=_broken(answer, devices, usual), notes=notes)
 
 
-def _verdict(folder: str, devices: int | None) -> Verdict:
-    from ezpz.cluster.diagnosis import broken, diagnose
-    from ezpz.cluster.examine import parse_answer
+def _broken(answer: Answer, devices: int | None, usual: int | None) -> str:
+    """Return which device of a host is gone or computes wrongly; empty where all do what they should.
 
-    try:
-        with open(os.path.join(folder, "answer"), encoding="utf-8", errors="replace") as file:
-            answers = [parse_answer(line) for line in file]
-    except OSError:
-        answers = []
-    facts = next((answer for answer in answers if answer), None)
-    if facts is None:
-        with open(os.path.join(folder, "words"), encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-        return Verdict(answered=False, notes=tuple(lines[-1:]))
-    notes = tuple(finding.text for finding in diagnose([facts]))
-    return Verdict(answered=True, fails=broken(facts, devices), notes=notes)
+    What a host may have and still train is no more than a note: a full disk, a slow import, memory that others hold.
+
+    Args:
+        answer: Of the host.
+        devices: How many devices there must be; None for any number.
+        usual: How many of them torch finds on most hosts; None where that is not known.
+    """
+    counted, computed = dict((answer.facts or {}).get("devices") or {}), _computed(answer)
+    if devices is not None and counted.get("count", devices) < devices:
+        return f"it has {counted['count']} devices; expected {devices}"
+    found = computed.get("count")
+    if usual is not None and found is not None and found < usual:
+        return f"torch finds {found} devices there; expected {usual}, as on most hosts"
+    wrong = list(computed.get("wrong") or ())
+    if wrong:
+        return f"device {', '.join(map(str, wrong))} computes wrongly"
+    for index, words in dict(computed.get("fails") or {}).items():
+        fault = broken_device(words)
+        if fault:
+            return f"device {index} does not compute: its driver reports: {fault}"
+    return ""
+
+
+def _computed(answer: Answer) -> Mapping[str, Any]:
+    return (answer.facts or {}).get("compute") or {}

@@ -1,0 +1,152 @@
+"""Ask hosts side by side how they are, each by a launch of its own, so that no host waits for another.
+
+Attempts probe their hosts in this way, and `ezpz doctor` those of a job of which some do not come up. What a host
+answers is that of `ezpz.cluster.examine`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from ezpz.files import read_object
+from ezpz.interpreter import module_line
+from ezpz.records import Record
+
+TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["Answer", "ask_each", "cause_of", "environment", "examining_line"]
+
+_AT_ONCE = 128  # launches, of 12 MiB each: see docs/attempts.md
+_PATIENCE = 20.0  # seconds for the other hosts to answer when half of them have
+_LONGEST = 90.0  # seconds for that half
+_TO_END = 5.0  # seconds for the launches to end, and for those that do not, once more
+_LOOK = 0.05  # seconds
+_OF_NO_RANK = ("WORLD_SIZE", "CPU_BIND", "EZPZ_CHAIN")  # what the user sets for a training
+
+
+class Answer(Record):
+    """What has come of asking a host.
+
+    Attributes:
+        facts: What `ezpz.cluster.examine` has found there; None where that has not come.
+        began: Whether a process has begun there, however far it came.
+        words: What `launch` wrote of it last.
+    """
+
+    facts: Mapping[str, Any] | None
+    began: bool
+    words: str = ""
+
+
+def examining_line(request: Mapping[str, Any], folder: str, *options: str) -> list[str]:
+    """Return the launch of a process on each host that looks at it.
+
+    Args:
+        request: As `ezpz.cluster.examine.examine` takes it.
+        folder: For the record of the launch.
+        options: Of `launch`: hosts, limits, the launcher.
+    """
+    # Nothing is looked at before: this is the look, and ``--check full`` would ask it again.
+    fixed = ("--ppn", "1", "--oversubscribe", "--check", "off", "--log-dir", folder)
+    examine = module_line("ezpz.cluster.examine")
+    return [*module_line("ezpz.launch"), *options, *fixed, "--", *examine, json.dumps(request)]
+
+
+def environment(folder: str) -> dict[str, str]:
+    """Return the environment of such launches, which are none of the user's: their records are kept in this folder."""
+    from ezpz.cluster.examine import stale_variables
+
+    dropped = {*stale_variables(os.environ), *_OF_NO_RANK}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, "XDG_STATE_HOME": folder, "EZPZ_HARDWARE": "0"}
+
+
+def ask_each(hosts: Sequence[str], request: Mapping[str, Any], folder: str, *options: str) -> dict[str, Answer]:
+    """Ask each host by a launch of its own, and return what has come of it.
+
+    When half of the hosts have answered, the others have 20 s. A host that was not even asked by then, because too many
+    before it hang, is left out.
+
+    Args:
+        hosts: Their names, each once.
+        request: As `ezpz.cluster.examine.examine` takes it.
+        folder: For the records of the launches; whoever made it removes it.
+        options: Of `launch`, such as the launcher.
+    """
+    children: dict[str, subprocess.Popen[bytes]] = {}
+    waiting = list(hosts)
+    end, is_counting = time.monotonic() + _LONGEST, False
+    try:
+        while time.monotonic() < end:
+            running = sum(child.poll() is None for child in children.values())
+            if not waiting and not running:
+                break
+            for host in waiting[: _AT_ONCE - running]:
+                children[host] = _start(host, request, os.path.join(folder, host), options)
+                waiting.remove(host)
+            answered = sum(child.returncode == 0 for child in children.values())
+            if not (is_counting or waiting) and 2 * answered >= len(hosts):
+                end, is_counting = min(end, time.monotonic() + _PATIENCE), True
+            time.sleep(_LOOK)
+    finally:
+        _end(list(children.values()))
+    return {host: _answer(os.path.join(folder, host)) for host in children}
+
+
+def _start(host: str, request: Mapping[str, Any], folder: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    import subprocess
+
+    os.mkdir(folder, 0o700)
+    line = examining_line(request, folder, "--hosts", host, "--timeout", str(_LONGEST), *options)
+    with open(os.path.join(folder, "answer"), "wb") as out, open(os.path.join(folder, "words"), "wb") as words:
+        return subprocess.Popen(
+            line, env=environment(folder), stdin=subprocess.DEVNULL, stdout=out, stderr=words, start_new_session=True
+        )
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End the launches that still run, and with them what they started.
+
+    A second signal has a launch kill its ranks at once, so that it still writes its record.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        left = [child for child in children if child.poll() is None]
+        for child in left:
+            child.send_signal(number)
+        end = time.monotonic() + _TO_END
+        while any(child.poll() is None for child in left) and time.monotonic() < end:
+            time.sleep(_LOOK)
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+
+
+def _answer(folder: str) -> Answer:
+    from ezpz.cluster.examine import parse_answer
+
+    facts: dict[str, Any] | None = None
+    with open(os.path.join(folder, "answer"), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            facts = parse_answer(line) or facts  # the last one holds the most
+    with open(os.path.join(folder, "words"), encoding="utf-8", errors="replace") as file:
+        words = cause_of(folder, file.readlines())
+    return Answer(
+        facts=facts, began=bool(facts or read_object(os.path.join(folder, "run.json")).get("began")), words=words
+    )
+
+
+def cause_of(folder: str, lines: Sequence[str]) -> str:
+    """Return what ended a launch: the cause in its record, else the last line that it wrote, without our name."""
+    cause = read_object(os.path.join(folder, "run.json")).get("cause")
+    if isinstance(cause, dict) and cause.get("text"):
+        return str(cause["text"])
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return last.removeprefix("ezpz: ").removeprefix("launch: ")
