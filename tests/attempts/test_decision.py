@@ -61,6 +61,35 @@ def rank(code=1, words="", host="n02", at=None, **more):
     }
 
 
+PEERS = (  # what a rank raises that has waited in vain for others: none is a mistake of its program
+    "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/3 clients joined.",
+    (
+        "torch.distributed.DistBackendError: [../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:628] [Rank 0] Watchdog "
+        "caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds before "
+        "timing out."
+    ),
+    (
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
+        "operation to complete"
+    ),
+    (
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:138] Timed out waiting 30000ms for send "
+        "operation to complete"
+    ),
+    "RuntimeError: [c10d] The client socket has timed out after 60000ms while trying to connect to (n01, 29500).",
+    (
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (n01, 29500)"
+        ". The client socket has timed out after 60000ms while trying to connect to (n01, 29500)."
+    ),
+    "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/rank_1",
+)
+UNCLEAR = (  # of a device, and nothing that a program does wrong
+    "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "torch.AcceleratorError: CUDA error: unknown error",
+    "torch.distributed.DistBackendError: NCCL error in: ../x.cpp:77, unhandled system error (run with NCCL_DEBUG=INFO)",
+)
+OF_PROGRAMS = (13, 31, 43, 45)  # Xid of what a program did wrong
+
 PROBED = {"probe": {host: {"answered": True, "fails": ""} for host in HOSTS}}
 LOST = {"why": "its connection ended, or answered no more", "host": "n02", "lost": ["n02"]}
 
@@ -146,6 +175,20 @@ def test_the_table(name):
     else:
         assert isinstance(step, Again), step
         assert step.hosts == expected
+
+
+@pytest.mark.parametrize("words", [*PEERS, *UNCLEAR])
+def test_what_a_rank_says_of_peers_or_of_an_unclear_device_is_not_the_program(words):
+    told = BUG.format(line=3).replace("ValueError: my bug", words)
+    rows = [rank(1, told, at=None, **PROBED), rank(1, told, at=None)]
+    assert decided(*rows).hosts == SAME
+    assert decided(*rows).retired == {}
+
+
+@pytest.mark.parametrize("number", [*OF_PROGRAMS, 48, 79])
+def test_an_xid_that_a_program_causes_is_no_evidence_against_its_host(number):
+    step = decided(rank(1, f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=77, name=python3, what it is\n"))
+    assert [*step.retired] == ([] if number in OF_PROGRAMS else ["n02"])
 
 
 def test_the_clock_tells_the_end_of_the_allocation_and_no_code_does():

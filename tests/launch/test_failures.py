@@ -91,6 +91,15 @@ def test_a_rank_that_only_reports_a_lost_peer_is_known_by_its_exception(words, i
     assert failure(0, 1.0, words=words).lost_peer == is_lost
 
 
+def test_one_that_has_waited_in_vain_for_others_has_not_lost_one():
+    waited = failure(0, 1.0, words=GLOO.format("Timed out waiting 1800000ms for recv operation to complete"))
+    assert (waited.lost_peer, waited.waited_in_vain) == (False, True)
+    assert not failure(0, 1.0, words=GLOO.format("Connection closed by peer")).waited_in_vain
+    assert not failure(
+        0, 1.0, words=DOWNLOAD.replace("Connection reset", "the client socket has timed out")
+    ).waited_in_vain
+
+
 def test_a_lost_peer_is_a_consequence_of_any_other_failure_of_that_moment():
     lost, killed = failure(0, 1.0, words=STORE), failure(1, 1.05, -9)
     assert earliest([lost, killed]) is killed

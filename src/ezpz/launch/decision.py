@@ -22,7 +22,7 @@ from ezpz.launch.host.stacks import Frame
 from ezpz.launch.run.failures import LOST, NOT_STARTED, UNREACHED
 from ezpz.launch.run.hangs import locate
 from ezpz.records import Record
-from ezpz.why.last_words import broken_device, full_disk, without_rank_tags
+from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds; each attempt without evidence wai
 _ANSWERED = 0.9  # of the other hosts, before silence counts against one
 _NOT_RUN = {126, 127}  # the command is not executable, not found
 _TIME_LIMIT, _USAGE = 124, 2
+# What a driver, or a network, says without saying what is wrong: it may be a device, its user before, or a peer.
+_UNCLEAR_DEVICE = re.compile(r"(?i)busy or unavailable|(?:CUDA|HIP) error: unknown error|NCCL.*unhandled system error")
 _FRAME = re.compile(r'^\s+File "(.+)", line (\d+), in (.+)$')
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 
@@ -311,8 +313,9 @@ def _is_of_device_or_peer(row: Mapping[str, Any]) -> bool:
     from ezpz.launch.run.failures import Failure
 
     words = _words(row)
-    lost = Failure("", "", 1, 0.0, words=words).lost_peer
-    return lost or bool(broken_device(words))
+    failure = Failure("", "", 1, 0.0, words=words)
+    unclear = _UNCLEAR_DEVICE.search(ending(words))
+    return failure.lost_peer or failure.waited_in_vain or bool(broken_device(words) or unclear)
 
 
 def _cause_of(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -56,6 +56,14 @@ _LOST_PEER = (
     r"(?i)closed by (?:remote )?peer|reset by (?:remote )?peer|broken pipe|remote process exit(?:ed|ing)"
     r"|failed to (?:recv|send), got 0 bytes|connection was likely closed"
 )
+# And one that has waited for others in vain, who may live:
+#     torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/3 clients joined.
+#     … Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds …
+#     RuntimeError: [third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv …
+_NO_PEER = (
+    r"(?i)clients joined|timed out waiting \d+ms for (?:recv|send)|caught collective operation timeout"
+    r"|client socket has timed out|wait timeout after \d+ms"
+)
 _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
 _RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
 _EXCEPTION_LINES = 8  # NCCL's has that many at most
@@ -110,13 +118,22 @@ class Failure(NamedTuple):
     @property
     def lost_peer(self) -> bool:
         """Whether the rank says no more than that it has lost another one."""
+        return self._is_of_peers(_LOST_PEER)
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether it says no more than that others did not come within a time limit of torch's."""
+        return self._is_of_peers(_NO_PEER)
+
+    def _is_of_peers(self, pattern: str) -> bool:
+        """Tell whether what the rank ended of is said by torch's communication, and matches."""
         words = re.sub(_RANK_TAG, "", self.words)
         _, traceback, after = words.rpartition("Traceback (most recent call last)")
         if traceback:
             lines = after.split("\n")[1:]
             first = next((at for at, line in enumerate(lines) if line[:1].strip()), len(lines))
             words = "\n".join(line for line in lines[first : first + _EXCEPTION_LINES] if not line.startswith("[W"))
-        return bool(re.search(_LOST_PEER, words) and re.search(_OF_TORCH, words))
+        return bool(re.search(pattern, words) and re.search(_OF_TORCH, words))
 
     @property
     def text(self) -> str:
