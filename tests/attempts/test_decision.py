@@ -48,7 +48,7 @@ BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'\n  
 
 def attempt(code=1, *, hosts=THREE, began=True, step=None, **more):
     """A row as run.json has it; `more` may name the fields of its cause."""
-    known = ("silent", "lost", "stopped", "hang", "retired", "probe")
+    known = ("silent", "lost", "blames", "refused", "stopped", "hang", "retired", "probe")
     row = {"exit_code": code, "hosts": list(hosts), "began": began, "step": step}
     row |= {name: more.pop(name) for name in known if name in more}
     return {**row, "cause": {"text": "it failed", "words": "", "why": None, **more}}
@@ -91,6 +91,9 @@ UNCLEAR = (  # of a device, and nothing that a program does wrong
 OF_PROGRAMS = (13, 31, 43, 45)  # Xid of what a program did wrong
 
 PROBED = {"probe": {host: {"answered": True, "fails": ""} for host in HOSTS}}
+LACKS = {"n02": "it cannot read train.py (No such file or directory)"}
+ALONE = {"n01": "no other host reaches it (n02: No route to host)"}
+REFUSED = {"began": False, "text": "cannot start: cannot read train.py", "refused": "cannot read train.py"}
 LOST = {"why": "its connection ended, or answered no more", "host": "n02", "lost": ["n02"]}
 
 
@@ -152,6 +155,19 @@ TABLE = {
     "no host reached": ([attempt(125, began=False, why="not reached", host="n02", silent=THREE)], SAME, []),
     "a host of which the launcher complains": ([attempt(125, began=False, host="n03", silent=["n03"])],
         ("n01", "n02", "n04"), ["n03"]),
+    "a script that one host lacks": ([attempt(125, blames=LACKS, **REFUSED)], REPLACED, ["n02"]),
+    "a script that two of three lack": ([attempt(125, blames={**LACKS, "n03": "too"}, **REFUSED)], SAME, []),
+    "the same twice, after a probe": (
+        [attempt(125, **REFUSED), attempt(125, **REFUSED)], "no rank may begin, for the same reason as before: cannot",
+        [],
+    ),
+    "a first host that the others do not reach": (
+        [attempt(125, blames=ALONE, **REFUSED)], ("n02", "n03", "n04"), ["n01"],
+    ),
+    "and then another": (
+        [attempt(125, blames=ALONE, retired=ALONE, **REFUSED), attempt(125, blames={"n02": ALONE["n01"]}, **REFUSED)],
+        "no host reaches n01, nor n02: the network between the hosts is closed", [],
+    ),
     "a device that the driver reports": ([rank(1, ECC)], REPLACED, ["n02"]),
     "the same at a step": ([rank(1, ECC, at=7)], REPLACED, ["n02"]),
     "a program that talks of it": ([rank(1, "watching for uncorrectable ECC errors\n" + BUG.format(line=1))], SAME, []),

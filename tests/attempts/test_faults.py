@@ -189,6 +189,53 @@ def test_a_fault_and_what_follows(flavour, name, number, make_hosts, clean_env, 
         assert {host for host, verdict in rows[0]["probe"].items() if verdict["answered"]} == set(NAMES), told
 
 
+def refused(site, *words):
+    """Launch three of four hosts, one of which cannot take part; return the launch, and the rows of its attempts."""
+    line = [*LAUNCH, "--hosts", ",".join(NAMES), "--nhosts", "3", "--ppn", "1", "--attempts", "3", "--flavour", "ssh"]
+    done = site.hosts["head"].run([*line, *words], site.env, cwd=site.folder, timeout=90)
+    records = Path(site.env["XDG_STATE_HOME"]).glob("ezpz/launches/*/run.json")
+    return done, json.loads(max(records, key=os.path.getmtime).read_text())["attempts"]
+
+
+@pytest.mark.slow
+def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_hosts, clean_env, tmp_path):
+    folder, empty, hosts = tmp_path / "here", tmp_path / "empty", make_hosts("head", *NAMES)
+    for path in (folder / "sub", empty):
+        path.mkdir(parents=True)
+    (folder / "sub" / "train.py").write_text("")
+    site = Site(hosts, {**clean_env, "XDG_STATE_HOME": str(tmp_path / "state")}, folder)
+    planted = hosts["n02"].tmp / "enter"
+    script = [sys.executable, "sub/train.py"]
+
+    planted.write_text(f"mount --bind {empty} {folder}/sub\n")
+    done, rows = refused(site, *script)
+    assert (done.returncode, [row["exit_code"] for row in rows]) == (0, [125, 0]), done.stderr
+    assert rows[0]["retired"] == {"n02": "it cannot read sub/train.py (No such file or directory)"}
+    assert rows[1]["hosts"] == OTHERS
+    assert rows[0]["refused"].startswith("cannot read sub/train.py on n02")
+
+    planted.write_text(f"mount --bind {empty} {tmp_path}\n")
+    done, rows = refused(site, *script)
+    assert (done.returncode, rows[1]["hosts"], [*rows[0]["retired"]]) == (0, OTHERS, ["n02"]), done.stderr
+    words = [line for line in done.stderr.splitlines() if "cannot enter" in line]
+    assert [line.partition(" (from")[0] for line in words] == [
+        f"ezpz: cannot start ranks on n02: cannot enter {folder} on n02",
+        f"ezpz: attempt 1 of 3 ended with 125; again on n01, n03, n04: n02 is retired: cannot enter {folder} on n02",
+    ], done.stderr
+    assert not [row for row in rows if "probe" in row]
+    planted.unlink()
+
+    done, rows = refused(site, sys.executable, "nowhere.py")  # the user's mistake, not a host's
+    assert (done.returncode, len(rows), "cannot read nowhere.py" in done.stderr) == (2, 1, True), done.stderr
+
+    for name in ("n02", "n03", "n04"):
+        prohibit = ["ip", "route", "add", "prohibit", f"{hosts['n01'].address}/32"]
+        subprocess.run(hosts[name].command(prohibit), check=True)
+    done, rows = refused(site, *script)
+    assert (done.returncode, rows[1]["hosts"]) == (0, ["n02", "n03", "n04"]), done.stderr
+    assert rows[0]["retired"]["n01"].startswith("no other host reaches it (n02: "), done.stderr
+
+
 ON_FIRST = "attempt == 1 and host == 'n01' and "
 IN_A_JOB = {
     "device error": (ON_FIRST + "device()", ["n01"], ["n02"]),

@@ -32,7 +32,7 @@ __all__ = ["probe_hosts", "refuse_inside_torchrun", "run_attempts", "verdicts"]
 
 _KEPT = (
     *("launch_id", "state", "started", "ended", "seconds", "exit_code", "cause", "hang", "silent", "lost", "step"),
-    "verdict",
+    *("blames", "verdict", "launcher_words"),
 )
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -144,7 +144,9 @@ class _Series:
             raise LaunchError(f"the record of attempt {number} is missing from {self._folder}: nothing can be decided.")
         row = {"attempt": number, "hosts": [*builder.survey.placement.hosts]}
         row |= {name: fields.get(name) for name in (*_KEPT, "began")}
-        row["stopped"] = fields.get("state") == "stopped"
+        row |= {"refused": (fields.get("check") or {}).get("refused"), "stopped": fields.get("state") == "stopped"}
+        stages = fields.get("stages") or {}  # of the last attempt alone each rank's are kept
+        row["stages"] = {name: {key: told[key] for key in told if key != "by_rank"} for name, told in stages.items()}
         end = fields.get("job_ends")
         return row, float(end) if isinstance(end, (int, float)) else None
 

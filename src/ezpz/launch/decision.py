@@ -5,9 +5,10 @@ clock. Its rules, in order:
 
 1. success, a user's signal, a limit that the user set and a usage error stop; so does the end of the allocation, which
    the clock tells, never an exit code;
-2. a full disk, the same exception at the same step twice, and three attempts without a newer step stop;
-3. a host is retired on evidence: its agent never came up, was lost or was killed while other hosts lived, or the driver
-   of its devices reports that one is broken;
+2. a full disk, the same exception at the same step twice, the same reason twice why no rank may begin, and three
+   attempts without a newer step stop;
+3. a host is retired on evidence: its agent never came up, was lost or was killed while other hosts lived, it lacks
+   what its ranks need and most others do not, or the driver of its devices reports that one is broken;
 4. without evidence every host is probed, and retired where the probe fails there;
 5. where nobody fails, the same hosts are used again, after a pause.
 
@@ -21,6 +22,7 @@ import re
 from ezpz.launch.host.stacks import Frame
 from ezpz.launch.run.failures import LOST, NOT_STARTED, UNREACHED
 from ezpz.launch.run.hangs import locate
+from ezpz.launch.run.preflight import UNREACHED_BY_ALL
 from ezpz.records import Record
 from ezpz.why.last_words import broken_device, ending, full_disk, without_rank_tags
 
@@ -130,7 +132,7 @@ def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock
     """
     row = attempts.rows[-1]
     stop = _is_over(row, clock) or _cannot_help(attempts)
-    evidence = _evidence(row)
+    evidence = _evidence(row, attempts.rows[:-1])
     if stop:
         return Stop(stop, evidence if not row.get("stopped") and row.get("exit_code") else {})
     failed = {**evidence, **({} if evidence or probe is None else _failed(probe))}
@@ -153,7 +155,7 @@ def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock
 def needs_probe(attempts: Attempts, clock: Clock) -> bool:
     """Tell whether the hosts are to be probed before `decide` is asked: another attempt comes, and nothing is known."""
     row = attempts.rows[-1]
-    if len(attempts.rows) >= attempts.limit or _evidence(row):
+    if len(attempts.rows) >= attempts.limit or _evidence(row, attempts.rows[:-1]):
         return False
     return not (_is_over(row, clock) or _cannot_help(attempts))
 
@@ -205,6 +207,9 @@ def _cannot_help(attempts: Attempts) -> str:
     full = full_disk(words)
     if rank is not None and full:
         return f"a disk is full or a quota used up ({full}): {_cause(row)}; make room, then start it again"
+    refused = _is_refused_again(attempts)
+    if refused:
+        return refused
     mine = raised(words)
     for before in reversed(attempts.rows[:-1]):
         if rank is None or mine is None or _is_of_device_or_peer(row) or raised(_words(before)) != mine:
@@ -220,6 +225,21 @@ def _cannot_help(attempts: Attempts) -> str:
     return _without_progress(attempts)
 
 
+def _is_refused_again(attempts: Attempts) -> str:
+    """Return why no rank may begin, where the attempt before was refused for the same; empty else."""
+    row, before = attempts.rows[-1], attempts.rows[-2] if len(attempts.rows) > 1 else {}
+    if row.get("began") or before.get("began"):
+        return ""
+    cut_off = [host for host, why in _blames(row).items() if why.startswith(UNREACHED_BY_ALL)]
+    earlier = [host for host, why in _blames(before).items() if why.startswith(UNREACHED_BY_ALL)]
+    if cut_off and earlier and cut_off != earlier:
+        where = f"no host reaches {earlier[0]}, nor {cut_off[0]}"
+        return f"{where}: the network between the hosts is closed for ranks; open the ports between them"
+    blames = _blames(row)
+    same = blames == _blames(before) if blames else row.get("refused") and row.get("refused") == before.get("refused")
+    return f"no rank may begin, for the same reason as before: {_cause(row)}" if same else ""
+
+
 def _without_progress(attempts: Attempts) -> str:
     best, idle = -1, 0
     for row in attempts.rows:
@@ -227,7 +247,7 @@ def _without_progress(attempts: Attempts) -> str:
         if step is not None and step > best:
             best, idle = step, 0
         # What ended before the ranks began, or of a host that was retired when no rank tells steps, says nothing.
-        elif row.get("began") and not (step is None and _evidence(row)):
+        elif row.get("began") and not (step is None and _evidence(row, ())):
             idle += 1
     if idle < _MOST_IDLE:
         return ""
@@ -238,8 +258,8 @@ def _without_progress(attempts: Attempts) -> str:
 # Rule 3
 
 
-def _evidence(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hosts against which this attempt is evidence, and what it is."""
+def _evidence(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the hosts against which an attempt is evidence, and what it is, from its row and from those before it."""
     hosts, cause = list(row.get("hosts") or ()), _cause_of(row)
     if row.get("exit_code") == 0 or (row.get("stopped") and not row.get("hang")) or len(hosts) < 2:
         return _of_device(row)
@@ -253,7 +273,22 @@ def _evidence(row: Mapping[str, Any]) -> dict[str, str]:
         out = {each: "its agent never came up" for each in hosts if each in silent}
     elif host in silent and others_came and not row.get("began") and (why == UNREACHED or cause.get("rank") is None):
         out = {str(host): "its agent never came up"}
-    return {**out, **_of_device(row)}
+    return {**out, **_blamed(row, before), **_of_device(row)}
+
+
+def _blamed(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the hosts at which it lay that no rank could begin, unless it may be the others: they must be fewer than
+    half, and a second host that nobody reaches says more of the network.
+    """
+    blames, hosts = _blames(row), list(row.get("hosts") or ())
+    if 2 * len(blames) >= len(hosts):
+        return {}
+    is_network = any(why.startswith(UNREACHED_BY_ALL) for each in before for why in _blames(each).values())
+    return {host: why for host, why in blames.items() if not (is_network and why.startswith(UNREACHED_BY_ALL))}
+
+
+def _blames(row: Mapping[str, Any]) -> dict[str, str]:
+    return {str(host): str(why) for host, why in dict(row.get("blames") or {}).items()}
 
 
 def _of_device(row: Mapping[str, Any]) -> dict[str, str]:

@@ -429,10 +429,11 @@ class RecordDue(Message):
 
 
 class Refused(Message):
-    """The agent cannot start its ranks, or has been ordered to end by another program."""
+    """The agent gives up: its host lacks what ranks need (``cannot``), or another program has ordered it to end."""
 
     kind = "refused"
     text: str = text_field()
+    cannot: bool = flag_field()
 
 
 class Done(Message):

@@ -217,6 +217,7 @@ def started(plan: LaunchPlan, when: float) -> dict[str, Any]:
         "stages": {},
         "silent": [],
         "lost": [],
+        "blames": {},
         "step": None,
         "began": False,
         "job_ends": None,

@@ -361,9 +361,14 @@ class Agent:
         else:
             self._begin()
 
-    def give_up(self, why: str) -> None:
-        """Tell the launcher that this host's part cannot go on, and kill its ranks."""
-        self.connection.report(messages.Refused(text=why))
+    def give_up(self, why: str, *, cannot: bool = False) -> None:
+        """Tell the launcher that this host's part cannot continue, and kill its ranks.
+
+        Args:
+            why: What has happened.
+            cannot: Whether the host lacks what ranks need.
+        """
+        self.connection.report(messages.Refused(text=why, cannot=cannot))
         self._kill()
 
     def run(self) -> int:
@@ -494,7 +499,7 @@ class Agent:
             try:
                 self._start()
             except LaunchError as error:
-                self.give_up(str(error))
+                self.give_up(str(error), cannot=True)
         for rank in self._alive():
             if rank.ready:
                 rank.begin()

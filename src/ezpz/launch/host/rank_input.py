@@ -67,7 +67,7 @@ class RankInput:
             data = b""
         if not data and not self.over:  # the rank must not take this for the end of its input
             self.over = True
-            self._connection.report(messages.Refused(text="the input of rank 0 has broken off"))
+            self._connection.report(messages.Refused(text="the input of rank 0 has broken off", cannot=False))
         if self.over:
             self._loop.forget(self._source)
             os.close(self._source)

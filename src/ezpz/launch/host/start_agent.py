@@ -113,7 +113,7 @@ def run_local(
             own = {**environ, **agent.variables(rank)}
             _start_own(agent, rank, command, own, cpus, stdin=stdin, piped=not terminal, ignores=ignores)
     except LaunchError as error:
-        agent.give_up(str(error))
+        agent.give_up(str(error), cannot=True)
         return agent.run()
     if not terminal:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # who writes to rank 0 shall notice that it ended
@@ -296,10 +296,11 @@ def _forget(file: str) -> None:
 
 def _refused(connection: Connection | NoConnection, error: EzpzError) -> int:
     """Tell why no rank begins here, and return the exit code."""
-    from ezpz.visible import show
+    if isinstance(connection, NoConnection):  # else the launcher says it
+        from ezpz.visible import show
 
-    show(f"ezpz: {error}", sys.stderr)
-    connection.report(messages.Refused(text=str(error)))
+        show(f"ezpz: {error}", sys.stderr)
+    connection.report(messages.Refused(text=str(error), cannot=True))
     return error.exit_code
 
 

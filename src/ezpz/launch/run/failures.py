@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ezpz.launch.messages import Finished, KernelCounts, RankFailed
 
 __all__ = [
+    "CANNOT_START",
     "LOST",
     "NOT_STARTED",
     "PASSED_ON",
@@ -30,6 +31,7 @@ __all__ = [
     "Outcome",
     "earliest",
     "host_lost",
+    "host_refused",
     "how",
     "last_words",
     "left_early",
@@ -44,6 +46,7 @@ SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 LOST = "its connection"  # the same of a host
 # The same of what did not come: hosts of which nothing was heard in time, a host that ssh does not reach.
 NOT_STARTED, UNREACHED = "not started", "not reached"
+CANNOT_START = "cannot start"  # of a host whose agent says that it lacks what its ranks need
 
 _REFUSED = 125
 _FAR = 2000  # bytes of other output after which a rank's last words are repeated at the end of the screen
@@ -220,6 +223,12 @@ def host_lost(host: str, reason: str = f"{LOST} ended, or answered no more") -> 
     return Failure(f"host {host}", f"is lost: {reason}", _REFUSED, time.time(), host=host, why=why)
 
 
+def host_refused(host: str, reason: str) -> Failure:
+    """Return the failure of a host whose agent has said what keeps its ranks from starting there."""
+    text = reason.removesuffix(".")
+    return Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host, why=CANNOT_START)
+
+
 def how(status: int) -> str:
     """Return how a process ended, in words."""
     if status >= 0:
@@ -332,3 +341,7 @@ class Outcome:
         self.stopped = False
         self.lost: list[str] = []  # hosts whose agent went away before anything was stopped
         self.step: int | None = None  # the furthest that a rank which has ended had told
+
+    def blames(self) -> dict[str, str]:
+        """Return the hosts that lack what their ranks need, and what each has said of it."""
+        return {one.host: one.how for one in self.failures if one.host and one.why == CANNOT_START}

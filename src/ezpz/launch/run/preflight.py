@@ -11,8 +11,10 @@ import os
 import time
 
 from ezpz.cluster.comparing import listed, majority, minorities
+from ezpz.errors import EzpzError, MachineError, UsageError
 from ezpz.launch.messages import NO_LOOK, Look, Looked
 from ezpz.launch.shim_messages import to_fields
+from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -22,12 +24,36 @@ if TYPE_CHECKING:
     from ezpz.launch.flavours.request import Setting
     from ezpz.launch.plan import LaunchPlan
 
-__all__ = ["Preflight"]
+__all__ = ["UNREACHED_BY_ALL", "Preflight", "Refusal"]
 
 _EXCLUDED = 3  # hosts of one value that a cure leaves out
 _LEAST = 64 << 20  # bytes that should be free where a launch writes
 _FULL = 120  # seconds for `ezpz doctor`
 _RECORDED = 1024  # hosts whose facts are in run.json; of more, what was found alone
+UNREACHED_BY_ALL = "no other host reaches it"  # how the words against such a host begin
+
+
+class Refusal(NamedTuple):
+    """Why no rank of a launch may begin.
+
+    Attributes:
+        text: The line.
+        blames: The hosts at which it lies, and why; empty where it lies at what the user has typed or set.
+        is_users: Whether it does.
+    """
+
+    text: str
+    blames: Mapping[str, str]
+    is_users: bool
+
+    @property
+    def error(self) -> EzpzError:
+        """The error, whose exit code says whose mistake it is."""
+        return (UsageError if self.is_users else MachineError)(self.text)
+
+
+def _by_user(text: str) -> Refusal:
+    return Refusal(text, {}, is_users=True)
 
 
 class Preflight:
@@ -46,7 +72,7 @@ class Preflight:
         self._more: list[dict[str, Any]] = []  # findings of `ezpz doctor`
         self._facts: list[dict[str, Any]] = []
         self._seconds = 0.0
-        self._refused = ""
+        self._refused: Refusal | None = None
 
     @property
     def request(self) -> Look:
@@ -67,10 +93,15 @@ class Preflight:
         """Take what the agent of the host with this index has found."""
         self._looked[index] = looked
 
-    def look_here(self, plan: LaunchPlan) -> str:
-        """Look at this host, where all ranks run; return why they must fail, or an empty text."""
+    @property
+    def blames(self) -> dict[str, str]:
+        """The hosts at which it lies that no rank may begin, and why."""
+        return dict(self._refused.blames) if self._refused else {}
+
+    def look_here(self, plan: LaunchPlan) -> Refusal | None:
+        """Look at this host, where all ranks run; return why they must fail, if they must."""
         if self.level.value == "off":
-            return ""
+            return None
         from ezpz.launch.host.look import look
 
         begun = time.monotonic()
@@ -79,10 +110,10 @@ class Preflight:
         self._seconds += time.monotonic() - begun
         return self.refusal(plan)
 
-    def refusal(self, plan: LaunchPlan) -> str:
-        """Return why ranks must fail, as far as hosts have answered; empty where they need not."""
+    def refusal(self, plan: LaunchPlan) -> Refusal | None:
+        """Return why ranks must fail, as far as hosts have answered; None where they need not."""
         if not self._refused:
-            self._refused = next(_refusals(self._by_name(plan), plan), "")
+            self._refused = next(_refusals(self._by_name(plan), plan), None)
         return self._refused
 
     def notes(self, plan: LaunchPlan) -> list[str]:
@@ -102,7 +133,7 @@ class Preflight:
             "origin": self.level.origin,
             "seconds": round(self._seconds, 3),
             "answered": len(self._looked),
-            "refused": self._refused or None,
+            "refused": self._refused.text if self._refused else None,
             "notes": list(said),
             "hosts": hosts,
             **({"doctor": {"findings": self._more, "facts": self._facts}} if self.level.value == "full" else {}),
@@ -143,20 +174,22 @@ class Preflight:
 # What must fail.
 
 
-def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
     several = len(plan.placement.hosts) > 1
-    absent = [name for name, looked in hosts.items() if looked.folder_problem]
+    absent = {name: looked.folder_problem for name, looked in hosts.items() if looked.folder_problem}
     if absent:
-        yield (
-            f"the working folder {_where()} is missing on {listed(absent)}: {hosts[absent[0]].folder_problem}; "
-            f"expected it on every host. Start in a folder that they share{_leave_out(absent, several)}."
+        problem = next(iter(absent.values()))
+        text = (
+            f"the working folder {_where()} is missing on {listed([*absent])}: {problem}; "
+            f"expected it on every host. Start in a folder that they share{_leave_out([*absent], several)}."
         )
-    unread = [name for name, looked in hosts.items() if looked.script_problem]
+        yield _of_hosts(text, absent, hosts, f"the working folder {_where()} is missing there")
+    unread = {name: looked.script_problem for name, looked in hosts.items() if looked.script_problem}
     if unread:
-        yield _unread(unread, hosts[unread[0]].script_problem, plan)
+        yield _unread(unread, hosts, plan)
     for name, looked in hosts.items():
         if looked.shared:
-            yield (
+            yield _by_user(
                 f"{looked.shared} names no device of its own for each of the {_counts(plan)[name]} ranks of {name}; "
                 "expected as many devices as ranks. Name each device once, start fewer ranks with `--ppn`, or share "
                 "devices: `--oversubscribe`."
@@ -166,7 +199,14 @@ def _refusals(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
     yield from _no_master(hosts, plan)
 
 
-def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+def _of_hosts(text: str, problems: Mapping[str, str], hosts: Mapping[str, Looked], what: str) -> Refusal:
+    """Return the refusal for what some hosts lack: it is the user's mistake where all that have answered lack it."""
+    if len(problems) == len(hosts) and len(hosts) > 1:
+        return _by_user(text)
+    return Refusal(text, {name: f"{what} ({problem})" for name, problem in problems.items()}, is_users=False)
+
+
+def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
     """Find a machine that is two hosts of the plan, where a rank of each has the same device."""
     owners: dict[tuple[str, str], str] = {}  # of machine and device
     for name, looked in hosts.items():
@@ -174,7 +214,7 @@ def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]
             owner = owners.setdefault((looked.machine, device), name)
             if owner != name:
                 origin = plan.context.hosts_origin
-                yield (
+                yield _by_user(
                     f"{owner} and {name}{f' (from {origin})' if origin else ''} are one machine, and a rank of each "
                     f"would have its device {device}; expected one rank for each device. Name the machine once, or "
                     "share devices: `--oversubscribe`."
@@ -182,52 +222,60 @@ def _one_machine(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]
                 return
 
 
-def _unread(names: Sequence[str], problem: str, plan: LaunchPlan) -> str:
-    """Return the line about a script that these hosts cannot read."""
+def _unread(unread: Mapping[str, str], hosts: Mapping[str, Looked], plan: LaunchPlan) -> Refusal:
+    """Return the refusal for a script that these hosts cannot read."""
     from ezpz.launch.host.look import script_of
 
-    script = script_of(plan.command)
-    several = len(plan.placement.hosts) > 1
+    script, names = script_of(plan.command), [*unread]
+    several, problem = len(plan.placement.hosts) > 1, unread[names[0]]
     if not several and problem == os.strerror(errno.ENOENT):
         from ezpz.launch.run.failures import no_script
 
-        return no_script(os.path.abspath(script))
+        return _by_user(no_script(os.path.abspath(script)))
     on = f" on {listed(names)}" if several else ""
-    return (
+    text = (
         f"cannot read {script}{on} (from the command line): {problem}; expected a script"
         f"{' that every host has' if several else ''}. Check the path{_leave_out(names, several)}."
     )
+    if not several or not os.access(script, os.R_OK):  # here it is not, either
+        return _by_user(text)
+    return _of_hosts(text, unread, hosts, f"it cannot read {script}")
 
 
-def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[str]:
+def _no_master(hosts: Mapping[str, Looked], plan: LaunchPlan) -> Iterator[Refusal]:
     names, (address, origin) = plan.placement.hosts, plan.address
     first = hosts.get(names[0])
     others = {name: hosts[name] for name in names[1:] if name in hosts}
     by_user = origin in {"MASTER_ADDR", "--master-addr"}
     undo = "Leave --master-addr out" if origin == "--master-addr" else "Run `unset MASTER_ADDR`"
-    undo += "; `--check off` starts all the same"
+    undo = f"{undo}; `--check off` starts all the same" if by_user else "Set one: `export MASTER_ADDR=ADDRESS`"
     if first and first.master == "unknown":
-        yield (
+        text = (
             f"the ranks cannot meet at {address} (from {origin}): {names[0]} does not know that name ({first.reach}); "
-            f"expected an address of {names[0]}. {undo if by_user else 'Set one: `export MASTER_ADDR=ADDRESS`'}."
+            f"expected an address of {names[0]}. {undo}."
         )
+        yield Refusal(text, {} if by_user else {names[0]: f"it does not know its own name {address}"}, by_user)
     elif first and first.master == "other":
         owner = next((name for name, looked in others.items() if looked.master == "own"), "")
         whose = f"it is an address of {owner}" if owner else "no host of this launch has that address"
         if owner or len(others) == len(names) - 1:
-            yield (
+            text = (
                 f"the ranks cannot meet at {address} (from {origin}): {whose}; expected one of {names[0]}, where rank "
-                f"0 runs. {undo if by_user else 'Set one: `export MASTER_ADDR=ADDRESS`'}."
+                f"0 runs. {undo}."
             )
+            yield Refusal(text, {}, by_user)
     elif others and len(others) == len(names) - 1:
         cut = {name: problem for name, looked in others.items() if (problem := _cut_off(looked, first))}
         if len(cut) == len(others):
             name, problem = next(iter(cut.items()))
-            yield (
+            text = (
                 f"no host reaches {address} (from {origin}), where the ranks meet: on {name}, {problem}; expected "
                 f"a network that {names[0]} shares with the others. Open the ports between the hosts of a job, or name "
                 "another address of that host: `export MASTER_ADDR=ADDRESS`."
             )
+            # One other host alone may be at fault itself.
+            blames = {names[0]: f"{UNREACHED_BY_ALL} ({name}: {problem})"} if len(cut) > 1 and not by_user else {}
+            yield Refusal(text, blames, by_user)
 
 
 def _cut_off(looked: Looked, first: Looked | None) -> str:

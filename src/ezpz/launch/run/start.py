@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 
-from ezpz.errors import LaunchError, UsageError
+from ezpz.errors import LaunchError
 from ezpz.files import private_folder
 from ezpz.interrupt import Raising
 from ezpz.launch import record
@@ -129,12 +129,12 @@ class _Run(Supervisor):
         """Look at this host, the only one.
 
         Raises:
-            UsageError: The ranks must fail.
+            EzpzError: The ranks must fail.
         """
-        problem = self.preflight.look_here(self.plan)
-        if problem:
+        refusal = self.preflight.look_here(self.plan)
+        if refusal:
             self._begun = self._keep_first_record(index)
-            raise UsageError(problem)
+            raise refusal.error
         self.note_findings()
 
     def all_train(self) -> None:
@@ -195,6 +195,7 @@ class _Run(Supervisor):
             "stages": self.stages.summary(),
             "silent": self.world.silent(),
             "lost": outcome.lost,
+            "blames": {**self.preflight.blames, **outcome.blames()},
             "step": outcome.step,
             "began": self.world.begun,
             "job_ends": self._wall.end if self._wall else None,

@@ -19,11 +19,13 @@ from ezpz.launch.loop import Loop, SignalPipe
 from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
 from ezpz.launch.run.failures import (
+    CANNOT_START,
     NOT_STARTED,
     Failure,
     Outcome,
     earliest,
     host_lost,
+    host_refused,
     last_words,
     left_early,
     log_of,
@@ -82,7 +84,6 @@ _TIME_LIMIT = 124
 _STARTED = 3.0  # seconds between two looks whether the program says what to save,
 _PREPARES = 10  # and how many times longer one that uses ezpz may take for its first step
 _CHECK = 0.3  # seconds for the agents of other hosts to report the same
-_USAGE = 2
 _REFUSED = 125
 
 
@@ -437,7 +438,7 @@ class Supervisor:
         if self.stopping:
             return  # a consequence
         self.outcome.failures.append(failure)
-        slow = failure.is_consequence or failure.lost_peer or failure.why == "mismatch"
+        slow = failure.is_consequence or failure.lost_peer or failure.why in {"mismatch", CANNOT_START}
         patience = _SETTLE_LONG if slow else _SETTLE
         if self.world.begun and len(self.outcome.failures) == 1:
             self._ask_for_collectives(_TOLD)
@@ -507,10 +508,11 @@ class Supervisor:
 
     def _may_begin(self) -> bool:
         """Stop a launch whose ranks must fail on the hosts as they were found; tell whether they need not."""
-        problem = "" if self.world.begun or self.stopping else self.preflight.refusal(self.plan)
-        if problem:
-            self.blame(Failure("cannot start:", problem.removesuffix("."), _USAGE, time.time()))
-        return not problem
+        refusal = None if self.world.begun or self.stopping else self.preflight.refusal(self.plan)
+        if refusal:
+            text = refusal.text.removesuffix(".")
+            self.blame(Failure("cannot start:", text, refusal.error.exit_code, time.time()))
+        return not refusal
 
     def _send(self, number: int) -> None:
         """Send a signal to all ranks through their agents."""
@@ -720,11 +722,13 @@ class Supervisor:
                 self.outcome.code = PORT_TAKEN
                 self._stop(FAILURE_GRACE)
         elif isinstance(message, messages.Lost):
+            if host in self.outcome.blames():
+                return  # it said why, and left
             if not self.stopping:
                 self.outcome.lost.append(host)
             self.fail(host_lost(host))
         elif isinstance(message, messages.Refused):
-            self.fail(host_lost(host, message.text))
+            self.fail(host_refused(host, message.text) if message.cannot else host_lost(host, message.text))
 
     def _ask_who_lives(self) -> None:
         """Give up a host that answers no more, while another one does: it stands still, and its connections do not
