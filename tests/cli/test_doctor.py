@@ -69,11 +69,25 @@ def test_hosts_of_a_lab_are_compared_and_one_that_is_gone_is_named(make_hosts, e
     assert done.returncode == 125
     assert findings(done)["ifname"].startswith("all 3 hosts: GLOO_SOCKET_IFNAME=ib77 names no interface; there are ")
 
+    # Under an administrator who wants `--check full`, doctor's own launch does not ask doctor again.
+    (tmp_path / "site.toml").write_text('[launch]\ncheck = "full"\n')
     hosts["n02"].vanish()
-    done = doctor()
-    assert done.returncode == 125
-    assert "n02" in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = doctor("--bundle", str(tmp_path / "ticket.zip"), EZPZ_SITE_TOML=str(tmp_path / "site.toml"))
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["hosts"], set(findings(done))) == (125, ["n01", "n03"], {"silent"}), done.stdout
+    assert findings(done)["silent"].startswith("n02 does not answer: client of shared ended with 255; expected an ag")
+    assert [facts["master"]["problem"] for facts in answer["facts"]] == ["", ""]  # they have met without it
+    with zipfile.ZipFile(tmp_path / "ticket.zip") as bundle:
+        assert json.loads(bundle.read("doctor.json"))["hosts"] == ["n01", "n03"]
+        assert not [name for name in bundle.namelist() if name.startswith("launch/")]
+    text = hosts["head"].run([*DOCTOR, "--hosts", "n[01-03]"], site.env, cwd=folder, timeout=90)
+    assert "problem  n02 does not answer: client of shared ended with 255" in text.stdout, text.stdout + text.stderr
+    assert text.stdout.splitlines()[-2].startswith("3 hosts: 1 problem, ")
+    hosts["n03"].vanish()
+    done = doctor("--hosts", "n[02-03]")
+    assert (done.returncode, json.loads(done.stdout)["hosts"]) == (125, [])
+    assert not [*(tmp_path / "state").rglob("*doctor-*")]
+    assert not [*(tmp_path / "state").rglob("run.json")], "its launches are none of the user's"
 
 
 def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(run_cli, environ, tmp_path):
@@ -106,11 +120,17 @@ def test_a_bundle_holds_what_a_ticket_needs_and_no_secret(run_cli, environ, tmp_
     [
         (["--hosts", "n01", "--job"], "--hosts and --job are both given"),
         (["--hosts", "n[1"], "n[1"),
+        (["--hosts", "n01,n01"], "ezpz: n01 is named twice"),
+        (["--hosts="], "--hosts is empty (from the command line)"),
+        (["--bundle="], "--bundle is empty (from the command line)"),
+        (["--outdir="], "--outdir is empty (from the command line)"),
+        (["--job"], "--job (from the command line): this shell is in no job"),
         (["--bundle", "no/folder/x.zip"], "cannot write no/folder/x.zip (from --bundle)"),
     ],
 )
 def test_what_cannot_be_done_is_one_error(words, said, run_cli, environ):
     done = run_cli([*DOCTOR, *words], environ)
-    assert done.returncode in {2, 125}
+    assert done.returncode == 2, done.stderr
     assert said in done.stderr
+    assert done.stderr.count("ezpz: ") == 1
     assert "Traceback" not in done.stderr

@@ -121,6 +121,10 @@ def test_an_unknown_host_is_named_and_the_others_are_stopped(site, survivors):
         in done.stderr
     )
     assert "Could not resolve hostname n09" in done.stderr
+    (site.hosts.folder / "gone" / "n02").touch()
+    alone = site.launch("true", hosts="n02:1\n")
+    [line] = [line for line in alone.stderr.splitlines() if "client of a folder ended" in line]
+    assert line.startswith("ezpz: cannot start ranks on n02: client of a folder ended with 255; expected an agent")
     lab.wait_until(lambda: not survivors(), 3, "the end of the ranks")
 
 

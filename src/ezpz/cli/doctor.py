@@ -7,16 +7,19 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import aligned
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.baseline import amount, compare, keep, kept, measured
 from ezpz.cluster.diagnosis import Finding, diagnose, summary
-from ezpz.cluster.examine import RUN_FOLDER, examine, parse_answer, stale_variables
+from ezpz.cluster.examine import RUN_FOLDER, compute, examine, parse_answer, stale_variables
 from ezpz.errors import MachineError, UsageError
-from ezpz.interpreter import module_line
+from ezpz.files import read_object, state_folder
+from ezpz.launch.host_probe import ask_each, cause_of, environment, examining_line
 from ezpz.redact import redact_text
 from ezpz.track.quantities import duration
 from ezpz.visible import show, use_color, visible
@@ -24,8 +27,10 @@ from ezpz.visible import show, use_color, visible
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
+
+    Facts = dict[str, Any]
 
 _OPTIONS = (
     option("script", nargs="?", metavar="SCRIPT", help="a program that must be the same file on every host"),
@@ -44,9 +49,9 @@ _EXAMPLES = (
     ("ezpz doctor train.py", "and at a script"),
     ("ezpz doctor --job --full", "measure every host of the job, and compare with its earlier runs"),
 )
-_EXITS = (("125", "something is wrong that a launch must fail of"),)
+_EXITS = (("125", "something is wrong that makes a launch fail"),)
 _CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-_TIMEOUT = 60  # seconds for all hosts to start a Python and answer
+_START, _TIMEOUT = 30, 60  # seconds for all hosts to start a Python, and to answer
 _LATE = 10.0  # seconds for the last words of a launch that is over: this machine may be busy
 _TAIL = 1 << 16  # bytes of a log that go into a bundle
 
@@ -58,15 +63,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _doctor(options: Namespace) -> int:
-    if options.hosts and options.job:
-        raise UsageError("--hosts and --job are both given (from the command line); expected one of them.")
+    _check(options)
     begun = time.monotonic()
     request = _request(options)
+    findings: list[Finding] = []
     if options.hosts or options.job:
         hosts, findings = _look_at_job(request, options.hosts)
     else:
-        hosts = [examine(request, os.environ)]
-        findings = []
+        hosts = [_this_host(request)]
     findings = [*findings, *diagnose(hosts)]
     speeds = {str(facts["host"]): measured(facts) for facts in hosts} if options.full else {}
     findings += _slower(speeds)
@@ -82,6 +86,35 @@ def _doctor(options: Namespace) -> int:
     if options.bundle:
         _write_bundle(Path(options.bundle).expanduser(), answer)
     return 125 if any(finding.is_problem for finding in findings) else 0
+
+
+def _check(options: Namespace) -> None:
+    """Refuse options that say nothing, or contradict each other.
+
+    Raises:
+        UsageError: They do.
+    """
+    for name, what in (("hosts", "hosts: n01,n[03-05]"), ("outdir", "a folder"), ("bundle", "a new file")):
+        if getattr(options, name) == "":
+            raise UsageError(f"--{name} is empty (from the command line); expected {what}. Name it, or leave it out.")
+    if options.hosts and options.job:
+        raise UsageError("--hosts and --job are both given (from the command line); expected one of them.")
+    if options.job:
+        from ezpz.launch.options import parse
+        from ezpz.launch.planning import survey
+
+        if survey(parse([], {})).allocation.scheduler == "none":
+            raise UsageError(
+                "--job (from the command line): this shell is in no job that `ezpz where` knows; expected one. Name hosts"
+                " with --hosts LIST, or leave it out for this host."
+            )
+
+
+def _this_host(request: Facts) -> Facts:
+    facts = examine(request, os.environ)
+    if request["compute"]:
+        facts["compute"] = compute((facts["devices"] or {}).get("kind"))
+    return facts
 
 
 def _slower(speeds: dict[str, dict[str, float]]) -> list[Finding]:
@@ -120,35 +153,82 @@ def _request(options: Namespace) -> dict[str, Any]:
     shm = "/dev/shm"  # noqa: S108  # the mount itself
     places = {
         RUN_FOLDER: str(Path(options.outdir or "outputs").expanduser().absolute()),
-        "TMPDIR": os.environ.get("TMPDIR") or "/tmp",  # noqa: S108  # as ezpz.files takes it
+        "TMPDIR": "",  # as on each host
         "the home folder": os.environ.get("HOME", ""),
         shm: shm if Path(shm).is_dir() else "",
-        **{name: os.environ.get(name, "") for name in _CACHES},
+        **dict.fromkeys(_CACHES, ""),
     }
     return {
         "folder": folder,
         "script": script,
-        "places": {what: path for what, path in places.items() if path},
+        "places": places,
         "stale": stale_variables(os.environ),
         "full": options.full,
         "compute": options.full,
     }
 
 
-def _look_at_job(request: dict[str, Any], hosts: str | None) -> tuple[list[dict[str, Any]], list[Finding]]:
-    """Start one process per host as `launch` would, and return what they found, and what kept hosts from answering."""
+def _look_at_job(request: Facts, hosts: str | None) -> tuple[list[Facts], list[Finding]]:
+    """Return what hosts have found of themselves, and what keeps others from answering.
+
+    All are asked by one launch, in which they also try to reach each other. Where that fails each is asked alone, and
+    those that answer are asked together once more.
+
+    Raises:
+        EzpzError: There is no such launch.
+    """
     chosen = ["--hosts", hosts] if hosts else []
-    line = [
-        *module_line("ezpz.launch"),
-        *(*chosen, "--ppn", "1", "--oversubscribe", "--timeout", str(_TIMEOUT)),
-        *("--", *module_line("ezpz.cluster.examine"), json.dumps(request)),
-    ]
-    left_out = {*request["stale"], "EZPZ_CHAIN"}  # this launch is no training of a chain of jobs
-    environ = {name: value for name, value in os.environ.items() if name not in left_out}
-    found: dict[str, dict[str, Any]] = {}
+    with _own_folder() as folder:
+        found, code, cause, planned = _ask_all(request, Path(folder, "all"), chosen)
+        if not code:
+            return found, []
+        if code == UsageError.exit_code or not planned:
+            raise (UsageError if code == UsageError.exit_code else MachineError)(cause)
+        answers = ask_each(planned, request, folder)
+        found = [dict(answer.facts) for answer in answers.values() if answer.facts]
+        silent = {host: answer.words for host, answer in answers.items() if not answer.facts}
+        findings = [_silent(host, words) for host, words in silent.items()]
+        up = [host for host in planned if host not in silent]
+        if silent and len(up) > 1:
+            together, code, cause, _ = _ask_all(request, Path(folder, "up"), ["--hosts", ",".join(up)])
+            found = found if code else together
+        if code:
+            findings.append(Finding(True, cause, "see whether `launch` starts a program on these hosts", "launch"))
+    return found, findings
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    """Make a folder for the records of launches, which other hosts may have to read, and remove it in the end."""
+    base, _ = state_folder(os.environ)
+    try:
+        if base:
+            Path(base).mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = TemporaryDirectory(prefix="doctor-", dir=base or None, ignore_cleanup_errors=True)
+    except OSError:  # it is full, or closed
+        folder = TemporaryDirectory(prefix="ezpz-doctor-", ignore_cleanup_errors=True)
+    with folder as path:
+        yield path
+
+
+def _silent(host: str, words: str) -> Finding:
+    words = words.removeprefix(f"cannot start ranks on {host}: ").removesuffix(".")
+    cure = (
+        f"see whether it is up, and whether `launch --hosts {host} true` runs there; or leave it out: --exclude {host}"
+    )
+    return Finding(True, f"{host} does not answer: {words or 'no word came from it'}", cure, "silent")
+
+
+def _ask_all(request: Facts, folder: Path, chosen: Sequence[str]) -> tuple[list[Facts], int, str, list[str]]:
+    """Start one process per host as `launch` would, and return what they found, in the order of ranks, the exit code,
+    why it failed, and the hosts of its plan.
+    """
+    limits = ("--start-timeout", str(_START), "--timeout", str(_TIMEOUT))
+    line = examining_line(request, str(folder), *chosen, *limits)
+    found: dict[str, Facts] = {}
     with subprocess.Popen(
         line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        env=environ,
+        env=environment(str(folder)),
     ) as process:  # fmt: skip
         from threading import Thread
 
@@ -158,24 +238,17 @@ def _look_at_job(request: dict[str, Any], hosts: str | None) -> tuple[list[dict[
         for text in process.stdout or ():
             facts = parse_answer(text)
             if facts is not None:
-                facts["heard"] = time.time()
+                heard = found.get(facts["host"], {}).get("heard")
+                facts["heard"] = heard or time.time()
                 found[facts["host"]] = facts
         code = process.wait()
         listener.join(_LATE)
-    if not found:
-        raise MachineError(_last_words(words) or f"no host answered: `launch` ended with {code} and no word.")
-    failed = [Finding(True, _last_words(words), "see what `launch` says above this cause", "launch")] if code else []
+    plan = read_object(folder / "run.json").get("plan") or {}
     ordered = sorted(found.values(), key=lambda facts: (facts.get("master") or {}).get("rank", 0))
-    return ordered, failed
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    """Return the cause that `launch` named: its first line that is neither its plan nor a note."""
-    ours = [line.strip().removeprefix("ezpz: ") for line in lines if line.startswith(("ezpz: ", "ezpz launch: "))]
-    causes = [
-        line for line in ours if not line.startswith("note:") and "launcher (" not in line and " ranks on " not in line
-    ]
-    return causes[0] if causes else next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if not found and not code:
+        code = MachineError.exit_code
+    cause = cause_of(str(folder), words) or f"`launch` ended with {code} and no word"
+    return ordered, code, cause, [str(host) for host in plan.get("hosts") or ()]
 
 
 def _text(
@@ -192,10 +265,12 @@ def _text(
         cure = _filled(f"{indent}→ {visible(finding.cure)}", f"{indent}  ")
         lines += [text, cure]
     lines += ["", *_speed_table(speeds)[:-1]] if speeds else []
-    names = visible(hosts[0]["host"]) if len(hosts) == 1 else f"{len(hosts)} hosts"
+    silent = sum(finding.check == "silent" for finding in findings)
+    names = visible(hosts[0]["host"]) if len(hosts) == 1 and not silent else f"{len(hosts) + silent} hosts"
     problems = sum(finding.is_problem for finding in findings)
-    counted = [f"{problems} problem{'s' * (problems != 1)}", f"{len(findings) - problems} notes"] if findings else []
-    verdict = ", ".join(counted) or "nothing is wrong"
+    counts = {"problem": problems, "note": len(findings) - problems}
+    counted = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items()]
+    verdict = ", ".join(counted) if findings else "nothing is wrong"
     lines += ["", ""] if lines else [""]
     lines[-1] = _filled(f"{names}: {verdict}, looked at in {duration(seconds)}")
     shared = summary(hosts)

@@ -377,8 +377,9 @@ class _AgentsRun(_Run):
         self.fail(Failure(f"cannot start ranks on {host}:", text, _REFUSED, time.time(), host=host, why=why))
 
     def judge_launcher(self) -> None:
-        """An ssh has ended before its agent reported that all is over there."""
-        gone = [child for child in self.children.all if not child.alive and child.host not in self.control.done]
+        """An ssh has ended before its agent, which had come, reported that all is over there."""
+        came = set(self.control.heard) - self.control.done
+        gone = [child for child in self.children.all if not child.alive and child.host in came]
         if gone and not self.stopping:
             child, host = gone[0], self.plan.placement.hosts[gone[0].host]
             why = LOST if (child.code or 0) >= 0 else ""  # a signal killed ssh here, and says nothing of the host
