@@ -86,6 +86,17 @@ def test_a_table_of_someone_else_is_read_with_its_lines(run_cli, environ, tmp_pa
     assert "4 rows of tables in table.md" in done.stdout
 
 
+def test_the_median_of_two_starts_is_between_them_and_one_row_is_one_row(run_cli, environ, tmp_path):
+    rows = ["| log | world_size | start | stop |", "|--|--|--|--|"]
+    rows += ["| a | 8 | 2023-10-31-120000 | 2023-10-31-120054 |", "| b | 8 | 2023-10-31-120000 | 2023-10-31-120254 |"]
+    for count, median, counted in ((2, "1 min 54 s", "2 rows of tables"), (1, "54 s", "1 row of tables")):
+        (tmp_path / "table.md").write_text("\n".join(rows[: 2 + count]))
+        done = run_cli([*STARTUP, "table.md"], environ, 60, cwd=tmp_path)
+        by_world = next(line for line in done.stdout.splitlines() if line.split()[:2] == ["8", str(count)])
+        assert [each.strip() for each in by_world.split("  ") if each.strip()][3] == median, done.stdout
+        assert f"\n{counted} in table.md" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -136,7 +147,7 @@ def test_no_line_of_4096_ranks_is_wider_than_a_terminal(name, clean_env, tmp_pat
     assert max(map(len, lines)) <= 80, max(lines, key=len)
     assert len(lines) < 70
     said = " ".join(line.strip() for line in lines)
-    assert f"33 s of import of torch on {hosts[300]} (rank 2405) held up 511 hosts for 30 s" in said
+    assert f"33 s of imports and own code on {hosts[300]} (rank 2405) held up 511 hosts for 30 s" in said
     shown = hosts[300] if name.startswith("10") else hosts[300].partition(".")[0]
     assert f"  2405 on {shown}" in text  # the late host is in the table, and in the picture,
     assert f"\n{shown}  " in text

@@ -216,6 +216,8 @@ def test_a_host_is_compared_with_its_own_median_before_that_of_others():
     ]
     now["n01"]["matmul on cuda:0"] = 100e12
     assert "n01 50 % below the median of 3 hosts: matmul on cuda:0, 100 TFLOP/s" in " ".join(next(compare(now, {})))
+    two = {"n01": [{"matmul on cuda:0": value} for value in (100e12, 100e12, 320e12, 320e12)]}
+    assert "instead of 210 TFLOP/s" in next(compare({"n01": {"matmul on cuda:0": 99e12}}, two)).text
     late = {"n01": [{"latency to n02": 20e-6}] * 3}
     assert list(compare({"n01": {"latency to n02": 90e-6}}, late)) == []
     assert [each.text for each in compare({"n01": {"latency to n02": 400e-6}}, late)] == [

@@ -489,8 +489,8 @@ def test_the_start_of_several_hosts_is_a_bar_for_each_with_the_critical_path(run
     assert hosts_startup_chart(run) is None
     record_launch(tmp_path / "state", run.folder)
     chart = hosts_startup_chart(open_run(run.folder))
-    assert chart.notes[0] == "23 s of import of torch on n03 (rank 4) held up 2 hosts for 20 s"
-    assert [name for name, _ in chart.legend] == ["start", "imports", "meeting", "model and data", "first step"]
+    assert chart.notes[0] == "23 s of imports and own code on n03 (rank 4) held up 2 hosts for 20 s"
+    assert [name for name, _ in chart.legend] == ["start", "imports", "rendezvous", "model and data", "first step"]
     ends = {line["name"]: line["y"][0] for line in chart.data["lines"]}
     assert (ends["n01, imports"], ends["n03, imports"], ends["n03, first step"]) == (4.0, 24.0, 28.0)
     assert chart.svg.count("<rect") == 15

@@ -59,13 +59,13 @@ def test_a_healthy_start_has_no_delay_and_its_stages_sum_to_the_whole():
 @pytest.mark.parametrize(
     ("slower", "said"),
     [
-        ([(4, "setup", 10.0)], "13.5 s of import of torch on n03 (rank 4) held up 2 hosts for 10 s"),
+        ([(4, "setup", 10.0)], "13.5 s of imports and own code on n03 (rank 4) held up 2 hosts for 10 s"),
         ([(1, "torch", 4.0)], "4.4 s of imports before torch on n01 (rank 1) held up 2 hosts for 4 s"),
         ([(3, "model", 6.0)], "7 s of model on n02 (rank 3) held up 2 hosts for 6 s"),
         ([(5, "data", 3.0)], "3.3 s of first batch on n03 (rank 5) held up 2 hosts for 3 s"),
         (
             [(2, "interpreter", 2.0), (2, "setup", 9.0)],
-            "12.5 s of import of torch on n02 (rank 2) held up 2 hosts for 11 s",
+            "12.5 s of imports and own code on n02 (rank 2) held up 2 hosts for 11 s",
         ),
     ],
 )
@@ -88,7 +88,7 @@ def test_what_is_slow_on_all_hosts_holds_up_nobody():
 
 def test_ranks_of_one_host_are_compared_with_each_other():
     [delay] = delays(Startup(fields(hosts=("laptop",), per_host=4, slower=[(3, "setup", 6.0)])))
-    assert str(delay) == "9.5 s of import of torch on rank 3 on laptop held up 3 ranks for 6 s"
+    assert str(delay) == "9.5 s of imports and own code on rank 3 on laptop held up 3 ranks for 6 s"
 
 
 def test_a_world_too_large_for_single_ranks_keeps_its_summary():
@@ -130,8 +130,8 @@ def test_hosts_come_with_their_first_and_last_rank():
 
 def test_changes_name_what_became_slower_and_nothing_else():
     now, then = Startup(fields(slower=[(None, "setup", 9.0)])), Startup(fields())
-    assert list(map(str, changes(now, then))) == ["import of torch +9 s (12.5 s instead of 3.5 s)"]
-    assert list(map(str, changes(then, now))) == ["import of torch -9 s (3.5 s instead of 12.5 s)"]
+    assert list(map(str, changes(now, then))) == ["imports and own code +9 s (12.5 s instead of 3.5 s)"]
+    assert list(map(str, changes(then, now))) == ["imports and own code -9 s (3.5 s instead of 12.5 s)"]
     assert changes(then, then) == []
 
 
@@ -143,5 +143,5 @@ def test_4096_ranks_on_512_hosts_are_read_with_each_rank_and_the_late_host_is_na
     [delay] = delays(startup)
     by_host = startup.by_host("setup")
     assert time.process_time() - begun < 5  # 0.1 s on an idle machine
-    assert str(delay) == "23.5 s of import of torch on n300 (rank 2405) held up 511 hosts for 20 s"
+    assert str(delay) == "23.5 s of imports and own code on n300 (rank 2405) held up 511 hosts for 20 s"
     assert (startup.world_size, len(by_host), by_host["n300"][3]) == (4096, 512, 2405)

@@ -16,7 +16,7 @@ from ezpz.errors import UsageError
 from ezpz.files import read_object
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
-from ezpz.track.startup import STAGES, Startup, changes, delays, read_startup
+from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
 from ezpz.track.terminal.screen import say
 from ezpz.visible import visible
 
@@ -318,7 +318,7 @@ def _wrapped(text: str) -> list[str]:
 _GROUPS = (  # columns of the table over launches, and the stages that each sums
     ("START", ("shim", "process", "interpreter")),
     ("IMPORTS", ("torch", "setup")),
-    ("MEETING", ("met", "group")),
+    ("RENDEZVOUS", ("met", "group")),
     ("MODEL", ("model", "data")),
     ("STEP 1", ("step",)),
 )
@@ -329,7 +329,7 @@ def _table(found: Sequence[_Launch | _Log]) -> str:
     launches = [each for each in found if isinstance(each, _Launch)]
     parts = []
     if launches:
-        titles = ("SECONDS OF LAUNCH", "HOSTS", "RANKS", *(title for title, _ in _GROUPS), "IN ALL")
+        titles = ("SECONDS OF LAUNCH", "HOSTS", "RANKS", *(title for title, _ in _GROUPS), "ALL")
         head, *rows = aligned([titles, *map(_launch_row, launches)], set(range(1, 9)))
         lines, command = [head], ""
         for each, row in zip(launches, rows, strict=True):
@@ -375,7 +375,8 @@ def _log_table(found: _Log) -> str:
     if wrong:
         stated = sum(row.given is not None for row in known)
         lines += _wrapped(f"{wrong} of {stated} differences in the file are not the seconds between its two times")
-    kind = "rows of tables" if found.times.kind == "table" else "starts in a log"
+    kind, where = ("row", "of tables") if found.times.kind == "table" else ("start", "in a log")
+    kind = f"{kind}{'s' * (len(rows) != 1)} {where}"
     lines += _wrapped(f"{len(rows)} {kind} in {visible(str(found.path))}; LINES says which lines were used")
     for number, why in found.times.unusable:
         lines += _wrapped(f"line {number} is not used: {visible(why)}")
@@ -400,8 +401,8 @@ def _by_world(rows: Sequence[Any]) -> list[str]:
     ordered = sorted(worlds, key=lambda world: (not world.isdecimal(), int(world) if world.isdecimal() else 0, world))
     table: list[tuple[str, ...]] = [("RANKS", "STARTS", "SHORTEST", "MEDIAN", "LONGEST")]
     for world in ordered:
-        seconds = sorted(worlds[world])
-        chosen = (seconds[0], seconds[len(seconds) // 2], seconds[-1])
+        seconds = worlds[world]
+        chosen = (min(seconds), median(seconds), max(seconds))
         table.append((visible(world) or "?", str(len(seconds)), *(duration(each) for each in chosen)))
     return [*aligned(table, {0, 1, 2, 3, 4}), ""]
 

@@ -121,7 +121,8 @@ def _slower(name: str, value: float, known: Sequence[float], least: float, of: s
     """Return how much slower a value is than the median of the known; empty for less than `least` of it."""
     if len(known) < _ENOUGH:
         return ""
-    median = sorted(known)[len(known) // 2]
+    ordered = sorted(known)
+    median = (ordered[(len(known) - 1) // 2] + ordered[len(known) // 2]) / 2
     instead = f"{name}, {amount(name, value)} instead of {amount(name, median)}"
     if name.startswith(_LATENCY):
         return f"{value / median:.1f} times {of}: {instead}" if value > max(2 * median, median + _LATER) else ""

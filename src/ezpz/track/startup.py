@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["STAGES", "Arrival", "Change", "Delay", "Startup", "changes", "delays", "read_startup"]
+__all__ = ["STAGES", "Arrival", "Change", "Delay", "Startup", "changes", "delays", "median", "read_startup"]
 
 
 class Stage(NamedTuple):
@@ -36,7 +36,7 @@ STAGES = (
     Stage("process", "start of the program", is_gate=True),
     Stage("interpreter", "start of Python"),
     Stage("torch", "imports before torch"),
-    Stage("setup", "import of torch"),
+    Stage("setup", "imports and own code"),
     Stage("met", "rendezvous", is_gate=True),
     Stage("group", "process group", is_gate=True),
     Stage("model", "model"),
@@ -182,7 +182,7 @@ class Startup:
             if when is not None:
                 found.setdefault(self.host_of(rank), []).append((when, rank))
         return {
-            host: (min(each)[0], _median([when for when, _ in each]), max(each)[0], max(each)[1])
+            host: (min(each)[0], median([when for when, _ in each]), max(each)[0], max(each)[1])
             for host, each in found.items()
         }
 
@@ -239,7 +239,7 @@ def _delay(startup: Startup, stages: Sequence[Stage]) -> Delay | None:
     latest = _or_zero(ready[rank])
     own = rank if alone else startup.host_of(rank)
     others = [when for group, when in lasts.items() if group != own]
-    waited = latest - _median(others)
+    waited = latest - median(others)
     least = max(_LEAST, _SHARE * startup.total)
     if waited < least:
         return None
@@ -256,7 +256,7 @@ def _lost(startup: Startup, stages: Sequence[Stage], stage: Stage, rank: int, ow
         for each, when in enumerate(startup.times[stage.name])
         if when is not None and (each if alone else startup.host_of(each)) != own
     ]
-    return _spent(startup, stages, stage, rank) - (_median(others) if others else 0.0)
+    return _spent(startup, stages, stage, rank) - (median(others) if others else 0.0)
 
 
 def _spent(startup: Startup, stages: Sequence[Stage], stage: Stage, rank: int) -> float:
@@ -274,7 +274,8 @@ def _or_zero(seconds: float | None) -> float:
     return 0.0 if seconds is None else seconds
 
 
-def _median(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
+    """Return the value in the middle of some, at least one; of an even number the mean of the two there."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -257,7 +257,8 @@ class Progress:
             known = self._reported.get(stage, 0)
             if times and len(times) > known and (final or len(times) >= expected):
                 self._reported[stage] = len(times)
-                low, median, high = (times[index] + self._clock for index in (0, len(times) // 2, -1))
+                middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
+                low, median, high = (when + self._clock for when in (times[0], middle, times[-1]))
                 each = [(rank, when + self._clock) for rank, when in by_rank] if self._settings.by_rank else []
                 reports.append(
                     messages.Stages(stage=stage, count=len(times), low=low, median=median, high=high, ranks=each)

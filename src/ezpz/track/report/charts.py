@@ -336,7 +336,7 @@ def _bars(title: str, text: str, stages: Sequence[tuple[str, float]], note: str,
 _GROUPS = (  # what a host is doing, and the stages at whose end it has done it
     ("start", ("shim", "process", "interpreter")),
     ("imports", ("torch", "setup")),
-    ("meeting", ("met", "group")),
+    ("rendezvous", ("met", "group")),
     ("model and data", ("model", "data")),
     ("first step", ("step",)),
 )
