@@ -477,7 +477,16 @@ def test_errors_of_memory_are_noted_and_no_run_has_more_than_three_notes(keep):
 
 @pytest.mark.parametrize(("text", "seconds"), [("", 5.0), ("0", 0.0), ("off", 0.0), ("No", 0.0), ("2.5", 2.5)])
 def test_the_variable_turns_it_off_or_says_how_often(text, seconds):
-    assert sampling({"EZPZ_HARDWARE": text}) == seconds
+    environ = {"EZPZ_HARDWARE": text, "EZPZ_SITE_TOML": ""}
+    assert sampling(environ) == (seconds, "EZPZ_HARDWARE" if text else "default")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60", 60.0), ("0.5", 0.5), ('"off"', 0.0)])
+def test_an_administrator_sets_it_for_users_who_choose_nothing(tmp_path, text, seconds):
+    (tmp_path / "site.toml").write_text(f"[launch]\nsampling = {text}\n")
+    environ = {"EZPZ_SITE_TOML": str(tmp_path / "site.toml")}
+    assert sampling(environ) == (seconds, str(tmp_path / "site.toml"))
+    assert sampling({**environ, "EZPZ_HARDWARE": "2"}) == (2.0, "EZPZ_HARDWARE")
 
 
 @pytest.mark.parametrize("text", ["often", "-1", "0.01", "nan", "1e9"])

@@ -285,6 +285,12 @@ def test_healthy_launches_say_nothing_more(launch, environ, mpich):
         ('[launch]\ncheck = "of"\n', "bad value launch.check = 'of' (from {file}); expected fast, full, off"),
         ("[launch]\nchek = 1\n", "unknown key launch.chek = 1 (from {file}); expected launch.check, "),
         ("sampling = 3\n", "unknown key sampling = 3 (from {file})"),
+        (
+            "[launch]\nsampling = 0.01\n",
+            "bad value launch.sampling = 0.01 (from {file}); expected off, seconds from 0.1 to 3600. Correct",
+        ),
+        ("[launch]\nsampling = true\n", "bad value launch.sampling = True (from {file})"),
+        ("[launch]\ncheck = 3\n", "bad value launch.check = 3 (from {file}); expected fast, full, off"),
         ("[launch\n", "cannot read {file}: "),
     ],
 )

@@ -4,6 +4,7 @@
     [launch]
     check = "off"        # of `launch --check`: fast, full or off
     save_at_end = "off"  # on: ranks are asked to save before the job ends
+    sampling = 60        # seconds between two samples of the hardware; "off" for none
 
 It is read before any setting of the user's. Unlike a site table (docs/sites.md) it says nothing about the machine.
 """
@@ -17,14 +18,20 @@ from ezpz.records import NamedTuple
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["CHECKS", "Default", "default"]
+__all__ = ["CHECKS", "SAMPLING", "Default", "default"]
 
 CHECKS = ("fast", "full", "off")
 _FILE = "/etc/ezpz/site.toml"
 _VARIABLE = "EZPZ_SITE_TOML"  # another file, for tests and for administrators who try theirs; empty for none
-_KEYS = {"launch.check": CHECKS, "launch.save_at_end": ("on", "off")}
+SAMPLING = (0.1, 3600.0)  # seconds between two samples of the hardware: the fewest, and the most
+# What each key may be: these words, and a number between two where there are two numbers.
+_KEYS: dict[str, tuple[str | float, ...]] = {
+    "launch.check": CHECKS,
+    "launch.save_at_end": ("on", "off"),
+    "launch.sampling": ("off", *SAMPLING),
+}
 
 
 class Default(NamedTuple):
@@ -91,10 +98,23 @@ def _read(text: str, path: str) -> dict[str, str]:
                     f"unknown key {full} = {value!r} (from {path}); expected {', '.join(_KEYS)}.{near} Correct or "
                     "remove it: it is the administrator's file (docs/sites.md)."
                 )
-            if value not in _KEYS[full]:
+            if not _is_allowed(value, _KEYS[full]):
                 raise UsageError(
-                    f"bad value {full} = {value!r} (from {path}); expected {', '.join(_KEYS[full])}. Correct that key: "
+                    f"bad value {full} = {value!r} (from {path}); expected {_expected(_KEYS[full])}. Correct that key: "
                     "it is the administrator's file (docs/sites.md)."
                 )
-            found[full] = value
+            found[full] = str(value)
     return found
+
+
+def _is_allowed(value: object, allowed: Sequence[str | float]) -> bool:
+    numbers = [each for each in allowed if isinstance(each, float)]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return bool(numbers) and (numbers[0] <= value <= numbers[1])
+    return isinstance(value, str) and value in allowed
+
+
+def _expected(allowed: Sequence[str | float]) -> str:
+    words, numbers = ([each for each in allowed if isinstance(each, kind)] for kind in (str, float))
+    span = [f"seconds from {numbers[0]:g} to {numbers[1]:g}"] if numbers else []
+    return ", ".join([*map(str, words), *span])

@@ -43,7 +43,14 @@ def as_json(plan: LaunchPlan) -> str:
         "mpi": {"value": plan.mpi.value, "origin": plan.mpi.origin},
         "binding": {"text": plan.binding.text, "cpus": list(plan.binding.cpus), "origin": plan.binding.origin},
         "listening": listens and {"address": listens.address or "0.0.0.0", "origin": listens.origin},  # noqa: S104
-        "check": {"value": plan.context.check.value, "origin": plan.context.check.origin},
+        **{
+            name: {"value": setting.value, "origin": setting.origin}
+            for name, setting in (
+                ("check", plan.context.check),
+                ("sampling", plan.context.sampling),
+                ("save_at_end", plan.context.save_at_end),
+            )
+        },
         "notes": list(plan.context.notes),
     }
     import json
@@ -86,6 +93,8 @@ def _decisions(plan: LaunchPlan) -> list[tuple[str, str, str]]:
         ("binding", plan.binding.text, plan.binding.origin),
         ("threads", *_threads(plan)),
         ("check", *plan.context.check),
+        ("sampling", *plan.context.sampling),
+        ("saving", *plan.context.save_at_end),
     ]
     listens = plan.supervision.listening
     if listens:

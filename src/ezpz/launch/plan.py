@@ -86,6 +86,8 @@ class Context(NamedTuple):
         hosts_origin: Where the hosts came from.
         notes: What the user should know before it starts.
         check: What is looked at before ranks begin, and who chose it.
+        sampling: How often the hardware is sampled, and who chose it.
+        save_at_end: Whether ranks are asked to save before the job ends, and who chose it.
     """
 
     devices: Devices | None = None
@@ -93,6 +95,8 @@ class Context(NamedTuple):
     hosts_origin: str = ""
     notes: tuple[str, ...] = ()
     check: Setting = Setting("fast", "default")
+    sampling: Setting = Setting("each 5 s", "default")
+    save_at_end: Setting = Setting("on", "default")
 
 
 class LaunchPlan:

@@ -152,6 +152,8 @@ class PlanBuilder:
         self.check = chosen or Setting(*default("launch.check", self.environ, "fast"))
         unsaved = options.no_save_at_end and Setting("off", "--no-save-at-end")
         self.save_at_end = unsaved or Setting(*default("launch.save_at_end", self.environ, "on"))
+        self._sampling, sampler = sampling(self.environ)
+        self._sampled = Setting(f"each {self._sampling:g} s" if self._sampling else "never", sampler)
         self.own_devices = survey.devices.count > 0 and not options.oversubscribe
         around = scheduler(allocation.scheduler)
         self._reach = Reach() if self.is_here else reach(around, allocation.job_id, self.environ, site)
@@ -199,7 +201,7 @@ class PlanBuilder:
             "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
             "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
             "live": not self.keeps_terminal and may_draw(self.environ),
-            "hardware": sampling(self.environ),
+            "hardware": self._sampling,
         }
         advice = _advice(self._choice, site, options.launcher_args)
         named = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
@@ -300,7 +302,8 @@ class PlanBuilder:
         allocation, devices = self.survey.allocation, self.survey.devices
         counts = dict(zip(allocation.hosts, devices_on(devices, allocation), strict=True))
         used = tuple(counts[host] for host in self.survey.placement.hosts)
-        return Context(devices, used, allocation.origin.get("hosts", ""), notes, self.check)
+        chosen = (self.check, self._sampled, self.save_at_end)
+        return Context(devices, used, allocation.origin.get("hosts", ""), notes, *chosen)
 
     def _more_variables(self) -> dict[str, Setting]:
         allocation, why = self.survey.allocation, "where this launch is"

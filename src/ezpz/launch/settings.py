@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from ezpz.cluster.administrator import SAMPLING, default
 from ezpz.errors import UsageError
 from ezpz.launch.flavours.request import Setting
 from ezpz.records import NamedTuple
@@ -146,20 +147,20 @@ def may_draw(environ: Mapping[str, str], fd: int = 1) -> bool:
 
 
 _SAMPLING = 5.0  # seconds between two samples of the hardware
-_SHORTEST_SAMPLING, _LONGEST_SAMPLING = 0.1, 3600.0
+_SHORTEST_SAMPLING, _LONGEST_SAMPLING = SAMPLING
 
 
-def sampling(environ: Mapping[str, str]) -> float:
-    """Return the seconds between two samples of the hardware that EZPZ_HARDWARE asks for; 0 for none.
+def sampling(environ: Mapping[str, str]) -> tuple[float, str]:
+    """Return the seconds between two samples of the hardware, 0 for none, and who chose them: the user's EZPZ_HARDWARE,
+    else the administrator's ``launch.sampling``.
 
     Raises:
-        UsageError: It is neither a word for none nor such a number.
+        UsageError: The value is neither a word for none nor such a number.
     """
-    text = environ.get("EZPZ_HARDWARE", "").strip()
-    if not text:
-        return _SAMPLING
+    variable = environ.get("EZPZ_HARDWARE", "").strip()
+    text, origin = (variable, "EZPZ_HARDWARE") if variable else default("launch.sampling", environ, f"{_SAMPLING:g}")
     if text.lower() in {*_NO_LINE, "0.0"}:
-        return 0.0
+        return 0.0, origin
     try:
         seconds = float(text)
     except ValueError:
@@ -169,7 +170,7 @@ def sampling(environ: Mapping[str, str]) -> float:
             f"cannot sample the hardware every {text!r} (from EZPZ_HARDWARE); expected 0 for never, or seconds from "
             f"{_SHORTEST_SAMPLING:g} to {_LONGEST_SAMPLING:g}. Run `unset EZPZ_HARDWARE` for {_SAMPLING:g}."
         )
-    return seconds
+    return seconds, origin
 
 
 def has_input() -> bool:
