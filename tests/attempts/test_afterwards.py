@@ -13,7 +13,7 @@ def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp
     folder = tmp_path / "ezpz/launches/2026-11-23-221549-aaaabbbb"
     folder.mkdir(parents=True)
     first = {"attempt": 1, "launch_id": "aaaabbbb11111111", "cause": {"text": "host n02 is lost"}}
-    first |= {"decision": "again", "because": "n02 is retired"}
+    first |= {"decision": "again", "because": "n02 is retired", "hosts": ["n01", "n02"]}
     last = {
         "attempt": 2,
         "launch_id": "aaaabbbb22222222",
@@ -24,7 +24,7 @@ def test_each_attempt_is_found_by_its_own_id_with_its_cause_and_its_decision(tmp
     record = {"launch_id": "aaaabbbb22222222", "cause": None, "attempts": [first, last], "cwd": "/here"}
     (folder / "run.json").write_text(json.dumps(record))
     assert find_launch("aaaabbbb11111111")[1]["cwd"] == "/here"
-    assert _launch_cause("aaaabbbb11111111")[1] == "host n02 is lost; attempt 1, again: n02 is retired"
+    assert _launch_cause("aaaabbbb11111111")[1] == "host n02 is lost; attempt 1 on n01, n02, again: n02 is retired"
     assert _launch_cause("aaaabbbb22222222") == ({}, "")
     assert find_launch("aaaabbbb33333333") is None
 

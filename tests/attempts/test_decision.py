@@ -135,7 +135,7 @@ TABLE = {
     ),
     "a lost peer twice": ([rank(1, LOST_PEER, at=5, **PROBED), rank(1, LOST_PEER, at=5)], SAME, []),
     "no newer step": (
-        [rank(137, at=5), rank(137, at=5), rank(137, at=3), rank(137, at=5)], "none came further than step 5", [],
+        [rank(137, at=5), rank(137, at=5), rank(137, at=3), rank(137, at=5)], "3 attempts made no progress: none came further than step 5", [],
     ),
     "a newer step in between": ([rank(137, at=5), rank(137, at=5), rank(137, at=7), rank(137, at=5)], SAME, []),
     "no step at all": ([rank(137), rank(137), rank(137)], "none has told a step", []),
@@ -243,7 +243,7 @@ def test_a_host_stays_retired_and_the_size_of_the_world_is_kept():
 
 
 def test_the_number_of_attempts_is_a_limit_and_pauses_grow():
-    assert "attempt 2 of 2" in decided(rank(137, at=1), rank(137, at=2), limit=2).because
+    assert "that was the last (--attempts 2)" in decided(rank(137, at=1), rank(137, at=2), limit=2).because
     pauses = [decided(*(rank(137, at=step) for step in range(count))).pause for count in range(1, 9)]
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
     assert decided(attempt(125, **LOST)).pause == 0

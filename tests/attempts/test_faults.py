@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,7 +220,7 @@ def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_h
     done, rows = refused(site, *script)
     assert (done.returncode, rows[1]["hosts"], [*rows[0]["retired"]]) == (0, OTHERS, ["n02"]), done.stderr
     words = [line for line in done.stderr.splitlines() if "cannot enter" in line]
-    assert [line.partition(" (from")[0] for line in words] == [
+    assert [line.partition(" (from")[0] for line in words[:2]] == [
         f"ezpz: cannot start ranks on n02: cannot enter {folder} on n02",
         f"ezpz: attempt 1 of 3 ended with 125; again on n01, n03, n04: n02 is retired: cannot enter {folder} on n02",
     ], done.stderr
@@ -286,9 +288,35 @@ def test_one_host_a_success_and_the_end_of_the_tries(run_cli, clean_env, tmp_pat
     ]
     done = run_cli(line, env)
     assert done.returncode == 9
-    assert "this was attempt 2 of 2" in done.stderr
+    assert "attempt 2 of 2 ended with 9; no further one: that was the last (--attempts 2)" in done.stderr
+    *_, last = (line for line in done.stderr.splitlines() if line.startswith("ezpz: 2 attempts: "))
+    assert re.match(
+        r"ezpz: 2 attempts: 1 on \S+: 9 \(rank \d on host \S+ \(pid \d+\) exited with code 9\); 2 on ", last
+    )
     assert (tmp_path / "logs/attempt-1/rank-0.log").read_text() == "0\n"
     assert (tmp_path / "logs/attempt-2/rank-1.log").read_text() == "1\n"
     rows = json.loads((tmp_path / "logs/run.json").read_text())["attempts"]
     assert [row["decision"] for row in rows] == ["again", "stop"]
     assert len({row["launch_id"] for row in rows}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [0, 3000, 90])
+def test_a_signal_between_two_attempts_is_the_end_and_says_so(clean_env, tmp_path, end):
+    """With the end of the job as Slurm tells it, in so many seconds; 0 outside of any."""
+    env = {**clean_env, "XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    if end:
+        here = {"SLURM_JOB_NODELIST": os.uname().nodename, "SLURM_JOB_NUM_NODES": "1", "SLURM_TASKS_PER_NODE": "1"}
+        env |= {"SLURM_JOB_ID": "77", "SLURM_JOB_END_TIME": str(int(time.time()) + end), "SLURM_NTASKS": "1", **here}
+    line = [*LAUNCH, "--flavour", "local", "--attempts", "3", "-n", "1", "sh", "-c", "exit 5"]
+    launch = subprocess.Popen(line, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while "no host is to blame for attempt 1 so far; probing " not in (told := launch.stderr.readline()):
+        assert told
+    launch.send_signal(signal.SIGTERM)
+    told = launch.communicate(timeout=60)[1]
+    record = json.loads(next(tmp_path.glob("ezpz/launches/*/run.json")).read_text())
+    why = "the allocation ends; start it again" if end == 90 else "a signal from outside has ended it"
+    assert launch.returncode == 143, told
+    assert f"ezpz: SIGTERM received after attempt 1; no further one: {why}" in told
+    assert record["attempts"][0]["because"].startswith(f"SIGTERM came between two attempts: {why}")
+    assert not [*tmp_path.rglob("probe-*")]

@@ -196,6 +196,39 @@ def test_piped_there_is_a_line_for_each_change_and_one_for_the_end(piped, live):
     assert (rest, child.stderr.read(), child.wait(20)) == ("", "", 0)
 
 
+@pytest.mark.slow
+def test_a_run_of_attempts_is_followed_until_none_follows(piped, live, tmp_path):
+    folder = tmp_path / "state/ezpz/launches/2026-11-20-162001-aaaaaaaa"
+    folder.mkdir(parents=True)
+    launch = {"launch_id": "aaaaaaaa1", "host": "n99", "state": "running", "attempt": 1, "most_attempts": 3}
+
+    def keep(*rows, **changed):
+        (folder / "new").write_text(json.dumps({**launch, "attempts": rows, **changed}))
+        (folder / "new").replace(folder / "run.json")
+
+    first = {"attempt": 1, "launch_id": "aaaaaaaa1", "decision": "again", "because": "n02 is retired"}
+    keep()
+    end(live, state="running", launch={"launch_id": "aaaaaaaa1"})
+    child = piped(live, "--interval", "0.2", XDG_STATE_HOME=str(tmp_path / "state"))
+    assert child.stdout.readline() == "train: attempt 1 of 3\n"
+    assert " step 19 " in child.stdout.readline()
+    end(live, state="failed", launch={"launch_id": "aaaaaaaa1"})
+    keep(first, state="failed", ended=time.time())
+    assert child.stdout.readline() == "train: attempt 1 of 3, again: n02 is retired\n"
+    second = {"attempt": 2, "launch_id": "aaaaaaaa2"}
+    keep(first, attempt=2, launch_id="aaaaaaaa2")
+    end(live, state="running", launch={"launch_id": "aaaaaaaa2"})
+    assert child.stdout.readline() == "train: attempt 2 of 3\n"
+    add(live, 20)
+    assert " step 20 " in child.stdout.readline()
+    done = {**second, "decision": "stop", "because": "it has succeeded"}
+    keep(first, done, attempt=2, launch_id="aaaaaaaa2", state="finished", ended=time.time())
+    end(live, launch={"launch_id": "aaaaaaaa2"}, ended="2026-11-20T16:25:13+01:00")
+    last = child.stdout.readline()
+    assert last.startswith("train: finished, attempt 2 of 3, stop: it has succeeded, 21 rows, step 20"), last
+    assert (child.stdout.read(), child.stderr.read(), child.wait(20)) == ("", "", 0)
+
+
 def test_piped_the_values_of_the_hardware_are_a_line_when_they_are_new(piped, live):
     def sample(ago, power):
         device = {"id": "0", "name": "H100", "power": [power] * 3, "used": [97] * 3}

@@ -320,12 +320,15 @@ def _launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
     if text and more:
         text = f"{text.partition('; stopping')[0]}; {more}"
     if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
-        text += f"; attempt {launch.get('attempt')}, {launch['decision']}: {launch['because']}"
+        hosts = [str(host) for host in launch.get("hosts") or ()]
+        on = f" on {', '.join(hosts) if len(hosts) <= _HOSTS else f'{len(hosts)} hosts'}" if hosts else ""
+        text += f"; attempt {launch.get('attempt')}{on}, {launch['decision']}: {launch['because']}"
     return cause, text
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
 
+_HOSTS = 4  # of an attempt that are named
 _TITLES = ("STATE", "STARTED", "TO STEP", "STEP", "LOSS", "RATE", "TOOK", "RUN")
 _RIGHT = {2, 3, 4, 5, 6}  # columns of numbers
 _MEANINGS = {

@@ -192,12 +192,14 @@ def _head(startup: Startup) -> list[str]:
     started = startup.fields.get("started")
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started)) if isinstance(started, (int, float)) else "?"
     hosts = f" on {len(startup.hosts)} hosts" if len(startup.hosts) > 1 else ""
-    end = "the first step" if startup.first_step is not None else startup.arrivals[-1].stage.what
+    last = startup.arrivals[-1].stage
+    end = "the first step" if startup.first_step is not None else _ENDS.get(last.name, f"the end of {last.what}")
     counted = f"{startup.world_size} rank{'s' * (startup.world_size > 1)}"
     text = f"{when}, {counted}{hosts}: {duration(startup.total)} from `launch` to {end}"
     return [_command(startup), *_wrapped(text)]
 
 
+_ENDS = {"torch": "the start of torch's import", "setup": "`setup_torch`"}  # of a start that tells no step
 _STAGE_TITLES = ("UNTIL THE END OF", "TOOK", "FIRST", "MEDIAN", "LAST", "LAST RANK")
 
 

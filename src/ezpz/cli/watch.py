@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ezpz.track.terminal.follow import Followed
+    from ezpz.track.launches import Attempt
+    from ezpz.track.run import Run
+    from ezpz.track.terminal.follow import Live
 
 _TURN = 0.2  # seconds after which a changed size of the terminal is noticed
 
@@ -59,7 +61,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _watch(options: Namespace) -> int:
     from ezpz.track.terminal.choice import choose, sorted_out
-    from ezpz.track.terminal.follow import Followed
     from ezpz.track.terminal.frame import head
     from ezpz.track.terminal.screen import say
 
@@ -71,7 +72,7 @@ def _watch(options: Namespace) -> int:
     folder = _folder(folders[0] if folders else "outputs", options)
     if folder is None:
         return 0
-    followed = Followed(folder)
+    followed = _Followed(folder)
     if sys.stdout is not None and sys.stdout.isatty():
         listens = _redraw(followed, words, options)
     else:
@@ -80,8 +81,69 @@ def _watch(options: Namespace) -> int:
         choose(words, list(followed.live.latest), str(folder))
     if listens and not options.once:
         torn = f", passed over {followed.passed} lines that are no record" if followed.passed else ""
-        say(sys.stdout, f"{visible(head(followed.live, followed.run))}{torn}")
+        say(sys.stdout, f"{visible(head(followed.live, followed.run, followed.attempt))}{torn}")
     return 0
+
+
+class _Followed:
+    """A run as it was at the last look; one of `launch --attempts` is not over while another attempt may follow.
+
+    Attributes:
+        over: Whether nothing more will come.
+        attempt: Which attempt it is, and what was decided after it; empty for a launch without others.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from ezpz.track.terminal.follow import Followed
+
+        self._followed = Followed(folder)
+        self.over = False
+        self.attempt = ""
+
+    @property
+    def run(self) -> Run:
+        """Its facts and state."""
+        return self._followed.run
+
+    @property
+    def live(self) -> Live:
+        """Its rows so far."""
+        return self._followed.live
+
+    @property
+    def passed(self) -> int:
+        """Lines of its journal that are no record."""
+        return self._followed.passed
+
+    def look(self) -> bool:
+        """Look again and return whether something was recorded since the last look."""
+        from ezpz.track.launches import attempt_of, launch_id_of
+
+        changed = self._followed.look()
+        launch_id = launch_id_of(self.run.facts)
+        attempt = attempt_of(launch_id, time.time()) if launch_id else None
+        self.over = self._followed.over and not (attempt and _continues(attempt))
+        self.attempt = f"attempt {attempt.number} of {attempt.most}" if attempt else ""
+        if attempt and attempt.decided:
+            self.attempt += f", {attempt.decided}"
+        return changed
+
+
+def _continues(attempt: Attempt) -> bool:
+    """Tell whether something may still come: a launch of this host that was killed runs no more, whatever its record
+    says.
+    """
+    import os
+
+    from ezpz.errors import MachineError
+    from ezpz.launch.record import Index
+
+    if attempt.may_follow or not attempt.runs or attempt.host != os.uname().nodename:
+        return attempt.may_follow or attempt.runs
+    try:
+        return attempt.newest in {entry.get("launch_id") for entry in Index().running()}
+    except (OSError, MachineError):
+        return True
 
 
 def _folder(word: str, options: Namespace) -> Path | None:
@@ -100,7 +162,7 @@ def _folder(word: str, options: Namespace) -> Path | None:
     return folder
 
 
-def _redraw(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
+def _redraw(followed: _Followed, words: Sequence[str], options: Namespace) -> bool:
     """Draw the run on a terminal until it is over; return False if the reader has left."""
     from ezpz.track.terminal.frame import frame
     from ezpz.track.terminal.screen import Picture, say
@@ -109,7 +171,7 @@ def _redraw(followed: Followed, words: Sequence[str], options: Namespace) -> boo
     while True:
         followed.look()
         screen = picture.screen()
-        lines = frame(followed.live, followed.run, screen, words)
+        lines = frame(followed.live, followed.run, screen, words, followed.attempt)
         if options.once:
             return say(sys.stdout, "\n".join(lines))
         if not picture.draw(lines, screen):
@@ -121,7 +183,7 @@ def _redraw(followed: Followed, words: Sequence[str], options: Namespace) -> boo
             time.sleep(max(0.0, min(_TURN, end - time.monotonic())))
 
 
-def _log(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
+def _log(followed: _Followed, words: Sequence[str], options: Namespace) -> bool:
     """Print a line whenever something was recorded, and one when the hardware's values are new, until the run is over.
 
     Returns:
@@ -132,9 +194,13 @@ def _log(followed: Followed, words: Sequence[str], options: Namespace) -> bool:
     from ezpz.track.terminal.screen import look, say
 
     screen = look(sys.stdout)
-    is_announced, sampled = False, 0.0
+    is_announced, sampled, attempt = False, 0.0, ""
     while True:
         changed = followed.look()
+        if followed.attempt != attempt and not followed.over:
+            attempt = followed.attempt
+            if not say(sys.stdout, visible(f"{followed.run.name}: {attempt}")):
+                return False
         if changed and followed.live.rows:
             if not say(sys.stdout, log_line(followed.live, words, ascii_only=screen.ascii_only, width=screen.width)):
                 return False

@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     """Something that is wrong.
 
     Attributes:
-        is_problem: Whether a launch must fail of it.
+        is_problem: Whether it makes a launch fail.
         text: What is wrong, with the hosts where there are several.
         cure: What to do.
         check: The name of the rule.

@@ -15,7 +15,7 @@ from ezpz.errors import EzpzError, LaunchError, UsageError
 from ezpz.files import read_object
 from ezpz.interrupt import Deferring
 from ezpz.launch import record
-from ezpz.launch.decision import Again, Attempts, Clock, Stop, Verdict, decide, needs_probe
+from ezpz.launch.decision import Again, Attempts, Clock, Stop, Verdict, decide, is_cut_short, needs_probe
 from ezpz.launch.options import LaunchOptions
 from ezpz.launch.planning import PlanBuilder, all_hosts, survey
 from ezpz.records import as_dict
@@ -34,6 +34,7 @@ _KEPT = (
     *("launch_id", "state", "started", "ended", "seconds", "exit_code", "cause", "hang", "silent", "lost", "step"),
     *("blames", "verdict", "launcher_words"),
 )
+_CAUSE = 80  # characters of the cause of each attempt, in the last line
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -112,10 +113,11 @@ class _Series:
 
     def run(self) -> int:
         """Run attempts until the end, and return the exit code of the last one."""
-        builder, options, code = self._builder, self._options, 0
+        builder, options, code, end = self._builder, self._options, 0, None
         while True:
             number = len(self._rows) + 1
-            code = self._run(builder, self._folder, {"attempts": self._rows, "attempt": number})
+            more = {"attempts": self._rows, "attempt": number, "most_attempts": self._options.attempts}
+            code = self._run(builder, self._folder, more)
             try:
                 with _raising():
                     row, end = self._row(number, builder)
@@ -128,10 +130,10 @@ class _Series:
                     options = self._without([*step.retired], options)
                     builder = self._next(options, number + 1)
             except _EndedError as error:
-                self._end(f"{error} came between two attempts")
+                self._cut_short(str(error), Clock(now=time.time(), end=end))
                 return 128 + error.number
             except KeyboardInterrupt:
-                self._end("Ctrl-C came between two attempts")
+                self._cut_short("Ctrl-C", Clock(now=time.time(), end=end))
                 raise
             except EzpzError as error:
                 self._end(f"the next attempt cannot be started: {error}")
@@ -158,7 +160,7 @@ class _Series:
             begun = time.monotonic()
             gone = {host for each in self._rows for host in each.get("retired") or {}}
             hosts = [host for host in self._hosts if host not in gone]
-            self._say(f"attempt {row['attempt']} says nothing against a host; probing {_counted(hosts)}")
+            self._say(f"no host is to blame for attempt {row['attempt']} so far; probing {_counted(hosts)}")
             probe = probe_hosts(hosts, self._device_counts(hosts), self._options, self._folder)
             row["probe"] = {host: as_dict(verdict) for host, verdict in probe.items()}
             row["probe_seconds"] = round(time.monotonic() - begun, 3)
@@ -200,6 +202,13 @@ class _Series:
             )
         return builder
 
+    def _cut_short(self, signal_name: str, clock: Clock) -> None:
+        """Stop because of a signal to `launch` itself, while no attempt ran."""
+        because = is_cut_short(clock) or "a signal from outside has ended it"
+        self._say(f"{signal_name} received after attempt {len(self._rows)}; no further one: {because}")
+        self._end(f"{signal_name} came between two attempts: {because}")
+        self._conclude()
+
     def _end(self, because: str) -> None:
         self._rows[-1] |= {"decision": "stop", "because": because}
         self._write()
@@ -215,8 +224,10 @@ class _Series:
             return
         parts = []
         for row in self._rows:
+            cause = str((row.get("cause") or {}).get("text") or "").partition("; ")[0]
+            why = f" ({cause if len(cause) <= _CAUSE else cause[: _CAUSE - 1] + '…'})" if cause else ""
             gone = f", {', '.join(row['retired'])} retired" if row.get("retired") else ""
-            parts.append(f"{row['attempt']} on {_counted(row['hosts'])}: {row['exit_code']}{gone}")
+            parts.append(f"{row['attempt']} on {_counted(row['hosts'])}: {row['exit_code']}{why}{gone}")
         self._say(f"{len(self._rows)} attempts: {'; '.join(parts)} [record: {self._folder}/run.json]")
 
 

@@ -31,7 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["Again", "Attempts", "Clock", "Raised", "Stop", "Verdict", "decide", "needs_probe", "raised"]
+__all__ = [
+    "Again",
+    "Attempts",
+    "Clock",
+    "Raised",
+    "Stop",
+    "Verdict",
+    "decide",
+    "is_cut_short",
+    "needs_probe",
+    "raised",
+]
 
 _MOST_IDLE = 3  # attempts without a newer step
 _LEAST_LEFT = 60.0  # seconds of the allocation that an attempt needs
@@ -138,7 +149,7 @@ def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock
     failed = {**evidence, **({} if evidence or probe is None else _failed(probe))}
     retired = {**_retired(attempts), **failed}
     if len(attempts.rows) >= attempts.limit:
-        return Stop(f"this was attempt {len(attempts.rows)} of {attempts.limit}", failed)
+        return Stop(f"that was the last (--attempts {attempts.limit})", failed)
     left = tuple(host for host in attempts.hosts if host not in retired)
     if len(left) < attempts.wanted:
         have = f"{len(left)} of {len(attempts.hosts)} hosts {'is' if len(left) == 1 else 'are'} left"
@@ -146,10 +157,11 @@ def decide(attempts: Attempts, probe: Mapping[str, Verdict] | None, clock: Clock
     hosts = left[: attempts.wanted]
     if failed:
         return Again(hosts, _listed(failed), failed)
-    found = "no host fails the probe" if probe is not None else "there is no evidence against a host"
+    passed = probe is not None and all(verdict.answered for verdict in probe.values())
+    found = "all pass the probe" if passed else "none fails the probe"
     calm = sum(1 for each in attempts.rows if not each.get("retired"))  # this one included
     pause = min(_LONGEST_PAUSE, _PAUSE * 2 ** (calm - 1))
-    return Again(hosts, f"{_cause(row)} is no evidence against a host, and {found}", {}, pause)
+    return Again(hosts, f"no host is to blame ({_cause(row)}), and {found}", {}, pause)
 
 
 def needs_probe(attempts: Attempts, clock: Clock) -> bool:
@@ -176,13 +188,18 @@ def _is_over(row: Mapping[str, Any], clock: Clock) -> str:
 
 def _by_clock_or_signal(row: Mapping[str, Any], clock: Clock) -> str:
     if row.get("stopped") and not row.get("hang"):
-        near = clock.end is not None and clock.now >= clock.end - _ENDED_BY_IT
-        return f"the allocation ends; {_START_AGAIN}" if near else "a signal from outside has ended it"
+        return is_cut_short(clock) or "a signal from outside has ended it"
     if clock.end is not None and clock.end - clock.now < _LEAST_LEFT:
         return f"the allocation ends in {max(0.0, clock.end - clock.now):.0f} s; {_START_AGAIN}"
     if row.get("exit_code") == _TIME_LIMIT and "--timeout" in _cause(row):
         return "the time of the whole run (--timeout) is over"
     return ""
+
+
+def is_cut_short(clock: Clock) -> str:
+    """Return why a signal of this moment ends everything, where the end of the allocation explains it; empty else."""
+    near = clock.end is not None and clock.now >= clock.end - _ENDED_BY_IT
+    return f"the allocation ends; {_START_AGAIN}" if near else ""
 
 
 def _by_usage(row: Mapping[str, Any]) -> str:
@@ -252,7 +269,7 @@ def _without_progress(attempts: Attempts) -> str:
     if idle < _MOST_IDLE:
         return ""
     known = f"none came further than step {best}" if best >= 0 else "none has told a step (ezpz.heartbeat(step))"
-    return f"{_MOST_IDLE} attempts have brought nothing: {known}"
+    return f"{_MOST_IDLE} attempts made no progress: {known}"
 
 
 # Rule 3

@@ -850,7 +850,7 @@ class Agent:
             rank.end(-signal.SIGKILL)
         self.expected = min(self.expected, len(self.ranks))
         if stuck:
-            text = f"processes {', '.join(map(str, stuck))} on {os.uname().nodename} do not end of SIGKILL"
+            text = f"processes {', '.join(map(str, stuck))} on {os.uname().nodename} survive SIGKILL"
             self.connection.report(messages.Note(text=text))
         if not self.ranks:
             self._finish()

@@ -344,4 +344,4 @@ class Outcome:
 
     def blames(self) -> dict[str, str]:
         """Return the hosts that lack what their ranks need, and what each has said of it."""
-        return {one.host: one.how for one in self.failures if one.host and one.why == CANNOT_START}
+        return {one.host: one.how.partition("; ")[0] for one in self.failures if one.host and one.why == CANNOT_START}

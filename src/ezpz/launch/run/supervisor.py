@@ -685,7 +685,7 @@ class Supervisor:
         if stuck:
             pids = ", ".join(map(str, stuck))
             where = "they wait in the kernel, often for a file system"
-            self.note(f"processes {pids} on host {host} do not end of SIGKILL: {where}")
+            self.note(f"processes {pids} on host {host} survive SIGKILL: {where}")
 
     def _agent_came(self, index: int, hello: messages.Hello) -> None:
         self.world.came(index, hello.host)

@@ -29,7 +29,7 @@ _FEW = 5  # metrics in a line when none was chosen
 _SPARK, _LONGEST = 16, 60  # characters of the curve in a line of a log, and beside a plot
 
 
-def frame(live: Live, run: Run, screen: Screen, words: Sequence[str]) -> list[str]:
+def frame(live: Live, run: Run, screen: Screen, words: Sequence[str], attempt: str = "") -> list[str]:
     """Return a picture that fits a terminal: plots of what comes first, and a line for each of the others.
 
     Args:
@@ -37,6 +37,7 @@ def frame(live: Live, run: Run, screen: Screen, words: Sequence[str]) -> list[st
         run: The run.
         screen: The terminal; the picture leaves its last line free.
         words: What the user chose; nothing means all metrics.
+        attempt: Which attempt of a launch it is, and what follows it.
 
     Returns:
         At most ``screen.height - 1`` lines, none longer than the screen is wide.
@@ -44,7 +45,7 @@ def frame(live: Live, run: Run, screen: Screen, words: Sequence[str]) -> list[st
     chosen, missing = _chosen(live, words)
     top = [
         fit(cleaned(line, ascii_only=screen.ascii_only), screen.width).rstrip()
-        for line in (head(live, run), *_hardware(run), *missing)
+        for line in (head(live, run, attempt), *_hardware(run), *missing)
     ]
     room = max(1, screen.height - 1 - len(top))
     side, _ = lay_out(screen, len(chosen))
@@ -115,9 +116,9 @@ def _chosen(live: Live, words: Sequence[str]) -> tuple[list[Series], list[str]]:
     return [held[name] for name in chosen], missing
 
 
-def head(live: Live, run: Run) -> str:
-    """Return name, state with its cause, rows, step, speed and duration of a run."""
-    parts = [ending(run), f"{live.rows} row{'s' * (live.rows != 1)}"]
+def head(live: Live, run: Run, attempt: str = "") -> str:
+    """Return name, state with its cause, attempt, rows, step, speed and duration of a run."""
+    parts = [ending(run), *([attempt] if attempt else []), f"{live.rows} row{'s' * (live.rows != 1)}"]
     if live.step is not None:
         parts.append(f"step {live.step}")
     lasted = seconds_taken(run, None, live.time)
