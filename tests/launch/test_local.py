@@ -192,14 +192,19 @@ def test_a_daemon_that_wiped_its_environment_goes_with_the_launch(start_launch, 
 
 @pytest.mark.slow
 def test_a_pasted_dry_run_starts_the_same_ranks(launch, run_cli, clean_env):
-    env = {**clean_env, "RANK": "5"}
+    """Also in a shell that has values of theirs already, equal ones among them, or those of an outer launcher."""
+    equal = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "2", "ROLE_NAME": "default"}
+    outer = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "9", "EZPZ_CONTROL": "t@1@h"}
+    env = {**clean_env, "RANK": "5", **equal, **outer}
     line = launch("-n", "2", "--dry-run", *SHOW, "a b", env=env).stdout
-    pasted = run_cli(["bash", "-c", line], env=env)
-    ranks = shown(pasted.stdout)
-    assert [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _, _ in ranks] == [
-        ("0", "2", ["a b"]),
-        ("1", "2", ["a b"]),
-    ]
+    for shell in (env, clean_env):
+        ranks = shown(run_cli(["bash", "-c", line], env=shell).stdout)
+        assert [(environ["RANK"], environ["WORLD_SIZE"], argv) for environ, argv, _, _ in ranks] == [
+            ("0", "2", ["a b"]),
+            ("1", "2", ["a b"]),
+        ]
+        assert [environ["MASTER_ADDR"] for environ, _, _, _ in ranks] == ["127.0.0.1"] * 2
+        assert all(set(CONTRACT) <= environ.keys() and not outer.keys() & environ.keys() for environ, _, _, _ in ranks)
 
 
 def test_a_bare_launch_prints_the_line_and_starts_nothing(launch):

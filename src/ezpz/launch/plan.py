@@ -33,7 +33,7 @@ from ezpz.visible import shell_line
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from typing import Any, NoReturn
 
     from ezpz.cluster.devices import Devices
@@ -439,19 +439,21 @@ class LaunchPlan:
 
     def lines(self) -> list[str]:
         """Return the lines that ``--dry-run`` prints; pasted into a shell they start the same ranks, unsupervised."""
-        misleading = self.flavour.misleading(self.order()) if self.flavour else ()
-        gone = [name for name in (*CONTRACT, *self.communication.unset, *misleading) if name in self.environ]
-        unset = ["env", *(word for name in gone for word in ("-u", name))]
         if self.by_hosts:
             return self._lines_by_host()
         if self.flavour is not None:
+            misleading = self.flavour.misleading(self.order())
+            kept = [name for name in self.user_environment() if name not in misleading]
             values = _values(self.portable).items()
             assigned = [f"{name}={value}" for name, value in values if value or name in self.environ]
-            return [shell_line([*unset, *assigned, *self._argv(tuple(self.portable))])]
+            unset = self._unset({*kept, *self.portable})
+            return [shell_line(["env", *unset, *assigned, *self._argv(tuple(self.portable))])]
         lines = []
         for rank in range(self.placement.world_size):
-            assigned = self._changed(self._rank_environment(rank, self.portable))
-            lines.append(shell_line([*unset, *assigned, *self.command]) + " &")
+            environ = self._rank_environment(rank, self.portable)
+            # All of the contract is in the line: it then works in another shell, too.
+            assigned = [f"{name}={environ[name]}" for name in self._changed(environ, always=CONTRACT)]
+            lines.append(shell_line(["env", *self._unset(environ), *assigned, *self.command]) + " &")
         return [*lines, "wait"]
 
     def _lines_by_host(self) -> list[str]:
@@ -460,8 +462,8 @@ class LaunchPlan:
         It goes into a file where nothing passes it on, for as long as the lines run.
         """
         environ = {**started_here(self.user_environment()), **_values(self.portable), "EZPZ_STDIN": "none"}
-        gone = [word for name in self.environ if name not in environ for word in ("-u", name)]
-        payload = ["env", *gone, *self._changed(environ), sys.executable, "-I", "-S", PAYLOAD, *self.command]
+        assigned = [f"{name}={environ[name]}" for name in self._changed(environ)]
+        payload = ["env", *self._unset(environ), *assigned, sys.executable, "-I", "-S", PAYLOAD, *self.command]
         line = self.agent_line()
         hosts = range(len(self.placement.hosts))
         if self.agents.carries_input:
@@ -484,8 +486,13 @@ class LaunchPlan:
             f"rm -f {quoted_file}",
         ]
 
-    def _changed(self, environ: Mapping[str, str]) -> list[str]:
-        return [f"{name}={value}" for name, value in environ.items() if self.environ.get(name, "") != value]
+    def _unset(self, environ: Container[str]) -> list[str]:
+        """Return the words of ``env`` that take away what a shell has and ranks do not get."""
+        return [word for name in self.environ if name not in environ for word in ("-u", name)]
+
+    def _changed(self, environ: Mapping[str, str], always: Container[str] = ()) -> list[str]:
+        """Return the variables to assign: those that differ from the shell's, and ``always`` these."""
+        return [name for name, value in environ.items() if name in always or self.environ.get(name, "") != value]
 
 
 def _values(variables: Mapping[str, Setting]) -> dict[str, str]:
