@@ -68,6 +68,30 @@ def test_a_keyword_that_no_edition_had_is_an_error_with_a_hint_before_the_traini
         History(3)
 
 
+def test_no_keyword_of_the_end_takes_the_report_away(tmp_path, capsys):
+    """The training is over: what nobody knows is one warning."""
+    history = History(outdir=tmp_path / "run", report_dir=tmp_path / "reports")
+    for step in range(4):
+        history.update({"loss": 1.0 / (step + 1)})
+    given = (None, None, "data", 128, 2)  # in the order of older scripts: the last are num_chains and warmup
+    dataset = history.finalize(*given, tile="x", plot=False, verbose=True, xkey="iter")
+    assert list(dataset["loss"].values) == pytest.approx([1 / 3, 1 / 4])
+    assert (tmp_path / "run" / "data.h5").exists()
+    said = capsys.readouterr().out
+    assert said.count("History.finalize: 'tile' is no keyword and has no effect. Did you mean title?") == 1
+    assert "finalize: verbose, xkey have no effect" in said
+    assert "no report is in report_dir=" in said
+    assert "ezpz report" in said
+
+    assert history.finalize(outdir=tmp_path / "again", warmup="many", timings={"main": 1.5}).sizes["draw"] == 4
+    said = capsys.readouterr().out
+    assert [path.suffix for path in (tmp_path / "again").iterdir()] == [".h5"]
+    assert "finalize: timings came after the end of the run and cannot be noted" in said
+    assert "warmup='many' has no effect" in said
+    assert history.finalize(outdir=3).sizes["draw"] == 4
+    assert "finalize: nothing is copied" in capsys.readouterr().out
+
+
 def test_what_cannot_be_copied_is_a_warning_after_the_training(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     history = History(outdir=tmp_path / "run", jsonl_path=tmp_path / "file" / "m.jsonl")

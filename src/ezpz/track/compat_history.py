@@ -22,21 +22,21 @@ from ezpz.ranks import from_environ
 from ezpz.track.values import line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from logging import Logger
 
     from ezpz.track.writer import Writer
 
 # Keywords of the constructor and of `finalize` that older scripts pass and that are read here.
-OF_HISTORY = {
+_OF_HISTORY = {
     *("keys", "project_name", "config", "backends", "distributed_history"),
     *("jsonl_path", "jsonl_overwrite", "report_dir", "report_enabled", "tracker"),
 }
-OF_END = {
-    *("warmup", "plot", "save", "env_info", "timings"),
-    *("num_chains", "verbose", "append_tplot", "title", "data", "dataset", "xkey"),
-    *("plot_kwargs", "subplots_kwargs", "tplot_type"),
-}
+# Those of `finalize` are in the order in which older scripts may pass them without names.
+_OF_END = (
+    *("num_chains", "warmup", "verbose", "save", "plot", "append_tplot", "title", "data", "dataset", "xkey"),
+    *("plot_kwargs", "subplots_kwargs", "tplot_type", "env_info", "timings"),
+)
 # Keyword -> its default, which asks for nothing.
 _NO_EFFECT: dict[str, object] = {"num_chains": 128, "verbose": False, "append_tplot": True, "save": True}
 _NO_EFFECT |= dict.fromkeys(("title", "data", "dataset", "xkey", "plot_kwargs", "subplots_kwargs", "tplot_type"))
@@ -50,16 +50,41 @@ def warn_once(text: str, *, on_every_rank: bool = False) -> None:
         get_logger(__name__).warning(text)
 
 
-def check_keywords(given: Mapping[str, object], known: Collection[str], call: str) -> None:
-    """Refuse keywords that no edition of a call has had.
+def check_keywords(given: Mapping[str, object]) -> None:
+    """Refuse keywords that no edition of the constructor has had.
 
     Raises:
         TypeError: As Python itself does.
     """
     for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}.{hint}")
+        if name not in _OF_HISTORY:
+            hint = did_you_mean(name, _OF_HISTORY)
+            raise TypeError(f"History() got an unexpected keyword argument {name!r}.{hint}")
+
+
+def keywords_of_end(unnamed: Sequence[object], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `finalize` was given besides its own arguments; what no edition has had is left out, with a warning.
+
+    The training is over: an error here would take its report away.
+
+    Args:
+        unnamed: Values after the third.
+        named: Keywords.
+    """
+    given = {**dict(zip(_OF_END, unnamed, strict=False)), **named}
+    for name in [name for name in given if name not in _OF_END]:
+        del given[name]
+        hint = did_you_mean(name, (*_OF_END, "outdir", "run_name", "dataset_fname", "plots", "show"))
+        warn_once(f"History.finalize: {name!r} is no keyword and has no effect.{hint}")
+    if len(unnamed) > len(_OF_END):
+        warn_once(f"History.finalize: {len(unnamed) - len(_OF_END)} of its values have no place and have no effect.")
+    warmup = given.get("warmup")
+    try:
+        given["warmup"] = None if warmup is None else float(warmup)
+    except (TypeError, ValueError):
+        del given["warmup"]
+        warn_once(f"History.finalize: warmup={warmup!r} has no effect; expected a share below 1, or a number of rows.")
+    return given
 
 
 def trackers_of(older: Mapping[str, Any], trackers: Any) -> Any:
@@ -336,11 +361,13 @@ def prepare_end(history: Any, older: Mapping[str, Any], run_name: str | None) ->
     """Note in ``run.json`` what `finalize` was given, before the run ends; no failure of it counts."""
     _say_ignored(older, "finalize")
     writer = history._writer  # noqa: SLF001  # its own class
-    if writer is None or writer.ended:
-        return
     notes = {name: older[name] for name in ("env_info", "timings") if older.get(name)}
     if run_name is not None and run_name != history.name:
         notes["run_name"] = run_name
+    if writer is not None and writer.ended and notes:
+        warn_once(f"finalize: {', '.join(notes)} came after the end of the run and cannot be noted in run.json.")
+    if writer is None or writer.ended:
+        return
     for name, note in notes.items():
         try:
             writer.store("config", {name: note if isinstance(note, str) else dict(note)})
@@ -348,31 +375,51 @@ def prepare_end(history: Any, older: Mapping[str, Any], run_name: str | None) ->
             get_logger(__name__).warning(f"finalize: {name} is not in run.json: {error}")
 
 
-def copy_results(history: Any, outdir: str | os.PathLike[str] | None, dataset_fname: str | None) -> None:
+def copy_results(
+    history: Any, outdir: str | os.PathLike[str] | None, dataset_fname: str | None, *, again: bool = False
+) -> None:
     """Copy what a run has left to where older code looks for it; a failure is one warning.
 
     Args:
         history: A history that has ended.
         outdir: Folder for the dataset, the report and the plots, besides the run folder.
         dataset_fname: Name of the dataset there, without ending.
+        again: Copy to ``outdir`` alone: an earlier call has done the rest.
     """
     if history._writer is None:  # noqa: SLF001  # its own class
         return
-    older, paths = history._older, history.paths  # noqa: SLF001  # the same
-    target = history.outdir if outdir is None else Path(outdir).expanduser().absolute()
+    older = {} if again else history._older  # noqa: SLF001  # the same
+    try:
+        copies = _copies(history, older, outdir, dataset_fname)
+    except TypeError as error:  # no path
+        get_logger(__name__).warning(f"finalize: nothing is copied: {error}; {history.outdir} has all.")
+        return
+    done = [to for source, to in copies if _copy(source, to)]
+    if done:
+        get_logger(__name__).info(f"copied for older scripts: {', '.join(map(str, done))}")
+
+
+def _copies(
+    history: Any, older: Mapping[str, Any], outdir: str | os.PathLike[str] | None, dataset_fname: str | None
+) -> list[tuple[Path, Path]]:
+    paths = history.paths
+    target = Path(outdir).expanduser().absolute() if outdir else history.outdir
     copies: list[tuple[Path, Path]] = []
-    if "dataset" in paths:
+    if "dataset" in paths and (outdir or dataset_fname):
         copies.append((paths["dataset"], target / f"{Path(dataset_fname or history.name).name}.h5"))
     if target != history.outdir:
         copies += [(paths[name], target / paths[name].name) for name in ("report",) if name in paths]
         copies += [(history.outdir / "plots", target / "plots")]
     if older.get("report_dir") and "report" in paths:
         copies.append((paths["report"], Path(older["report_dir"]).expanduser().absolute() / paths["report"].name))
+    elif older.get("report_dir"):
+        get_logger(__name__).warning(
+            f"no report is in report_dir={os.fspath(older['report_dir'])!r}: none was written. "
+            f"`ezpz report {history.outdir}` writes one."
+        )
     if older.get("jsonl_path"):
         copies.append((paths["journal"], Path(older["jsonl_path"]).expanduser().absolute()))
-    done = [to for source, to in copies if _copy(source, to)]
-    if done:
-        get_logger(__name__).info(f"copied for older scripts: {', '.join(map(str, done))}")
+    return copies
 
 
 def _copy(source: Path, to: Path) -> bool:
@@ -410,7 +457,8 @@ def _rows_of_warmup(rows: int, warmup: float | None) -> int:
 def _say_ignored(older: Mapping[str, Any], call: str) -> None:
     idle = [name for name, default in _NO_EFFECT.items() if name in older and older[name] not in (default, None)]
     if idle:
-        warn_once(f"{call}: {', '.join(idle)} has no effect; docs/older-scripts.md says what does.")
+        have = "has" if len(idle) == 1 else "have"
+        warn_once(f"{call}: {', '.join(idle)} {have} no effect; docs/older-scripts.md says what does.")
 
 
 def rounded(values: Mapping[str, Any], precision: int | None) -> str:

@@ -135,7 +135,7 @@ class History(compat_history.OlderCalls):
             RankError: The environment contradicts itself about who this process is.
         """
         global _newest
-        compat_history.check_keywords(older, compat_history.OF_HISTORY, "History")
+        compat_history.check_keywords(older)
         name, keys = compat_history.split_name(name)
         self._older: dict[str, Any] = {"keys": keys, **older}
         ranks = from_environ(os.environ)
@@ -327,12 +327,12 @@ class History(compat_history.OlderCalls):
         outdir: str | os.PathLike[str] | None = None,
         run_name: str | None = None,
         dataset_fname: str | None = None,
-        *,
+        *unnamed: Any,
         plots: bool = True,
         show: bool = True,
         **older: Any,
     ) -> Any:
-        """End the run: write the HDF5 file and ``run.json``, then draw. A second call changes nothing.
+        """End the run: write the HDF5 file and ``run.json``, then draw. A second call only copies.
 
         Rank 0 waits for what other ranks have on their way: at most 30 s, and 3 s from the last that came.
 
@@ -340,12 +340,14 @@ class History(compat_history.OlderCalls):
             outdir: A folder that gets copies of the dataset, the report and the plots, as older scripts expect.
             run_name: Noted in ``run.json``; the folder and its name stay.
             dataset_fname: Name of a copy of the dataset, without ending.
+            unnamed: Values that older scripts pass without names, from ``num_chains`` and ``warmup`` on.
             plots: Write the report, and draw every numeric metric as text and those that matter, at most six, as PNG
                 and SVG; ``ezpz plot --pictures`` draws the others. A drawing that fails is one warning.
             show: Print how the run ended, what it reached, and what to type next; with ``plots`` also the loss and the
                 accuracy as text plots.
             older: Keywords of older scripts: ``warmup`` leaves rows out of what is returned, ``plot=False`` is
-                ``plots=False``, ``env_info`` and ``timings`` go to ``run.json``; what has no effect is one warning.
+                ``plots=False``, ``env_info`` and ``timings`` go to ``run.json``. What has no effect, a misspelled name
+                included, is one warning and never an error: the training is over.
 
         Returns:
             The ``xarray.Dataset`` of the HDF5 file, in memory; an empty one on other ranks. xarray is loaded, and the
@@ -356,13 +358,13 @@ class History(compat_history.OlderCalls):
         """
         from ezpz.track.lazy_dataset import dataset_of
 
-        compat_history.check_keywords(older, compat_history.OF_END, "History.finalize")
-        if self._result is None:
-            compat_history.prepare_end(self, older, run_name)
+        older = compat_history.keywords_of_end(unnamed, older)
+        compat_history.prepare_end(self, older, run_name)
+        again = self._result is not None
+        if not again:
             self._end("finished", plots=plots and older.get("plot", True), show=show)
             self._result = dataset_of(None if self._writer is None else self.paths["dataset"])
-            if outdir or dataset_fname or self._older.keys() & {"report_dir", "jsonl_path"}:
-                compat_history.copy_results(self, outdir, dataset_fname)
+        compat_history.copy_results(self, outdir, dataset_fname, again=again)
         warmup = older.get("warmup")
         return compat_history.without_warmup(self._result, warmup) if warmup else self._result
 
