@@ -287,8 +287,8 @@ def run(args: argparse.Namespace) -> None:
                 ended=prof.step,
                 row=make_row(config, data_ranks),
             )
-            outcome = loop.run(history)
-        finish_run(history, outcome, plots=not args.no_plots, files=prof.files)
+            loop.run(history)
+        finish_run(history, plots=not args.no_plots, files=prof.files)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

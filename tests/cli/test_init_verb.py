@@ -144,9 +144,15 @@ def test_the_starter_trains_alone_and_continues_on_two_ranks(bare, clean_env, ru
     from ezpz.track import read_journal
 
     assert len(read_journal(bare / "outputs" / "train" / "metrics.jsonl")) == 60
+    idle = run_cli([*train, "--steps", "60"], env, timeout=250, cwd=bare)
+    assert idle.returncode == 0, idle.stderr
+    assert "nothing was left to train: all 60 steps are done in outputs/train. " in idle.stdout
+    assert "train finished: no new step, 60 before, 1 rank " in idle.stdout
     launch = [sys.executable, "-m", "ezpz.launch", "-n", "2"]
     again = run_cli([*launch, *train, "--steps", "70"], env, timeout=250, cwd=bare)
     assert again.returncode == 0, again.stderr
+    assert "train finished: 10 new steps in " in again.stdout
+    assert (bare / "outputs" / "train" / "report.html").exists()
     rows = read_journal(bare / "outputs" / "train" / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(70))
     losses = [row["m"]["loss"] for row in rows]

@@ -91,6 +91,38 @@ def test_it_is_80_columns_at_most_and_ascii_where_the_terminal_is(screen):
     assert title.isascii() == screen.ascii_only
 
 
+def test_a_run_that_was_started_again_counts_its_new_steps():
+    """The speed is that of this start: an earlier one may have had other ranks."""
+    recorded([{"iter": step, "loss": 3.0 - step, "sps": 1000.0} for step in range(2)])
+    rows = [{"iter": step, "loss": 3.0 - step, "sps": rate} for step, rate in ((2, 1.0), (3, 20.0), (4, 30.0))]
+    history = History("mine", "run")
+    for row in rows:
+        history.update(row)
+    history._end("finished", plots=False, show=False)
+    title, *lines = card(open_run("run"), {}, NORMAL)
+    assert title.startswith("── mine finished: 3 new steps in ")
+    assert ", 5 in all, 1 rank " in title
+    assert "  loss        3 → -1" in lines
+    assert "  speed       25 samples/s" in lines
+    assert [line for line in lines if "first step" in line]
+
+
+def test_card_report_and_list_tell_the_same_speed(capsys):
+    """The first step, which pays for what is done once, is in none of them; nor are the last 20 alone."""
+    from ezpz.cli.runs import glance
+    from ezpz.track.report.head import cards
+    from ezpz.track.series import numeric_series
+
+    rates = [1.0, *[100.0] * 60, *[400.0] * 40]
+    title, shown = recorded([{"loss": 1.0, "dt": 1 / rate, "sps": rate} for rate in rates])
+    assert "101 steps" in title
+    assert shown["speed"] == "100 samples/s"
+    run = open_run("run")
+    assert ">100 samples/s<" in cards(run, numeric_series(run.table))
+    seen = glance(Path("run"), Path())
+    assert (seen["rate"], seen["rate_unit"]) == (100.0, "samples/s")
+
+
 def test_colour_marks_how_it_ended():
     title, _ = recorded([{"loss": 1.0}], screen=Screen(80, color=True))
     assert "\x1b[32mmine finished: " in title

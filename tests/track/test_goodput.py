@@ -206,3 +206,21 @@ def test_spans_are_read_from_a_run_that_was_killed_and_continued(tmp_path, monke
     assert (made.repeated, made.steps, made.attempts) == (2, 5, 2)
     assert made.queue == pytest.approx(195.0 - 109.0)
     assert made.rows["save"] == pytest.approx(2 * 0.75)
+
+
+def test_an_attempt_without_rows_ends_with_its_launch(tmp_path, monkeypatch):
+    """As that of a training which had nothing left to do: the next one has the same number, and the rows."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    record = tmp_path / "state" / "ezpz" / "launches" / "2026-11-20-162001-abcd1234"
+    record.mkdir(parents=True)
+    ended = {"launch_id": "abcd1234ef", "state": "finished", "started": 150.0, "ended": 160.0}
+    (record / "run.json").write_text(json.dumps(ended))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    rows = [{"v": 1, "t": t, "step": step, **more, "m": {"dt": 1.0}} for t, step, more in ((100.0, 0, {}), (200.0, 1, {"a": 2}))]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = {"schema": 1, "name": "run", "state": "finished", "attempt": 2}
+    idle = {**facts, "launch": {"EZPZ_LAUNCH_ID": "abcd1234ef"}}
+    (folder / "run.json").write_text(json.dumps({**facts, "earlier": [{**facts, "attempt": 1}, idle]}))
+    spans = read_spans(open_run(folder))
+    assert [(span.begin, span.end, len(span.times)) for span in spans] == [(100.0, 100.0, 1), (150.0, 160.0, 0), (200.0, 200.0, 1)]

@@ -323,6 +323,46 @@ def test_a_value_that_changes_in_place_before_the_end_of_its_step_is_recorded_as
     assert len(set(was)) == 3
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("steps", "said"), [(3, "all 3 steps are done in "), (2, "2 steps are asked for and 3 are done in ")]
+)
+def test_a_start_with_nothing_left_to_train_says_so(monkeypatch, tmp_path, capsys, steps, said):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # as above
+    import torch
+
+    from ezpz.train import Loop
+
+    def train(steps, start):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        loop = Loop(
+            model,
+            optimizer,
+            lambda model, batch: model(batch).mean(),
+            lambda _: torch.ones(1, 1),
+            steps=steps,
+            batch_size=1,
+            start=start,
+        )
+        with ezpz.History("mine", tmp_path / "run") as history:
+            outcome = loop.run(history)
+            history.finalize(plots=False)
+        return outcome.steps, capsys.readouterr().out
+
+    done, out = train(3, 0)
+    assert done == 3
+    assert "nothing was left" not in out
+    assert "mine finished: 3 steps in " in out
+    done, out = train(steps, 3)
+    assert done == 3
+    assert f"nothing was left to train: {said}" in out
+    assert "name another folder (such as --outdir D) to begin anew" in out
+    assert "mine finished: no new step, 3 before, 1 rank " in out
+    assert " speed " not in out
+    assert " step  " not in out
+
+
 def test_ranks_of_a_resumed_run_ask_each_other_again_after_one_step():
     """The steps before the resume took this run no time: a signal would have been noticed a thousand steps later."""
     assert StopRequests()._interval(100_000) == 1

@@ -165,7 +165,7 @@ def glance(folder: Path, root: Path) -> dict[str, Any]:
     first = _head(run.folder / "metrics.jsonl")
     last = rows[-1] if rows else first
     metric, loss = _loss(rows)
-    rate, unit = _rate(rows)
+    rate, unit = _speed(run) or _rate(rows)
     efficiency = per_joule(rate, unit, run.facts)
     begun, latest = (row["t"] if row else None for row in (first, last))
     ended = epoch(run.facts.get("ended")) or (None if run.state == "running" else latest)
@@ -274,6 +274,13 @@ def _loss(rows: list[Row]) -> tuple[str | None, float | None]:
     numbers = {name: value for row in rows for name, value in row["m"].items() if isinstance(value, (int, float))}
     name = main_loss(numbers)
     return (None, None) if name is None else (name, float(numbers[name]))
+
+
+def _speed(run: Run) -> tuple[float, str] | None:
+    """Return the speed that a run has noted at its end (`ezpz.track.speed`), and its unit; None without one."""
+    speed = run.facts.get("speed") or {}
+    known = run.state != "running" and speed.get("value") is not None and speed.get("unit") is not None
+    return (float(speed["value"]), speed["unit"]) if known else None
 
 
 def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
@@ -409,7 +416,8 @@ def _note(each: dict[str, Any], now: float) -> str:
 
 
 def _with_gap(unit: str) -> str:
-    return unit if unit.startswith("/") else f" {unit}"
+    short = unit.removeprefix("samples")  # of a table that has room for few letters
+    return short if short.startswith("/") else f" {short}"
 
 
 def _count(value: float) -> str:

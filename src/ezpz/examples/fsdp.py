@@ -168,8 +168,8 @@ def run(args: Namespace) -> None:
             ended=prof.step,
             **train.loop_options(args),
         )
-        outcome = loop.run(history)
-        train.finish_run(history, outcome, plots=not args.no_plots, files=prof.files)
+        loop.run(history)
+        train.finish_run(history, plots=not args.no_plots, files=prof.files)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

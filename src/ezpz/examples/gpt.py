@@ -151,8 +151,8 @@ def train_on(
         )
         if schedule.last_epoch == 0:
             evaluation(model, 0)
-        outcome = loop.run(history)
-        train.finish_run(history, outcome, plots=not args.no_plots, files=prof.files)
+        loop.run(history)
+        train.finish_run(history, plots=not args.no_plots, files=prof.files)
 
 
 def trackers(how: Any) -> list[str] | None:

@@ -193,7 +193,7 @@ def run(args: Namespace) -> None:
         outcome = loop.run(history)
         keep_weights(config, model, layout, saved.folder.parent, outcome.steps)
         files = [file for profiler in profilers for file in profiler.files]
-        train.finish_run(history, outcome, plots=not args.no_plots, files=files)
+        train.finish_run(history, plots=not args.no_plots, files=files)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

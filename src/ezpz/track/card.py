@@ -14,13 +14,13 @@ A row without an answer is left out.
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ezpz.track.names import is_loss, is_step_time, is_validation, main_loss, main_throughput, unit, words_of
+from ezpz.track.names import is_loss, is_step_time, is_validation, main_loss, words_of
 from ezpz.track.quantities import duration, number
+from ezpz.track.speed import speed_of, steady
 from ezpz.track.terminal.screen import Screen, look, say
 from ezpz.track.terminal.width import cleaned, columns
 from ezpz.visible import shell_line
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ezpz.track.run import Run
+    from ezpz.track.table import Table
 
 __all__ = ["card", "near", "resume_words", "show_card"]
 
 _WIDEST = 80
 _LABEL = 12  # columns
-_SHARE = re.compile(r"_per_(gpu|device|rank)$")
 _COLORS = {"finished": 32, "exited": 33, "stopped": 33, "failed": 31, "died": 31}
-_RATES = {"/s": "samples/s", "tok/s": "tokens/s"}
+_RATES = {"tok/s": "tokens/s"}
 _MOST = 2  # validation losses, and accuracies
 
 
@@ -100,16 +100,34 @@ def resume_words(folder: Path, argv: object) -> list[tuple[str, str]]:
 
 
 def _title(run: Run) -> str:
-    steps = len(run.table)
+    before = len(run.table) - len(_new_rows(run))
     seconds = run.facts.get("seconds")
     taken = f" in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
     ranks = run.facts.get("ranks")
     world = ranks.get("world_size") if isinstance(ranks, dict) else None
     shared = f", {world} rank{'s' if world != 1 else ''}" if isinstance(world, int) else ""
     how = run.state if not run.cause else f"{run.state} by {run.cause}" if run.state == "stopped" else run.state
-    rows = f"{steps:,} {'epoch' if _counts_epochs(run) else 'step'}{'s' if steps != 1 else ''}"
+    rows = _counted(run, len(run.table), "") + taken
+    if before:  # of an earlier start
+        new = len(run.table) - before
+        rows = f"{_counted(run, new, 'new ')}{taken}, {len(run.table):,} in all" if new else f"no new {_word(run, 1)}"
+        rows += "" if new else f", {before:,} before"
     why = f" ({run.cause})" if run.cause and run.state != "stopped" else ""
-    return f"{run.name} {how}: {rows}{taken}{shared}{why}"
+    return f"{run.name} {how}: {rows}{shared}{why}"
+
+
+def _new_rows(run: Run) -> Table:
+    """Return the rows of this start: of a run that was started again, those of its newest attempt."""
+    attempt = run.facts.get("attempt")
+    return run.table if type(attempt) is not int else run.table.of_attempt(attempt)
+
+
+def _counted(run: Run, count: int, kind: str) -> str:
+    return f"{count:,} {kind}{_word(run, count)}"
+
+
+def _word(run: Run, count: int) -> str:
+    return ("epoch" if _counts_epochs(run) else "step") + "s" * (count != 1)
 
 
 def _counts_epochs(run: Run) -> bool:
@@ -148,21 +166,19 @@ def _from_to(first: str, last: str, points: int) -> str:
 def _speed(run: Run, ranks: int) -> Iterable[tuple[str, str]]:
     import numpy as np
 
-    names = _numbers(run)
-    chosen = main_throughput(name for name in names if not _SHARE.search(name) and unit(name) != "%")
-    if chosen and not chosen[1]:
-        rates = _values(run, chosen[0])
-        rate = float(np.median(rates[1:] if len(rates) > 1 else rates))
-        measure = _RATES.get(unit(chosen[0]), unit(chosen[0]))
-        each = f", {number(float(f'{rate / ranks:.4g}'))} per rank" if ranks else ""
-        yield "speed", f"{number(float(f'{rate:.4g}'))} {measure}{each}"
-    step = next((name for name in names if is_step_time(name)), None)
+    new = _new_rows(run)
+    if not len(new):
+        return
+    speed = speed_of(new)
+    if speed and not speed.of_time:
+        each = f", {number(float(f'{speed.value / ranks:.4g}'))} per rank" if ranks else ""
+        measure = _RATES.get(speed.unit, speed.unit)
+        yield "speed", f"{number(float(f'{speed.value:.4g}'))} {measure}{each}".replace(" /s", "/s")
+    step = next((name for name, cells in new.cells.items() if cells.are_numbers and is_step_time(name)), None)
     if step:
-        times = _values(run, step)
-        rest = times[1:] if len(times) > 1 else times
-        what = "epoch" if _counts_epochs(run) else "step"
-        median, first, slowest = (duration(float(each)) for each in (np.median(rest), times[0], rest.max()))
-        yield what, f"{median} (median), {first} the first, {slowest} the slowest"
+        first, rest = new.cells[step].floats()[0], steady(new, step)
+        median, first, slowest = (duration(float(each)) for each in (np.median(rest), first, rest.max()))
+        yield _word(run, 1), f"{median} (median), {first} the first, {slowest} the slowest"
 
 
 def _first_step(run: Run) -> Iterable[tuple[str, str]]:

@@ -128,7 +128,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("schema", "attempt"), (int,)),
     "seconds": (int, float),
     **dict.fromkeys(("argv", "problems", "findings", "earlier"), (list,)),
-    **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch", "hardware"), (dict,)),
+    **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch", "hardware", "speed"), (dict,)),
     **dict.fromkeys(("ranks", "process", "paths", "trackers"), (dict,)),
 }
 _INNER: dict[tuple[str, str], tuple[type, ...]] = {
@@ -138,6 +138,8 @@ _INNER: dict[tuple[str, str], tuple[type, ...]] = {
     ("process", "pid"): (int,),
     ("process", "host"): (str,),
     ("effective", "stochastic"): (list,),
+    ("speed", "value"): (int, float),
+    ("speed", "unit"): (str,),
 }
 _noted: set[str] = set()
 

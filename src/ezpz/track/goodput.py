@@ -394,7 +394,7 @@ def _span(
     own_end = max([*signs, *([ended] if ended else [])])
     # A time to the second may lie after the end of its launch, and a launch that was killed has none.
     launch_end = 0.0 if running else _time(launch.get("ended"))
-    end = max(launch_end, *times[-1:]) if launch_end else max(signs) if running else own_end
+    end = max([launch_end, *times[-1:]]) if launch_end else max(signs) if running else own_end
     count = len(times)
     by_loop = "data" in timeline and len(columns.get("dt", ())) == count > 0
     bad = launch["state"] == "failed" if launch.get("ended") else state not in {"finished", "exited", "stopped"}

@@ -69,6 +69,7 @@ _TRUSTED_TIMES = (
 _UNITS_OF_RATES = (
     *(("tflops", "TFLOP/s"), ("gflops", "GFLOP/s"), ("flops", "FLOP/s")),
     *(("tok", "tok/s"), ("tps", "tok/s"), ("seq", "seq/s"), ("step", "it/s"), ("it", "it/s")),
+    *(("sample", "samples/s"), ("sps", "samples/s"), ("image", "images/s")),
 )
 _BYTES = ("GiB", "GB", "MiB", "MB", "KiB", "KB")
 

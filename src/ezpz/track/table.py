@@ -299,6 +299,25 @@ class Table:
         """The first and the last time, in epoch seconds; None and None without rows."""
         return (float(self.time_array.min()), float(self.time_array.max())) if len(self) else (None, None)
 
+    def of_attempt(self, attempt: int) -> Table:
+        """Return the rows of one attempt alone."""
+        return self.only(self.attempt_array == attempt)
+
+    def only(self, keep: Any) -> Table:
+        """Return the rows that a mask of shape (rows,) keeps."""
+        import numpy as np
+
+        if keep.all():
+            return self
+        rows = np.where(keep, np.cumsum(keep) - 1, -1)
+        cells = {key: old.of(rows) for key, old in self.cells.items()}
+        return Table(
+            self.step_array[keep],
+            self.time_array[keep],
+            self.attempt_array[keep],
+            {key: value for key, value in cells.items() if value.count},
+        )
+
     def with_cells(self, cells: Mapping[str, Cells]) -> Table:
         """Return the same rows with other cells."""
         return Table(self.step_array, self.time_array, self.attempt_array, cells)
@@ -407,13 +426,4 @@ def counted(table: Table) -> Table:
     bounds = np.minimum.accumulate(first[::-1])[::-1][1:]  # of each attempt but the last: what the later ones begin at
     of_row = np.searchsorted(attempts, table.attempt_array)
     keep = (of_row == len(bounds)) | (table.step_array < np.append(bounds, 0)[of_row])
-    if keep.all():
-        return table
-    rows = np.where(keep, np.cumsum(keep) - 1, -1)
-    cells = {key: old.of(rows) for key, old in table.cells.items()}
-    return Table(
-        table.step_array[keep],
-        table.time_array[keep],
-        table.attempt_array[keep],
-        {key: value for key, value in cells.items() if value.count},
-    )
+    return table.only(keep)

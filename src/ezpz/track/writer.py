@@ -23,6 +23,7 @@ from ezpz.track.columns import export_name
 from ezpz.track.folder import RunFile, make_folder, state_after
 from ezpz.track.journal import Journal
 from ezpz.track.run import open_run, with_rows_of
+from ezpz.track.speed import speed_of
 from ezpz.track.trackers import About, Trackers
 from ezpz.track.values import check_key
 from ezpz.visible import LINES, visible
@@ -260,6 +261,7 @@ class Writer:
             problems.append(str(error))
         if run is not None:
             problems += self._find(run)
+            self._note_speed(run)
         self._save_end(state, problems, cause)
         signals.detach(self._at_signal)  # the data is complete now; the end of a run needs no picture
         if plots and run is not None:  # without a journal there is nothing to draw: reported above
@@ -283,6 +285,13 @@ class Writer:
             return [f"the losses were not looked at: {type(error).__name__}: {error}"]
         self._run.facts["findings"] = findings
         return []
+
+    def _note_speed(self, run: Run) -> None:
+        """Note the speed of the run, for who will not read its journal again."""
+        with suppress(TrackError, ValueError, TypeError, KeyError):  # a journal of another shape must not spoil an end
+            speed = speed_of(run.table)
+            if speed is not None:
+                self._run.facts["speed"] = speed._asdict()
 
     def _losses(self) -> list[str]:
         problem = self.journal.missing()
@@ -323,6 +332,7 @@ class Writer:
             run = self._read()
             at = f" at step {run.rows.step_array[-1]}" if len(run.rows) else ""
             self._export(run)
+            self._note_speed(run)
         # Whatever fails here, such as a library that the signal has interrupted: the signal must be passed on.
         except Exception as error:  # noqa: BLE001
             problems.append(f"{type(error).__name__}: {error}")

@@ -279,6 +279,8 @@ class Loop:
                 rows.record()
         outcome.seconds = perf_counter() - begin
         outcome.times = rows.times
+        if self._start and self._steps <= self._start:
+            self._say_nothing_was_left(getattr(history, "outdir", None))
         if stopped == LOST and self._watch is not None:
             raise self._watch.error(getattr(history, "outdir", None), self._model, outcome.steps)
         end = say_leaves(outcome.steps) if stopped == LEAVE else None
@@ -287,6 +289,16 @@ class Loop:
         if end is not None:
             raise end
         return outcome
+
+    def _say_nothing_was_left(self, folder: Path | None) -> None:
+        from ezpz.track.card import near
+
+        done, steps = f"{self._start} are done", f"{self._steps} step{'s' * (self._steps != 1)}"
+        why = f"all {steps} are done" if self._steps == self._start else f"{steps} are asked for and {done}"
+        get_logger("ezpz.train").info(
+            f"nothing was left to train: {why}{f' in {near(folder)}' if folder else ''}. Ask for more steps to continue, or "
+            "name another folder (such as --outdir D) to begin anew."
+        )
 
     def _are_ranks_asked(self) -> bool:
         """Tell whether ranks ask each other now and then whether to save or to end."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ezpz.track import History
-    from ezpz.train.loop import Outcome
     from ezpz.train.options import Parser
 
 
@@ -118,12 +117,11 @@ def checkpoint_options(args: Namespace) -> dict[str, Any]:
     return {"keep": args.keep, "asynchronous": args.async_save, "verify": not args.no_verify}
 
 
-def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files: Iterable[Path] = ()) -> None:
+def finish_run(history: History, *, plots: bool = True, files: Iterable[Path] = ()) -> None:
     """Finalize a history, whose card ends the run's output; only rank 0 does anything.
 
     Args:
         history: Is finalized.
-        outcome: What `Loop.run` returned.
         plots: Draw.
         files: Further files that were written, such as profiles.
     """
@@ -131,8 +129,6 @@ def finish_run(history: History, outcome: Outcome, *, plots: bool = True, files:
 
     if get_rank() != 0:
         return
-    if not outcome.times["dt"]:
-        logger.info(f"nothing was left to train: {outcome.steps} steps are done")
     for file in files:
         logger.info(f"profile: {file}")
     history.finalize(plots=plots)

@@ -22,7 +22,6 @@ COLUMNS = 71  # of a terminal of 80, after the time of the day
 _SHARES = {"per", "gpu", "device", "rank"}  # words of a rate that only says again what the rate of all ranks says
 # Recorded and drawn, but not on the line that people read.
 _NOT_PRINTED = {"dtd", "dtf", "dtb", "dto", "lr", "grad_norm", "memory_gib", "dt_eval", "dt_save", "warmup"}
-_SAMPLES = {"/s": "samples/s"}
 
 
 def step_lines(row: Mapping[str, Any], between: Mapping[str, Any] | None = None) -> list[str]:
@@ -73,7 +72,7 @@ def _pair(name: str, value: Any) -> str:
     measure = unit(name)
     digits = 3 if measure in {"s", "%"} else 5 if is_loss(name) else 4
     text = f"{value:.0f}" if measure and 1e4 <= abs(value) < 1e15 else f"{value:.{digits}g}"
-    return f"{name}={text} {_SAMPLES.get(measure, measure)}" if measure else f"{name}={text}"
+    return f"{name}={text} {measure}" if measure else f"{name}={text}"
 
 
 def _fitting(words: list[str]) -> str:

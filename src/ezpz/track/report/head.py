@@ -11,6 +11,7 @@ from ezpz.track.names import group_names, is_accuracy, is_loss, is_memory, is_va
 from ezpz.track.quantities import duration, number
 from ezpz.track.report.markup import shown
 from ezpz.track.run import seconds_taken
+from ezpz.track.speed import speed_of
 from ezpz.why.engine import says_more
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ezpz.track.series import Series
 
 _GIB = 2.0**30
+_MEDIAN = "median of the steps"
 
 
 def header(run: Run) -> str:
@@ -176,11 +178,14 @@ def _percent(value: float, *, is_share: bool) -> str:
     return f"{100 * value if is_share else value:.1f} %"
 
 
-def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
-    """Yield the median of the first throughput, of the whole job before those per device, and of the first MFU."""
+def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:
+    """Yield the speed of the run (`ezpz.track.speed`), or else the first throughput that is per device, and its MFU."""
     import numpy as np
 
-    seen: set[bool] = set()
+    speed = speed_of(run.table)
+    if speed is not None and not speed.of_time:
+        yield Card(speed.metric, f"{number(speed.value)} {speed.unit}".replace(" /", "/"), _MEDIAN)
+    seen = {False} if speed is not None and not speed.of_time else set()
     rates = [known[name] for name in group_names(known)["throughput"]]
     for item in sorted(rates, key=lambda item: "per" in item.name):
         is_mfu = unit(item.name) == "%"
@@ -191,7 +196,7 @@ def _throughput_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]: 
         middle = float(np.median(values))
         share = 100 * middle if values.max() <= 1.5 else middle
         text = f"{number(middle)} {unit(item.name)}".replace(" /", "/").rstrip()
-        yield Card("MFU" if is_mfu else item.name, f"{share:.1f} %" if is_mfu else text, "in the median")
+        yield Card("MFU" if is_mfu else item.name, f"{share:.1f} %" if is_mfu else text, _MEDIAN)
 
 
 def _startup_cards(run: Run, known: Mapping[str, Series]) -> Iterator[Card]:  # noqa: ARG001  # as above
