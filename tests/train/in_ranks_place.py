@@ -192,6 +192,52 @@ def test_the_gradient_of_an_uneven_step_is_that_of_all_its_samples(folder):
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-6, atol=1e-7)
 
 
+class Rows(list):
+    """A history that keeps the losses of its rows in memory."""
+
+    def update(self, row, **_):
+        self.append(row.get("loss", row.get("train_loss")))
+
+    def sync(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"), [({}, 0), ({"accumulate": 2}, 0), ({"window": 2}, 3), ({"epoch_steps": 4}, 1)]
+)
+@pytest.mark.parametrize("rest", ["one", "all but one"])
+def test_a_mean_of_an_uneven_step_is_recorded_as_the_mean_over_its_samples(more, lines, rest):
+    """Three full steps and one that is not; the loss of a sample is its number."""
+    ranks, accumulate = ezpz.get_world_size(), more.get("accumulate", 1)
+    full = 2 * ranks * accumulate
+    rest = 1 if rest == "one" else full - 1
+    model = ezpz.wrap_model(nn.Linear(1, 1), "ddp", dtype="fp32")
+    rows, told = Rows(), []
+    data = TensorDataset(torch.arange(3 * full + rest).float())
+
+    def compute_loss(model, batch):
+        return (model(batch[0][:, None]) * 0 + batch[0][:, None]).mean(), {"twice": 2 * batch[0].mean()}
+
+    loop = Loop(
+        *(model, torch.optim.SGD(model.parameters(), lr=0.0), compute_loss),
+        data=DataLoader(data, batch_size=2),
+        epochs=1,
+        log=told.append,
+        **more,
+    )
+    loop.run(rows)
+    means = [torch.arange(k * full, min((k + 1) * full, len(data))).float().mean().item() for k in range(4)]
+    losses = [sum(each) / ranks for each in zip(*ezpz.gather_objects(list(rows)), strict=True)]
+    if "epoch_steps" in more:
+        assert losses == [pytest.approx((len(data) - 1) / 2)]
+    else:
+        assert losses == pytest.approx(means)
+        assert rows[3] == pytest.approx(means[3])  # known to every rank
+    if "window" in more and ezpz.get_rank() == 0:
+        assert f"max={means[3]:g}" in told[-1] or rest > 1  # this one sample is all of the last step
+        assert f"loss={(means[2] * full + means[3] * rest) / (full + rest):g}"[:9] in told[-1]
+
+
 def test_batches_by_position_continue_by_samples_at_another_batch(folder):
     """What repeated half of what was trained: a run of 16 samples a step that continues with 8."""
     ranks = ezpz.get_world_size()

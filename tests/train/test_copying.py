@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import ezpz.train.loop as loop_module
+from ezpz.train import Loop
+from ezpz.train.clock import HostClock
 from ezpz.train.counting import Computed, Tally, Weighed, on_device
 from ezpz.train.data import copying
 from ezpz.train.data.copying import Copier, copied_ahead, moved
@@ -179,3 +182,32 @@ def test_the_numbers_of_a_step_reach_the_device_without_a_copy_from_the_host(mon
     ):  # the last thing it does
         to_host({"loss": torch.zeros((), device="meta"), "count": 3.0})
     assert copies.found == []
+
+
+def test_the_time_in_which_the_next_batch_is_made_is_time_of_the_data(monkeypatch):
+    """Where it is made ahead, that is after the backward pass: in the last of a step's, nothing else follows it."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # torch sets it when an optimizer is first made
+    told = []
+
+    class Clock(HostClock):
+        def mark(self, part):
+            super().mark(part)
+            told.append(part)
+
+    class Rows:
+        def update(self, row, **_):
+            pass
+
+    monkeypatch.setattr(Copier, "is_ahead", True)
+    monkeypatch.setattr(loop_module, "make_clock", lambda exact: Clock())
+    model = torch.nn.Linear(1, 1)
+    loop = Loop(
+        *(model, torch.optim.SGD(model.parameters()), lambda model, x: model(x).mean()),
+        lambda position: told.append(f"make {position}") or torch.ones(1, 1),
+        steps=2,
+        accumulate=2,
+        batch_size=1,
+        log=lambda _: None,
+    )
+    loop.run(Rows())
+    assert [told[at + 1] for at, each in enumerate(told) if each.startswith("make")] == ["dtd"] * 4

@@ -74,6 +74,11 @@ def read_computed(computed: Any, samples: float | None = None) -> Computed:
     return Computed(loss if samples else loss * 0, count if samples else 0, more)
 
 
+def as_sum(computed: Computed, samples: int) -> Computed:
+    """Return a mean as the sum over so many samples, to be recorded; it takes no part in the backward."""
+    return Computed(_now(computed.loss) * samples, samples, computed.more)
+
+
 def _is_count(value: Any) -> bool:
     """Tell whether a value is a number, or a tensor of one."""
     return isinstance(value, (int, float)) or (hasattr(value, "numel") and value.numel() == 1)

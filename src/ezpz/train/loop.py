@@ -9,7 +9,8 @@
 Every rank runs the same loop, and no step waits for the device. Of a loss function that returns a mean, loss and
 accuracy are those of this rank's part of the batch (the history has mean, minimum and maximum over ranks), and the loop
 adds no collective. Of one that returns a sum and its count, they are those of all ranks, each token counted once: one
-all-reduce of a few numbers runs beside the last backward. Numbers are copied to the host after the step, and a row is
+all-reduce of a few numbers runs beside the last backward. So it is for a mean in a step that ranks cannot share evenly,
+such as the last one of an epoch. Numbers are copied to the host after the step, and a row is
 recorded once they have come, of fast steps some rows at a time.
 """
 
@@ -46,7 +47,16 @@ from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
 from ezpz.progress import Counted, call_savers, end_pace, heartbeat, pace, patience, say_leaves, stage
 from ezpz.train.clock import make_clock
-from ezpz.train.counting import IGNORED, Tally, Weighed, ignored_targets, nominal_count, on_device, read_computed
+from ezpz.train.counting import (
+    IGNORED,
+    Tally,
+    Weighed,
+    as_sum,
+    ignored_targets,
+    nominal_count,
+    on_device,
+    read_computed,
+)
 from ezpz.train.data.copying import moved
 from ezpz.train.data.prepare import prepare
 from ezpz.train.evaluation import EVALUATION
@@ -79,7 +89,7 @@ _MOST_WAITING = 64  # steps whose numbers may be on their way; then the oldest i
 # times as long.
 _RECORD_EVERY = 0.02  # seconds
 _MEMORY_EVERY = 100  # steps between two looks at the memory
-# Of a loss that is a sum: what all ranks counted, and this rank's mean. No row has them.
+# Of a loss that all ranks add up: what they counted, and this rank's mean. No row has them.
 _COUNT, _MINE = "count ", "mine "
 _STEP = Counted("")  # what a step takes is in its row, with the sections in it
 _FIXED = {bool, int, float, str}  # types of values that cannot change
@@ -381,7 +391,7 @@ class Loop:
     def _step(self, step: int, clock: Clock) -> Measured:
         sums: dict[str, Any] = {}
         tally: Tally | None = None
-        total = 0
+        total, is_mean = 0, False
         for number, each in enumerate(self._feed.step(more=step + 1 < self._steps)):
             batch, samples = self._on_device(each.batch)
             total = each.total
@@ -396,29 +406,35 @@ class Loop:
                 if self._orders_buckets and each.ends_step:
                     self._orders_buckets = False
                     order_buckets(self._model, computed.loss)
-                if number and (computed.count is None) != (tally is None):
+                if number and is_mean != (computed.count is None):
                     raise UsageError(
                         f"compute_loss returned a mean and (sum, count) in step {step}; expected one of the two "
                         "throughout."
                     )
-                if computed.count is None:
-                    self._look_for_ignored(batch)
-                    self._update.backward(computed.loss, each.share)
-                else:
+                is_mean = computed.count is None
+                if not is_mean:
                     tally = tally or Tally(averages=self._averages)
                     self._backward_sum(computed, tally, last=each.ends_step)
+                else:
+                    self._look_for_ignored(batch)
+                    if not each.is_even:  # what all ranks record is the mean over all samples of the step
+                        tally = tally or Tally(averages=True)
+                        tally.add(as_sum(computed, each.samples))
+                        if each.ends_step:
+                            tally.exchange()
+                    self._update.backward(computed.loss, each.share)
                 clock.mark("dtb")
             if tally is None:
                 for name, value in {"loss": computed.loss, **computed.more}.items():
                     part = _as_now(value, each.share)
                     sums[name] = sums[name] + part if name in sums else part
+        clock.mark("dtd")  # where batches are copied ahead, the next one has been made
         lr = float(self._optimizer.param_groups[0]["lr"])
         totals = None if tally is None else tally.read()
-        if totals is None:
-            norm = self._update.step(1.0)
-        else:
-            sums = {**totals.means, _COUNT: totals.count, _MINE: totals.mine}
-            norm = self._update.step(totals.factor * self._nominal if self._nominal else 1.0)
+        if totals is not None:
+            sums = {**totals.means, _MINE: totals.mine} | ({} if is_mean else {_COUNT: totals.count})
+        scale = totals.factor * self._nominal if totals is not None and not is_mean and self._nominal else 1.0
+        norm = self._update.step(scale)
         if self._schedule is not None:
             self._schedule.step()
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
@@ -574,8 +590,8 @@ class Measured(NamedTuple):
         return {name: value for name, value in self._all().items() if name not in {_COUNT, _MINE}}
 
     def weight(self) -> float:
-        """Return how much a step weighs beside others: what its loss counted on all ranks, or 1 where it is a mean."""
-        return self._all().get(_COUNT, 1.0)
+        """Return how much a step weighs beside others: what its loss counted on all ranks; of a mean its samples."""
+        return self._all().get(_COUNT, float(self.samples))
 
     def own_loss(self) -> float:
         """Return the loss of this rank's part of the batch."""

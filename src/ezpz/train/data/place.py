@@ -73,6 +73,10 @@ class Cut(NamedTuple):
         """Samples of a full step on all ranks."""
         return self.batch_size * self.ranks * self.accumulate
 
+    def is_even(self, total: int) -> bool:
+        """Tell whether so many samples of a step come out even over its batches on all ranks."""
+        return total % (self.ranks * self.accumulate) == 0
+
     def steps(self, samples: int, *, drop_last: bool = False) -> int:
         """Return how many steps so many samples are."""
         return samples // self.step if drop_last else -(-samples // self.step)
@@ -113,6 +117,7 @@ class Batch(NamedTuple):
         consumed: Samples of the epoch that all ranks have consumed once the step is over.
         ends_step: Whether it is the last batch of a step.
         stream: The stream's state after the step.
+        is_even: Whether all batches of its step have equally many samples, on all ranks.
     """
 
     batch: Any
@@ -122,6 +127,7 @@ class Batch(NamedTuple):
     consumed: int
     ends_step: bool
     stream: Any = None
+    is_even: bool = True
 
 
 class Consumed(NamedTuple):

@@ -274,14 +274,14 @@ class Loader:
         loader.batch_sampler.order = self._epoch_order()
         # Workers of one replica draw the same numbers, and those of others draw others.
         loader.generator.manual_seed(epoch_seed(self._settings.seed, self.epoch, 1 + cut.rank))
-        return self._counted(loader, cut.slots(begin, samples, drop_last=drop), cut.accumulate, begin)
+        return self._counted(loader, cut.slots(begin, samples, drop_last=drop), cut, begin)
 
     @staticmethod
-    def _counted(loader: Any, slots: Iterator[Slot], accumulate: int, consumed: int) -> Iterator[Batch]:
+    def _counted(loader: Any, slots: Iterator[Slot], cut: Cut, consumed: int) -> Iterator[Batch]:
         for number, (batch, slot) in enumerate(zip(loader, slots, strict=True), 1):
-            ends = number % accumulate == 0
+            ends, is_even = number % cut.accumulate == 0, cut.is_even(slot.total)
             consumed += slot.total if ends else 0
-            yield Batch(batch, slot.samples, slot.total, slot.share, consumed, ends)
+            yield Batch(batch, slot.samples, slot.total, slot.share, consumed, ends, is_even=is_even)
 
     def _epoch_order(self) -> torch.Tensor | None:
         """Return which samples of the data set come, in their order; None for all as they are."""
@@ -359,7 +359,8 @@ class Loader:
             ends = number % cut.accumulate == 0
             consumed += part.total if ends else 0
             share = part.samples * cut.ranks / part.total
-            yield Batch(part.batch, part.samples, part.total, share, consumed, ends, part.state)
+            is_even = cut.is_even(part.total)
+            yield Batch(part.batch, part.samples, part.total, share, consumed, ends, part.state, is_even)
 
     def _agree_on_stream(self, digest: str) -> None:
         """Make sure that all ranks read the same stream; collective, once."""
