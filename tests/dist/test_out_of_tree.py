@@ -8,18 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.require import require
-
-HERE = Path(__file__).parent
-IN_RANKS = HERE / "in_ranks_outoftree.py"
-
-
-@pytest.fixture
-def hostram(run_cli):
-    """The device is built; else the test is skipped with the reason, or fails where ``compiler`` is required."""
-    done = run_cli([sys.executable, HERE / "outoftree" / "hostram.py"], timeout=280)
-    assert done.returncode == 0 or done.stderr.count("\n") == 1, done.stderr  # one line is a reason, more are an error
-    require("compiler", done.stderr.strip() if done.returncode else None)
+IN_RANKS = Path(__file__).with_name("in_ranks_outoftree.py")
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def run(args: Namespace) -> None:
     logger.info(f"data={data.name}: {data.origin}; {data.trained} images to train, {data.tested} to test")
 
     def test() -> dict[str, float]:
-        means = train.evaluate(model, held_out, lambda model, indices: compute_loss(model, data.pick(indices)))
+        means = train.evaluate(model, held_out, compute_loss, pick=data.pick)
         return {"test_loss": means["loss"], "test_acc": 100.0 * means["accuracy"]} if means else {}
 
     live = {"model": model, "optimizer": optimizer}

@@ -103,11 +103,8 @@ class Evaluation:
 
     def _loss(self, model: Any, sequences: train.TokenBatches, mine: Any) -> float:
         """Return the mean over sequences; ``mine`` are indices, so that one batch at a time is in memory."""
-
-        def loss(model: Any, indices: torch.Tensor) -> Any:
-            return self._compute_loss(model, sequences.take(indices))
-
-        return train.evaluate(model, mine, loss).get("loss", math.nan)  # a simulated rank may have no samples
+        means = train.evaluate(model, mine, self._compute_loss, pick=sequences.take)
+        return means.get("loss", math.nan)  # a simulated rank may have no samples
 
     def _sample(self, model: Any, done: int) -> None:
         if not self._prompt:

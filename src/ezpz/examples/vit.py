@@ -184,7 +184,7 @@ def run(args: Namespace) -> None:
     logger.info(f"data={args.dataset}: {origin}; {data.trained} images to train, {data.tested} to test")
 
     def validate() -> dict[str, float]:  # batches are indices, so that no more than one is in memory
-        means = train.evaluate(model, held_out, lambda model, indices: compute_loss(model, data.pick(indices)))
+        means = train.evaluate(model, held_out, compute_loss, pick=data.pick)
         return {f"val_{name}": mean for name, mean in means.items()}
 
     live = {"model": model, "optimizer": optimizer}

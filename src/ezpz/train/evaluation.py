@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 EVALUATION = 3600.0  # seconds without a heartbeat
 
 
-def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], Any]) -> dict[str, float]:
+def evaluate(
+    model: Any,
+    batches: Iterable[Any],
+    compute: Callable[[Any, Any], Any],
+    *,
+    pick: Callable[[Any], Any] | None = None,
+) -> dict[str, float]:
     """Return means over the samples of all ranks; every rank must call it.
 
     Each sample counts once, however many a rank has, so that the result does not depend on the number of ranks. A rank
@@ -30,7 +36,8 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
         model: Set to ``eval()`` meanwhile, and back.
         batches: What `ezpz.prepare` returned, of which two or three batches are held at once. Or this rank's, perhaps
             none: tensors, or tuples, lists or dicts of them, whose first dimension counts samples. These are all held
-            at once, where they are; where that is too much, let them be indices, and ``compute`` take the samples.
+            at once, where they are; where that is too much, let them be indices, and ``pick`` make the samples.
+        pick: Called with each batch before ``compute``, such as indices; returns the samples, on any device.
         compute: What a `Loop` trains with: called with model and batch, returns the batch's mean loss, a 0-d tensor,
             which weighs as much as the batch has samples, or ``(sum, count)``, which weighs by its count; a mapping of
             further means may follow.
@@ -54,7 +61,7 @@ def evaluate(model: Any, batches: Iterable[Any], compute: Callable[[Any, Any], A
     try:
         with patience("evaluation", EVALUATION), torch.no_grad():
             for batch, samples in found:
-                computed = compute(model, moved(batch, device))
+                computed = compute(model, moved(batch if pick is None else pick(batch), device))
                 if samples:
                     count += _add(read_computed(computed, None), samples, sums, exact)
                 else:

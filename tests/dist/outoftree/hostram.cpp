@@ -3,13 +3,18 @@
 // vendor's plugin, so that code which trains here reaches for no torch.cuda.
 //
 // Memory is host memory, so every kernel is the CPU's: the fallback copies operands to CPU tensors and results back.
+// As on any device, operands that lie elsewhere are refused, but for numbers (0-d tensors) and for `x[indices]`.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/resize_native.h>
@@ -65,6 +70,22 @@ struct Allocator final : c10::Allocator {
 Allocator allocator;
 REGISTER_ALLOCATOR(RAM, &allocator)
 
+// Random numbers are those of a generator of the CPU.
+struct Generator final : c10::GeneratorImpl {
+  explicit Generator(DeviceIndex index, at::Generator inner = at::detail::createCPUGenerator())
+      : GeneratorImpl(Device(RAM, index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), cpu(std::move(inner)) {}
+  void set_current_seed(uint64_t seed) override { cpu.set_current_seed(seed); }
+  uint64_t current_seed() const override { return cpu.current_seed(); }
+  uint64_t seed() override { return cpu.seed(); }
+  void set_offset(uint64_t offset) override { cpu.set_offset(offset); }
+  uint64_t get_offset() const override { return cpu.get_offset(); }
+  void set_state(const c10::TensorImpl& state) override { cpu.unsafeGetGeneratorImpl()->set_state(state); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return cpu.unsafeGetGeneratorImpl()->get_state(); }
+  Generator* clone_impl() const override { return new Generator(device().index(), cpu.clone()); }
+
+  at::Generator cpu;
+};
+
 // Work is done when a call returns, so that streams and events have nothing to wait for.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return RAM; }
@@ -109,6 +130,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return before;
   }
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override { return exchangeDevice(index); }
+  at::Generator getNewGenerator(DeviceIndex index) const override { return at::make_generator<Generator>(index); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::DeviceType::CPU); }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
     auto fresh = allocator.allocate(size);
@@ -199,13 +222,83 @@ at::Tensor& set_storage_offset(
   return at::cpu::set_(self, source, offset, size, stride);
 }
 
+void check_place(const c10::OperatorHandle& op, const at::Tensor& tensor) {
+  TORCH_CHECK(
+      !tensor.defined() || tensor.device().type() == RAM || tensor.dim() == 0,
+      "Expected all tensors of ", op.operator_name(), " to be on hostram, but found one on ", tensor.device());
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   ++launches;
+  for (size_t at = stack->size() - op.schema().arguments().size(); at < stack->size(); ++at) {
+    auto& argument = (*stack)[at];
+    if (argument.isTensor()) {
+      check_place(op, argument.toTensor());
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorList()) {
+        check_place(op, tensor);
+      }
+    } else if (argument.isGenerator() && argument.toGenerator().device().type() == RAM) {
+      argument = argument.toGenerator().get<Generator>()->cpu;
+    }
+  }
   at::native::cpu_fallback(op, stack);
+}
+
+at::Tensor on_ram(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(Device(RAM, current)) : tensor;
+}
+
+// Without a copy of what it selects from: that may be a view of overlapping pieces, larger than all memory.
+at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  TORCH_CHECK(self.device() == index.device(), "index_select of ", self.device(), " by indices on ", index.device());
+  return on_ram(at::index_select(on_cpu(self), dim, on_cpu(index)));
+}
+
+at::Tensor convolution(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const std::optional<at::Tensor>& bias,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef dilation,
+    bool transposed,
+    c10::IntArrayRef output_padding,
+    int64_t groups) {
+  TORCH_CHECK(input.device() == weight.device(), "convolution of ", input.device(), " with ", weight.device());
+  std::optional<at::Tensor> shift;
+  if (bias.has_value()) {
+    shift = on_cpu(*bias);
+  }
+  return on_ram(at::convolution(
+      on_cpu(input), on_cpu(weight), shift, stride, padding, dilation, transposed, output_padding, groups));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& grad,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef dilation,
+    bool transposed,
+    c10::IntArrayRef output_padding,
+    int64_t groups,
+    std::array<bool, 3> mask) {
+  const std::vector<int64_t> bias{weight.size(transposed ? 1 : 0)};
+  auto [of_input, of_weight, of_bias] = at::convolution_backward(
+      on_cpu(grad), on_cpu(input), on_cpu(weight), bias, stride, padding, dilation, transposed, output_padding, groups,
+      mask);
+  return {on_ram(of_input), on_ram(of_weight), on_ram(of_bias)};
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+// Under autocast it computes in the format that it is given.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -218,6 +311,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar);
+  m.impl("index_select", &index_select);
+  m.impl("convolution_overrideable", &convolution);
+  m.impl("convolution_backward_overrideable", &convolution_backward);
   m.impl("set_.source_Tensor", &set_tensor);
   m.impl("set_.source_Storage", &set_storage);
   m.impl("set_.source_Storage_storage_offset", &set_storage_offset);
@@ -259,6 +355,17 @@ struct RamCcl final : c10d::Backend {
     auto out = on_cpu(to);
     auto in = on_cpu(from);
     return gloo_->_reduce_scatter_base(out, in, options);
+  }
+  Work allgather_into_tensor_coalesced(Tensors& to, Tensors& from, const c10d::AllgatherOptions& options) override {
+    auto outs = shown(to);
+    auto ins = shown(from);
+    return gloo_->allgather_into_tensor_coalesced(outs, ins, options);
+  }
+  Work reduce_scatter_tensor_coalesced(
+      Tensors& to, Tensors& from, const c10d::ReduceScatterOptions& options) override {
+    auto outs = shown(to);
+    auto ins = shown(from);
+    return gloo_->reduce_scatter_tensor_coalesced(outs, ins, options);
   }
   Work barrier(const c10d::BarrierOptions&) override {
     return gloo_->barrier(c10d::BarrierOptions());

@@ -13,6 +13,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 import types
 from pathlib import Path
 
@@ -95,7 +96,10 @@ class Event:
         self.enable_timing = enable_timing
 
     def record(self, stream=None):
-        pass
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1000.0
 
     def wait(self, stream=None):
         pass
@@ -125,8 +129,11 @@ def register():
     module.current_stream = lambda device=None: default
     module.is_available = module.is_initialized = lambda: True
     module.is_bf16_supported = lambda: True
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     module._is_in_bad_fork = lambda: False
-    module.manual_seed_all = lambda seed: None
+    module.manual_seed = module.manual_seed_all = lambda seed: None
+    module.get_rng_state = lambda device=None: torch.get_rng_state()  # without a generator it draws as a CPU does
+    module.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
     module.device_count, module.current_device = compiled.device_count, compiled.current_device
     module.set_device = lambda device: compiled.set_device(getattr(device, "index", device))
     module.synchronize = lambda device=None: None

@@ -88,7 +88,8 @@ class ImageFolder:
 
     def take(self, indices: torch.Tensor) -> Batch:
         """Return the middles of images, ``(n, 3, size, size)`` float32 from 0 to 1, and labels, ``(n,)`` int64."""
-        return self.finish([self._pool.submit(self._middle, index) for index in indices.tolist()], indices.tolist())
+        chosen = indices.tolist()
+        return self.finish([self._pool.submit(self._middle, index) for index in chosen], chosen)
 
     def augmented(self, order: BatchIndices, *, seed: int) -> PickedBatches:
         """Return batches by position, each image cut at random and flipped in half of the cases.
