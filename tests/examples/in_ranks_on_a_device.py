@@ -56,7 +56,10 @@ def words_of(name, images):
         "vit real": ["--preset=debug", "--dataset=digits", "--image_size=16", "--max_iters=2", "--batch_size=4"],
         "fsdp_tp": ["--preset=debug", "--tp=2", "--max_iters=2", "--eval_samples=8", "--batch_size=2", "--seq_len=16"],
         "fsdp_tp fp16": ["--preset=debug", "--dtype=fp16", "--max_iters=2", "--eval_samples=8", "--batch_size=2"],
-        "gpt": ["--preset=debug", *("model.n_layer=1", "train.max_iters=2", "train.eval_iters=1", "train.sample_tokens=4")],
+        "gpt": [
+            "--preset=debug",
+            *("model.n_layer=1", "train.max_iters=2", "train.eval_iters=1", "train.sample_tokens=4"),
+        ],
         "llm": ["training.steps=2", "training.eval_samples=4", "training.seq_len=16", "training.batch_size=2"],
     }[name]
 

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from ezpz.track import History
     from ezpz.train.clock import Clock, Times
     from ezpz.train.counting import Computed
+    from ezpz.train.data.place import Batch
     from ezpz.train.feeds import Feed
     from ezpz.train.flops import Cost
 
@@ -417,12 +418,7 @@ class Loop:
                     self._backward_sum(computed, tally, last=each.ends_step)
                 else:
                     self._look_for_ignored(batch)
-                    if not each.is_even:  # what all ranks record is the mean over all samples of the step
-                        tally = tally or Tally(averages=True)
-                        tally.add(as_sum(computed, each.samples))
-                        if each.ends_step:
-                            tally.exchange()
-                    self._update.backward(computed.loss, each.share)
+                    tally = self._backward_mean(computed, each, tally)
                 clock.mark("dtb")
             if tally is None:
                 for name, value in {"loss": computed.loss, **computed.more}.items():
@@ -446,6 +442,16 @@ class Loop:
         stage("data")
         samples = batch.samples if isinstance(batch, Weighed) else None
         return moved(batch.batch if isinstance(batch, Weighed) else batch, self._device), samples
+
+    def _backward_mean(self, computed: Computed, each: Batch, tally: Tally | None) -> Tally | None:
+        """Add the gradients of a mean. In a step that ranks share unevenly, add it to what all of them record, too."""
+        if not each.is_even:
+            tally = tally or Tally(averages=True)
+            tally.add(as_sum(computed, each.samples))
+            if each.ends_step:
+                tally.exchange()
+        self._update.backward(computed.loss, each.share)
+        return tally
 
     def _backward_sum(self, computed: Computed, tally: Tally, *, last: bool) -> None:
         """Add the gradients of a sum, and begin to add up what all ranks counted beside the last of them."""
