@@ -10,6 +10,8 @@ from ezpz import proc
 from ezpz.cluster import jobs
 from ezpz.cluster.job_state import JobState, Reply
 from ezpz.cluster.jobs import ask, call, cancel
+from ezpz.cluster.questions import Questions
+from ezpz.errors import MachineError
 
 # Recorded of Slurm 22.05.8: the lines that are read.
 SCONTROL = """\
@@ -139,19 +141,64 @@ def test_nothing_is_asked_without_a_scheduler_or_of_no_job():
     run, lines = answering()
     assert ask("none", "1", run).state == "unknown"
     assert ask("slurm", "-u root", run).state == "unknown"
-    assert "cancels no job" in cancel("slurm", "--me", run)
+    assert cancel("slurm", ["12", "--me"], run) == dict.fromkeys(["12", "--me"], "Slurm cannot cancel it")
     assert lines == []
 
 
 def test_cancelling():
     run, lines = answering(Reply(0, "", ""))
-    assert cancel("slurm", "12", run) == ""
-    assert lines == [["scancel", "12"]]
-    over = Reply(0, json.dumps({"Jobs": {"1.head": {"job_state": "F", "Exit_status": 0}}}), "")
-    run, _ = answering(Reply(35, "", "qdel: Job has finished 1.head\n"), over)
-    assert cancel("pbs", "1.head", run) == ""
-    run, _ = answering(Reply(None, "", "no qdel on PATH"), Reply(None, "", "no qstat on PATH"))
-    assert cancel("pbs", "1.head", run) == "no qdel on PATH"
+    assert cancel("slurm", ["13", "12"], run) == {}
+    assert lines == [["scancel", "13", "12"]]
+    over, waiting = (
+        Reply(0, json.dumps({"Jobs": {"1.head": {"job_state": state, "Exit_status": 0}}}), "") for state in "FQ"
+    )
+    refused = Reply(35, "", "qdel: Job has finished 1.head\n")
+    run, _ = answering(refused, over, waiting)
+    assert cancel("pbs", ["1.head", "2.head"], run) == {"2.head": "qdel: Job has finished 1.head"}
+    run, lines = answering(Reply(None, "", "no qdel on PATH"))
+    assert cancel("pbs", ["1.head"], run) == {"1.head": "no qdel on PATH"}
+    assert len(lines) == 1  # where one command is absent or does not answer, the next is not tried
+    run, lines = answering(refused)
+    assert cancel("pbs", ["1.head"], run, seconds=0.0) == {"1.head": "not cancelled within 0 s"}
+
+
+def test_a_scheduler_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    for name in ("scancel", "scontrol"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/asked\nexec sleep 300\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    began = time.monotonic()
+    [problem] = set(cancel("slurm", ["12", "13"], seconds=1.0).values())
+    assert problem.startswith("no answer of scancel within ")
+    assert time.monotonic() - began < 5.0
+    assert (tmp_path / "asked").read_text() == "scancel\n"
+
+
+def test_commands_are_found_where_their_scheduler_keeps_them(tmp_path, monkeypatch):
+    """A job may have no folder of PBS on PATH; PBS_EXEC in its configuration names it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "pbs.conf").write_text(f"PBS_SERVER=head\nPBS_EXEC={tmp_path}\n")
+    monkeypatch.setenv("PBS_CONF_FILE", str(tmp_path / "pbs.conf"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ask("pbs", "12.head").reason == f"no qstat on PATH or in {tmp_path}/bin"
+    with pytest.raises(MachineError, match=rf"no qsub on PATH or in {tmp_path}/bin \(for "):
+        jobs.submit(job_file(tmp_path))
+    answers = {"qstat": json.dumps({"Jobs": {"12.head": {"job_state": "R"}}}), "qsub": "13.head", "qdel": ""}
+    for name, text in answers.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    assert ask("pbs", "12.head").state == "running"
+    assert jobs.submit(job_file(tmp_path)) == "13.head"
+    assert cancel("pbs", ["12.head"]) == {}
+    assert json.loads(Questions()(["qstat", "-f"]) or "{}")["Jobs"]
+    assert Questions()(["squeue"]) is None
+    assert ask("slurm", "12").reason == "no scontrol on PATH"
+
+
+def job_file(folder):
+    path = folder / "job.pbs"
+    path.write_text("#!/bin/bash\n#PBS -l select=1\n")
+    return str(path)
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypatch):
@@ -172,8 +219,9 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, monkeypat
 
 def test_absent_commands_are_said(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("PBS_CONF_FILE", "/nowhere/pbs.conf")
     assert ask("slurm", "12").reason == "no scontrol on PATH"
-    assert ask("pbs", "12.head").reason == "no qstat on PATH"
+    assert ask("pbs", "12.head").reason == "no qstat on PATH or in /opt/pbs/bin"
     assert jobs.LIMIT == 10.0
 
 
@@ -201,7 +249,7 @@ def test_a_real_slurm_tells_the_end_of_jobs(slurm, tmp_path):
     assert until(failing, "ended").exit_code == 7
     until(waiting, "running")
     assert "Dependency" in until(held, "queued").reason
-    assert [cancel("slurm", job, run) for job in (held, waiting)] == ["", ""]
+    assert cancel("slurm", [held, waiting], run) == {}
     until(held, "cancelled")
     until(waiting, "cancelled")
     slurm.wait_idle(40)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ezpz.cli import make_verb_parser
 from ezpz.cli.elsewhere import host_of, is_job, job_of, launch_named, recorded
 from ezpz.cli_parser import option, run_verb
-from ezpz.cluster.my_jobs import ask_scheduler, my_jobs, user_name
+from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.errors import UsageError
 from ezpz.files import read_object
 from ezpz.track.launches import launch_id_of
@@ -82,7 +82,7 @@ class _Source:
 
     def _take_job(self, word: str | None) -> None:
         """Take the output of a job that has no launch yet, or ended before it."""
-        jobs, silent = my_jobs(os.environ, user_name(), ask_scheduler)
+        jobs, silent = my_jobs(os.environ, user_name(), scheduler_questions())
         found = next((each for each in jobs if word and word in {each.job, each.job.partition(".")[0]}), None)
         if found is None:
             more = f" {', '.join(silent)} did not answer." if silent else ""

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 
 from ezpz.cluster.allocation import is_job
 from ezpz.cluster.job_state import OVER, UNKNOWN, JobState, Reply
+from ezpz.cluster.programs import find, missing
 from ezpz.cluster.scheduler import scheduler, schedulers
 from ezpz.errors import MachineError, UsageError
-from ezpz.files import find_program, read_text
+from ezpz.files import read_text
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -44,12 +46,13 @@ def submit(path: str, after: str = "") -> str:
     import subprocess
 
     kind = _kind_of(path)
-    if not find_program(kind.program):
+    program = find(kind.program)
+    if not program:
         raise MachineError(
-            f"no {kind.program} on PATH (for {path}); expected a host from which jobs are submitted. Call it on a "
-            "login host."
+            f"{missing(kind.program)} (for {path}); expected a host from which jobs are submitted. Call it on a login "
+            "host."
         )
-    line = [kind.program, *kind.quiet, *(word.format(job=after) for word in (kind.after if after else ())), path]
+    line = [program, *kind.quiet, *(word.format(job=after) for word in (kind.after if after else ())), path]
     environ = {name: text for name, text in os.environ.items() if not _misleads(name, kind)}
     try:
         done = subprocess.run(
@@ -79,16 +82,16 @@ def call(line: Sequence[str], limit: float = LIMIT) -> Reply:
         line: Its words.
         limit: Seconds.
     """
-    import os
     import signal
     import subprocess
 
-    if not find_program(line[0]):
-        return Reply(None, "", f"no {line[0]} on PATH")
+    program = find(line[0])
+    if not program:
+        return Reply(None, "", missing(line[0]))
     try:
         # A session of its own, so that what the command itself has started can be ended with it.
         child = subprocess.Popen(
-            list(line),
+            [program, *line[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -103,7 +106,7 @@ def call(line: Sequence[str], limit: float = LIMIT) -> Reply:
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        return Reply(None, "", f"no answer of {line[0]} within {limit:g} s")
+        return Reply(None, "", f"no answer of {line[0]} within {round(limit, 1):g} s")
     except BaseException:  # Ctrl-C: no command of ours stays behind
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
@@ -124,21 +127,39 @@ def ask(kind: str, job: str, run: Call = call) -> JobState:
     return scheduler(kind).state_of(job, run)
 
 
-def cancel(kind: str, job: str, run: Call = call) -> str:
-    """Cancel a job that waits or runs, and return an empty text, or why that failed; one that is over may be named.
+def cancel(kind: str, jobs: Sequence[str], run: Call | None = None, seconds: float = LIMIT) -> dict[str, str]:
+    """Cancel jobs that wait or run, in this order; those that are over may be among them.
 
     Args:
         kind: The scheduler's name.
-        job: The job's id.
-        run: Runs a command within a time limit.
+        jobs: Their ids.
+        run: Runs a command; by default `call`, within the time that is left.
+        seconds: How long all of it may take.
+
+    Returns:
+        Why a job was not cancelled, for each that was not.
     """
     words = scheduler(kind).cancelling
-    if not words or not is_job(job):
-        return f"{scheduler(kind).title} cancels no job {job!r}"
-    reply = run([*words, job])
-    if reply.code == 0 or ask(kind, job, run).state in OVER:
-        return ""
-    return " ".join(reply.err.split()) or f"{words[0]} ended with {reply.code}"
+    if not words or not all(map(is_job, jobs)):
+        return dict.fromkeys(jobs, f"{scheduler(kind).title} cannot cancel it")
+    end = time.monotonic() + seconds
+
+    def within(line: Sequence[str]) -> Reply:
+        return run(line) if run else call(line, max(0.1, end - time.monotonic()))
+
+    reply = within([*words, *jobs])
+    if reply.code == 0:
+        return {}
+    problem = " ".join(reply.err.split()) or f"{words[0]} ended with {reply.code}"
+    if reply.code is None:  # it is absent, or the scheduler does not answer: it is not asked more
+        return dict.fromkeys(jobs, problem)
+    left = {}
+    for job in jobs:
+        if time.monotonic() >= end:
+            left[job] = f"not cancelled within {seconds:g} s"
+        elif ask(kind, job, within).state not in OVER:
+            left[job] = problem
+    return left
 
 
 def _misleads(name: str, kind: JobScript) -> bool:

@@ -11,8 +11,9 @@ import time
 
 from ezpz.cluster import cache
 from ezpz.cluster.job_listing import Job
+from ezpz.cluster.programs import find
+from ezpz.cluster.questions import Questions, unanswered
 from ezpz.cluster.scheduler import schedulers
-from ezpz.files import find_program
 from ezpz.records import as_dict
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -29,35 +30,37 @@ _LIMIT = 15.0  # seconds for a scheduler's command
 def my_jobs(environ: Mapping[str, str], user: str, run: Run) -> tuple[list[Job], list[str]]:
     """Return this user's jobs at every scheduler that is here, and the programs that did not answer.
 
+    A program that fails beside one of another scheduler that answers is none of them: Slurm comes with a ``qstat``.
+
     Args:
         environ: Says where answers are kept, and PATH.
         user: The user's name.
-        run: Returns what a command printed, or None.
+        run: Returns what a command printed, or None; of `Questions` it is known whether it took too long.
     """
     found: list[Job] = []
-    silent: list[str] = []
+    failed: list[str] = []
+    has_answer = False
     for one in schedulers():
         line = one.my_jobs_question(user)
-        if not line or not find_program(line[0], environ.get("PATH")):
+        if not line or not find(line[0], environ):
             continue
         kept = _kept(environ, one.name, user)
         if kept is None:
             text = run(line)
             if text is None:
-                silent.append(line[0])
+                failed.append(line[0])
                 continue
             kept = one.read_my_jobs(text, user)
             answer: dict[str, Any] = {"at": time.time(), "user": user, "jobs": [as_dict(each) for each in kept]}
             cache.keep(environ, f"jobs-{one.name}", answer)
+        has_answer = True
         found += kept
-    return found, silent
+    return found, [name for name in failed if not has_answer or name in unanswered(run)]
 
 
-def ask_scheduler(line: list[str]) -> str | None:
-    """Return what a scheduler's command printed; None when it fails or takes longer than 15 s."""
-    from ezpz.cluster.questions import Questions
-
-    return Questions(_LIMIT)(line)
+def scheduler_questions() -> Questions:
+    """Return what asks schedulers' commands for `my_jobs`, each for at most 15 s."""
+    return Questions(_LIMIT)
 
 
 def user_name() -> str:

@@ -14,6 +14,14 @@ ssh has no variables: the last column of ``qstat -u USER -n1rw`` names the hosts
     1.head     user     workq     pbs-batch-mpip*     --     3     6    --  00:01 R   --  n01/0*2+n02/0*2+n03/0*2
 
 Recorded from OpenPBS 23.06.06 (tests/data/environments/pbs-*.json).
+
+A user's own jobs, ended ones too, are all told by ``qstat -x -u USER -f -w``, in the lines of ``qstat -f``
+(`ezpz.cluster.qstat.read_jobs`). The order counts: ``-f`` after ``-u`` asks for all attributes, and ``-w`` keeps the
+long form, which ``-u`` alone would turn into a table. ``-u`` beside ``-F json`` is "conflicting options" (exit code 2).
+Read in src/cmds/qstat.c of OpenPBS v18.1.4, v19.1.3, v20.0.1, v22.05.11, v23.06.06 and cd7ab5e (2026-04-10).
+
+Its commands are in ``bin`` of the folder that a line ``PBS_EXEC=/opt/pbs`` names in /etc/pbs.conf, or in the file that
+PBS_CONF_FILE names (src/lib/Libifl/pbs_loadconf.c of the same).
 """
 
 from __future__ import annotations
@@ -39,6 +47,7 @@ if TYPE_CHECKING:
     from ezpz.cluster.job_listing import Job
     from ezpz.cluster.job_state import Call, JobState
 
+_CONFIGURATION, _BIN = "/etc/pbs.conf", "/opt/pbs/bin"
 _FILES = "/var/spool/pbs/aux/"  # where the daemon of a host keeps the node files, under the full job id
 
 _ENTER = """\
@@ -80,6 +89,7 @@ class Pbs(Scheduler):
         output="-o",
         output_file="{folder}",
         written_to="{folder}{job}.OU",
+        arrays=("-J",),
         always=("-j oe",),
         after=("-W", "depend=afterany:{job}"),
         listing=("qstat",),
@@ -138,6 +148,14 @@ class Pbs(Scheduler):
             "--hostfile FILE`."
         )
 
+    def folders(self, environ: Mapping[str, str], read: Read) -> tuple[str, ...]:
+        """Return ``bin`` of its installation."""
+        for line in (read(environ.get("PBS_CONF_FILE") or _CONFIGURATION) or "").splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() == "PBS_EXEC" and os.path.isabs(value.strip()):
+                return (os.path.join(value.strip(), "bin"),)
+        return (_BIN,)
+
     def queues(self, option: str, run: Run) -> Queues | None:
         """Return the queues of the server."""
         del option
@@ -177,7 +195,7 @@ class Pbs(Scheduler):
 
     def my_jobs_question(self, user: str) -> list[str]:
         """See `Scheduler.my_jobs_question`."""
-        return ["qstat", "-x", "-f", "-F", "json", "-u", user]
+        return ["qstat", "-x", "-u", user, "-f", "-w"]
 
     def read_my_jobs(self, text: str, user: str) -> list[Job]:
         """See `Scheduler.read_my_jobs`."""

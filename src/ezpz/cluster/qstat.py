@@ -175,55 +175,59 @@ def _span(text: str) -> int | None:
     return seconds
 
 
-# The user's own jobs, for `ezpz status`: ``qstat -x -f -F json -u USER`` lists ended ones too, as long as the server
-# keeps them. OpenPBS 23.06.06 prints in ``Jobs``, of which these are read:
+# The user's own jobs, for `ezpz status`: ``qstat -x -u USER -f -w`` lists ended ones too, as long as the server keeps
+# them, each in a block like that of ``qstat -f``, with every value in one line. These are read:
 #
-#     "12.head": {"Job_Name": "train", "Job_Owner": "me@login1", "job_state": "Q", "queue": "workq",
-#         "comment": "Not Running: Insufficient amount of resource: ncpus", "Output_Path": "login1:/home/me/train.o12",
-#         "stime": "Fri Nov 20 15:22:30 2026", "estimated": {"start_time": "Fri Nov 20 16:00:00 2026"},
-#         "Resource_List": {"nodect": 2, "walltime": "01:00:00"}, "Exit_status": 0, "mtime": "Fri Nov 20 15:25:31 2026"}
+#     Job Id: 12.head
+#         Job_Name = train
+#         Job_Owner = me@login1
+#         job_state = Q
+#         queue = workq
+#         comment = Not Running: Insufficient amount of resource: ncpus
+#         Output_Path = login1:/home/me/train.o12
+#         stime = Fri Nov 20 15:22:30 2026
+#         mtime = Fri Nov 20 15:25:31 2026
+#         estimated.start_time = Fri Nov 20 16:00:00 2026        UNKNOWN where it is not estimated
+#         Resource_List.nodect = 2
+#         Resource_List.walltime = 01:00:00
+#         Exit_status = 0
 
 _STATES = {"R": "running", "E": "running", "B": "running", "F": "ended", "X": "ended", "M": "ended"}
 _TIME = "%a %b %d %H:%M:%S %Y"
 
 
 def read_jobs(text: str, user: str) -> list[Job]:
-    """Return the jobs of a user that ``qstat -f -F json`` has listed; those of others are passed over."""
+    """Return the jobs of a user that ``qstat -f`` has listed; those of others are passed over."""
     from ezpz.cluster.job_listing import Job, moment
 
-    try:
-        listed = json.loads(text).get("Jobs", {})
-    except (ValueError, AttributeError):  # old releases print JSON that is none
-        return []
     found = []
-    for job, fields in listed.items() if isinstance(listed, dict) else ():
-        if not isinstance(fields, dict) or str(fields.get("Job_Owner", "")).partition("@")[0] not in {user, ""}:
+    for block in re.split(r"^Job Id: ", text.replace("\n\t", ""), flags=re.MULTILINE)[1:]:
+        job, *lines = block.splitlines()
+        fields = {name.strip(): value for name, equals, value in (line.partition(" = ") for line in lines) if equals}
+        if fields.get("Job_Owner", "").partition("@")[0] not in {user, ""}:
             continue
-        word = str(fields.get("job_state", ""))
+        word = fields.get("job_state", "")
         state = _STATES.get(word, "queued")
-        resources = fields.get("Resource_List")
-        resources = resources if isinstance(resources, dict) else {}
-        estimated = fields.get("estimated")
         start = moment(fields.get("stime"), _TIME)
-        if start is None and state == "queued" and isinstance(estimated, dict):
-            start = moment(estimated.get("start_time"), _TIME)
-        end = moment(fields.get("mtime"), _TIME)
-        if state != "ended":
-            end = _end({"stime": str(fields.get("stime")), "Resource_List.walltime": str(resources.get("walltime"))})
-        count, code = resources.get("nodect"), fields.get("Exit_status")
+        if start is None and state == "queued":
+            start = moment(fields.get("estimated.start_time"), _TIME)
         found.append(
             Job(
-                job=job,
+                job=job.strip(),
                 state=state,
                 word=word,
-                name=str(fields.get("Job_Name", "")),
-                queue=str(fields.get("queue", "")),
-                hosts=int(str(count)) if str(count).isdecimal() else None,
+                name=fields.get("Job_Name", ""),
+                queue=fields.get("queue", ""),
+                hosts=_count(fields.get("Resource_List.nodect", "")),
                 start=start,
-                end=end,
-                reason=str(fields.get("comment", "")),
-                output=str(fields.get("Output_Path", "")).partition(":")[2],
-                exit_code=code if isinstance(code, int) else None,
+                end=moment(fields.get("mtime"), _TIME) if state == "ended" else _end(fields),
+                reason=fields.get("comment", ""),
+                output=fields.get("Output_Path", "").partition(":")[2],
+                exit_code=_exit_status(fields.get("Exit_status", "")),
             )
         )
     return found
+
+
+def _exit_status(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else None

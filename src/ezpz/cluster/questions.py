@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ezpz.files import find_program
+from ezpz.cluster.programs import find
 
 TYPE_CHECKING = False  # `typing` would double the cost of this import; type checkers know this spelling
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ class Questions:
             if key in self._open or key in self._answers:
                 continue
             self._answers[key] = None
-            if argv[0] in self.unanswered or not find_program(argv[0]):
+            program = "" if argv[0] in self.unanswered else find(argv[0])
+            if not program:
                 continue  # a process is not started in vain
-            question = _Question(argv, tries, self.limit)
+            question = _Question([program, *argv[1:]], tries, self.limit)
             if question.start():
                 self._open[key] = question
 

@@ -44,7 +44,7 @@ class JobScript(NamedTuple):
         program: What submits it.
         devices: The option for ``{count}`` devices per host, where most clusters give none unasked; empty elsewhere.
         first_line: The line that says which shell runs it.
-        account: The option that says who pays.
+        account: The option with the account that is charged.
         account_variable: A variable that names the account where no option does; empty where there is none.
         queues: The options that say where it waits, the usual one first.
         hosts: The option with the number of hosts, which is the first number of its value.
@@ -54,6 +54,8 @@ class JobScript(NamedTuple):
         output: The option for the file with what it prints.
         output_file: That file in a ``{folder}/``, which may be empty.
         written_to: The path of that file, of a ``{folder}/``, the ``{name}`` of the job and the ``{job}``'s id.
+        literal: A character that begins a pattern in that option, and how it is written to mean itself.
+        arrays: The options that make one file many jobs.
         always: Options of every job.
         quiet: Words behind the program that let it print the id alone.
         after: Words behind it that let the job wait until ``{job}`` has ended, however it ends.
@@ -83,6 +85,8 @@ class JobScript(NamedTuple):
     output: str = ""
     output_file: str = ""
     written_to: str = ""
+    literal: tuple[str, str] = ("", "")
+    arrays: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
     quiet: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -161,7 +165,6 @@ class Scheduler:
             signals its launcher alone.
         configuration: A command that prints how the scheduler is set up, for `kill_wait`.
         job_script: How a job of it is written and submitted; None where ezpz writes none.
-        job_script: How a job of it is written and submitted; None where `ezpz init` writes none.
         cancelling: Words that cancel the job that follows them; empty where none is known.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
@@ -205,6 +208,22 @@ class Scheduler:
     def second_shell(self) -> tuple[str, ...]:
         """All variables that a second shell of the job gets."""
         return (*self.marks, *self.kept_variables)
+
+    @property
+    def commands(self) -> frozenset[str]:
+        """All its commands that are asked or told something."""
+        submits = (self.job_script.program,) if self.job_script else ()
+        return frozenset((*self.programs, *self.cancelling[:1], *submits))
+
+    def folders(self, environ: Mapping[str, str], read: Read) -> tuple[str, ...]:
+        """Return the folders in which its commands are besides those of PATH.
+
+        Args:
+            environ: The environment to read.
+            read: Returns the text of a file or None.
+        """
+        del environ, read
+        return ()
 
     def is_marked(self, environ: Mapping[str, str]) -> bool:
         """Tell whether a process has a variable of a job."""
@@ -263,7 +282,11 @@ class Scheduler:
         return None
 
     def my_jobs_question(self, user: str) -> list[str]:
-        """Return the command that lists the user's own jobs, those that have just ended too; empty where none does."""
+        """Return the command that lists the user's own jobs, those that have just ended too; empty where none does.
+
+        Args:
+            user: The user's name.
+        """
         del user
         return []
 

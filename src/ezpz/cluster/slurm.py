@@ -81,6 +81,7 @@ _SHORT_OPTIONS = (
     ("-G", "--gpus"),
     ("-J", "--job-name"),
     ("-N", "--nodes"),
+    ("-a", "--array"),
     ("-c", "--cpus-per-task"),
     ("-d", "--dependency"),
     ("-n", "--ntasks"),
@@ -128,6 +129,8 @@ class Slurm(Scheduler):
         output="--output",
         output_file="{folder}%x-%j.out",
         written_to="{folder}{name}-{job}.out",
+        literal=("%", "%%"),  # sbatch(1), "filename pattern"
+        arrays=("--array",),
         quiet=("--parsable",),
         after=("--dependency=afterany:{job}",),
         overriding="SBATCH_",
