@@ -26,12 +26,21 @@ env >{folder}/env-$n
 [[ -e {folder}/refuse ]] && {{ cat {folder}/refuse >&2; exit 1; }}
 echo "$n{server}"
 """
+CANCEL = """#!/bin/bash
+echo "$*" >>{folder}/cancelled
+[[ -e {folder}/stays ]] || exit 0
+echo "$(basename "$0"): not allowed $(<{folder}/stays)" >&2
+exit 1
+"""
 TELL = """#!/bin/bash
 echo "$*" >>{folder}/asked
+[[ $* == *" $(cat {folder}/stays 2>/dev/null || echo none)" ]] && {{ echo '{{"Jobs": {{"1": {{"job_state": "Q"}}}}}}'; exit 0; }}
+[[ $1 == -x ]] && {{ echo '{{"Jobs": {{"1": {{"job_state": "F"}}}}}}'; exit 0; }}
 cat {answer}
 """
 ANSWERS = {"slurm": ("scontrol", "scontrol-show-partition.txt"), "pbs": ("qstat", "qstat-Qf-routes.txt")}
 PROGRAMS = {"slurm": ("sbatch", ""), "pbs": ("qsub", ".head")}
+CANCELS = {"slurm": "scancel", "pbs": "qdel"}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +48,7 @@ def programs(tmp_path_factory):
     """A folder of this machine's programs but those that queue jobs: the fakes alone are these."""
     folder = tmp_path_factory.mktemp("programs")
     for each in os.scandir("/usr/bin"):
-        if each.name not in {name for name, _ in PROGRAMS.values()}:
+        if each.name not in {name for name, _ in PROGRAMS.values()} | {*CANCELS.values()}:
             (folder / each.name).symlink_to(each.path)
     return folder
 
@@ -77,6 +86,7 @@ def fake(place, tmp_path):
         program, server = PROGRAMS[name]
         teller, file = ANSWERS[name]
         for each, text in (
+            (CANCELS[name], CANCEL.format(folder=kept)),
             (program, SUBMIT.format(folder=kept, server=server)),
             (teller, TELL.format(folder=kept, answer=DATA / file)),
         ):
@@ -221,6 +231,32 @@ def test_a_dry_run_prints_the_file_and_makes_nothing(place, fake, capsys):
             ["--site", "aurora", "--scheduler", "pbs"],
             "ezpz: both --site aurora and --scheduler pbs (from the com",
         ),
+        # What limits and node-hours are counted from is said in one place.
+        (
+            "slurm",
+            ["--node-hours", "5", "-O=--time=48:00:00"],
+            "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00; expected the same in both, because limits and node-",
+        ),
+        ("slurm", ["-O=-N 64"], "ezpz: -N 64 (from -O) is not --nhosts 1; expected the same in both, because limits"),
+        ("slurm", ["-O=--nodes=1-64"], "ezpz: --nodes=1-64 (from -O) is not --nhosts 1; expected"),
+        ("slurm", ["-O=-t 48:00:00"], "ezpz: -t 48:00:00 (from -O) is not --time 01:00:00"),
+        (
+            "pbs",
+            ["-q", "debug", "-O", "-l select=64:system=x"],
+            "ezpz: -l select=64:system=x (from -O) is not --nhosts",
+        ),
+        (
+            "pbs",
+            ["-q", "debug", "-O", "-l place=pack,walltime=48:00:00"],
+            "ezpz: -l place=pack,walltime=48:00:00 (from",
+        ),
+        (
+            "pbs",
+            ["-q", "debug", "-O=-lselect=1+2:ncpus=4"],
+            "ezpz: -lselect=1+2:ncpus=4 (from -O) is not --nhosts 1",
+        ),
+        ("pbs", ["-q", "debug", "--jobs", "2", "-O", "-J 0-99"], "ezpz: an array in a chain: -J 0-99 (from -O)"),
+        ("slurm", ["--until-done", "-O=-a 0-99"], "ezpz: an array in a chain: -a 0-99 (from -O)"),
         (
             "slurm",
             ["--site", "polari"],
@@ -246,6 +282,9 @@ def test_what_would_not_run_is_refused_and_nothing_is_queued(name, argv, expecte
         ([], "ezpz: no command (from the command line); expected `ezpz submit [options] -- COMMAND`"),
         (["--"], "ezpz: no command (from the command line)"),
         (["--", "launch"], "ezpz: no command (from the command line)"),
+        (["--", "-n", "4"], "ezpz: no command (from the command line)"),
+        (["--", "-n", "four", "python3", "train.py"], "ezpz: argument -n"),
+        (["--", "-n", "4", "python3", "trian.py"], "ezpz: no such script: trian.py in "),
         (["--", "python3", "-u", "trian.py"], "ezpz: no such script: trian.py in "),
         (
             ["--", "python3", "train.py", "--outdir", "/tmp/run"],
@@ -260,6 +299,34 @@ def test_what_would_not_run_is_refused_and_nothing_is_queued(name, argv, expecte
 def test_a_command_that_cannot_be_started_is_refused(words, expected, fake, capsys):
     fake("slurm")
     assert refused(["--time", "1h", *words], capsys).startswith(expected)
+
+
+def test_options_that_say_the_same_as_ours_and_more_are_taken(fake, capsys):
+    kept = fake("slurm")
+    asked = ["-O=--nodes=2", "-O=--time=00:30:00", "-O=--array=0-1", "--nhosts", "2", "--time", "30m"]
+    assert main([*asked, *COMMAND]) == 0
+    assert "#SBATCH --array=0-1\n" in written(capsys.readouterr().out)[1]
+    (kept / "count").unlink()
+    assert main(["--dry-run", "--scheduler", "pbs", "--nhosts", "3", "-O", "-l select=2:ncpus=8+1", *COMMAND]) == 0
+    assert "#PBS -l select=2:ncpus=8+1\n" in capsys.readouterr().out
+
+
+def test_a_folder_with_the_mark_of_a_pattern_is_meant_as_it_is(fake, capsys):
+    """%j in sbatch's --output is the job's id: sbatch(1), "filename pattern"."""
+    fake("slurm")
+    assert main(["--output", "loss%j", *COMMAND]) == 0
+    told = capsys.readouterr().out
+    path, text = written(told)
+    assert path == "loss%j/train.slurm"
+    assert "#SBATCH --output=loss%%j/%x-%j.out\n" in text
+    assert "; output: loss%j/train-101.out\n" in told
+
+
+def test_nothing_is_queued_with_a_script_for_the_machine_in_front_of_you(place, capsys):
+    assert main(["--scheduler", "none", *COMMAND]) == 125
+    told = capsys.readouterr().err
+    assert told.startswith("ezpz: nothing to queue with: --scheduler none writes a script for the machine in front of")
+    assert told.endswith("Add `--dry-run`.\n")
 
 
 def test_a_dry_run_prints_the_file_and_what_would_be_refused(fake, capsys):
@@ -338,15 +405,16 @@ def test_what_the_scheduler_does_not_take_is_told_in_its_words(fake, capsys):
     ("words", "expected"),
     [
         (["python3", "-m", "ezpz.examples.fsdp_tp", "--preset", "debug"], "fsdp_tp"),
-        (["launch", "-n", "4", "bash", "go.sh"], "bash"),
+        (["launch", "-n", "4", "bash", "go.sh"], "go"),
+        (["-n", "4", "python3", "-u", "train.py", "-m", "x"], "train"),
+        (["python3", "-c", "pass"], "python3"),
+        (["bash", "-c", "go.sh"], "bash"),
         (["ezpz", "launch", "python3", "train.py"], "train"),
         (["/opt/3d-model", "--x"], "job-3d-model"),
     ],
 )
 def test_the_job_is_called_as_its_program(words, expected, fake, capsys):
     fake("slurm")
-    if "launch" in words and "-n" in words:
-        expected = "job-4"  # the options of launch are not read here: --name says it
     assert main(["--dry-run", "--", *words]) == 0
     assert f"#SBATCH --job-name={expected}\n" in capsys.readouterr().out
 
@@ -384,8 +452,20 @@ def test_a_chain_is_queued_at_once_where_jobs_cannot_submit(fake, capsys, monkey
     told = capsys.readouterr()
     path, _ = written(told.out)
     assert told.err.count("\n") == 2
-    assert "ezpz: 2 of 3 jobs are queued (104.head, 105.head), the next is not queued: outputs/train/chain-" in told.err
-    assert json.loads(Path(path).with_name("chain.json").read_text())["ids"] == ["104.head", "105.head"]
+    assert (
+        "ezpz: of 3 jobs 2 were queued, and are cancelled, because the next is not queued: outputs/train/" in told.err
+    )
+    assert "For a chain of those add `--jobs 2`." in told.err
+    assert (kept / "cancelled").read_text() == "105.head 104.head\n"  # the last one first
+    assert json.loads(Path(path).with_name("chain.json").read_text())["ids"] == []
+    (kept / "cancelled").unlink()
+    (kept / "stays").write_text("104.head\n")
+    (kept / "count").write_text("103\n")
+    assert main([*asked, "-q", "prod", *COMMAND]) == 125
+    told = capsys.readouterr()
+    assert "Job 104.head still waits (qdel: not allowed 104.head): cancel it.\n" in told.err
+    path, _ = written(told.out)
+    assert json.loads(Path(path).with_name("chain.json").read_text())["ids"] == ["104.head"]
 
 
 def test_a_chain_has_a_folder_of_its_own(place, fake, capsys):
@@ -466,99 +546,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(place, fake, capsys):
     assert "ezpz: cannot write outputs/train/job-" in refused(COMMAND, capsys)
 
 
-# With the words of its own documentation each site's example asks for; what differs, and why, stands beside it.
-DOCUMENTED = {
-    # docs/aurora/running-jobs-aurora.md, "Submitting a job" and the sample below it.
-    "aurora": (
-        ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m", "--filesystems", "home:flare"],
-        [
-            "-N AFFINITY",
-            "-l select=4",
-            "-l place=scatter",
-            "-l walltime=00:10:00",
-            "-l filesystems=home:flare",
-            "-q debug-scaling",
-            "-A mine",
-            "-k doe",
-        ],
-        # The page's own list of recommended options has -k doe, its sample does not. -j oe: one file for both streams,
-        # so that a traceback stands where it happened.
-        ["-j oe"],
-    ),
-    # docs/polaris/running-jobs/index.md, the sample, and docs/running-jobs/index.md, which makes filesystems, the
-    # system and -k doe part of every job.
-    "polaris": (
-        ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m"],
-        [
-            "-N AFFINITY",
-            "-l select=4:system=polaris",
-            "-l place=scatter",
-            "-l walltime=00:10:00",
-            "-q debug-scaling",
-            "-A mine",
-            "-k doe",
-            "-l filesystems=home:eagle",
-        ],
-        # The sample has select=4:ncpus=256 instead of system=polaris: hosts are granted whole, and have 64 threads, so
-        # that number is not copied.
-        ["-j oe"],
-    ),
-    # docs.nersc.gov machinelearning/launchers: a rank for each of four devices.
-    "perlmutter": (
-        ["-A", "mine_g", "-q", "regular", "--nhosts", "4", "--time", "10m"],
-        [
-            "--constraint=gpu",
-            "--nodes=4",
-            "--ntasks-per-node=4",
-            "--gpus-per-node=4",
-            "--cpus-per-task=32",
-            "--time=00:10:00",
-            "--account=mine_g",
-            "--qos=regular",
-        ],
-        # The page leaves name and output to Slurm, which calls them slurm-ID.out.
-        ["--job-name=AFFINITY", "--output=%x-%j.out"],
-    ),
-    # software/analytics/pytorch_frontier.rst, "Batch script".
-    "frontier": (
-        ["-A", "mine", "--nhosts", "2", "--time", "5m", "-O=--network=disable_rdzv_get"],
-        [
-            "--account=mine",
-            "--job-name=AFFINITY",
-            "--time=00:05:00",
-            "--partition=batch",
-            "--nodes=2",
-            "--network=disable_rdzv_get",
-        ],
-        # --network is given by hand: the page says that the protocol may harm MPI. It writes output and errors into two
-        # files in logs/, which must be there; here one file is beside where sbatch was called.
-        ["--output=%x-%j.out"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_a_sites_job_asks_for_what_its_documentation_shows(name, place, capsys):
-    argv, documented, own = DOCUMENTED[name]
-    assert main(["--site", name, *argv, "--name", "AFFINITY", "--dry-run", *COMMAND]) == 0
-    text = capsys.readouterr().out
-    asked = lines(text, "PBS") or lines(text, "SBATCH")
-    assert sorted(asked) == sorted([*documented, *own])
-    check_shell(text, place)
-
-
-def test_a_plain_slurm_asks_for_what_the_pages_of_sbatch_show(place, capsys):
-    """https://slurm.schedmd.com/quickstart.html: hosts, time, output; all else has a default of the cluster's."""
+def test_a_plain_slurm_has_a_line_to_complete_for_devices(place, capsys):
+    """Devices differ from cluster to cluster."""
     assert main(["--scheduler", "slurm", "--dry-run", *COMMAND]) == 0
     text = capsys.readouterr().out
-    # --exclusive: ranks bind to all cores of a host. Devices differ from cluster to cluster: a line to complete.
-    assert lines(text, "SBATCH") == [
-        "--exclusive",
-        "--nodes=1",
-        "--time=01:00:00",
-        "--job-name=train",
-        "--output=%x-%j.out",
-    ]
     assert "\n##SBATCH --gpus-per-node=4\n" in text
     check_shell(text, place)
 
@@ -593,14 +584,14 @@ def test_a_submitted_job_runs_on_a_real_slurm(slurm, clean_env, checkout, code):
         f"sys.exit({code} if os.environ['RANK'] == '1' else 0)\n"
     )
     # These hosts share the folders of one machine, and /tmp with them.
-    asked = ["--nhosts", "2", "--time", "5m", "-q", "main", "-O=--ntasks-per-node=1", "--force"]
+    asked = ["--nhosts", "2", "--time", "5m", "-q", "main", "-O=--ntasks-per-node=1", "--force", "--output", "of%j"]
     env = {**clean_env, "EZPZ_HARDWARE": "0", "TORCH_DEVICE": "cpu", "PYTHONPATH": str(checkout / "src")}
     line = [sys.executable, "-m", "ezpz", "submit", *asked, "--", "python3", "train.py"]
     done = slurm.run(line, env, timeout=60, cwd=checkout)
     assert done.returncode == 0, done.stderr
     path, queued = done.stdout.splitlines()
     job = re.match(r"([0-9]+): queued in main for 2 hosts and 00:05:00; output: ", queued)[1]
-    assert path.partition(":")[0].endswith("/train.slurm")
+    assert path.partition(":")[0] == "of%j/train.slurm"
     assert queued.endswith(f"/train-{job}.out")
 
     def state():

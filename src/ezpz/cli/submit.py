@@ -20,16 +20,19 @@ from ezpz.cluster.job_file import (
     Asked,
     JobFile,
     clock,
+    hosts_of,
     options,
     queue_option,
     read_option,
+    resources,
     unfilled,
     value_of,
 )
+from ezpz.cluster.programs import find
 from ezpz.cluster.scheduler import scheduler
 from ezpz.cluster.site import load, recognise
-from ezpz.errors import MachineError, UsageError, nearest
-from ezpz.files import find_program, make_closed_folder, write_whole
+from ezpz.errors import EzpzError, MachineError, UsageError, nearest
+from ezpz.files import make_closed_folder, write_whole
 from ezpz.records import NamedTuple
 from ezpz.visible import show
 
@@ -94,8 +97,10 @@ _OPTIONS = (
         group=_JOB,
         help="its longest time: 30m, 6h, 1d, HH:MM:SS",
     ),
-    option("-A", "--account", type=_word, metavar="ACCOUNT", group=_JOB, help="who pays"),
-    option("-q", "--queue", type=_word, metavar="QUEUE", group=_JOB, help="queue, partition or QOS, as the site has"),
+    option("-A", "--account", type=_word, metavar="ACCOUNT", group=_JOB, help="account that is charged"),
+    option(
+        "-q", "--queue", type=_word, metavar="QUEUE", group=_JOB, help="queue, partition or QOS, as the site calls it"
+    ),
     option(
         "--filesystems",
         type=_word,
@@ -103,7 +108,9 @@ _OPTIONS = (
         group=_JOB,
         help="file systems that the job needs, where the site asks for them: home:eagle",
     ),
-    option("--name", type=_job_name, metavar="NAME", group=_JOB, help="its name; that of the program by default"),
+    option(
+        "--name", type=_job_name, metavar="NAME", group=_JOB, help="its name; that of the script or program by default"
+    ),
     option(
         "-O",
         "--option",
@@ -194,6 +201,7 @@ def _submit(asked: Namespace, environ: Mapping[str, str]) -> int:
     job = _asked(asked, machine, command, environ)
     found = options(machine.kind, machine.site, job, template=False)
     is_chain = asked.until_done or asked.jobs is not None or asked.node_hours is not None
+    _check_options(machine.kind, job, is_chain=is_chain)
     folder = _folder(asked.output, job.name, is_chain=is_chain)
     jobs = _most_jobs(asked) if is_chain else 1
     _check(asked, machine, found, job, folder="" if asked.dry_run and not is_chain else folder, is_chain=is_chain)
@@ -221,7 +229,8 @@ def _submit(asked: Namespace, environ: Mapping[str, str]) -> int:
         show(f"{path}: written for {machine.title} ({machine.origin})")
     if is_chain:
         hours = jobs * job.hosts * job.seconds / 3600
-        _note(f"at most {jobs} jobs of {job.hosts} hosts and {clock(job.seconds)}: {hours:g} node-hours")
+        each = f"{job.hosts} host{'s' * (job.hosts > 1)} and {clock(job.seconds)}"
+        _note(f"at most {jobs} job{'s' * (jobs > 1)} of {each}: {hours:g} node-hours")
     ids = _queue(
         path, machine, job, jobs=jobs if is_chain else 0, output="" if asked.json else _place(found, machine, job)
     )
@@ -240,20 +249,32 @@ def _command(words: list[str]) -> tuple[str, ...]:
     for start in (["launch"], ["ezpz", "launch"]):
         if words[: len(start)] == start:
             words = words[len(start) :]
-    if not words:
+    program = _program(words)
+    if not program:
         raise UsageError(
             "no command (from the command line); expected `ezpz submit [options] -- COMMAND`, such as "
             "`ezpz submit --time 1h -- python3 train.py`."
         )
-    if re.fullmatch(r"python[0-9.]*", Path(words[0]).name):
-        script = next((word for word in words[1:] if not word.startswith("-")), "")
-        options_only = words[1 : words.index(script)] if script else []
+    if re.fullmatch(r"python[0-9.]*", Path(program[0]).name):
+        script = next((word for word in program[1:] if not word.startswith("-")), "")
+        options_only = program[1 : program.index(script)] if script else []
         if script.endswith(".py") and not {"-m", "-c", "-W", "-X"} & set(options_only) and not Path(script).exists():
             raise UsageError(
                 f"no such script: {script} in {Path.cwd()} (from the command line); expected a file there, because the "
                 "job runs in this folder. Correct the path, or call this in its folder."
             )
     return tuple(words)
+
+
+def _program(words: Sequence[str]) -> list[str]:
+    """Return the program and its words behind the options of launch.
+
+    Raises:
+        UsageError: Launch would refuse the options.
+    """
+    from ezpz.launch.options import parse
+
+    return list(parse(list(words), {}).command) if words and words[0].startswith("-") else list(words)
 
 
 def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
@@ -269,13 +290,13 @@ def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
             "them. Leave out one."
         )
     if asked.scheduler:
-        has = find_program(_kind_of(asked.scheduler, "--scheduler").program or "-", environ.get("PATH"))
+        has = find(_kind_of(asked.scheduler, "--scheduler").program or "-", environ)
         return _Machine(asked.scheduler, None, "from --scheduler", bool(has))
     match = recognise(environ, probe.read, environ.get("EZPZ_JOBID", "")) if not asked.site else None
     site = _site(asked.site, environ) if asked.site else match.site if match else None
     if site is not None:
         program = _kind_of(site.scheduler, f"site {site.name}").program or "-"
-        here = bool(find_program(program, environ.get("PATH")))
+        here = bool(find(program, environ))
         if asked.site:
             now = recognise(environ, probe.read).site
             here = here and (now is None or now.name == site.name)
@@ -283,14 +304,12 @@ def _machine(asked: Namespace, environ: Mapping[str, str]) -> _Machine:
     job = detect(environ, probe.read, probe.run_nothing)
     if job.scheduler in SCHEDULERS:
         program = _kind_of(job.scheduler, "this job").program
-        return _Machine(
-            job.scheduler, None, f"from {job.origin.get('scheduler')}", bool(find_program(program, environ.get("PATH")))
-        )
+        return _Machine(job.scheduler, None, f"from {job.origin.get('scheduler')}", bool(find(program, environ)))
     programs = []
     for name in _WRITTEN_FOR:
         programs.append(_kind_of(name, "PATH").program)
-        if find_program(programs[-1], environ.get("PATH")):
-            return _Machine(name, None, f"{programs[-1]} is on PATH", True)
+        if find(programs[-1], environ):
+            return _Machine(name, None, f"{programs[-1]} is here", True)
     raise MachineError(
         f"no scheduler here: {' and '.join(programs)} are not on PATH (from PATH); expected a login host of a cluster. "
         "Run it here with `launch COMMAND`, or look at a job file with `ezpz submit --dry-run --site SITE -- COMMAND`."
@@ -338,6 +357,31 @@ def _asked(asked: Namespace, machine: _Machine, command: Sequence[str], environ:
     )
 
 
+def _check_options(kind: JobScript, job: Asked, *, is_chain: bool) -> None:
+    """Refuse further options that ask for other hosts or another time than what is checked and counted.
+
+    Raises:
+        UsageError: One does.
+    """
+    for text in job.more:
+        for one in resources(read_option(text, kind)):
+            if one.name == kind.hosts and hosts_of(one.value) != job.hosts:
+                wanted, flag = f"--nhosts {job.hosts}", "--nhosts N"
+            elif one.name == kind.time and one.value != clock(job.seconds):
+                wanted, flag = f"--time {clock(job.seconds)}", "--time TIME"
+            elif is_chain and one.name in kind.arrays:
+                raise UsageError(
+                    f"an array in a chain: {text} (from -O); expected one job at a time, which trains further than the "
+                    "one before. Leave it out, or leave out --jobs, --until-done and --node-hours."
+                )
+            else:
+                continue
+            raise UsageError(
+                f"{text} (from -O) is not {wanted}; expected the same in both, because limits and node-hours are "
+                f"counted from the latter. Say it with `{flag}`."
+            )
+
+
 def _with_folder(job: Asked, folder: str) -> Asked:
     from ezpz.records import replace
 
@@ -345,15 +389,17 @@ def _with_folder(job: Asked, folder: str) -> Asked:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """Return the name of a command's program: train of ``python3 train.py``, fsdp of ``python3 -m a.fsdp``."""
-    name = next((word for word in command if not word.startswith("-")), "job")
-    for word, following in zip(command, [*command[1:], ""], strict=True):
-        if word == "-m" and following:
-            name = following.rpartition(".")[2]
-            break
-        if word.endswith(".py"):
-            name = word[:-3]
-            break
+    """Return the name of a command's script or module, else that of its program.
+
+    It is train of ``python3 train.py`` and of ``bash train.sh``, and fsdp of ``python3 -m a.fsdp``.
+    """
+    program, *words = _program(command)
+    name = program
+    script = next((word for word in words if not word.startswith("-")), "")
+    if "-m" in words[:-1] and not script.endswith(".py"):
+        name = words[words.index("-m") + 1].rpartition(".")[2]
+    elif "-c" not in words and Path(script).suffix in {".py", ".sh"}:
+        name = script[:-3]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", Path(name).name)[:64]
     return name if re.fullmatch(_NAME, name) else f"job-{name}"[:64]
 
@@ -449,12 +495,22 @@ def _check(
         if words:
             notes.append(f"about chains in queue {queue}: {words}")
     if not asked.dry_run and not machine.is_here:
-        raise MachineError(
-            f"{kind.program or 'a scheduler'} of {machine.title} is not here ({machine.origin}); expected a login "
-            "host of that machine. Add `--dry-run` to print the job file."
-        )
+        raise _not_here(machine)
     for note in notes:
         _note(note)
+
+
+def _not_here(machine: _Machine) -> MachineError:
+    program = machine.kind.program
+    if not program:
+        return MachineError(
+            "nothing to queue with: --scheduler none writes a script for the machine in front of you (from the command "
+            "line); expected --dry-run with it, which prints the script. Add `--dry-run`."
+        )
+    return MachineError(
+        f"{program} of {machine.title} is not here ({machine.origin}); expected a login host of that machine. Add "
+        "`--dry-run` to print the job file."
+    )
 
 
 def _limits(machine: _Machine) -> Queues | None:
@@ -564,12 +620,27 @@ def _queue(path: str, machine: _Machine, job: Asked, *, jobs: int, output: str) 
         except MachineError as error:
             if not number:
                 raise
-            raise MachineError(f"{number} of {jobs} jobs are queued ({', '.join(ids)}), the next is {error}") from None
+            raise _take_back(path, machine, facts, ids, error) from None
         if jobs:
             _keep_chain(path, facts, ids)
         if output:
             show(f"{ids[-1]}: {f'queued after {ids[-2]}' if number else output.replace('{job}', ids[0])}")
     return ids
+
+
+def _take_back(
+    path: str, machine: _Machine, facts: Mapping[str, object], ids: Sequence[str], error: EzpzError
+) -> MachineError:
+    """Cancel the jobs of a chain that cannot be queued as a whole, and return what to say."""
+    from ezpz.cluster.jobs import cancel
+
+    left = cancel(machine.scheduler, ids[::-1])
+    _keep_chain(path, facts, [job for job in ids if job in left])
+    still = "".join(f" Job {job} still waits ({problem}): cancel it." for job, problem in left.items())
+    return MachineError(
+        f"of {facts['jobs']} jobs {len(ids)} were queued, and are cancelled, because the next is {error} For a chain "
+        f"of those add `--jobs {len(ids)}`.{still}"
+    )
 
 
 def _keep_chain(path: str, facts: Mapping[str, object], ids: Sequence[str]) -> None:

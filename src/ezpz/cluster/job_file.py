@@ -37,7 +37,7 @@ class Asked(Record):
         hosts: How many.
         seconds: The longest time that it may take.
         name: Its name in the queue.
-        account: Who pays.
+        account: The account that is charged.
         queue: Where it waits.
         filesystems: The file systems that it needs, as the scheduler wants them named.
         more: Further options, which stand in place of all others of their names.
@@ -108,11 +108,27 @@ def options(kind: JobScript, site: Site | None, asked: Asked, *, template: bool 
     if kind.name:
         table[kind.name] = asked.name
     table |= {option.name: option.value for option in (read_option(line, kind) for line in kind.always)}
-    output = kind.output_file.replace("{folder}", asked.folder)
+    folder = asked.folder.replace(*kind.literal) if kind.literal[0] else asked.folder
+    output = kind.output_file.replace("{folder}", folder)
     if kind.output and output:
         table[kind.output] = shlex.quote(output)
     table |= {option.name: option.value for option in (read_option(line, kind) for line in asked.more)}
     return [Option(name, value) for name, value in table.items()]
+
+
+def resources(option: Option) -> list[Option]:
+    """Return an option as those of its resources: ``-l select=2,walltime=1:00:00`` asks for two, other ones for one."""
+    head, _, first = option.name.partition(" ")
+    if not first:
+        return [option]
+    parts = (part.partition("=") for part in f"{first}={option.value}".split(","))
+    return [Option(f"{head} {name.strip()}", value) for name, _, value in parts]
+
+
+def hosts_of(value: str) -> int | None:
+    """Return how many hosts an option asks for: 2 of ``2``, 3 of ``2:ncpus=8+1:ncpus=4``; None for a range, or else."""
+    counts = [part.partition(":")[0].strip() for part in value.split("+")]
+    return sum(int(count) for count in counts) if all(count.isdecimal() for count in counts) else None
 
 
 def is_filled_in(value: str) -> bool:
