@@ -849,15 +849,12 @@ class Supervisor:
         if not (reason or self._askers or self._requests):
             return
         result = self._inquiry.result(self.control.heard)
-        self._askers.answer(result)
-        if self._requests:
-            self._requests.answer(result)
-        if reason:
-            self.outcome.hang = {**result, "summary": f"{reason}: {result['summary']}", "recorder": sorted(dumps)}
-
         if self._sample and not result["ranks"]:  # all have ended between the two
             result = self._sample
-        self._askers.answer({**result, "at": time.time(), "collectives": self._collectives.as_json(self.launch)})
+        answer = {**result, "at": time.time(), "collectives": self._collectives.as_json(self.launch)}
+        self._askers.answer(answer)
+        if self._requests:
+            self._requests.answer(answer)
         if reason and self._sample is None:
             self._sample = result
             self.loop.at("again", max(time.monotonic(), self._sample_at + _APART), self._look_again)
