@@ -215,7 +215,7 @@ def test_the_world_size_of_a_job_is_no_wish_and_a_ranks_own_is_left_alone(import
 @pytest.mark.slow
 def test_a_dry_run_after_the_setup_can_be_pasted(importable):
     """`ezpz_setup_job` exports WORLD_SIZE, and the pasted ranks have it all the same."""
-    program = 'sh -c \'echo "$RANK of $WORLD_SIZE at $MASTER_ADDR"\''
+    program = "sh -c 'echo \"$RANK of $WORLD_SIZE at $MASTER_ADDR\"'"
     lines = f"ezpz_setup_job >/dev/null; launch --dry-run {program} >lines; . ./lines"
     result = importable(lines, EZPZ_NGPU_PER_HOST="2")
     assert sorted(result.stdout.splitlines()) == ["0 of 2 at 127.0.0.1", "1 of 2 at 127.0.0.1"], result.stderr

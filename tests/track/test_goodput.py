@@ -217,10 +217,17 @@ def test_an_attempt_without_rows_ends_with_its_launch(tmp_path, monkeypatch):
     (record / "run.json").write_text(json.dumps(ended))
     folder = tmp_path / "run"
     folder.mkdir()
-    rows = [{"v": 1, "t": t, "step": step, **more, "m": {"dt": 1.0}} for t, step, more in ((100.0, 0, {}), (200.0, 1, {"a": 2}))]
+    rows = [
+        {"v": 1, "t": t, "step": step, **more, "m": {"dt": 1.0}}
+        for t, step, more in ((100.0, 0, {}), (200.0, 1, {"a": 2}))
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     facts = {"schema": 1, "name": "run", "state": "finished", "attempt": 2}
     idle = {**facts, "launch": {"EZPZ_LAUNCH_ID": "abcd1234ef"}}
     (folder / "run.json").write_text(json.dumps({**facts, "earlier": [{**facts, "attempt": 1}, idle]}))
     spans = read_spans(open_run(folder))
-    assert [(span.begin, span.end, len(span.times)) for span in spans] == [(100.0, 100.0, 1), (150.0, 160.0, 0), (200.0, 200.0, 1)]
+    assert [(span.begin, span.end, len(span.times)) for span in spans] == [
+        (100.0, 100.0, 1),
+        (150.0, 160.0, 0),
+        (200.0, 200.0, 1),
+    ]

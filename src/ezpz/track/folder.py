@@ -128,7 +128,9 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("schema", "attempt"), (int,)),
     "seconds": (int, float),
     **dict.fromkeys(("argv", "problems", "findings", "earlier"), (list,)),
-    **dict.fromkeys(("config", "effective", "environment", "versions", "timeline", "launch", "hardware", "speed"), (dict,)),
+    **dict.fromkeys(
+        ("config", "effective", "environment", "versions", "timeline", "launch", "hardware", "speed"), (dict,)
+    ),
     **dict.fromkeys(("ranks", "process", "paths", "trackers"), (dict,)),
 }
 _INNER: dict[tuple[str, str], tuple[type, ...]] = {
