@@ -326,12 +326,10 @@ class Chain:
         queued = [str(job) for job in ids] if isinstance(ids, list) else []
         begun = {row.get("job") for row in self._rows}
         jobs = [job for job in dict.fromkeys([*queued, *self._waiting]) if job not in begun and job != self._job]
-        left, end = [], time.monotonic() + _TO_CANCEL
-        for job in reversed(jobs):
-            problem = self._cancel(job) if time.monotonic() < end else "there was no time for it"
-            if problem:
-                left.append(job)
-                self._say(f"note: job {job} still waits ({problem}); it will end at once when it starts")
+        problems = cancel(self._scheduler, jobs[::-1], self._run, _TO_CANCEL) if jobs else {}
+        for job, problem in problems.items():
+            self._say(f"note: job {job} still waits ({problem}); it will end at once when it starts")
+        left = list(problems)
         if left != self._waiting:
             self._waiting = left
             with contextlib.suppress(OSError):
@@ -365,9 +363,6 @@ class Chain:
 
     def _ask(self, job: str) -> JobState:
         return ask(self._scheduler, job, self._run) if self._run else ask(self._scheduler, job)
-
-    def _cancel(self, job: str) -> str:
-        return cancel(self._scheduler, job, self._run) if self._run else cancel(self._scheduler, job)
 
     def _read_jobs(self) -> None:
         known = read_object(self._path(_JOBS))
