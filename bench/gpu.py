@@ -4,7 +4,8 @@
     make gpu PEERS=DIR                          with nanoGPT, torchtitan and pytorch-image-models, checkouts in DIR
     make gpu ARGS="--only gpt2 --minutes 3"     a part
 
-Both sides of a pair lie on the card at once and take turns, A B A B A, so that a warm minute of the card meets both. A
+Both sides of a pair lie on the card at once (where they fit; else one rests in the host's memory) and take turns,
+A B A B A, so that a warm minute of the card meets both. A
 turn counts with the rates of its parts; the figure of a pair is the rate of A by that of B (1: as fast), with its 95 %
 interval by the bootstrap. What is written: gpu.json and gpu.md in --out. Without a GPU nothing is written.
 """
@@ -67,6 +68,8 @@ class Side:
     name: str
     run: object  # (steps) -> None; queues them
     tokens: int
+    model: object
+    optimizer: object
     first: float = 0.0
     peak: int = 0
     rates: list = field(default_factory=list)
@@ -163,13 +166,16 @@ def largest_gpt2():
 
 
 def wrapped(case, stand_in):
+    """Our model and its optimizer; the weights are drawn on the card."""
     import torch
 
     import ezpz
 
     torch.manual_seed(1)
+    with torch.device("meta"):
+        model = case.build()
     model = ezpz.wrap_model(
-        *(case.build(), "none"),
+        *(model, "none"),
         dtype="fp32" if stand_in else case.dtype,
         compile=case.compile and not stand_in,
         activation_checkpoint=case.recompute,
@@ -206,16 +212,16 @@ def ours(case, stand_in, folder):
         done += steps
 
     close = lambda: history.finalize(plots=False, show=False)  # noqa: E731  # one expression
-    side = Side("ezpz.train.Loop", run, case.batch_size * max(1, case.tokens), close=close)
+    side = Side("ezpz.train.Loop", run, case.batch_size * max(1, case.tokens), model, optimizer, close=close)
     return side
 
 
 def plain(case, stand_in):
     model, optimizer = wrapped(case, stand_in)
-    return by_hand_loop("plain torch", case, optimizer, lambda batch: case.loss(model, batch))
+    return by_hand_loop("plain torch", case, model, optimizer, lambda batch: case.loss(model, batch))
 
 
-def by_hand_loop(name, case, optimizer, loss_of):
+def by_hand_loop(name, case, model, optimizer, loss_of):
     """A loop as one writes it: what is measured is the step."""
     position = 0
 
@@ -227,7 +233,7 @@ def by_hand_loop(name, case, optimizer, loss_of):
             optimizer.zero_grad(set_to_none=True)
             position += 1
 
-    return Side(name, run, case.batch_size * max(1, case.tokens))
+    return Side(name, run, case.batch_size * max(1, case.tokens), model, optimizer)
 
 
 def in_bf16(module, stand_in, compiled):
@@ -256,12 +262,14 @@ def nanogpt(folder, case, sizes):
     model, call = in_bf16(module.GPT(module.GPTConfig(**sizes, dropout=0.0, bias=False)), case.stand_in, case.compile)
     kind = next(model.parameters()).device.type
     optimizer = model.configure_optimizers(weight_decay=1e-2, learning_rate=1e-4, betas=(0.9, 0.95), device_type=kind)
-    return by_hand_loop("nanoGPT", case, optimizer, lambda batch: call(*batch)[1])
+    return by_hand_loop("nanoGPT", case, model, optimizer, lambda batch: call(*batch)[1])
 
 
 def torchtitan(folder, case, config):
     """torchtitan's Llama 3 with its sizes; `ezpz` recomputes products, as torchtitan's option ``op`` chooses them."""
     import torch
+
+    import ezpz
 
     sys.path.insert(0, str(folder))
     try:
@@ -283,17 +291,22 @@ def torchtitan(folder, case, config):
         rope_theta=500000,
         max_seq_len=config.max_seq_len,
     )
-    model = Transformer(args)
-    model.init_weights()
+    with torch.device("meta"):
+        model = Transformer(args)
+    model.to_empty(device=ezpz.device())
+    with torch.no_grad():
+        model.init_weights()
     model, call = in_bf16(model, case.stand_in, case.compile)
     recompute_blocks(model, list(model.layers.values()), case.recompute)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return by_hand_loop("torchtitan", case, optimizer, lambda batch: case.loss(call, batch))
+    return by_hand_loop("torchtitan", case, model, optimizer, lambda batch: case.loss(call, batch))
 
 
 def timm(folder, case, stand_in):
     """timm's ViT-L/16, from a checkout or as installed."""
     import torch
+
+    import ezpz
 
     if folder is not None:
         sys.path.insert(0, str(folder))
@@ -303,28 +316,26 @@ def timm(folder, case, stand_in):
         if folder is not None:
             sys.path.remove(str(folder))
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2} if stand_in else {}
-    network = create_model("vit_large_patch16_224", num_classes=10 if stand_in else 1000, **sizes)
+    with ezpz.device():
+        network = create_model("vit_large_patch16_224", num_classes=10 if stand_in else 1000, **sizes)
     model, call = in_bf16(network, stand_in, case.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return by_hand_loop("timm", case, optimizer, lambda batch: case.loss(call, batch))
+    return by_hand_loop("timm", case, model, optimizer, lambda batch: case.loss(call, batch))
 
 
 FOLDERS = {"nanoGPT": "nanoGPT", "torchtitan": "torchtitan", "timm": "pytorch-image-models"}
 
 
-def peer_of(case, peers):
-    """Return the peer's side, or why there is none."""
-    name, make = case.peer
+def folder_of_peer(case, peers):
+    """Return the folder of the peer's checkout (None: as installed), and why there is no peer."""
+    name, _ = case.peer
     folder = peers / FOLDERS[name] if peers is not None else None
-    if folder is not None and not folder.is_dir():
-        folder = None
-    if folder is None and not (name == "timm" and importlib.util.find_spec("timm")):
-        where = f"no folder {FOLDERS[name]} in {peers}" if peers is not None else "no PEERS=DIR"
-        return None, f"{name} is missing ({where})"
-    try:
-        return make(folder, case), ""
-    except Exception as error:  # noqa: BLE001  # a peer of another version is a line of the table, no end of the run
-        return None, f"{name} cannot be used: {type(error).__name__}: {error}"
+    if folder is not None and folder.is_dir():
+        return folder, ""
+    if name == "timm" and importlib.util.find_spec("timm"):
+        return None, ""
+    where = f"no folder {FOLDERS[name]} in {peers}" if peers is not None else "no PEERS=DIR"
+    return None, f"{name} is missing ({where})"
 
 
 # Turns and figures.
@@ -339,8 +350,6 @@ def begin(make):
     before = ezpz.memory_allocated()
     ezpz.reset_peak_memory()
     side = make()
-    if side is None:
-        return None
     start = time.perf_counter()
     side.run(1)
     ezpz.synchronize()
@@ -371,6 +380,32 @@ def turn(side, seconds, energy):
     side.steps += steps * PARTS
     if before is not None and after is not None:
         side.joules.append((after - before) / (steps * PARTS * side.tokens))
+
+
+def held_by(side):
+    """The tensors that a side keeps between two turns: weights, buffers and the optimizer's state."""
+    state = [each for kept in side.optimizer.state.values() for each in kept.values()]
+    return [*side.model.parameters(), *side.model.buffers(), *(each for each in state if hasattr(each, "data_ptr"))]
+
+
+def both_fit(side):
+    """Whether another side of this size fits on the card beside this one, which is there."""
+    import ezpz
+
+    kept = sum(each.numel() * each.element_size() for each in held_by(side))
+    return side.peak + kept < 0.95 * ezpz.total_memory()
+
+
+def move(side, place):
+    """Move a side to the host's memory, or back to the card; its tensors stay the same objects."""
+    import ezpz
+
+    side.optimizer.zero_grad(set_to_none=True)
+    for each in held_by(side):
+        if each.dim():  # a step counter stays where its optimizer put it
+            each.data = each.data.to(place)
+    gc.collect()
+    ezpz.empty_cache()
 
 
 def interval(first, second):
@@ -410,39 +445,55 @@ def pair(case, other, options, seconds, energy, folder):  # noqa: PLR0917  # wha
     import ezpz
 
     first = begin(lambda: ours(case, options.stand_in, folder))
-    second = begin(other)
-    for letter in ORDER:
-        turn(first if letter == "A" else second, seconds, energy)
-    first.close()
+    try:
+        apart = options.apart or not both_fit(first)
+        if apart:
+            say("the side that rests lies in the host's memory: both do not fit on the card")
+            move(first, "cpu")
+        second = begin(other)
+        if apart:
+            move(second, "cpu")
+        for letter in ORDER:
+            side = first if letter == "A" else second
+            if apart:
+                move(side, ezpz.device())
+            turn(side, seconds, energy)
+            if apart:
+                move(side, "cpu")
+    finally:
+        first.close()
     peak = ezpz.peak_flops("fp32" if options.stand_in else case.dtype)
     middle, low, high = interval(first.rates, second.rates)
     both = [figures(each, case, peak) for each in (first, second)]
     return {"case": case.name, "ratio": middle, "low": low, "high": high, "sides": both, "compiled": case.compile}
 
 
-def measure(options, folder):
+def measure(options, folder, result):
+    """Measure all pairs; what is known is written after each, so that an end by force loses one pair."""
     import torch
 
     import ezpz
 
-    found, missing = [], []
+    found, missing = result["pairs"], result["missing"]
     energy = energy_meter(options.stand_in)
     known = cases(options.stand_in)
     until = options.begun + options.minutes * 60
     for number, name in enumerate(options.only):
         case = known[name]()
         case.stand_in = options.stand_in
-        peer, why = peer_of(case, options.peers)
-        del peer  # it is made again when its turn comes: both sides of a pair fill the card
+        folder_of, why = folder_of_peer(case, options.peers)
         others = [("plain torch", lambda case=case: plain(case, options.stand_in))]
         if why:
             missing.append(f"{case.name}: {why}")
         else:
-            others.append((case.peer[0], lambda case=case: peer_of(case, options.peers)[0]))
+            others.append((case.peer[0], lambda case=case, folder_of=folder_of: case.peer[1](folder_of, case)))
         left = (until - time.monotonic()) / (len(options.only) - number)
         for at, (label, other) in enumerate(others):
             seconds = min(options.seconds, max(1.0, left / len(others) / len(ORDER) * 0.6))  # compiling takes the rest
             seconds = min(seconds, 0.2) if options.stand_in else seconds
+            if time.monotonic() > until and not options.stand_in:
+                missing.append(f"{case.name} beside {label}: the {options.minutes:g} minutes were over")
+                continue
             say(f"{case.name} beside {label}, {seconds:.0f} s a turn")
             try:
                 found.append(pair(case, other, options, seconds, energy, Path(folder, f"{name}-{at}")))
@@ -454,7 +505,13 @@ def measure(options, folder):
             gc.collect()
             torch.compiler.reset()
             ezpz.empty_cache()
-    return found, missing
+            write(options, result)
+
+
+def write(options, result):
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (options.out / "gpu.md").write_text(markdown(result), encoding="utf-8")
 
 
 def energy_meter(stand_in):
@@ -572,9 +629,11 @@ def arguments():
         "--peers", default="", help="folder of the peers' checkouts: nanoGPT, torchtitan, pytorch-image-models"
     )
     parser.add_argument("--out", default=".test/gpu", help="folder of gpu.json and gpu.md (.test/gpu)")
+    parser.add_argument("--apart", action="store_true", help="keep one side of a pair on the card at a time")
     parser.add_argument("--no-tests", action="store_true", help="leave the tests marked gpu out")
     parser.add_argument("--stand-in", action="store_true", help="tiny models on the CPU: shows that this program works")
     options = parser.parse_args()
+    options.out = Path(options.out)
     options.only = [name for name in options.only.split(",") if name]
     unknown = sorted(set(options.only) - set(names))
     if unknown:
@@ -604,16 +663,14 @@ def main():
     tests = [] if options.no_tests else run_tests(options)
     ezpz.setup_torch(seed=1)
     with tempfile.TemporaryDirectory(prefix="ezpz-gpu-") as folder:
-        found, missing = measure(options, folder)
-        result = {"stand_in": options.stand_in, "facts": facts(), "pairs": found, "missing": missing, "tests": tests}
+        result = {"stand_in": options.stand_in, "facts": facts(), "pairs": [], "missing": [], "tests": tests}
+        measure(options, folder, result)
     ezpz.cleanup()
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    text = markdown(result)
-    (out / "gpu.md").write_text(text, encoding="utf-8")
-    print(text, end="")
-    say(f"written: {out / 'gpu.json'} and {out / 'gpu.md'}, after {time.monotonic() - options.begun:.0f} s")
+    write(options, result)
+    print(markdown(result), end="")
+    say(
+        f"written: {options.out / 'gpu.json'} and {options.out / 'gpu.md'}, after {time.monotonic() - options.begun:.0f} s"
+    )
     failed = [each for each in tests if each["outcome"] != "passed" and not each["outcome"].startswith("skipped")]
     return 1 if failed else 0
 

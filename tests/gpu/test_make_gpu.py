@@ -64,7 +64,9 @@ def test_the_whole_way_on_a_stand_in(tmp_path):
     peer = tmp_path / "peers" / "nanoGPT"
     peer.mkdir(parents=True)
     (peer / "model.py").write_text(GPT_OF_NANOGPT)
-    result = run(tmp_path, "--stand-in", "--minutes", "0.2", "--only", "gpt2,llama,vit", "--peers", str(peer.parent))
+    result = run(
+        tmp_path, "--stand-in", "--minutes", "0.2", "--only", "gpt2,llama,vit", "--apart", "--peers", str(peer.parent)
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     told = json.loads((tmp_path / "out/gpu.json").read_text())
     assert told["stand_in"] is True
