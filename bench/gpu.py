@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = "ABABA"
-PARTS = 8  # of a turn: each gives a rate
+PARTS = 4  # of a turn: each gives a rate; more of them would hold too few steps behind each wait
 RESAMPLES = 2000
 TESTS_SHARE = 0.25  # of the minutes
 
@@ -40,10 +40,11 @@ class Case:
     """One model, and how it is trained.
 
     Attributes:
-        build: Makes the model, on the CPU or on meta.
+        build: Makes the model.
         batches: Position to batch, on the device.
         loss: From model and batch to a mean loss.
         by_hand: FLOPs of one sample by the formula written out, without `ezpz.train`.
+        compile: "blocks": ours by `wrap_model`, the peer's whole model; "all": model and loss as one graph, on all sides.
         peer: Name, folder in PEERS, and what makes its model and one step of it.
     """
 
@@ -55,7 +56,7 @@ class Case:
     tokens: int
     by_hand: float
     dtype: str = "bf16"
-    compile: bool = False
+    compile: str = ""
     recompute: str | None = None
     peer: tuple | None = None
     stand_in: bool = False
@@ -111,7 +112,7 @@ def cases(stand_in):
         sizes = {"n_layer": layers, "n_head": heads, "n_embd": width, "block_size": length, "vocab_size": vocabulary}
         return Case(
             *(name, lambda: GPT(config), tokens(vocabulary, batch, length), next_token, batch, length, hand),
-            compile=True,
+            compile="all",
             peer=("nanoGPT", lambda folder, case: nanogpt(folder, case, sizes)),
         )
 
@@ -124,7 +125,7 @@ def cases(stand_in):
         hand = (6 * weights + 12 * config.n_layers * width * length) * length
         return Case(
             *(name, lambda: Llama(config), tokens(config.vocab_size, 1, length), next_token, 1, length, hand),
-            compile=compiled,
+            compile="blocks" if compiled else "",
             recompute="op",
             peer=("torchtitan", lambda folder, case: torchtitan(folder, case, config)),
         )
@@ -140,7 +141,7 @@ def cases(stand_in):
             *("ViT-L/16", lambda: VisionTransformer(ViTConfig(*sizes)), pairs(inputs, targets)),
             lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]).float(), batch[1]),
             *(batch, 0, hand),
-            compile=True,
+            compile="all",
             peer=("timm", lambda folder, case: timm(folder, case, stand_in)),
         )
 
@@ -177,10 +178,16 @@ def wrapped(case, stand_in):
     model = ezpz.wrap_model(
         *(model, "none"),
         dtype="fp32" if stand_in else case.dtype,
-        compile=case.compile and not stand_in,
+        compile=case.compile == "blocks" and not stand_in,
         activation_checkpoint=case.recompute,
     )
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+def loss_of(case, stand_in):
+    from ezpz import train
+
+    return train.compile_loss(case.loss) if case.compile == "all" and not stand_in else case.loss
 
 
 def ours(case, stand_in, folder):
@@ -188,6 +195,7 @@ def ours(case, stand_in, folder):
     from ezpz import train
 
     model, optimizer = wrapped(case, stand_in)
+    compute_loss = loss_of(case, stand_in)
     history, done, side = ezpz.History("gpu", folder), 0, None
     cost = train.Cost(case.by_hand, tokens_per_sample=case.tokens, dtype="fp32" if stand_in else case.dtype)
 
@@ -198,7 +206,7 @@ def ours(case, stand_in, folder):
     def run(steps):
         nonlocal done
         loop = train.Loop(
-            *(model, optimizer, case.loss, case.batches),
+            *(model, optimizer, compute_loss, case.batches),
             start=done,
             steps=done + steps,
             batch_size=case.batch_size,
@@ -218,7 +226,8 @@ def ours(case, stand_in, folder):
 
 def plain(case, stand_in):
     model, optimizer = wrapped(case, stand_in)
-    return by_hand_loop("plain torch", case, model, optimizer, lambda batch: case.loss(model, batch))
+    compute_loss = loss_of(case, stand_in)
+    return by_hand_loop("plain torch", case, model, optimizer, lambda batch: compute_loss(model, batch))
 
 
 def by_hand_loop(name, case, model, optimizer, loss_of):
@@ -320,7 +329,8 @@ def timm(folder, case, stand_in):
         network = create_model("vit_large_patch16_224", num_classes=10 if stand_in else 1000, **sizes)
     model, call = in_bf16(network, stand_in, case.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return by_hand_loop("timm", case, model, optimizer, lambda batch: case.loss(call, batch))
+    compute_loss = loss_of(case, stand_in)
+    return by_hand_loop("timm", case, model, optimizer, lambda batch: compute_loss(call, batch))
 
 
 FOLDERS = {"nanoGPT": "nanoGPT", "torchtitan": "torchtitan", "timm": "pytorch-image-models"}
@@ -465,7 +475,7 @@ def pair(case, other, options, seconds, energy, folder):  # noqa: PLR0917  # wha
     peak = ezpz.peak_flops("fp32" if options.stand_in else case.dtype)
     middle, low, high = interval(first.rates, second.rates)
     both = [figures(each, case, peak) for each in (first, second)]
-    return {"case": case.name, "ratio": middle, "low": low, "high": high, "sides": both, "compiled": case.compile}
+    return {"case": case.name, "ratio": middle, "low": low, "high": high, "sides": both, "compile": case.compile}
 
 
 def measure(options, folder, result):

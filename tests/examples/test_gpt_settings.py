@@ -14,7 +14,7 @@ import torch
 from ezpz.errors import UsageError
 from ezpz.examples import gpt, gpt_config, gpt_data, gpt_evaluation, gpt_parts
 from ezpz.models import GPT
-from ezpz.train import Tokens, parse
+from ezpz.train import Tokens, next_token_loss, parse
 
 
 def arguments(*words):
@@ -211,7 +211,7 @@ def test_an_evaluation_takes_what_its_time_has_room_for(limit, all_of_them, monk
     words = ["data=markov", "model.batch_size=2", "model.block_size=4", "train.eval_iters=30", "train.sample_tokens=50"]
     args = arguments("--preset", "debug", *words, f"train.eval_seconds={limit}", "train.prompt=")
     tokens = gpt_data.load(args)
-    evaluation = gpt_evaluation.Evaluation(args, tokens, gpt.compute_loss)
+    evaluation = gpt_evaluation.Evaluation(args, tokens, next_token_loss)
     evaluation._prompt = [1]
     evaluation(Slow(), 0)
     told = capsys.readouterr().out

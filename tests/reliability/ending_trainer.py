@@ -10,9 +10,10 @@ from pathlib import Path
 while not Path(sys.argv[1]).exists():
     time.sleep(0.05)
 
-from ezpz.examples import fsdp_tp  # noqa: E402  # after the wait
+from ezpz import train  # noqa: E402  # after the wait
+from ezpz.examples import fsdp_tp  # noqa: E402
 
-compute_loss = fsdp_tp.compute_loss
+compute_loss = train.next_token_loss
 
 
 def compute_loss_slowly(model, batch):
@@ -20,5 +21,5 @@ def compute_loss_slowly(model, batch):
     return compute_loss(model, batch)
 
 
-fsdp_tp.compute_loss = compute_loss_slowly
+train.next_token_loss = compute_loss_slowly
 sys.exit(fsdp_tp.main(sys.argv[2:]))

@@ -1,11 +1,13 @@
 """What the loop promises of all ranks together; pytest runs this file inside every rank."""
 
+import functools
 import gc
 import json
 import os
 import random
 import re
 import signal
+import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from torch.nn.functional import cross_entropy
 import ezpz
 import ezpz.train.stopping
 from ezpz.checkpoint import Checkpoints
-from ezpz.train import BatchIndices, Cost, Loop, load_digits
+from ezpz.train import BatchIndices, Cost, Loop, compile_loss, load_digits
 from ezpz.train.stopping import NOTHING, SAVE, STOP, StopRequests
 
 GLOBAL_BATCH, STEPS, LR, CLIP = 24, 10, 1e-2, 0.5
@@ -79,14 +81,12 @@ def by_one_process():
     return losses
 
 
-def make_loop(strategy="ddp", *, accumulate=1, steps=STEPS, **more):
+def make_loop(strategy="ddp", *, accumulate=1, steps=STEPS, loss_of=compute_loss, **more):
     model = ezpz.wrap_model(network(), strategy, dtype="fp32")
     optimizer = ezpz.make_optimizer(model, torch.optim.AdamW, lr=LR)
     size = GLOBAL_BATCH // ezpz.get_world_size() // accumulate
     more = {"max_norm": CLIP, "schedule": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9), **more}
-    return Loop(
-        model, optimizer, compute_loss, batches(size), steps=steps, batch_size=size, accumulate=accumulate, **more
-    )
+    return Loop(model, optimizer, loss_of, batches(size), steps=steps, batch_size=size, accumulate=accumulate, **more)
 
 
 @contextmanager
@@ -383,3 +383,15 @@ def test_wishes_are_heard_in_their_order():
             heard.append(requests.after(step))
             requests._due = 0
         assert heard[6:].count(STOP) == 1
+
+
+def test_one_graph_of_model_and_loss_learns_as_the_plain_model(folder, monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setenv("CXX", sys.executable)  # any program: this backend builds nothing
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))  # torch writes it when it imports its compiler
+    found = []
+    for name, loss_of in {"plain": compute_loss, "graph": compile_loss(compute_loss)}.items():
+        with recorded(folder / name) as history:
+            make_loop(loss_of=loss_of, steps=4).run(history)
+        found.append([row["loss"] for row in rows_of(folder / name)])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)

@@ -44,7 +44,7 @@ def compile_blocks(model: nn.Module, blocks: Sequence[nn.Module], device_type: s
 
     torch looks for its compiler at the first forward, where its absence would end a run that could go on.
     """
-    missing = _missing(device_type)
+    missing = compiler_problem(device_type)
     if missing:
         if this_rank().rank == 0:
             get_logger(__name__).warning(f"compile=True is not possible here: {missing}. The model runs uncompiled.")
@@ -53,7 +53,7 @@ def compile_blocks(model: nn.Module, blocks: Sequence[nn.Module], device_type: s
         module.compile()
 
 
-def _missing(device_type: str) -> str:
+def compiler_problem(device_type: str) -> str:
     """Return what torch's inductor lacks on this machine, empty if nothing: g++ (or $CXX) on CPUs, triton on others."""
     if device_type in {"cuda", "xpu"}:
         return "" if importlib.util.find_spec("triton") else "the package triton is not installed"

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import cross_entropy
 
 import ezpz
 from ezpz import checkpoint, train
@@ -121,14 +120,6 @@ def load(args: Namespace) -> train.Tokens:
     return tokens
 
 
-def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Return the summed loss of a batch, ``(B, T)`` tokens and the token that follows each, and how many they are."""
-    tokens, following = batch
-    loss: Any = cross_entropy(model(tokens).flatten(0, 1), following.flatten(), reduction="sum")
-    loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # cut over tp ranks under --loss_parallel
-    return loss, following.numel()
-
-
 def build(args: Namespace, config: LlamaConfig, mesh: Any, *, draw: bool) -> tuple[Any, train.Cost]:
     """Return the model, ready for all ranks, and what one sample costs; its weights are not drawn before a load."""
     with torch.device("meta"):  # no memory yet: each rank will hold its own part only
@@ -161,7 +152,7 @@ def run(args: Namespace) -> None:
     floor = {} if tokens.entropy is None else {"entropy": tokens.entropy}
 
     def validate() -> dict[str, float]:
-        means = train.evaluate(model, held_out.once(), compute_loss)
+        means = train.evaluate(model, held_out.once(), train.next_token_loss)
         return {f"val_{name}": mean for name, mean in means.items()} | floor
 
     live = {"model": model, "optimizer": optimizer}
@@ -177,7 +168,7 @@ def run(args: Namespace) -> None:
         history.log_config({**vars(args), **facts}, **live, scheduler=schedule)
         saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, **train.checkpoint_options(args))
         loop = train.Loop(
-            *(model, optimizer, compute_loss, batches),
+            *(model, optimizer, train.next_token_loss, batches),
             steps=args.max_iters,
             batch_size=batch_size,
             schedule=schedule,

@@ -17,8 +17,6 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch.nn.functional import cross_entropy
-
 import ezpz
 from ezpz import checkpoint, train
 from ezpz.examples.gpt_config import SMALL, configure, options
@@ -30,17 +28,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    import torch
 
 logger = ezpz.get_logger("ezpz.examples.gpt")
-
-
-def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Return the summed loss of a batch, ``(B, T)`` tokens and the token that follows each, and how many they are."""
-    tokens, following = batch
-    # DeepSpeed gives logits in its own number format.
-    loss = cross_entropy(model(tokens).float().flatten(0, 1), following.flatten(), reduction="sum")
-    return loss, following.numel()
 
 
 class Best:
@@ -81,7 +70,7 @@ def run(args: Namespace) -> None:
         )
 
     tokens = load(args)
-    evaluation = Evaluation(args, tokens, compute_loss)
+    evaluation = Evaluation(args, tokens, train.next_token_loss)
     logger.info(
         f"data={tokens.name}: {tokens.origin}; {len(tokens.train):,} tokens to train, {len(tokens.test):,} to test"
     )
@@ -129,8 +118,9 @@ def train_on(
                 saved.save(done)
             return losses
 
+        whole = train.compile_loss(train.next_token_loss) if how.compile_all else train.next_token_loss
         loop = train.Loop(
-            *(model, optimizer, compute_loss, batches),
+            *(model, optimizer, whole, batches),
             steps=how.max_iters,
             batch_size=size,
             accumulate=config.optimizer.gas,

@@ -39,6 +39,9 @@ class TrainSection:
     warmup_iters: int = train.setting(100, "steps in which the learning rate rises", least=0)
     dtype: str = train.setting("bf16", "number format of the forward pass", choices=_FORMATS, spellings=train.DTYPES)
     compile: bool = train.setting(False, "compile the blocks of the model")
+    compile_all: bool = train.setting(
+        False, "compile model and loss as one graph: a longer first step, faster ones then"
+    )
     seed: int = train.setting(
         42,
         "seed of weights, order of data, dropout and samples",
@@ -233,6 +236,11 @@ def configure(args: Namespace) -> GPTConfig:
             "train.backend=deepspeed neither saves nor resumes: its optimizer's state is in a form of its own (from "
             "the configuration); expected no --resume, train.init_from=resume, train.save_interval or "
             "train.always_save_checkpoint. Use train.backend=FSDP."
+        )
+    if config.train.compile_all and config.train.backend != "DDP":
+        raise UsageError(
+            f"train.compile_all compiles a model that is whole on each rank, and train.backend={config.train.backend} "
+            "cuts it (from the configuration); expected DDP. Use train.compile, which compiles its blocks."
         )
     if how.min_lr > how.learning_rate:
         raise UsageError(

@@ -23,7 +23,6 @@ from ezpz import checkpoint, train
 from ezpz.examples.llm_config import options
 from ezpz.examples.llm_parts import (
     after_first,
-    compute_loss,
     keep_weights,
     load,
     profiles,
@@ -178,7 +177,7 @@ def run(args: Namespace) -> None:
         )
         announce(config, mesh, warm, begin)
         loop = train.Loop(
-            *(model, optimizer, compute_loss, batches),
+            *(model, optimizer, train.next_token_loss, batches),
             **loop_options(config),
             schedule=schedule,
             cost=cost,

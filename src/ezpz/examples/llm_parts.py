@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import cross_entropy
 
 import ezpz
 from ezpz import checkpoint, train
@@ -107,14 +106,6 @@ def warmup(args: Namespace) -> int:
     return int(steps // 10)
 
 
-def compute_loss(model: Any, batch: Any) -> tuple[torch.Tensor, int]:
-    """Return the summed loss of a batch, ``(B, T)`` tokens and the token that follows each, and how many they are."""
-    tokens, following = batch
-    loss: Any = cross_entropy(model(tokens).flatten(0, 1), following.flatten(), reduction="sum")
-    loss = loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # cut over tp ranks under enable_loss_parallel
-    return loss, following.numel()
-
-
 def validation(config: LlmConfig, model: Any, tokens: train.Tokens) -> Callable[[], dict[str, float]]:
     """Return what computes the loss on held-out text, and with it the entropy where that is known: no loss is lower."""
     training = config.training
@@ -123,7 +114,7 @@ def validation(config: LlmConfig, model: Any, tokens: train.Tokens) -> Callable[
     floor = {} if tokens.entropy is None else {"entropy": tokens.entropy}
 
     def validate() -> dict[str, float]:
-        means = train.evaluate(model, held_out.once(), compute_loss)
+        means = train.evaluate(model, held_out.once(), train.next_token_loss)
         return {f"val_{name}": mean for name, mean in means.items()} | floor
 
     return validate

@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 import ezpz
 from ezpz import checkpoint, train
+from ezpz.errors import UsageError
 from ezpz.models import ATTENTIONS, VisionTransformer, ViTConfig, check_attention
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ def options() -> train.Parser:
     add("--n_heads", "--num_heads", **number, default=size.n_heads, help="attention heads")
     add("--head_dim", **number, default=size.head_dim, help="features of a head; the width is n_heads x head_dim")
     add("--classes", **number, default=size.classes, help="classes of synthetic images; real data has its own")
+    add(
+        "--compile_all",
+        action="store_true",
+        help="compile model and loss as one graph, with --strategy ddp or zero1: a longer first step, faster ones then",
+    )
     add = parser.group("data").add_argument
     kinds = {"type": train.image_data(DATASETS), "metavar": f"{{{','.join(DATASETS)},images:FOLDER}}"}
     add("--dataset", **kinds, default="synthetic", help="images; without a network what ezpz ships or makes")
@@ -165,6 +171,11 @@ def build(args: Namespace, data: Source, *, draw: bool) -> tuple[Any, train.Cost
 
 def run(args: Namespace) -> None:
     """Set up, train, and show what happened."""
+    if args.compile_all and args.strategy not in {"ddp", "zero1"}:
+        raise UsageError(
+            f"--compile_all compiles a model that is whole on each rank, and --strategy {args.strategy} cuts it; "
+            "expected ddp or zero1. Use --compile, which compiles its blocks."
+        )
     ranks = ezpz.get_world_size()
     batch_size = train.rank_batch_size(args, ranks)
     ezpz.setup_torch(seed=args.seed)
@@ -194,7 +205,7 @@ def run(args: Namespace) -> None:
         history.log_config({**vars(args), **facts}, **live, scheduler=schedule)
         saved = checkpoint.Checkpoints(history.outdir, **live, schedule=schedule, **train.checkpoint_options(args))
         loop = train.Loop(
-            *(model, optimizer, compute_loss, batches),
+            *(model, optimizer, train.compile_loss(compute_loss) if args.compile_all else compute_loss, batches),
             steps=args.max_iters,
             batch_size=batch_size,
             schedule=schedule,

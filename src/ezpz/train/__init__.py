@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ezpz.train.flops import transformer_flops as transformer_flops
     from ezpz.train.loop import Loop as Loop
     from ezpz.train.loop import Outcome as Outcome
+    from ezpz.train.losses import compile_loss as compile_loss
+    from ezpz.train.losses import next_token_loss as next_token_loss
     from ezpz.train.options import DTYPES as DTYPES
     from ezpz.train.options import Parser as Parser
     from ezpz.train.options import make_parser as make_parser
@@ -76,6 +78,7 @@ __getattr__, __dir__ = attach(
         "ezpz.cli_parser": "non_negative_float non_negative_int positive_float positive_int",
         "flops": "Cost count_flops mfu parameters_for_flops transformer_flops",
         "loop": "Loop Outcome",
+        "losses": "compile_loss next_token_loss",
         "options": "DTYPES Parser make_parser parse rank_batch_size",
         "running": "checkpoint_options finish_run log_setup loop_options run_main schedule_options",
         "sampling": "sample_tokens",
