@@ -435,6 +435,7 @@ def long_run(home):
     line = ["python3", str(HERE / "long_run.py")]
     verbs = {"plot": "ezpz plot", "list": "ezpz plot --list", "report": "ezpz report", "export": "ezpz export"}
     verbs |= {"watch": "ezpz watch --once", "compare": "ezpz compare", "csv": "ezpz export --csv"}
+    verbs |= {"goodput": "ezpz runs --goodput", "why": "ezpz why"}
     budgets = {"csv": "10 s"}
     rows = [("first", "first reader, no columns", "ms", "6 s"), ("finalize", "History.finalize", "ms", "3 s")]
     rows += [(verb, name, "ms", budgets.get(verb, "1.5 s")) for verb, name in verbs.items()]

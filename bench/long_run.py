@@ -26,6 +26,8 @@ VERBS = {
     "csv": ["export", "RUN", "--csv", "-o", "OUT.csv"],
     "watch": ["watch", "RUN", "--once"],
     "compare": ["compare", "RUN", "OTHER"],
+    "goodput": ["runs", "--goodput", "RUN"],
+    "why": ["why", "RUN"],
 }
 
 

@@ -1,7 +1,9 @@
 """Where the granted seconds of a run went: planted times and losses, worked out by hand."""
 
 import json
+import tracemalloc
 
+import numpy as np
 import pytest
 
 from ezpz.track.goodput import ROWS, Span, account, advise, best_interval, read_spans, share_lost
@@ -231,3 +233,24 @@ def test_an_attempt_without_rows_ends_with_its_launch(tmp_path, monkeypatch):
         (150.0, 160.0, 0),
         (200.0, 200.0, 1),
     ]
+
+
+def test_the_account_of_a_long_run_needs_little_memory(tmp_path):
+    """Arrays of 8 bytes a value, and the journal a piece at a time: a float of Python and its place in a list are 32."""
+    rows, step = 60_000, '{{"v":1,"t":{time},"step":{step},"m":{{"dt":0.5,"dtd":0.125,"dt_eval":0.0}}}}\n'
+    lines = [step.format(time=100.5 + number, step=number) for number in range(rows)]
+    sections = '{"v":1,"t":40000.5,"step":39999,"k":"sections","m":{"checkpoint":0.25}}\n'  # far into the journal
+    (tmp_path / "metrics.jsonl").write_text("".join([*lines[:40_000], sections, *lines[40_000:]]))
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "name": "run", "state": "finished"}))
+    run = open_run(tmp_path)
+    assert len(run.rows) == rows
+    tracemalloc.start()
+    try:
+        spans = read_spans(run)
+        made = account(spans)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (made.steps, made.rows["save"]) == (rows, 0.25)
+    assert all(isinstance(each, np.ndarray) for each in (spans[0].times, spans[0].steps, spans[0].waited))
+    assert peak < 12e6  # 8 arrays of 8 bytes are 3.8 MB

@@ -10,14 +10,14 @@ row of its own, so that the rows sum to what was granted.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 from ezpz.records import NamedTuple
 from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from typing import Any
 
     from ezpz.track.run import Run
@@ -45,12 +45,15 @@ _KNOWN = {  # names of sections, and the row that each belongs to
     **dict.fromkeys(("data", "dataloader", "data loading", "loading data"), "data"),
 }
 _SECTIONS = b'"k":"sections",'
+_PIECE = 1 << 20  # bytes of a journal that are searched at a time
 _FAILURES = 3  # from which on a save interval can be judged by them
 _WORTH = 0.001  # of the time: less is not worth another interval
 
 
 class Span(NamedTuple):
     """One attempt of a run: from the start of its launch to its end. Times are epoch seconds.
+
+    What has a value for each row is an array where it was read from a run, so that a million rows fit into memory.
 
     Attributes:
         begin: When its launch began; of the first one of a job, when the job did where that is known.
@@ -136,7 +139,7 @@ class Account(NamedTuple):
 def account(spans: Sequence[Span]) -> Account:
     """Return the account of attempts that continue one another, in their order."""
     rows = dict.fromkeys(ROWS, 0.0)
-    firsts = [min(span.steps) if len(span.steps) else None for span in spans]
+    firsts = [_first_step(span.steps) for span in spans]
     queue, repeated, counted, before = 0.0, 0, 0, None
     for number, span in enumerate(spans):
         later = [first for first in firsts[number + 1 :] if first is not None]
@@ -176,6 +179,12 @@ def account(spans: Sequence[Span]) -> Account:
         advice=advice,
         running=bool(spans) and spans[-1].running,
     )
+
+
+def _first_step(steps: Sequence[int]) -> int | None:
+    import numpy as np
+
+    return int(np.min(steps)) if len(steps) else None
 
 
 def _parts(span: Span, overtaken_from: int | None) -> tuple[dict[str, float], int]:
@@ -247,11 +256,17 @@ def _by_row(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _save_interval(spans: Iterable[Span]) -> tuple[int | None, int]:
     """Return the median of the steps between two saves, and how many saves there were."""
-    gaps, saves = [], 0
+    import numpy as np
+
+    gaps: list[int] = []
+    saves = 0
     for span in spans:
-        steps = [step for step, saved in zip(span.steps, span.saved, strict=False) if saved > 0]
+        if not len(span.saved):
+            continue
+        steps = np.asarray(span.steps)[np.asarray(span.saved) > 0]
         saves += len(steps)
-        gaps += [later - earlier for earlier, later in pairwise(steps) if later > earlier]
+        between = np.diff(steps)
+        gaps += between[between > 0].tolist()
     gaps.sort()
     return (gaps[len(gaps) // 2] if gaps else None), saves
 
@@ -344,24 +359,24 @@ def _attempt_of(facts: Mapping[str, Any]) -> int:
     return number if isinstance(number, int) and number > 0 else 1
 
 
-def _columns(table: Table, places: Any) -> dict[str, list[float]]:
-    """Return the columns of an attempt that the account needs; each has a value for each of its rows, NaN for none."""
+def _columns(table: Table, places: Any) -> dict[str, Any]:
+    """Return the arrays of an attempt that the account needs; each has a value for each of its rows, NaN for none."""
     import numpy as np
 
-    columns = {"times": table.time_array[places].tolist(), "steps": table.step_array[places].tolist()}
+    columns = {"times": table.time_array[places], "steps": table.step_array[places]}
     for key in ("dt", "dtd", "dt_eval", "dt_save"):
         cells = table.cells.get(key)
         if cells is None or not cells.are_numbers:
             continue
         values = np.full(len(table), np.nan)
         values[cells.index_array] = cells.floats()
-        columns[key] = values[places].tolist()
+        columns[key] = values[places]
     return columns
 
 
 def _span(
     facts: Mapping[str, Any],
-    columns: Mapping[str, list[float]],
+    columns: Mapping[str, Any],
     sections: Sequence[tuple[int, int, float, dict[str, float]]],
     state: str,
     jobs: set[str],
@@ -370,7 +385,7 @@ def _span(
     from ezpz.track.launches import find_launch, launch_id_of
     from ezpz.track.run import epoch
 
-    times = columns.get("times", [])
+    times = columns.get("times", ())
     moments = facts.get("timeline")
     timeline = {k: float(v) for k, v in moments.items() if _is_number(v)} if isinstance(moments, dict) else {}
     process = facts.get("process")
@@ -380,7 +395,8 @@ def _span(
         began = started - timeline["history"]
     launch_id = launch_id_of(dict(facts))
     path, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
-    signs = [each for each in (began, started, *times[:1]) if each is not None]
+    first, last = ([float(times[0])], [float(times[-1])]) if len(times) else ([], [])
+    signs = [each for each in (began, started, *first) if each is not None]
     begin = _time(launch.get("started")) or min(signs, default=0.0)
     plan = launch.get("plan") if isinstance(launch.get("plan"), dict) else {}
     around = facts.get("launch") if isinstance(facts.get("launch"), dict) else {}
@@ -389,12 +405,12 @@ def _span(
         jobs.add(job)
         job_started = _time(launch.get("job_started"))
         begin = min(begin, job_started) if job_started else begin
-    signs += [begin, *times[-1:], *([sections[-1][2]] if sections else [])]
+    signs += [begin, *last, *([sections[-1][2]] if sections else [])]
     ended = epoch(facts.get("ended"))
     own_end = max([*signs, *([ended] if ended else [])])
     # A time to the second may lie after the end of its launch, and a launch that was killed has none.
     launch_end = 0.0 if running else _time(launch.get("ended"))
-    end = max([launch_end, *times[-1:]]) if launch_end else max(signs) if running else own_end
+    end = max([launch_end, *last]) if launch_end else max(signs) if running else own_end
     count = len(times)
     by_loop = "data" in timeline and len(columns.get("dt", ())) == count > 0
     bad = launch["state"] == "failed" if launch.get("ended") else state not in {"finished", "exited", "stopped"}
@@ -412,7 +428,7 @@ def _span(
         failed=not running and bad,
         running=running,
         times=times,
-        steps=[int(step) for step in columns.get("steps", ())],
+        steps=columns.get("steps", ()),
         took=_filled(columns.get("dt"), count) if by_loop else (),
         waited=_filled(columns.get("dtd"), count),
         evaluated=_filled(columns.get("dt_eval"), count),
@@ -430,10 +446,11 @@ def _time(value: object) -> float:
     return float(value) if _is_number(value) else 0.0  # type: ignore[arg-type]  # as was just seen
 
 
-def _filled(values: Sequence[float] | None, count: int) -> list[float]:
-    if values is None:
-        return [0.0] * count
-    return [value if value - value == 0.0 and value > 0 else 0.0 for value in values]  # NaN differs from itself
+def _filled(values: Any, count: int) -> Any:
+    """Return seconds for each row: 0 where a row tells none, or no time that can be."""
+    import numpy as np
+
+    return np.zeros(count) if values is None else np.where(np.isfinite(values) & (values > 0), values, 0.0)
 
 
 def _without_overlaps(spans: list[Span]) -> list[Span]:
@@ -442,7 +459,7 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
     for span in spans:
         if kept and span.begin < kept[-1].end:
             before = kept[-1]
-            cut = max(span.begin, *before.times[-1:], before.begin)
+            cut = max(span.begin, before.begin, *(float(each) for each in before.times[-1:]))
             kept[-1] = before._replace(end=cut)
             span = span._replace(begin=max(span.begin, cut))  # noqa: PLW2901  # the same attempt, shorter
         kept.append(span)
@@ -452,28 +469,39 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
 def _read_sections(run: Run) -> list[tuple[int, int, float, dict[str, float]]]:
     """Return ``(attempt, step, when, {name: seconds})`` of the journal's records of sections."""
     from contextlib import suppress
-    from mmap import ACCESS_READ, mmap
 
     from ezpz.errors import TrackError
     from ezpz.track.records import parse
 
     found = []
-    try:
-        with (run.folder / "metrics.jsonl").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            place = data.find(_SECTIONS)
+    with suppress(OSError):
+        for line in _lines_with(run.folder / "metrics.jsonl", _SECTIONS):
+            with suppress(ValueError, TrackError):  # a torn line
+                row = parse(line, "")
+                if row is not None and row["k"] == "sections":
+                    seconds = {name: float(each) for name, each in row["m"].items() if _is_number(each) and each > 0}
+                    found.append((row["a"], row["step"], float(row["t"]), seconds))
+    return found
+
+
+def _lines_with(path: Path, word: bytes) -> Iterator[bytes]:
+    """Yield the whole lines of a file that hold a word, a piece of the file in memory at a time.
+
+    A file that is mapped counts as memory of the process, all 250 MB of a million rows.
+    """
+    with path.open("rb") as file:
+        rest = b""
+        while piece := file.read(_PIECE):
+            whole = piece.rfind(b"\n") + 1
+            if not whole:
+                rest += piece
+                continue
+            data, rest = rest + piece[:whole], piece[whole:]
+            place = data.find(word)
             while place >= 0:
                 end = data.find(b"\n", place) + 1
-                with suppress(ValueError, TrackError):  # a torn line
-                    row = parse(data[data.rfind(b"\n", 0, place) + 1 : end], "")
-                    if row is not None and row["k"] == "sections":
-                        seconds = {
-                            name: float(each) for name, each in row["m"].items() if _is_number(each) and each > 0
-                        }
-                        found.append((row["a"], row["step"], float(row["t"]), seconds))
-                place = data.find(_SECTIONS, end) if end else -1
-    except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
-        return []
-    return found
+                yield data[data.rfind(b"\n", 0, place) + 1 : end]
+                place = data.find(word, end)
 
 
 def as_json(made: Account) -> dict[str, Any]:
