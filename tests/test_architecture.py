@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "_lazy": set(),
     "broken_pipe": set(),
     "cgroup": set(),
-    "cli_parser": {"broken_pipe", "errors", "log", "ranks", "visible"},
+    "cli_parser": {"broken_pipe", "errors", "files", "log", "ranks", "visible"},
     "errors": {"visible"},
     "files": {"errors"},
     "interpreter": set(),

@@ -347,5 +347,12 @@ def run_verb(parser: Parser, argv: Sequence[str], work: Callable[[Namespace], in
     except EzpzError as error:
         code = end_with(error)
         return code if failure is None else failure
+    except PermissionError as error:  # another user's folder, wherever a verb comes to it
+        if not isinstance(error.filename, str):
+            raise
+        from ezpz.files import no_access
+
+        code = end_with(no_access(error.filename))
+        return code if failure is None else failure
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as a shell gives it

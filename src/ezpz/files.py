@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 
-from ezpz.errors import MachineError
+from ezpz.errors import MachineError, UsageError
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -41,6 +41,52 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):  # the last of JSON of absurd depth
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Refuse a file or folder that is there and may not be read; one that is not there is none of this one's business.
+
+    Raises:
+        UsageError: It may not be read.
+    """
+    try:
+        wanted = os.R_OK | os.X_OK if stat.S_ISDIR(os.stat(path).st_mode) else os.R_OK
+        if os.access(path, wanted):
+            return
+    except PermissionError:  # a folder above it
+        pass
+    except (OSError, ValueError):  # ValueError: a path with a NUL
+        return
+    raise no_access(path)
+
+
+def no_access(path: Path) -> UsageError:
+    """Return the error for what may not be read or written: it names the place that is closed, and whose it is."""
+    place = os.path.abspath(path)
+    while True:
+        try:
+            found = os.stat(place)
+        except OSError:
+            above = os.path.dirname(place)
+            if above == place:
+                return UsageError(f"no access to {path}: Permission denied; expected one that you may use.")
+            place = above
+            continue
+        owner = _name_of(found.st_uid)
+        closed = "it" if place == os.path.abspath(path) else place
+        return UsageError(
+            f"no access to {os.fspath(path)} (permission denied): {closed} belongs to {owner}, mode "
+            f"{stat.S_IMODE(found.st_mode):03o}; expected one that you may use. Ask {owner}, or name another."
+        )
+
+
+def _name_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # not known on this host
+        return f"user {uid}"
 
 
 def write_lines(path: str, lines: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from ezpz.cli.elsewhere import host_of, is_job, job_of, launch_named, recorded
 from ezpz.cli_parser import option, run_verb
 from ezpz.cluster.my_jobs import my_jobs, scheduler_questions, user_name
 from ezpz.errors import UsageError
-from ezpz.files import read_object
+from ezpz.files import read_object, refuse_unreadable
 from ezpz.track.launches import launch_id_of
 from ezpz.visible import show
 
@@ -99,7 +99,7 @@ class _Source:
         if logs or self._rank is not None:
             return logs
         output = self._fields.get("output") if self._fields else self._output
-        if isinstance(output, str) and output and Path(output).is_file():
+        if isinstance(output, str) and output and os.path.isfile(output):  # noqa: PTH113  # False where no look is allowed
             return [("", Path(output))]
         if self.may_write():
             return []
@@ -172,6 +172,8 @@ def _of_run(word: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     path = Path(word).expanduser()
     folder = path if path.is_dir() else path.parent
+    for place in (folder, folder / "run.json"):
+        refuse_unreadable(place)
     own = read_object(folder / "run.json")
     if "launch_id" in own:
         return {**own, "folder": str(folder.resolve())}

@@ -19,6 +19,7 @@ from ezpz.cli.columns import aligned, hanging
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import TrackError, UsageError
+from ezpz.files import refuse_unreadable
 from ezpz.redact import redact_text
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
@@ -47,12 +48,18 @@ _DEEPEST = 8
 
 
 def _glances(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield a glance at every run below a folder; name on stderr those that a newer ezpz wrote."""
-    for folder in find_runs(root):
+    """Yield a glance at every run below a folder; name on stderr what a newer ezpz wrote, or may not be read."""
+    closed: list[str] = []
+    for folder in find_runs(root, closed=closed):
         try:
             yield glance(folder, root)
         except TrackError as error:
             show(f"ezpz runs: left out: {error}", sys.stderr)
+        except UsageError:  # its files may not be read, or it is gone
+            closed.append(str(folder))
+    if closed:
+        more = f" and {len(closed) - 1} more" if len(closed) > 1 else ""
+        show(f"ezpz runs: left out, as they may not be read: {closed[0]}{more}", sys.stderr)
 
 
 _STATES = ("running", "finished", "exited", "failed", "stopped", "died")
@@ -115,27 +122,38 @@ def _root(name: str | None) -> Path:
     if name is None:
         return Path("outputs") if Path("outputs").is_dir() else Path()
     root = Path(name).expanduser()
+    refuse_unreadable(root)
     if not root.is_dir():
         raise UsageError(f"no folder {root} (from the command line); expected one that holds runs, such as outputs.")
     return root
 
 
-def find_runs(root: Path, depth: int = 0) -> Iterator[Path]:
-    """Yield the run folders in ``root`` and below; links, hidden folders and what cannot be read are passed over."""
+def find_runs(root: Path, depth: int = 0, closed: list[str] | None = None) -> Iterator[Path]:
+    """Yield the run folders in ``root`` and below; links, hidden folders and what cannot be read are passed over.
+
+    Args:
+        root: The folder.
+        depth: How far it is below the one that was named.
+        closed: Takes the folders that may not be read.
+    """
     try:
         entries = list(os.scandir(root))
+    except PermissionError:
+        if closed is not None:
+            closed.append(str(root))
+        return
     except OSError:
         return
     names = {entry.name for entry in entries}
     if "pyvenv.cfg" in names:  # a virtual environment
         return
-    if "metrics.jsonl" in names or ("run.json" in names and is_run(root)):
-        yield root
+    if "metrics.jsonl" in names or ("run.json" in names and (not os.access(root, os.X_OK) or is_run(root))):
+        yield root  # of what may be listed and not read, `open_run` says so
     for entry in entries if depth < _DEEPEST else ():
         hidden = entry.name.startswith(".") or entry.name in _PASSED_OVER
         try:
             if not hidden and entry.is_dir(follow_symlinks=False):
-                yield from find_runs(root / entry.name, depth + 1)
+                yield from find_runs(root / entry.name, depth + 1, closed)
         except OSError:
             continue
 

@@ -13,7 +13,7 @@ from ezpz.cli.columns import aligned
 from ezpz.cli.running import age
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
-from ezpz.files import read_object
+from ezpz.files import read_object, refuse_unreadable
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
 from ezpz.track.startup import STAGES, Startup, changes, delays, median, read_startup
@@ -105,6 +105,8 @@ def _read(path: Path) -> _Launch | _Log:
             "`ezpz runs` lists runs."
         )
     record = path / "run.json" if path.is_dir() else path
+    for place in (path, record):
+        refuse_unreadable(place)
     fields = read_object(record) if record.name.endswith(".json") else {}
     if "launch_id" in fields:
         return _launch(record, fields)

@@ -12,7 +12,7 @@ from ezpz.cli import make_verb_parser
 from ezpz.cli.columns import hanging
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, MachineError, UsageError
-from ezpz.files import read_object
+from ezpz.files import read_object, refuse_unreadable
 from ezpz.track.launches import find_launch, launch_id_of, launch_records, launches_folder
 from ezpz.track.quantities import duration
 from ezpz.visible import show, visible
@@ -97,6 +97,8 @@ def _of_launch(folder: Path, run_folder: str = "") -> Facts:
 
 def _of_path(path: Path) -> Facts:
     folder = path if path.is_dir() else path.parent
+    for place in (folder, folder / "run.json"):
+        refuse_unreadable(place)
     fields = read_object(folder / "run.json")
     if not fields:
         raise UsageError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import time
 
 from ezpz.errors import UsageError
-from ezpz.files import read_object
+from ezpz.files import read_object, refuse_unreadable
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.folder import check_schema, read_facts
 from ezpz.track.writer_lock import is_held
@@ -140,13 +140,16 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
         The run. A journal alone, whose ``run.json`` was lost, is a run named after its folder.
 
     Raises:
-        UsageError: The folder is not there or holds no run; the message says what runs are near.
+        UsageError: The folder is not there, may not be read or holds no run; the message says what runs are near.
         TrackError: A newer ezpz wrote it.
     """
     path = Path(folder).expanduser().absolute()
+    refuse_unreadable(path)
     path = path.parent if path.is_file() else path
     if not path.is_dir():
         raise UsageError(f"no run folder: {path} (from the command line); expected one. `ezpz runs` lists them.")
+    for name in ("run.json", "metrics.jsonl"):
+        refuse_unreadable(path / name)
     facts = read_facts(path / "run.json")  # empty when it is lost: the journal can do without
     check_schema(facts, path / "run.json")
     if not (path / "metrics.jsonl").is_file() and not facts.get("name"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ezpz.errors import UsageError, nearest
+from ezpz.files import no_access, refuse_unreadable
 from ezpz.track.run import is_run
 
 if TYPE_CHECKING:
@@ -21,14 +22,24 @@ _DEEPEST = 4  # folders below the root: outputs/<name>/<stamp> and some more
 _FILES = ("metrics.jsonl", "run.json")
 
 
-def newest_run(root: Path) -> Path | None:
+def newest_run(root: Path, closed: list[str] | None = None) -> Path | None:
     """Return the run folder below ``root``, or that folder itself, whose journal or ``run.json`` changed last.
 
-    Folders that hold a run are not searched for more, and neither are hidden ones, nor links to folders.
+    Folders that hold a run are not searched for more, and neither are hidden ones, nor links to folders, nor what may
+    not be read.
+
+    Args:
+        root: The folder.
+        closed: Takes the folders that may not be read.
     """
+
+    def pass_over(error: OSError) -> None:
+        if isinstance(error, PermissionError) and closed is not None:
+            closed.append(str(error.filename))
+
     newest: tuple[float, Path] | None = None
     depth = len(root.parts)
-    for place, folders, files in os.walk(root):
+    for place, folders, files in os.walk(root, onerror=pass_over):
         path = Path(place)
         held = [name for name in _FILES if name in files]
         if held:
@@ -130,9 +141,10 @@ def folder_of(word: str) -> Path | None:
         word: A folder, or a file in a run folder.
 
     Raises:
-        UsageError: There is no such folder, or the file is in no run folder.
+        UsageError: There is no such folder, it may not be read, or the file is in no run folder.
     """
     path = Path(word).expanduser().absolute()
+    refuse_unreadable(path)
     if path.is_file():
         if not is_run(path.parent):
             raise UsageError(
@@ -145,7 +157,13 @@ def folder_of(word: str) -> Path | None:
             f"no folder {path} (from the command line, which means outputs/ where it names none); "
             "expected a run folder, or one that holds runs. `ezpz runs` lists them."
         )
-    return path if is_run(path) else newest_run(path)
+    if is_run(path):
+        return path
+    closed: list[str] = []
+    found = newest_run(path, closed)
+    if found is None and closed:  # there may be one
+        raise no_access(closed[0])
+    return found
 
 
 def run_named(word: str | None) -> Path:
