@@ -1,7 +1,7 @@
 # make test [K=expression] [JOBS=2] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
 # make learn [SEED=s]: the tests that train whole networks, and 60 random kills of a training, up to an hour
 # plain `pytest` in a venv: the quick tests alone
-# make check    make bench [ARGS=--markdown]    make clean
+# make check    make bench [ARGS="--markdown --strict"] (--strict: ends with an error where a budget was missed)    make clean
 # make gpu [PEERS=DIR] [PY=python3] [ARGS="--minutes 3"]: on a GPU, the tests that need one and the trainers' speed beside
 # plain torch and beside checkouts of nanoGPT, torchtitan and pytorch-image-models in DIR (docs/gpu.md); PY has torch
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each

@@ -1,4 +1,8 @@
-"""Measure ezpz beside its peers, everybody in turn in one run. `make bench`, or `make bench ARGS=--markdown`."""
+"""Measure ezpz beside its peers, everybody in turn in one run. `make bench`, or `make bench ARGS=--markdown`.
+
+A row with a budget says whether that was held. What a busy machine adds tells nothing of the code, so a budget is missed
+where even the least of all runs is over it, and is not decided where only the median is.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import argparse
 import datetime as dt
 import os
 import platform
+import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,6 +21,8 @@ from pathlib import Path
 from contenders import GROUPS, MPICH, PEERS, ROOT
 from measure import GIVE_UP, measure
 
+HELD, MISSED, NOT_DECIDED = "held", "missed", "not decided"  # as the tables of steady steps say it
+UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "MB": 1.0, "µs/s": 1e-6}
 HEADS = ("", "median", "min", "- peer", "/ peer", "peer", "budget")
 
 
@@ -27,7 +35,8 @@ def main():
         if failures.exists():
             print(failures.read_text()[-4000:], file=sys.stderr)
     print((markdown if options.markdown else plain)(rows, options.rounds))
-    return any(failed(row) for row in rows)
+    print(f"\n{summary(rows)}")
+    return any(failed(row) for row in rows) or (options.strict and any(verdict(row, rows) == MISSED for row in rows))
 
 
 def arguments():
@@ -35,6 +44,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=7, help="runs of each contender, medians are taken over")
     parser.add_argument("--only", default=",".join(GROUPS), help=f"groups, of {','.join(GROUPS)}")
     parser.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md holds it")
+    parser.add_argument("--strict", action="store_true", help="end with 1 where a budget was missed")
     options = parser.parse_args()
     options.only = options.only.split(",")
     unknown = sorted(set(options.only) - set(GROUPS))
@@ -48,18 +58,52 @@ def failed(row):
     return len(row.failures) >= GIVE_UP or not row.samples
 
 
+def peer_of(row, rows):
+    """The row that another one is measured against, if it has figures."""
+    peer = next((other for other in rows if (other.group, other.name) == (row.group, row.peer)), None)
+    return None if peer is None or peer is row or failed(peer) else peer
+
+
+def verdict(row, rows):
+    """Whether a row holds its budget: `HELD`, `MISSED` or `NOT_DECIDED`; empty for one without, or without figures."""
+    if not row.budget or failed(row):
+        return ""
+    sign, number, unit = re.fullmatch(r"([+x]?)([\d.]+) ?(.*)", row.budget).groups()
+    peer = peer_of(row, rows)
+    if sign and peer is None:
+        return ""
+    limit = float(number) * (1 if sign == "x" else UNITS[unit] / UNITS[row.unit])
+    spent = {statistics.median: 0.0, min: 0.0}
+    for figure in spent:
+        own, other = figure(row.samples), figure(peer.samples) if sign else 0.0
+        spent[figure] = own / other if sign == "x" else own - other
+    return HELD if spent[statistics.median] <= limit else MISSED if spent[min] > limit else NOT_DECIDED
+
+
+def summary(rows):
+    """One line: how many budgets were missed, and whose."""
+    verdicts = {f"{row.group}: {row.name}": verdict(row, rows) for row in rows}
+    missed = [name for name, word in verdicts.items() if word == MISSED]
+    decided = [word for word in verdicts.values() if word]
+    names = f": {'; '.join(missed)}" if missed else ""
+    open_ones = decided.count(NOT_DECIDED)
+    return f"{len(missed)} of {len(decided)} budgets missed, {open_ones} not decided{names}"
+
+
 def figures(row, rows):
     """The cells of one row."""
     if failed(row):
         return [row.name, f"failed ({row.failures[-1]})", "", "", "", row.peer, row.budget]
     digits = 1 if row.median < 100 else 0
+    word = verdict(row, rows)
+    budget = f"{row.budget}, {word}" if word else row.budget
     name = f"{row.name} (1 {row.failures[0]})" if row.failures else row.name
     cells = [name, f"{row.median:.{digits}f} {row.unit}", f"{min(row.samples):.{digits}f}"]
-    peer = next((other for other in rows if (other.group, other.name) == (row.group, row.peer)), None)
-    if peer is None or peer is row or failed(peer):
-        return [*cells, "", "", "", row.budget]
+    peer = peer_of(row, rows)
+    if peer is None:
+        return [*cells, "", "", "", budget]
     apart = f"{row.median - peer.median:+.{digits}f}"
-    return [*cells, apart, f"{row.median / peer.median:.2f}", peer.name, row.budget]
+    return [*cells, apart, f"{row.median / peer.median:.2f}", peer.name, budget]
 
 
 def tables(rows):
@@ -72,7 +116,7 @@ def groups_of(rows):
 
 
 def plain(rows, rounds):
-    widths = (27, 17, 6, 8, 7, 23, 8)
+    widths = (27, 17, 6, 8, 7, 23, 20)
     lines = [heading(rounds)]
     for group, table in tables(rows):
         lines += ["", fit((group, *HEADS[1:]), widths), "-" * 100]
