@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 import ezpz
+from ezpz.cli.open import main as open_report
 from ezpz.cli.running import age
 from ezpz.cli.runs import glance, main
+from ezpz.track.report import build_page
+from ezpz.track.run import open_run
 
 SRC = str(Path(ezpz.__file__).parents[1])
 
@@ -123,6 +126,45 @@ def test_the_launch_says_why_a_run_died(make_run, tmp_path, capsys):
     record.write_text(json.dumps({"launch_id": name, "cause": {"text": text, "rank": 0, "words": words}}))
     causes = {each["run"]: each["cause"] for each in listed(capsys=capsys)}
     assert causes["d/1"] == "ValueError: x"
+
+
+def test_a_run_has_failed_where_another_rank_did(make_run, tmp_path, capsys):
+    """Rank 0 may have finished before, or have been stopped for it; a run that another one followed was finished."""
+    name = "5f3a90c2-1111"
+    record = tmp_path / "state/ezpz/launches/2026-11-21-191256-5f3a90c2/run.json"
+    record.parent.mkdir(parents=True)
+    cause = {"text": "rank 1 on host n02 (pid 7) exited with code 1; stopping the other ranks [log: x]", "rank": 1}
+    fields = {"launch_id": name, "state": "failed", "exit_code": 1, "run_folder": str(tmp_path / "outputs/last/1")}
+    record.write_text(json.dumps({**fields, "cause": cause}))
+    launch = {"EZPZ_LAUNCH_ID": name}
+    folders = {
+        state: make_run(f"outputs/{where}/1", [{"x": 1}], state=state, launch=launch, **more)
+        for state, where, more in (
+            ("finished", "last", {}),
+            ("exited", "b", {}),
+            ("stopped", "c", {"cause": "SIGTERM"}),
+            ("failed", "d", {"cause": "ConnectionError: lost a peer"}),
+        )
+    }
+    first = make_run("outputs/first/1", [{"x": 1}], state="finished", launch=launch)
+    text = cause["text"]
+    for folder in folders.values():
+        run = open_run(folder)
+        assert (run.state, run.cause) == ("failed", text), folder
+        assert 'class="state failed"' in build_page(run)
+    assert (open_run(first).state, open_run(first).cause) == ("finished", "")
+    assert {each["run"]: each["state"] for each in listed("--state", "failed", capsys=capsys)} == dict.fromkeys(
+        ("last/1", "b/1", "c/1", "d/1"), "failed"
+    )
+    # A report of before the failure was known is made anew.
+    page = folders["finished"] / "report.html"
+    page.write_text("finished")
+    os.utime(page, (2e9, 2e9))
+    os.utime(record, (2e9 + 1, 2e9 + 1))
+    assert open_report(["--path", str(folders["finished"])]) == 0
+    assert 'class="state failed"' in page.read_text()
+    record.write_text(json.dumps({**fields, "cause": {**cause, "rank": 0}}))  # what rank 0 says itself counts
+    assert open_run(folders["finished"]).state == "finished"
 
 
 def test_a_running_run_shows_the_age_of_its_last_row(tmp_path, capsys):

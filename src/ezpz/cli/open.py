@@ -10,6 +10,7 @@ from ezpz.broken_pipe import give_up
 from ezpz.cli import make_verb_parser
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import UsageError
+from ezpz.track.launches import find_launch, launch_id_of
 from ezpz.visible import show, show_path
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -71,9 +72,11 @@ def _page(run: Run) -> Path:
     from ezpz.track.report import write_report
 
     page = run.folder / "report.html"
-    if run.state != "running" and _changed(page) >= max(
-        _changed(run.folder / n) for n in ("metrics.jsonl", "run.json")
-    ):
+    sources = [run.folder / "metrics.jsonl", run.folder / "run.json"]
+    if run.state != run.facts.get("state"):  # its launch knows better how it ended
+        found = find_launch(launch_id_of(run.facts))
+        sources += [found[0]] if found else []
+    if run.state != "running" and _changed(page) >= max(map(_changed, sources)):
         return page
     try:
         return write_report(run)

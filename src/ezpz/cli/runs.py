@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from contextlib import suppress
@@ -23,7 +22,7 @@ from ezpz.files import refuse_unreadable
 from ezpz.redact import redact_text
 from ezpz.track.chains import chain_of, in_words
 from ezpz.track.hardware import per_joule
-from ezpz.track.launches import find_launch, launch_id_of
+from ezpz.track.launches import launch_cause, launch_id_of
 from ezpz.track.names import main_loss, main_throughput, unit
 from ezpz.track.quantities import duration
 from ezpz.track.records import parse
@@ -31,7 +30,6 @@ from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
 from ezpz.visible import painter, shorten, show, use_color, visible
-from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -320,40 +318,19 @@ def _rate(rows: list[Row]) -> tuple[float | None, str | None]:
 def _cause(run: Run) -> str:
     """Return why a run ended early: as it recorded itself, or what its launch has seen from outside.
 
-    The launch knows more where the process died, where it was stopped for another one's failure, and where another
-    rank failed first: rank 0, which records the run, then says only that it has lost a peer.
+    The launch knows more where the process died, and where it was stopped. Of a rank that failed the run knows
+    (`ezpz.track.run.open_run`).
     """
     if run.state not in {"died", "failed", "stopped"}:
         return ""
+    if run.state == "failed" and run.cause:
+        return run.cause
     launch_id = launch_id_of(run.facts)
-    cause, seen = _launch_cause(launch_id) if launch_id else ({}, "")
-    if run.state == "failed" and not cause.get("rank"):  # of rank 0, or of none
-        return run.cause or seen
-    return seen or run.cause
-
-
-def _launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
-    """Return what a launch has found to be the cause of its end, and that as one line."""
-    _, launch = find_launch(launch_id) or (None, {})
-    found = launch.get("cause")
-    cause = found if isinstance(found, dict) else {}
-    text = str(cause.get("text") or "")
-    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", str(cause.get("words") or "")).rstrip()
-    if text and "Traceback" in words:
-        text = f"{text.partition('; stopping')[0]}: {words.rpartition(chr(10))[2]}"
-    more = says_more(launch.get("causes"))
-    if text and more:
-        text = f"{text.partition('; stopping')[0]}; {more}"
-    if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
-        hosts = [str(host) for host in launch.get("hosts") or ()]
-        on = f" on {', '.join(hosts) if len(hosts) <= _HOSTS else f'{len(hosts)} hosts'}" if hosts else ""
-        text += f"; attempt {launch.get('attempt')}{on}, {launch['decision']}: {launch['because']}"
-    return cause, text
+    return (launch_cause(launch_id)[1] if launch_id else "") or run.cause
 
 
 # Runs as a table of 80 columns; a line below says why a run died, or how old the last row of a running one is.
 
-_HOSTS = 4  # of an attempt that are named
 _TITLES = ("STATE", "STARTED", "TO STEP", "STEP", "LOSS", "RATE", "TOOK", "RUN")
 _RIGHT = {2, 3, 4, 5, 6}  # columns of numbers
 _MEANINGS = {

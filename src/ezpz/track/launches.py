@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from ezpz.files import private_folder, read_object, state_folder
 from ezpz.records import NamedTuple
+from ezpz.why.engine import says_more
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+_HOSTS = 4  # of an attempt that are named
 _DECIDES = 300.0  # seconds: a probe, memory that is waited for, and a pause are over by then
 
 
@@ -29,7 +32,14 @@ def launch_records() -> Iterator[Path]:
 
 def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
     """Return the ``run.json`` of a launch and what it says; None where it is not kept here."""
-    for path in launches_folder().glob(f"*-{launch_id.rpartition('/')[2][:8]}/run.json"):
+    end = f"-{launch_id.rpartition('/')[2][:8]}"
+    folder = launches_folder()
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(end)]  # noqa: PTH208  # for each of 500 runs
+    except OSError:
+        return None
+    for name in names:
+        path = folder / name / "run.json"
         fields = read_object(path)
         attempts = fields.get("attempts")
         rows = [row for row in attempts if isinstance(row, dict)] if isinstance(attempts, list) else []
@@ -37,6 +47,52 @@ def find_launch(launch_id: str) -> tuple[Path, dict[str, Any]] | None:
         if mine or fields.get("launch_id") == launch_id:
             return path, {**fields, **mine}
     return None
+
+
+def launch_cause(launch_id: str) -> tuple[dict[str, Any], str]:
+    """Return what a launch has found to be the cause of its end, and that as one line."""
+    return _cause_in((find_launch(launch_id) or (None, {}))[1])
+
+
+def _cause_in(launch: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    found = launch.get("cause")
+    cause = found if isinstance(found, dict) else {}
+    text = str(cause.get("text") or "")
+    words = re.sub(r"(?m)^\[rank\d+\]: ?", "", str(cause.get("words") or "")).rstrip()
+    if text and "Traceback" in words:
+        text = f"{text.partition('; stopping')[0]}: {words.rpartition(chr(10))[2]}"
+    more = says_more(launch.get("causes"))
+    if text and more:
+        text = f"{text.partition('; stopping')[0]}; {more}"
+    if text and launch.get("decision") and launch.get("because"):  # of `launch --attempts`
+        hosts = [str(host) for host in launch.get("hosts") or ()]
+        on = f" on {', '.join(hosts) if len(hosts) <= _HOSTS else f'{len(hosts)} hosts'}" if hosts else ""
+        text += f"; attempt {launch.get('attempt')}{on}, {launch['decision']}: {launch['because']}"
+    return cause, text
+
+
+def failed_elsewhere(facts: dict[str, Any], folder: Path) -> str:
+    """Return the failure of another rank than 0 that ended the launch of a run, as one line; empty where none did.
+
+    Rank 0 records the run, and may have ended well before it, or have been stopped for it.
+
+    Args:
+        facts: The ``run.json`` of the run, which has ended.
+        folder: The run folder.
+    """
+    launch_id = launch_id_of(facts)
+    _, launch = (find_launch(launch_id) if launch_id else None) or (None, {})
+    cause, text = _cause_in(launch)
+    if not cause.get("rank"):
+        return ""
+    newest = launch.get("run_folder")
+    # A program that makes several runs may have finished this one before.
+    is_older = facts.get("state") == "finished" and isinstance(newest, str) and not _is_same(newest, folder)
+    return "" if is_older else text
+
+
+def _is_same(one: str, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 class Attempt(NamedTuple):

@@ -16,6 +16,7 @@ from ezpz.errors import UsageError
 from ezpz.files import read_object, refuse_unreadable
 from ezpz.redact import redact_config, redact_text
 from ezpz.track.folder import check_schema, read_facts
+from ezpz.track.launches import failed_elsewhere
 from ezpz.track.writer_lock import is_held
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
@@ -38,8 +39,8 @@ class Run:
         facts: What ``run.json`` says; empty where there is none or it cannot be read.
         name: Its name.
         state: ``running``; ``finished`` (`History.finalize` was called); ``exited`` (the program ended without it);
-            ``failed`` (an exception); ``stopped`` (a signal that could be answered); ``died`` (the process is gone
-            and could not say why).
+            ``failed`` (an exception, or the failure of another rank, which its launch has seen); ``stopped`` (a signal
+            that could be answered); ``died`` (the process is gone and could not say why).
         cause: Why it failed, was stopped or died, in words; empty otherwise.
     """
 
@@ -159,6 +160,8 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
             f"no run in {path} (from the command line): it has no metrics.jsonl; expected a run folder. {near}"
         )
     state, cause = _state(path, facts)
+    elsewhere = failed_elsewhere(facts, path) if state in {"finished", "exited", "stopped", "failed"} else ""
+    state, cause = ("failed", elsewhere) if elsewhere else (state, cause)
     cause = redact_text(cause) if cause else ""  # an older ezpz may have written it
     return Run(path, facts, str(facts.get("name") or path.name), state, cause)
 
