@@ -288,6 +288,24 @@ def test_a_line_every_15_seconds_while_pip_works_and_no_pipe_is_held(host):
     assert "secret" not in said.read_text()
 
 
+@pytest.mark.parametrize("start", ["", "2026-11-26T04:50:00,123 "], ids=["piped", "terminal"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Collecting torch==2.8.0",
+        "  Downloading torch-2.8.0-cp311-cp311-manylinux_2_28_x86_64.whl (888.1 MB)",
+        "  Preparing metadata (pyproject.toml): started",
+        "  Building wheel for ezpz (pyproject.toml): finished with status 'done'",
+        "Installing collected packages: mpmath, torch, ezpz",
+    ],
+)
+def test_the_line_says_what_pip_does_in_its_own_words(host, start, line):
+    host.program("sleep", 'if [ -e "$HOME/slept" ]; then exit 1; else : >"$HOME/slept"; fi')
+    (host.cwd / "log").write_text(f"{start}Looking in indexes: https://h/simple\n{start}{line}\n{start}  Link: x\n")
+    result = host("ezpz__tick 'pip has worked' log")
+    assert result.stderr.splitlines() == [f"[ezpz] pip has worked for 15 s: {line.strip()}"]
+
+
 # ---- who brings the Python ------------------------------------------------------------------------------------------
 
 

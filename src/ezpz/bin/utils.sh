@@ -1047,15 +1047,15 @@ function ezpz__announce_install {
     "pip's own words in $log"
 }
 
-# ezpz__tick WHAT LOG: says every 15 s what is going on, until it is ended or its shell is gone.
+# ezpz__tick WHAT LOG: says every 15 s what is going on, until it is ended or its shell is gone. Lines of `pip --log`
+# begin with their time.
 function ezpz__tick {
   local waited=0 last
   while command sleep 15 >/dev/null 2>&1 && command kill -0 "$$" 2>/dev/null; do
     waited=$((waited + 15))
-    last="$(command awk '/^(.*: )? *(Collecting|Downloading|Building|Installing|Using cached|Obtaining|Preparing)/ {
-        line = $0
-      }
-      END { sub(/^.*(T[0-9:,]+|: ) */, "", line); print substr(line, 1, 90) }' "$2" 2>/dev/null)" || last=''
+    last="$(command awk '{ sub(/^([0-9-]+T[0-9:,]+)? */, "") }
+      /^(Collecting|Downloading|Building|Getting|Installing|Using cached|Obtaining|Preparing)/ { line = $0 }
+      END { print substr(line, 1, 90) }' "$2" 2>/dev/null)" || last=''
     ezpz__log "$1 for $waited s$(ezpz__without_login "${last:+: $last}")"
   done
 }
