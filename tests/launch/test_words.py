@@ -113,6 +113,7 @@ def test_a_word_of_the_same_meaning_is_ours(line, fields):
         ("--export=ALL", "--export=ALL is not needed"),
         ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
         ("--tee 3", "--tee 3 is not needed"),
+        ("--max-restarts 0", "--max-restarts 0 is not needed: nothing is started again without --attempts"),
         ("--job-name test --", "--job-name test is not needed: the job has its name"),
         ("-J test", "-J test is not needed"),
         ("--cpu-bind list:0:1 --depth 4", "--depth 4 has no effect beside --cpu-bind list:0:1"),
@@ -124,6 +125,13 @@ def test_a_word_for_what_is_done_anyway_is_a_note(line, note):
     assert options.command == ("prog", "--nproc", "7")
 
 
+@pytest.mark.parametrize("line", ["--max_restarts 3", "--max-restarts=3", "--retries 3", "--max-failover-retries 3"])
+def test_restarts_are_attempts_without_the_first_start(line):
+    options = read(line)
+    given = line.replace("=", " ")
+    assert (options.attempts, options.notes) == (4, (f"{given} is taken as --attempts 4, the starts in all",))
+
+
 @pytest.mark.parametrize(
     ("line", "words_"),
     [
@@ -131,7 +139,9 @@ def test_a_word_for_what_is_done_anyway_is_a_note(line, note):
         ("--time 10", ("--time", "minutes to srun", "--timeout")),
         ("--nnodes 1:4", ("--nnodes 1:4", "range of hosts", "--nhosts 4")),
         ("--node_rank 1", ("--node_rank 1", "starts the ranks of all hosts itself", "Run it once")),
-        ("--max_restarts=3", ("--max_restarts", "--resume auto")),
+        ("--max_restarts=two", ("--max_restarts two", "no number of restarts", "--attempts N")),
+        ("--auto-retry", ("--auto-retry", "--attempts N", "--nhosts")),
+        ("--spare_nodes 2", ("--spare_nodes", "--attempts N", "--nhosts")),
         ("--redirects 3", ("--redirects", "--log-dir")),
         ("--map-by core", ("--map-by", "--ppn N")),
         ("-x n07", ("-x n07", "hosts that are left out to srun", "--exclude n07")),

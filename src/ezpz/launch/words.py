@@ -112,11 +112,8 @@ _DIFFERENT = {
     "-t": "minutes to srun, output to torchrun: write `--timeout TIME` or `--log-dir DIR`",
     "--time": "minutes to srun, and seconds here: write --timeout 90, 10m or HH:MM:SS",
     "--walltime": "the time of a job: ask qsub for it; `--timeout` ends one launch",
-    "--max_restarts": "launch restarts no ranks: a trainer with `--resume auto` continues when it is started again",
-    "--retries": "launch restarts no ranks: a trainer with `--resume auto` continues when it is started again",
-    "--auto_retry": "launch restarts no ranks: start it again with `--exclude HOST`, which the last line names",
-    "--spare_nodes": "launch keeps no spare hosts: start it again with `--exclude HOST`",
-    "--max_failover_retries": "launch restarts no ranks: start it again with `--exclude HOST`",
+    "--auto_retry": "write `--attempts N`, N starts in all; hosts of the job behind the first `--nhosts H` are spares",
+    "--spare_nodes": "hosts of the job behind the first `--nhosts H` are spares of `--attempts N`: write these two",
     "--redirects": "output is shown in any case; `--log-dir DIR` keeps a file per rank",
     "-r": "output is shown in any case; `--log-dir DIR` keeps a file per rank",
     "--output": "a file to srun; here `--log-dir DIR` keeps a file per rank",
@@ -283,6 +280,19 @@ def _parameter(given: str, value: str, more: Sequence[str], _: Mapping[str, str]
     return "--launcher-args", join([given, value, more[0]]), 1, ""
 
 
+def _restarts(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
+    """Read a number of restarts, which are starts without the first."""
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(
+            f"{given} {value} (from the command line) is no number of restarts; expected one, as in `{given} 3`, or "
+            "`--attempts N`, N starts in all."
+        )
+    if not int(value):
+        return "", "", 0, f"{given} 0 is not needed: nothing is started again without --attempts"
+    attempts = str(int(value) + 1)
+    return "--attempts", attempts, 0, f"{given} {value} is taken as --attempts {attempts}, the starts in all"
+
+
 def _master(given: str, value: str, _: Sequence[str], __: Mapping[str, str]) -> tuple[str, str, int, str]:
     return ("--master-port" if given.endswith("port") else "--master-addr"), value, 0, ""
 
@@ -293,6 +303,7 @@ _SPECIAL = {
     **_each("--node_rank --machine_rank", _host_number),
     **_each("-x -genv --genv -env", _variable),
     "--export": _export,
+    **_each("--max_restarts --retries --max_failover_retries", _restarts),
     **_each("--bind_to -bind-to", _bind_to),
     **_each("--mca -mca", _parameter),
     **_each("--main_process_ip --main_process_port", _master),
