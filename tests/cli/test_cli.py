@@ -1,3 +1,4 @@
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -5,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.cli import GROUPS, VERBS
+from ezpz.cli import GROUPS, VERBS, main
 
 EZPZ = [sys.executable, "-m", "ezpz"]
 ROOT = Path(__file__).parents[2]
@@ -161,3 +162,19 @@ def test_test_is_the_smoke_test_under_the_launcher(run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "local launcher" in done.stderr
     assert (tmp_path / "o" / "test_dist.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "instead"), [("smoke", "ezpz test"), ("yeet-env", "file system"), ("failover", "--attempts")]
+)
+def test_a_verb_of_the_older_package_is_answered_with_what_to_use(capsys, verb, instead):
+    assert main([verb, "--all"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ezpz: no verb {verb!r}")
+    assert instead in line
+
+
+def test_the_pages_name_no_verb_that_is_not_there():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {verb: page.name for page in pages for verb in re.findall(r"`ezpz ([a-z][a-z-]*)", page.read_text())}
+    assert {verb: page for verb, page in named.items() if verb not in VERBS and verb != "help"} == {}

@@ -92,6 +92,14 @@ GROUPS = {
     "compare": ("compare", "benchmark"),
     "machine": ("doctor", "where", "sites", "shell", "completion"),
 }
+# Verbs of the older package that are gone, and what to use.
+_OLDER = {
+    "smoke": "`ezpz test`",
+    **dict.fromkeys(("yeet", "yeet-env", "tar-env"), "an environment on a file system that all hosts see"),
+    "generate": "Hugging Face's own tools on what `ezpz.checkpoint.export_hugging_face` has written",
+    "export-amsc": "`ezpz benchmark`, and `ezpz export` for one run",
+    "failover": "`ezpz launch --attempts N`",
+}
 _FIRST = ("launch", "runs", "open", "compare", "where")  # what `ezpz` alone shows
 
 
@@ -126,6 +134,12 @@ def _run(words: list[str]) -> int:
     if words[0] not in VERBS:
         from ezpz.errors import UsageError, did_you_mean, end_with
 
+        if words[0] in _OLDER:
+            return end_with(
+                UsageError(
+                    f"no verb {words[0]!r} (from the command line); expected one of today's. Use {_OLDER[words[0]]}."
+                )
+            )
         hint = did_you_mean(words[0], VERBS, " Run `ezpz --help` for the verbs.")
         known = ", ".join(VERBS)
         return end_with(
