@@ -53,17 +53,37 @@ def test_a_run_that_a_newer_ezpz_wrote_is_named_and_the_others_are_listed(make_r
     assert "its schema is 99, written by ezpz 9.0" in printed.err
 
 
-def test_on_a_terminal_a_long_name_loses_its_middle(make_run, capsys, monkeypatch):
-    make_run(f"outputs/train/{'long-' * 20}end", [{"loss": 1.0}])
+def test_on_a_terminal_other_columns_make_room_for_the_name_that_one_has_to_type(make_run, capsys, monkeypatch):
+    facts = {"timeline": {"first_step": 12.5}, "seconds": 5025.0, "started": "2026-11-20T16:20:01+00:00"}
+    rows = [{"loss": 0.123456, "tps": 123456.0}] * 30
+    make_run("outputs/test_distributed/2026-11-20-162001", rows, **facts)
+    every = ["STATE", "STARTED", "TO", "STEP", "STEP", "LOSS", "RATE", "TOOK", "RUN"]
+
+    def shown(columns):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert main([]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    titles, line, *_ = shown(120)
+    assert titles.split() == every
+    titles, line, *_ = shown(80)
+    assert titles.split() == ["STATE", "STARTED", "STEP", "LOSS", "RATE", "RUN"]
+    assert line.endswith("  test_distributed/2026-11-20-162001")
+    assert len(line) <= 80
+    # One for which no column could make room has its own line, and costs the others nothing.
+    name = f"{'long-' * 20}end"
+    make_run(f"outputs/train/{name}", [{"loss": 1.0}], **{**facts, "started": "2026-11-21T16:20:01+00:00"})
+    titles, line, bare, own, *_ = shown(80)
+    assert titles.split() == ["STATE", "STARTED", "STEP", "LOSS", "RATE", "RUN"]
+    assert own == f"    train/{name}"
+    assert max(len(line), len(bare)) <= 80
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     assert main([]) == 0
-    assert f"{'long-' * 20}end" in capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[1].endswith("g-end")
+    titles, _, line, *_ = capsys.readouterr().out.splitlines()
+    assert titles.split() == every  # a pipe has no width
+    assert line.endswith(f"  train/{name}")
 
 
 def test_runs_are_listed_the_newest_last_with_what_people_ask_for(make_run, capsys):

@@ -29,7 +29,7 @@ from ezpz.track.records import parse
 from ezpz.track.run import epoch, is_run, open_run, seconds_taken
 from ezpz.track.terminal.screen import say
 from ezpz.track.values import encode
-from ezpz.visible import painter, shorten, show, use_color, visible
+from ezpz.visible import painter, show, use_color, visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ _MEANINGS = {
     "exited": "doubtful",
 }
 _USUAL = 80
-_SHORTEST = 16  # columns of a name that is too long, however narrow the terminal is
+_MAKE_ROOM = (2, 6, 5, 3)  # columns that a long name may take the place of, in this order
 
 
 def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
@@ -361,17 +361,13 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
 
     width = max(_USUAL, get_terminal_size().columns) if is_terminal else _USUAL
     rows = [_row(each, now) for each in glances]
-    titles, *texts = aligned([_TITLES, *rows], _RIGHT)
-    if is_terminal:  # the name is last; one that is too long loses its middle
-        texts = [
-            text[: len(text) - len(row[-1])] + shorten(row[-1], max(_SHORTEST, width - len(text) + len(row[-1])))
-            for row, text in zip(rows, texts, strict=True)
-        ]
+    titles, *texts = _table(rows, width) if is_terminal else aligned([_TITLES, *rows], _RIGHT)
     lines = [paint(titles, "minor")]
-    for each, text in zip(glances, texts, strict=True):
+    for each, text, row in zip(glances, texts, rows, strict=True):
         state = visible(each["state"])
         meaning = _MEANINGS.get(state, "minor")
         lines.append(paint(state, meaning) + text[len(state) :])
+        lines += [] if text.endswith(row[-1]) else [f"    {row[-1]}"]
         note = wrap(_note(each, now), width - 4, break_on_hyphens=False)
         lines += [f"    {paint(part, meaning)}" for part in note]
         if each["chain"]:
@@ -384,6 +380,30 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
     place = visible(str(root.absolute()))
     end = hanging(f"{shown} in ", place, width) if is_terminal else [f"{shown} in {place}"]
     return "\n".join([*lines, "", *end]) + "\n"
+
+
+def _table(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
+    """Return the lines of the table, the titles first, of at most ``width`` columns, as far as that can be.
+
+    The name of a run is what a user types next, so it stays whole: other columns make room for it. A name for which even
+    that is not enough is left out here, and has a line of its own.
+    """
+    kept = list(range(len(_TITLES)))
+    least = _room(rows, [number for number in kept if number not in _MAKE_ROOM], width)
+    longest = max((len(row[-1]) for row in rows if len(row[-1]) <= least), default=0)
+    for number in _MAKE_ROOM:
+        if longest <= _room(rows, kept, width):
+            break
+        kept.remove(number)
+    room = _room(rows, kept, width)
+    cells = [[*(row[number] for number in kept[:-1]), row[-1] if len(row[-1]) <= room else ""] for row in rows]
+    right = {place for place, number in enumerate(kept) if number in _RIGHT}
+    return aligned([[_TITLES[number] for number in kept], *cells], right)
+
+
+def _room(rows: Sequence[tuple[str, ...]], kept: Sequence[int], width: int) -> int:
+    """Return how many columns the other ones that are kept leave the name of a run."""
+    return width - sum(2 + max(len(row[number]) for row in (_TITLES, *rows)) for number in kept[:-1])
 
 
 def _row(each: dict[str, Any], now: float) -> tuple[str, ...]:
