@@ -42,7 +42,7 @@ def test_what_has_another_name_today_is_not_offered_too(module):
         ("from ezpz.dist import init_process_group", "use ezpz.setup_torch()"),
         ("from ezpz.distributed import get_device", "use ezpz.device()"),
         ("from ezpz.log import get_logging_config", "use ezpz.get_logger"),
-        ("from ezpz.log.config import something", "docs/older-scripts.md"),
+        ("from ezpz.log.config import something", 'the page "Older scripts"'),
         ("from ezpz.profile import profiling_context_from_args", "ezpz.add_profile_option"),
     ],
 )

@@ -293,7 +293,7 @@ def closing(
     Args:
         examples: Command lines, and what each does.
         exits: Exit codes, and what each means.
-        page: A page of the documentation.
+        page: The title of a page of the documentation.
         width: Columns of the help.
     """
     blocks = [
@@ -301,7 +301,7 @@ def closing(
         for title, pairs in (("examples", examples), ("exit code", exits))
         if pairs
     ]
-    return "\n\n".join([*blocks, *([f"more:\n  {page}"] if page else [])])
+    return "\n\n".join([*blocks, *([f'more:\n  "{page}" in the documentation'] if page else [])])
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[str]:

@@ -332,7 +332,7 @@ _ezpz_arguments() { # VERB
     specs=(
       '(-h --help)-h[show this help message and exit]'
       '(-h --help)--help[show this help message and exit]'
-      '(--json)--json[print one JSON object]'
+      '(--json)--json[print one JSON object\: every fact with its source]'
     )
     ;;
   doctor)

@@ -1928,7 +1928,7 @@ function ezpz__is_gone {
     *build*) now="EZPZ_SOURCE=git+https://ADDRESS and ezpz_setup_python" ;;
     *) now="one of ezpz_setup_env, ezpz_setup_python, ezpz_setup_job, launch" ;;
   esac
-  ezpz__err 2 "$1 is gone (from an older script); expected $now. See docs/older-scripts.md"
+  ezpz__err 2 "$1 is gone (from an older script); expected $now."
 }
 
 # ezpz__by_setup NAME PROGRAM: says what installs nothing any more.

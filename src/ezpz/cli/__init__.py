@@ -17,59 +17,78 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "main", "make_verb_parser"]
 
+_RUNS = "Runs: output, endings, exit codes"
+_HISTORY = "History: record a run"
+
 # verb: (module with a `main(argv) -> int`, what it does: its line in `ezpz --help`, and the first of its own help, and
-# the page that says more)
+# the title of the page that says more: who has installed a wheel has no file of it)
 VERBS = {
-    "init": ("ezpz.cli.init", "write a job script and a training to start from into this folder", "docs/trainers.md"),
-    "launch": ("ezpz.launch.entry", "start a command once per rank", "docs/launch.md"),
-    "submit": ("ezpz.cli.submit", "write a job file for this machine and queue it", "docs/submit.md"),
-    "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist", "docs/trainers.md"),
-    "simulate": ("ezpz.cli.simulate", "run a script as one rank of a world of N: does it fit?", "docs/simulate.md"),
-    "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them", "docs/data.md"),
-    "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them", "docs/runs.md"),
-    "status": ("ezpz.cli.status", "show your jobs and launches: what waits, runs and ended", "docs/runs.md"),
-    "logs": ("ezpz.cli.logs", "print what ranks wrote, and follow it", "docs/runs.md"),
-    "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why", "docs/history.md"),
-    "open": ("ezpz.cli.open", "show the report of a run in a browser, or print its path", "docs/history.md"),
-    "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends", "docs/history.md"),
-    "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters", "docs/history.md"),
-    "report": ("ezpz.cli.report", "write a run as one HTML page", "docs/history.md"),
-    "export": ("ezpz.cli.export", "write the HDF5 file or a CSV of a run, whatever became of it", "docs/history.md"),
+    "init": ("ezpz.cli.init", "write a job script and a training to start from into this folder", "Trainers"),
+    "launch": ("ezpz.launch.entry", "start a command once per rank", "Launch"),
+    "submit": ("ezpz.cli.submit", "write a job file for this machine and queue it", "Submit jobs"),
+    "test": ("ezpz.cli.smoke", "launch the smoke test, ezpz.test_dist", "Trainers"),
+    "simulate": (
+        "ezpz.cli.simulate",
+        "run a script as one rank of a world of N: does it fit?",
+        "Simulate: does it fit?",
+    ),
+    "fetch": ("ezpz.cli.fetch", "bring data sets for trainers to this machine, or list them", "Data"),
+    "kill": ("ezpz.cli.kill", "end a running launch of yours, or list them", _RUNS),
+    "status": (
+        "ezpz.cli.status",
+        "show your jobs and launches: what waits, runs and ended",
+        _RUNS,
+    ),
+    "logs": ("ezpz.cli.logs", "print what ranks wrote, and follow it", _RUNS),
+    "runs": ("ezpz.cli.runs", "list runs: what ran, what runs, what died and why", _HISTORY),
+    "open": ("ezpz.cli.open", "show the report of a run in a browser, or print its path", _HISTORY),
+    "watch": ("ezpz.cli.watch", "follow a run's metrics until it ends", _HISTORY),
+    "plot": ("ezpz.cli.plot", "draw a run's metrics as plots made of characters", _HISTORY),
+    "report": ("ezpz.cli.report", "write a run as one HTML page", _HISTORY),
+    "export": (
+        "ezpz.cli.export",
+        "write the HDF5 file or a CSV of a run, whatever became of it",
+        _HISTORY,
+    ),
     "startup": (
         "ezpz.cli.startup",
         "show where the time to the first step went, and who held up whom",
-        "docs/runs.md",
+        _RUNS,
     ),
-    "stacks": ("ezpz.cli.stacks", "show where every rank of a running launch is now", "docs/runs.md"),
-    "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "docs/why.md"),
+    "stacks": (
+        "ezpz.cli.stacks",
+        "show where every rank of a running launch is now",
+        _RUNS,
+    ),
+    "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "Why a run ended so"),
     "checkpoint": (
         "ezpz.cli.checkpoint",
         "verify checkpoints: are their files as they were written?",
-        "docs/checkpoints.md",
+        "Checkpoints",
     ),
     "compare": (
         "ezpz.cli.compare",
         "show what runs have set differently, and where their curves part",
-        "docs/compare.md",
+        "Compare runs",
     ),
     "benchmark": (
         "ezpz.cli.benchmark",
         "run the trainers one after another and show what each reached",
-        "docs/trainers.md",
+        "Trainers",
     ),
     "where": (
         "ezpz.cli.where",
         "show scheduler, hosts, devices and site, each with its source",
-        "docs/cluster.md",
+        "Scheduler, hosts, devices: what ezpz detects",
     ),
     "doctor": (
         "ezpz.cli.doctor",
         "look at this host, or all hosts of a job: what is wrong?",
-        "docs/doctor.md",
+        "Doctor: find what is wrong with a machine",
     ),
-    "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one", "docs/sites.md"),
-    "shell": ("ezpz.cli.shell", "print the line that brings ezpz's functions into a shell", "docs/shell.md"),
-    "completion": ("ezpz.cli.completion", "print what lets TAB complete ezpz in bash or zsh", "docs/shell.md"),
+    "sites": ("ezpz.cli.sites", "show the machines that ezpz knows, or all facts of one", "Sites"),
+    "shell": ("ezpz.cli.shell", "print the line that brings ezpz's functions into a shell", "Shell functions"),
+    "completion": ("ezpz.cli.completion", "print what lets TAB complete ezpz in bash or zsh", "Shell functions"),
 }
 
 # What people do, and the verbs for it, in the order of `ezpz --help`; each verb is in one group.

@@ -195,5 +195,5 @@ def _named(name: str, sites: Mapping[str, Site]) -> Site:
     near = nearest(name, sites, 3) or list(sites)
     raise UsageError(
         f"unknown site: {name!r} (from the command line); expected one of {', '.join(near)}. "
-        "`ezpz sites` lists all; docs/sites.md says how to add one."
+        '`ezpz sites` lists all; the page "Sites" of the documentation says how to add one.'
     )

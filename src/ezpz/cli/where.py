@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ezpz.launch.planning import Survey
 
-_OPTIONS = (option("--json", action="store_true", help="print one JSON object; docs/cluster.md describes its fields"),)
+_OPTIONS = (option("--json", action="store_true", help="print one JSON object: every fact with its source"),)
 _ABOUT = "Python, MPI and network of this shell are shown too. A source is a variable, a file or a command."
 _EXAMPLES = (("ezpz where", "what is known here"), ("ezpz where --json", "for programs"))
 _EXITS = (("0", "done"), ("2", "a variable or a file is wrong"), ("125", "there is a job that cannot be understood"))

@@ -67,10 +67,7 @@ def default(key: str, environ: Mapping[str, str], otherwise: str) -> Default:
 
 
 def _unread(path: str, reason: str) -> str:
-    return (
-        f"cannot read {path}: {reason}; expected the administrator's settings as docs/sites.md shows them. Correct or "
-        "remove it."
-    )
+    return f"cannot read {path}: {reason}; expected the administrator's settings, as TOML. Correct or remove it."
 
 
 def _read(text: str, path: str) -> dict[str, str]:
@@ -96,12 +93,12 @@ def _read(text: str, path: str) -> dict[str, str]:
                 near = did_you_mean(full, _KEYS)
                 raise UsageError(
                     f"unknown key {full} = {value!r} (from {path}); expected {', '.join(_KEYS)}.{near} Correct or "
-                    "remove it: it is the administrator's file (docs/sites.md)."
+                    "remove it: it is the administrator's file."
                 )
             if not _is_allowed(value, _KEYS[full]):
                 raise UsageError(
                     f"bad value {full} = {value!r} (from {path}); expected {_expected(_KEYS[full])}. Correct that key: "
-                    "it is the administrator's file (docs/sites.md)."
+                    "it is the administrator's file."
                 )
             found[full] = str(value)
     return found

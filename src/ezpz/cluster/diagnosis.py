@@ -119,7 +119,9 @@ def _build(facts: Facts) -> Iterator[Finding]:
     kind, count = devices.get("kind"), devices.get("count") or 0
     if build == "cpu" and count and kind in {"cuda", "xpu"}:
         text = f"torch is a CPU build, and there are {count} {kind} devices (from {devices.get('origin')})"
-        yield _problem("build", text, "install torch's build for them (docs/shell.md), or set TORCH_DEVICE=cpu")
+        yield _problem(
+            "build", text, "install torch's build for them (EZPZ_TORCH and ezpz_setup_python), or set TORCH_DEVICE=cpu"
+        )
     elif build.startswith("cuda") and not count and not facts.get("driver"):
         text = f"torch is built for {build}, and no NVIDIA driver is here: it computes on the CPU"
         yield _note("build", text, "nothing, if that is wanted; torch's CPU build is a tenth of its size")

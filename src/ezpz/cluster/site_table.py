@@ -171,7 +171,7 @@ def parse(text: str, file: str) -> dict[str, Table]:
         read: Table = toml.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number with thousands of digits, and of absurd depth
         raise UsageError(
-            f"cannot read the site table: {error} (from {file}); expected TOML as docs/sites.md shows it. "
+            f"cannot read the site table: {error} (from {file}); expected TOML, a table [site.NAME] for each site. "
             "Correct that line."
         ) from None
     _check_keys(read, ("site",), file, "outside all tables")
@@ -303,7 +303,7 @@ def _check_keys(table: Table, keys: tuple[str, ...], file: str, where: str) -> N
             near = next(iter(nearest(key, keys)), "") or f"one of {', '.join(keys)}"
             raise UsageError(
                 f"unknown key: {key} = {table[key]!r} (from {file}, {where}); expected {near}. "
-                "Correct or remove it; docs/sites.md explains the keys."
+                'Correct or remove it; the page "Sites" of the documentation explains the keys.'
             )
 
 

@@ -114,7 +114,9 @@ class Optimizer:
 class Training:
     """Data, steps, precision, and how ranks share the model."""
 
-    dataset: str = setting("c4_test", "data, see docs/data.md", spellings={"c4_mini": "c4_test"})
+    dataset: str = setting(
+        "c4_test", "data: a name of `ezpz fetch --list`, jsonl:PATH or hf:NAME", spellings={"c4_mini": "c4_test"}
+    )
     dataset_path: str | None = setting(None, "file or folder of the data, instead of a download")
     batch_size: int = setting(8, "samples of a rank in one forward pass", least=1)
     accumulate: int = setting(1, "batches whose gradients are added up before a step", least=1)

@@ -324,7 +324,7 @@ exit code:
   other     that of the first rank that failed; 128 + n for signal n
 
 more:
-  docs/launch.md
+  "Launch" in the documentation
 """
 
 

@@ -91,7 +91,7 @@ def trackers_of(older: Mapping[str, Any], trackers: Any) -> Any:
     """Return what to give as ``trackers``, where older code says ``backends`` and ``project_name``."""
     backends, project = older.get("backends"), older.get("project_name")
     if older.get("tracker") is not None:
-        warn_once("History(tracker=…) has no effect: name the places by trackers=…, see docs/older-scripts.md")
+        warn_once("History(tracker=…) has no effect: name the places by trackers=…")
     if backends is None or trackers is not None:
         if project is not None and backends is None:
             warn_once(
@@ -352,7 +352,7 @@ class OlderTracker:
 
         def nothing(*args: object, **keywords: object) -> None:
             del args, keywords
-            warn_once(f"History.tracker.{name} does nothing; docs/older-scripts.md says what does.")
+            warn_once(f"History.tracker.{name} does nothing; History(trackers=…) copies every row.")
 
         return nothing
 
@@ -458,7 +458,7 @@ def _say_ignored(older: Mapping[str, Any], call: str) -> None:
     idle = [name for name, default in _NO_EFFECT.items() if name in older and older[name] not in (default, None)]
     if idle:
         have = "has" if len(idle) == 1 else "have"
-        warn_once(f"{call}: {', '.join(idle)} {have} no effect; docs/older-scripts.md says what does.")
+        warn_once(f"{call}: {', '.join(idle)} {have} no effect here.")
 
 
 def rounded(values: Mapping[str, Any], precision: int | None) -> str:

@@ -247,7 +247,7 @@ def _add_training(parser: Parser, defaults: Mapping[str, object]) -> None:
     add("--min_lr_ratio", type=ratio, default=0.0, metavar="X", help="where the schedule ends, as a part of --lr")
     add("--weight_decay", type=non_negative_float, default=0.0, metavar="X", help="weight decay of AdamW")
     add("--max_norm", type=non_negative_float, default=0.0, metavar="X", help="clip the gradients' norm; 0: do not")
-    add("--strategy", choices=STRATEGIES, default="fsdp", help="how ranks share the model, see docs/parallel.md")
+    add("--strategy", choices=STRATEGIES, default="fsdp", help="how ranks share the model")
     add(
         "--dtype",
         type=lambda text: DTYPES.get(text.lower(), text),
