@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "compat": {"dist", "track"} | LEAVES,
     "compat_names": {"compat", "dist", "track", "train"} | LEAVES,
     **{name: {"compat"} for name in ("configs", "flops", "history", "tp", "tracker", "utils")},
+    "gone": {"compat"},
     "profile": {"compat", "track"},
     "distributed": {"_lazy", "dist"},
     "track": {"dist", "why"} | LEAVES,

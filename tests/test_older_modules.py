@@ -4,11 +4,12 @@ import importlib
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import ezpz
-from ezpz.compat import INSTEAD, MODULES, refuse
+from ezpz.compat import GONE, INSTEAD, MODULES, refuse
 
 NAMES = [
     (module, word.partition("=")[0])
@@ -119,3 +120,18 @@ def test_flops_and_shapes_of_a_model_by_older_calls(monkeypatch, tmp_path):
     assert compute_mfu(312e12, 2.0, device_name="A100") == 50.0
     assert compute_mfu(1e9, 2.0, device_name="no such device") == 0.0
     assert summarize_model(model, depth=2).startswith("SequentialLinearNet: 58 parameters\n  layers: Sequential, 58")
+
+
+@pytest.mark.parametrize("module", sorted(GONE))
+def test_a_module_that_is_no_more_is_answered_by_what_to_use(module):
+    name = module.rpartition(".")[2]
+    for line in (f"import {module}", f"from {module} import something", f"from ezpz import {name}"):
+        with pytest.raises(ImportError) as caught:
+            exec(line, {})  # an import as a script has it
+        assert f"module {module!r} of the older ezpz is gone: use {GONE[module]}" in str(caught.value), line
+
+
+def test_every_older_module_that_answers_is_in_the_table():
+    folder = Path(ezpz.__file__).parent / "gone"
+    assert {f"ezpz.{path.stem}" for path in folder.glob("*.py")} - {"ezpz.__init__"} == set(GONE)
+    assert GONE.keys().isdisjoint(MODULES)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     # names: end
 
 __version__ = "0.1.0"
+__path__.append(f"{__path__[0]}/gone")  # noqa: F405  # modules of the older package, which answer with what to use
 
 __getattr__, __dir__ = attach(
     __name__,

@@ -7,7 +7,8 @@
 tests/dist/test_public_names.py lists who uses which name.
 
 `MODULES` is the table of the modules that older code imports, such as ``ezpz.history``: each is a file of a few lines
-that calls `offer`. `INSTEAD` answers for names that are not here. What has no like today is in `ezpz.compat_names`.
+that calls `offer`. `INSTEAD` answers for names that are not here, `GONE` for modules. What has no like today is in
+`ezpz.compat_names`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
-    from typing import Any
+    from typing import Any, NoReturn
 
     # names: begin (`make names`)
     from ezpz.track import setup_wandb as setup_wandb  # noqa: PLC0414  # offered here, too
@@ -37,9 +38,9 @@ __getattr__, __dir__ = attach(
     __name__,
     {"ezpz.track": "setup_wandb verify_wandb"},
     own=(
-        "INSTEAD MODULES check flatten_device_mesh_safe get_hostfile_with_fallback get_max_memory_allocated "
-        "get_max_memory_reserved get_timestamp init_deepspeed init_device_mesh_safe offer refuse setup setup_mlflow "
-        "setup_tensorflow setup_torch_DDP setup_torch_distributed summarize_dict wrap_model_for_ddp "
+        "GONE INSTEAD MODULES check flatten_device_mesh_safe get_hostfile_with_fallback get_max_memory_allocated "
+        "get_max_memory_reserved get_timestamp init_deepspeed init_device_mesh_safe offer refuse refuse_module setup "
+        "setup_mlflow setup_tensorflow setup_torch_DDP setup_torch_distributed summarize_dict wrap_model_for_ddp "
         "wrap_model_for_fsdp wrap_model_for_fsdp2 wrap_with_ddp wrap_with_fsdp wrap_with_fsdp2 "
         "write_hostfile_from_list_of_hosts write_localhost_to_hostfile"
     ),
@@ -175,6 +176,31 @@ INSTEAD = {
     "write_deepspeed_zero3_auto_config": _DEEPSPEED,
     "write_generic_deepspeed_config": _DEEPSPEED,
 }
+
+
+_JOBS = "`ezpz where` and ezpz.get_dist_info(), in the shell ezpz_setup_job; no file in the home is written any more"
+_PLOTS = "`ezpz plot`, and History's plot_all() and tplot_all()"
+# Module of older code that is no more -> what to use; a file of its name in ezpz/gone answers for it.
+GONE = {
+    "ezpz.data": "the loaders of ezpz.train, and ezpz.prepare for your own data",
+    "ezpz.doctor": "`ezpz doctor`",
+    "ezpz.failover": "`launch --attempts N`",
+    "ezpz.jobs": _JOBS,
+    "ezpz.pbs": _JOBS,
+    "ezpz.plot": _PLOTS,
+    "ezpz.slurm": _JOBS,
+    "ezpz.tinker": "the older package, or Tinker's own: fine-tuning as a service is another product",
+    "ezpz.tplot": _PLOTS,
+}
+
+
+def refuse_module(module: str) -> NoReturn:
+    """Answer the import of a module in `GONE`.
+
+    Raises:
+        ImportError: Always, with what to use.
+    """
+    raise ImportError(f"module {module!r} of the older ezpz is gone: use {GONE[module]}", name=module)
 
 
 def offer(module: str) -> tuple[Callable[..., object], Callable[[], list[str]]]:

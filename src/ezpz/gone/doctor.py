@@ -1,0 +1,5 @@
+"""Say what to use instead of the older module `ezpz.doctor`."""
+
+from ezpz.compat import refuse_module
+
+refuse_module("ezpz.doctor")

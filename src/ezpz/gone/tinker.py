@@ -1,0 +1,5 @@
+"""Say what to use instead of the older module `ezpz.tinker`."""
+
+from ezpz.compat import refuse_module
+
+refuse_module("ezpz.tinker")

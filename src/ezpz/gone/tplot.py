@@ -1,0 +1,5 @@
+"""Say what to use instead of the older module `ezpz.tplot`."""
+
+from ezpz.compat import refuse_module
+
+refuse_module("ezpz.tplot")
