@@ -1,7 +1,7 @@
 """Measure ezpz beside its peers, everybody in turn in one run. `make bench`, or `make bench ARGS=--markdown`.
 
-A row with a budget says whether that was held. What a busy machine adds tells nothing of the code, so a budget is missed
-where even the least of all runs is over it, and is not decided where only the median is.
+A row with a budget says whether that was held. What a busy machine adds tells nothing of the code, so a budget is
+missed where even the least of all runs is over it, and is not decided where only the median is.
 """
 
 from __future__ import annotations

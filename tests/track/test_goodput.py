@@ -236,7 +236,7 @@ def test_an_attempt_without_rows_ends_with_its_launch(tmp_path, monkeypatch):
 
 
 def test_the_account_of_a_long_run_needs_little_memory(tmp_path):
-    """Arrays of 8 bytes a value, and the journal a piece at a time: a float of Python and its place in a list are 32."""
+    """Arrays of 8 bytes a value, the journal a piece at a time; a float of Python and its place in a list are 32."""
     rows, step = 60_000, '{{"v":1,"t":{time},"step":{step},"m":{{"dt":0.5,"dtd":0.125,"dt_eval":0.0}}}}\n'
     lines = [step.format(time=100.5 + number, step=number) for number in range(rows)]
     sections = '{"v":1,"t":40000.5,"step":39999,"k":"sections","m":{"checkpoint":0.25}}\n'  # far into the journal

@@ -99,7 +99,7 @@ class _Source:
         if logs or self._rank is not None:
             return logs
         output = self._fields.get("output") if self._fields else self._output
-        if isinstance(output, str) and output and os.path.isfile(output):  # noqa: PTH113  # False where no look is allowed
+        if isinstance(output, str) and output and os.path.isfile(output):  # noqa: PTH113  # never an error
             return [("", Path(output))]
         if self.may_write():
             return []

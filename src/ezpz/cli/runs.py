@@ -385,8 +385,8 @@ def render(glances: Sequence[dict[str, Any]], total: int, root: Path) -> str:
 def _table(rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
     """Return the lines of the table, the titles first, of at most ``width`` columns, as far as that can be.
 
-    The name of a run is what a user types next, so it stays whole: other columns make room for it. A name for which even
-    that is not enough is left out here, and has a line of its own.
+    The name of a run is what a user types next, so it stays whole: other columns make room for it. A name for which
+    even that is not enough is left out here, and has a line of its own.
     """
     kept = list(range(len(_TITLES)))
     least = _room(rows, [number for number in kept if number not in _MAKE_ROOM], width)
