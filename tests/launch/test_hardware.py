@@ -17,7 +17,7 @@ from ezpz import proc
 from ezpz.errors import UsageError
 from ezpz.launch import messages
 from ezpz.launch.host.hardware import Window
-from ezpz.launch.host.sampler.child import SOURCES, Reader
+from ezpz.launch.host.sampler.child import SHARED, SOURCES, Reader
 from ezpz.launch.host.sampler.files import Files
 from ezpz.launch.host.sampler.host import Host
 from ezpz.launch.host.sampler.nvml import Nvml
@@ -31,6 +31,7 @@ from lab.require import require
 from lab.ssh import SRC
 
 HERE = Path(__file__).parent
+UNKNOWN, TIMEOUT, GPU_IS_LOST = 999, 10, 15  # nvmlReturn_t
 
 
 @pytest.fixture(scope="session")
@@ -100,10 +101,85 @@ def test_a_card_without_counters_says_so_once_and_one_that_vanishes_leaves_the_o
         first, _ = nvml.read()
     assert set(first["now"]) == {"clock", "memory_clock", "temperature", "used"}
     assert nvml.problems == ["device 0 (NVIDIA H100 80GB HBM3) has no counter of power or energy"]
-    (folder / "1.lost").touch()
-    assert [row["id"] for row in nvml.read()] == ["0"]
-    assert [row["id"] for row in nvml.read()] == ["0"]
+    answer(folder, 1, fails=GPU_IS_LOST)
+    for _ in range(30):
+        assert [row["id"] for row in nvml.read()] == ["0"]
     assert nvml.problems[1:] == ["device 1 (NVIDIA H100 80GB HBM3) is lost"]
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, TIMEOUT, GPU_IS_LOST])
+@pytest.mark.parametrize(
+    "call", ["", "power.", "memory.", "reasons."], ids=["every call", "power", "memory", "reasons"]
+)
+def test_an_error_in_one_sample_costs_one_card_figures_of_that_sample(nvml_library, cards, call, code):
+    folder = cards(3)
+    nvml = Nvml(ranks(*({"LOCAL_RANK": str(each)} for each in range(3))), str(nvml_library))
+    usual = nvml.read()
+    failing = folder / f"1.{call}fails"
+    failing.write_text(str(code))
+    during = {row["id"]: row for row in nvml.read()}
+    failing.unlink()
+    assert (during["0"], during["2"]) == (usual[0], usual[2])
+    if not call:
+        assert set(during) == {"0", "2"}
+    elif call == "power.":
+        assert "power" not in during.get("1", {"now": {}})["now"]
+    if call and code == UNKNOWN:  # the others are still asked
+        what = {"power.": {"power"}, "memory.": {"memory", "memory_total"}, "reasons.": set()}[call]
+        assert usual[1]["now"].keys() - during["1"]["now"].keys() == what
+        assert ("why" in during["1"]) == (call != "reasons.")
+    assert nvml.read() == usual
+    assert nvml.problems == []
+
+
+def test_a_card_that_comes_back_is_read_again_and_its_xid_is_kept(nvml_library, cards):
+    folder = cards(2)
+    nvml = Nvml(ranks({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"}), str(nvml_library))
+    answer(folder, 0, fails=UNKNOWN)
+    for _ in range(5):
+        assert [row["id"] for row in nvml.read()] == ["1"]
+    (folder / "0.fails").unlink()
+    answer(folder, 0, xid=79)
+    came = [nvml.read() for _ in range(12)]
+    assert [row["id"] for row in came[-1]] == ["0", "1"]
+    assert came[-1][0]["count"]["xids"] == 1
+    assert nvml.problems == [
+        "device 0 (NVIDIA H100 80GB HBM3) answers no more (NVML returns 999)",
+        "device 0 (NVIDIA H100 80GB HBM3) reports Xid 79",
+        "device 0 (NVIDIA H100 80GB HBM3) answers again",
+    ]
+
+
+def test_a_card_that_cannot_be_opened_is_named_and_tried_again(nvml_library, cards):
+    folder = cards(2)
+    answer(folder, 0, **{"handle.fails": GPU_IS_LOST})
+    answer(folder, 1, **{"events.fails": UNKNOWN})
+    nvml = Nvml(ranks({"CUDA_VISIBLE_DEVICES": "GPU-0a,GPU-1a"}), str(nvml_library))
+    assert [row["id"] for row in nvml.read()] == ["1"]  # and is not hidden behind one whose UUID nobody knows
+    assert nvml.problems == ["device 0 is lost"]
+    (folder / "0.handle.fails").unlink()
+    assert [row["id"] for row in [nvml.read() for _ in range(12)][-1]] == ["0", "1"]
+
+
+def test_nvml_that_cannot_be_opened_at_first_is_opened_later(nvml_library, cards, monkeypatch):
+    folder = cards(1)
+    (folder / "init.fails").write_text(str(UNKNOWN))
+    monkeypatch.setattr("ezpz.launch.host.sampler.child.Reader._open", opened_with(str(nvml_library)))
+    reader = Reader([os.getpid()], bytearray(SHARED))
+    first = reader.read()
+    assert (first["devices"], first["problems"]) == ([], ["NVML cannot be opened: NVML returns 999"])
+    (folder / "init.fails").unlink()
+    samples = [reader.read() for _ in range(12)]
+    assert len(samples[-1]["devices"]) == 1
+    (folder / "init.fails").write_text("9")  # no driver is loaded: a host without cards says nothing
+    assert Reader([os.getpid()], bytearray(SHARED)).read()["problems"] == []
+
+
+def opened_with(library):
+    def opened(self, name):
+        return Nvml(self._ranks, library, asks=self._at_card) if name == "NVML" else Host(self._ranks)
+
+    return opened
 
 
 @pytest.mark.parametrize(
@@ -183,7 +259,8 @@ def test_files_of_amd_are_read_in_the_order_of_the_bus(tmp_path):
     for path in sorted(tmp_path.glob("class/drm/card2/device/**/*")):
         if path.is_file() and path.name != "vendor":
             path.unlink()
-    assert [row["id"] for row in files.read()] == ["1"]
+    for _ in range(5):
+        assert [row["id"] for row in files.read()] == ["1"]
     assert files.problems == ["device 0 (AMD Instinct MI300X OAM) has gone: its files cannot be read"]
 
 
@@ -292,6 +369,34 @@ def test_energy_is_the_integral_of_power_or_the_difference_of_a_counter_over_rep
     assert figures_of(counter.report())["joules"][0] == 1540.0
 
 
+def test_a_sample_that_lacks_a_card_or_its_counter_loses_no_energy():
+    away = {**sample(5), "devices": []}
+    for missing in (sample(5), away):
+        window = Window()
+        for each in (sample(0, 100), missing, sample(10, 300)):
+            window.add(each)
+        assert figures_of(window.report())["joules"][0] == 2000.0
+    counter = Window()
+    for at, power, joules in ((0, 100, 1000), (5, 100, None), (10, None, 3000), (15, 100, 3500)):
+        counter.add(sample(at, power, energy=joules))
+    figures = figures_of(counter.report())
+    assert figures["joules"][0] == 2500.0
+    assert figures["power"] == (100, 100, 100)
+    counter.pause()  # another sampler reads on: a counter of the card has counted meanwhile
+    counter.add(sample(60, 100, energy=8000))
+    assert figures_of(counter.report())["joules"][0] == 4500.0
+
+
+def test_a_card_that_was_away_for_long_has_drawn_nobody_knows_what():
+    window = Window()
+    window.add(sample(0, 100))
+    window.report()
+    window.add({**sample(30), "devices": []})
+    window.report()
+    window.add(sample(3600, 100))
+    assert "joules" not in figures_of(window.report())
+
+
 def test_a_report_travels_as_a_message():
     window = Window()
     window.add(sample(0.0, 700.0, memory=81e9))
@@ -301,10 +406,18 @@ def test_a_report_travels_as_a_message():
 
 
 def test_a_source_that_raises_leaves_the_others(monkeypatch):
+    healthy = Host.read
     monkeypatch.setattr(Host, "read", lambda _: 1 / 0)
-    reader = Reader([os.getpid()], bytearray(1))
-    assert reader.read()["problems"] == ["/proc cannot be read: ZeroDivisionError: division by zero"]
-    assert reader.read()["problems"] == []
+    reader = Reader([os.getpid()], bytearray(SHARED))
+    assert [reader.read()["problems"] for _ in range(2)] == [[], []]
+    monkeypatch.setattr(Host, "read", healthy)
+    assert reader.read()["host"]["count"]  # it was one sample that failed, or two
+    monkeypatch.setattr(Host, "read", lambda _: 1 / 0)
+    assert [reader.read()["problems"] for _ in range(4)] == [
+        *([], []),
+        ["/proc cannot be read: ZeroDivisionError: division by zero"],
+        [],
+    ]
     assert len(SOURCES) == 3
 
 
@@ -550,12 +663,37 @@ def test_a_launch_keeps_what_its_devices_did_beside_the_journal(launch, clean_en
 def test_a_driver_that_answers_no_more_holds_nobody(launch, clean_env, nvml_library, cards, tmp_path, survivors):
     folder = cards(2)
     (folder / "stuck").touch()
-    run_with_cards(launch, clean_env, nvml_library, tmp_path, 6)
+    run_with_cards(launch, clean_env, nvml_library, tmp_path, 10)
     facts = json.loads((tmp_path / "run" / "run.json").read_text())["hardware"]
     (host,) = facts["hosts"].values()
-    assert host["missing"] == ["NVML has not answered for 2 s, and is read no more"]
+    assert host["missing"] == [
+        "device 0 of NVML has not answered for 2 s, and is asked once more",
+        "device 0 of NVML has not answered for 2 s, and is read no more",
+        "NVML has not answered for 2 s, and is read no more",
+    ]
     assert host["memory"][0] > 1e6  # the others are still read
     assert not samplers(survivors)
+
+
+def test_one_card_that_holds_its_driver_leaves_the_figures_of_the_others(
+    launch, clean_env, nvml_library, cards, tmp_path
+):
+    folder = cards(2)
+    (folder / "1.stuck.once").touch()
+    run_with_cards(launch, clean_env, nvml_library, tmp_path, 7)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())["hardware"]
+    (host,) = facts["hosts"].values()
+    assert host["missing"] == ["device 1 of NVML has not answered for 2 s, and is asked once more"]
+    assert {device["id"] for row in rows(tmp_path / "run") for device in row["devices"]} == {"0", "1"}
+    (folder / "1.stuck").touch()
+    run_with_cards(launch, clean_env, nvml_library, tmp_path, 9)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())["hardware"]
+    (host,) = facts["hosts"].values()
+    assert host["missing"] == [
+        "device 1 of NVML has not answered for 2 s, and is asked once more",
+        "device 1 of NVML has not answered for 2 s, and is read no more",
+    ]
+    assert list(host["devices"]) == ["0"]
 
 
 def test_short_runs_and_runs_without_it_keep_nothing_and_say_nothing(launch, clean_env, tmp_path):

@@ -1,6 +1,7 @@
 /* A library that answers as NVML's documentation says, from files: DIR/0.power holds what device 0 answers, DIR is
- * FAKE_NVML. A file that is not there is "not supported"; DIR/0.lost makes every call for device 0 fail with "GPU is
- * lost"; DIR/stuck lets a call never return. DIR/calls gets a line per function that is called. */
+ * FAKE_NVML. A file that is not there is "not supported". DIR/0.fails holds a code with which every call for device 0
+ * fails, DIR/0.power.fails one for that call alone; DIR/stuck and DIR/0.stuck let a call never return, and
+ * DIR/0.stuck.once one call. DIR/init.fails is for the beginning, DIR/0.handle.fails for the handle of device 0. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 
 typedef int nvmlReturn_t;
 typedef void *nvmlDevice_t;
-enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, TIMEOUT = 10, LOST = 15 };
+enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, TIMEOUT = 10 };
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
 typedef struct { unsigned int pid; unsigned long long used; unsigned int gi, ci; } nvmlProcessInfo_t;
@@ -20,11 +21,33 @@ static int there(const char *name) {
     return access(path, F_OK) == 0;
 }
 
-static nvmlReturn_t text(nvmlDevice_t device, const char *what, char *out, unsigned int size) {
+/* The code in a file, 0 where there is none. */
+static nvmlReturn_t code_in(const char *name) {
     char path[512];
-    if (there("stuck")) for (;;) pause();
-    snprintf(path, sizeof path, "%ld.lost", (long)device - 1);
-    if (there(path)) return LOST;
+    int code = SUCCESS;
+    snprintf(path, sizeof path, "%s/%s", getenv("FAKE_NVML"), name);
+    FILE *file = fopen(path, "r");
+    if (!file) return SUCCESS;
+    if (fscanf(file, "%d", &code) != 1) code = 999;
+    fclose(file);
+    return code;
+}
+
+static void wait_if_stuck(long index) {
+    char name[64], path[512];
+    snprintf(name, sizeof name, "%ld.stuck", index);
+    if (there("stuck") || there(name)) for (;;) pause();
+    snprintf(path, sizeof path, "%s/%ld.stuck.once", getenv("FAKE_NVML"), index);
+    if (unlink(path) == 0) for (;;) pause();
+}
+
+static nvmlReturn_t text(nvmlDevice_t device, const char *what, char *out, unsigned int size) {
+    char path[512], name[64];
+    wait_if_stuck((long)device - 1);
+    snprintf(name, sizeof name, "%ld.fails", (long)device - 1);
+    if (code_in(name)) return code_in(name);
+    snprintf(name, sizeof name, "%ld.%s.fails", (long)device - 1, what);
+    if (code_in(name)) return code_in(name);
     snprintf(path, sizeof path, "%s/%ld.%s", getenv("FAKE_NVML"), (long)device - 1, what);
     FILE *file = fopen(path, "r");
     if (!file) return NOT_SUPPORTED;
@@ -48,7 +71,7 @@ static nvmlReturn_t small(nvmlDevice_t device, const char *what, unsigned int *o
     return code;
 }
 
-nvmlReturn_t nvmlInit_v2(void) { return there("refused") ? 9 : SUCCESS; }
+nvmlReturn_t nvmlInit_v2(void) { return code_in("init.fails"); }
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
     for (*count = 0; *count < 64; ++*count) {
@@ -60,8 +83,10 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) {
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device) {
+    char name[64];
+    snprintf(name, sizeof name, "%u.handle.fails", index);
     *device = (nvmlDevice_t)((long)index + 1);
-    return SUCCESS;
+    return code_in(name);
 }
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int size) { return text(device, "name", name, size); }
@@ -100,7 +125,9 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 }
 nvmlReturn_t nvmlEventSetCreate(void **set) { *set = (void *)7; return SUCCESS; }
 nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, void *set) {
-    return device && types == 8 && set == (void *)7 ? SUCCESS : INVALID;
+    char name[64];
+    snprintf(name, sizeof name, "%ld.events.fails", (long)device - 1);
+    return device && types == 8 && set == (void *)7 ? code_in(name) : INVALID;
 }
 nvmlReturn_t nvmlEventSetWait_v2(void *set, nvmlEventData_t *data, unsigned int milliseconds) {
     char path[512];

@@ -1,7 +1,8 @@
 """Keep a host's sampler running for its agent, and sum up its samples for the launcher.
 
 The sampler is a child process (`ezpz.launch.host.sampler.child`): a driver that answers no more cannot hold the agent,
-not even at its end. Where a source has not answered for a while, that child is killed, and another reads the rest.
+not even at its end. Where a source or a card has not answered for a while, that child is killed, and another one asks
+once more; what holds that one as well is left out from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 
 from ezpz.launch import messages
 from ezpz.launch.host import process_tree
-from ezpz.launch.host.sampler.child import SOURCES
+from ezpz.launch.host.sampler.child import SHARED, SOURCES, asked
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ __all__ = ["PER_REPORT", "Hardware", "Window"]
 PER_REPORT = 6  # samples
 _SILENCE = 3  # times the seconds between two samples without one: its source is stuck
 _SHORTEST_SILENCE = 2.0  # seconds: the first sample of a driver may take as long
+_STALLS = 2  # times that a source or a card may hold the sampler, the last of which ends its being read
+_STALLS_OF_A_SOURCE = 2  # in a row by single cards; at the next one it is left out as a whole
 _END = 0.5  # seconds for a sampler to go after SIGKILL; one that is stuck in the kernel is left behind
+_KEPT_BY_THE_HOST = frozenset({"errors", "joules", "received", "sent"})  # counters that outlive a sampler
 _MOST_PROBLEMS = 16
 _LONGEST_LINE = 1 << 20
 
@@ -57,33 +61,45 @@ class _Part:
 
     def __init__(self, name: str = "", given: bool = False) -> None:
         self.name, self.given = name, given
-        self.last: dict[str, float] | None = None  # counters of the sample before
-        self.power: float | None = None
+        self.has_power = False
+        self.last: dict[str, tuple[float, float]] = {}  # counters, and when each was read last
+        self.power: tuple[float, float] | None = None  # the same of the power
         self.clear()
+
+    def forget(self) -> None:
+        """Go on with a new sampler: counters of the host have gone on meanwhile, those of a sampler begin anew."""
+        self.last = {name: pair for name, pair in self.last.items() if name in _KEPT_BY_THE_HOST}
+        self.power = None
 
     def clear(self) -> None:
         self.figures: dict[str, Figure] = {}
         self.sums: dict[str, float] = {}
         self.reasons: dict[str, int] = {}
-        self.samples = 0
+        self.samples = self.judged = 0  # `judged`: those that say whether the device was slowed down
 
-    def add(self, row: dict[str, Any], seconds: float) -> None:
-        """Take in a sample, so many seconds after the one before."""
+    def add(self, row: dict[str, Any], at: float) -> None:
+        """Take in a sample of that time; a figure that it lacks is bridged by the next one that has it."""
         self.samples += 1
+        self.judged += "why" in row
         for name, value in row.get("now", {}).items():
             self.figures.setdefault(name, Figure()).add(value)
         for reason in row.get("why", ()):
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
         counters, power = row.get("count", {}), row.get("now", {}).get("power")
-        last = self.last or {}
         for name, value in counters.items():
-            if name in last:  # one that has begun anew counts from 0
-                self.sums[name] = self.sums.get(name, 0.0) + (value - last[name] if value >= last[name] else value)
-        if "joules" not in counters and power is not None and self.power is not None:
-            self.sums["joules"] = self.sums.get("joules", 0.0) + (power + self.power) / 2 * seconds
-        elif "power" not in row.get("now", {}) and "joules" in counters and "joules" in last and seconds > 0:
-            self.figures.setdefault("power", Figure()).add(max(0.0, counters["joules"] - last["joules"]) / seconds)
-        self.last, self.power = dict(counters), power
+            if name in self.last:  # one that has begun anew counts from 0
+                before, then = self.last[name]
+                self.sums[name] = self.sums.get(name, 0.0) + (value - before if value >= before else value)
+                if name == "joules" and not self.has_power and at > then:
+                    self.figures.setdefault("power", Figure()).add(max(0.0, value - before) / (at - then))
+            self.last[name] = value, at
+        if power is None:
+            return
+        self.has_power = True
+        if self.power is not None and "joules" not in self.last:
+            before, then = self.power
+            self.sums["joules"] = self.sums.get("joules", 0.0) + (power + before) / 2 * max(0.0, at - then)
+        self.power = power, at
 
     def rows(self) -> list[tuple[str, float, float, float]]:
         """Return its figures, and what it has counted as figures of one value."""
@@ -92,7 +108,7 @@ class _Part:
 
     def throttled(self) -> list[tuple[str, float]]:
         """Return why it was slower than it can be, and in which share of the samples."""
-        return [(reason, count / self.samples) for reason, count in sorted(self.reasons.items())]
+        return [(reason, count / self.judged) for reason, count in sorted(self.reasons.items())]
 
 
 class Window:
@@ -115,15 +131,14 @@ class Window:
     def add(self, sample: dict[str, Any]) -> None:
         """Take in a sample of the sampler."""
         at = float(sample["t"])
-        seconds = max(0.0, at - self._at) if self._began is not None else 0.0
         if self._began is None:
             self._began = at
         self._at = at
         self.samples += 1
         for row in sample["devices"]:
             part = self._devices.setdefault(f"{row['name']} {row['id']}", _Part(row["name"], row["given"]))
-            part.add(row, seconds)
-        self._host.add(sample["host"], seconds)
+            part.add(row, at)
+        self._host.add(sample["host"], at)
         for problem in sample["problems"]:
             self.complain(problem)
 
@@ -134,9 +149,9 @@ class Window:
             self._problems.append(problem)
 
     def pause(self) -> None:
-        """Forget the counters: what comes next is from a new sampler, after a stretch of which nothing is known."""
+        """What comes next is from a new sampler, after a stretch without any sample."""
         for part in (*self._devices.values(), self._host):
-            part.last = part.power = None
+            part.forget()
 
     def report(self) -> messages.Hardware | None:
         """Return what the samples since the last call sum up to; None where there is none."""
@@ -161,6 +176,8 @@ class Window:
             problems=self._problems,
         )
         for part in (*self._devices.values(), self._host):
+            if not part.samples:
+                part.power = None  # it has been away for so long that nobody knows what it has drawn
             part.clear()
         self._began, self.samples, self._problems = self._at, 0, []
         return report
@@ -179,7 +196,9 @@ class Hardware:
         self._loop, self._connection, self._pids = loop, connection, list(pids)
         self._every = connection.settings.hardware
         self._window = Window(connection.clock)
-        self._shared = mmap.mmap(-1, 1)
+        self._shared = mmap.mmap(-1, SHARED)
+        self._stalls: dict[str, int] = {}
+        self._stalls_in_a_row = 0
         self._without: set[str] = set()
         self._pid, self._pipe, self._rest = 0, -1, b""
         self._reported = False
@@ -240,6 +259,7 @@ class Hardware:
                 self._rest = b""
             for line in lines:
                 self._window.add(json.loads(line))
+                self._stalls_in_a_row = 0
                 self._expect()
                 # The first report comes early, so that there is something to see.
                 if self._window.samples >= (PER_REPORT if self._reported else 2):
@@ -247,20 +267,27 @@ class Hardware:
                     self._flush()
 
     def _stuck(self, seconds: float) -> None:
-        """Go on without the source that has not answered."""
-        source = self._shared[0]
+        """Ask once more, and the second time go on without what has not answered."""
         if self._pipe < 0:
             return
-        if not source:  # this process itself was stopped, or the host is overloaded: a sampler that lives goes on
+        what = asked(self._shared)
+        if not what:  # this process itself was stopped, or the host is overloaded: a sampler that lives goes on
             self._expect()
             return
-        name = SOURCES[source - 1]
-        self._without.add(name)
-        self._window.complain(f"{name} has not answered for {seconds:g} s, and is read no more")
+        source = SOURCES[self._shared[0] - 1]
+        self._stalls[what] = self._stalls.get(what, 0) + 1
+        self._stalls_in_a_row += 1
+        if self._stalls_in_a_row > _STALLS_OF_A_SOURCE and what != source:
+            what = source  # one card after the other holds the sampler: it is the driver
+            self._without.add(what)
+        elif self._stalls[what] >= _STALLS:
+            self._without.add(what)
+        rest = "and is read no more" if what in self._without else "and is asked once more"
+        self._window.complain(f"{what} has not answered for {seconds:g} s, {rest}")
         self._end()
         self._window.pause()
-        if len(self._without) < len(SOURCES):
-            self._shared = mmap.mmap(-1, 1)  # the old child may still write into its own
+        if not self._without.issuperset(SOURCES):
+            self._shared = mmap.mmap(-1, SHARED)  # the old child may still write into its own
             self._start()
         else:
             self._flush()

@@ -1,7 +1,8 @@
 """Be the process that reads a host's counters: a driver that answers no more holds this one, and nothing else.
 
 A thread that is stuck in a driver would keep its process from ending, so this is a process of its own, which ends with
-its agent. It writes a line of JSON per sample; a byte that it shares with the agent says which source it reads.
+its agent. It writes a line of JSON per sample; two bytes that it shares with the agent say which source it reads, and which
+card of that.
 """
 
 from __future__ import annotations
@@ -15,9 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["SOURCES", "Reader", "sample"]
+__all__ = ["SHARED", "SOURCES", "Reader", "asked", "sample"]
 
-SOURCES = ("NVML", "the files of the drivers", "/proc")  # by the byte that is shared, less one
+SHARED = 2  # bytes
+SOURCES = ("NVML", "the files of the drivers", "/proc")  # by the first byte that is shared, less one
+_MOST_CARDS = 254
+_SELDOM = 12  # samples between two tries to open a source that has a driver, and did not answer
+_GONE = 3  # samples in a row that a source could not be read in, after which it is read no more
+
+
+def asked(shared: Any) -> str:
+    """Return what is asked now: the name of a source, or ``device N of NVML``; empty for nothing."""
+    source, card = shared[0], shared[1]
+    if not source:
+        return ""
+    return f"device {card - 1} of {SOURCES[source - 1]}" if card else SOURCES[source - 1]
 
 
 class Reader:
@@ -25,8 +38,8 @@ class Reader:
 
     Args:
         pids: The processes of this host's ranks.
-        shared: Its first byte says which source is read now, 0 for none.
-        without: Names of sources that have not answered before.
+        shared: Its first byte says which source is read now, the second which card of that; 0 for none.
+        without: What has not answered before, as `asked` names it.
     """
 
     def __init__(self, pids: Iterable[int], shared: Any, without: Iterable[str] = ()) -> None:
@@ -34,25 +47,30 @@ class Reader:
 
         self._ranks, self._shared, self._without = Ranks(pids), shared, set(without)
         self._sources: dict[str, Any] = {}
-        for name in SOURCES:
-            if name not in self._without:
-                try:
-                    self._sources[name] = self._guarded(name, lambda name=name: self._open(name))
-                except OSError:
-                    pass  # no such driver
+        self._failures: dict[str, int] = {}  # in a row
+        self._looks = 0
+        self._problems: list[str] = []
+        self._closed: set[str] = set(SOURCES) - self._without
+        self._open_closed()
 
     def read(self) -> dict[str, Any]:
         """Return one sample."""
         devices: list[Any] = []
         host: dict[str, Any] = {"now": {}, "count": {}}
-        problems: list[str] = []
+        self._looks += 1
+        if self._closed and self._looks % _SELDOM == 0:
+            self._open_closed()
+        problems, self._problems = self._problems, []
         for name, source in list(self._sources.items()):
             try:
                 came = self._guarded(name, source.read)
             except Exception as error:  # noqa: BLE001  # whatever a driver makes of it: the other sources go on
-                del self._sources[name]
-                problems.append(f"{name} cannot be read: {type(error).__name__}: {error}")
+                self._failures[name] = self._failures.get(name, 0) + 1
+                if self._failures[name] == _GONE:
+                    del self._sources[name]
+                    problems.append(f"{name} cannot be read: {type(error).__name__}: {error}")
                 continue
+            self._failures[name] = 0
             parts = [came] if isinstance(came, dict) else []
             if isinstance(came, list):
                 # Cray's own counters of cards are worth less than those of the cards.
@@ -65,11 +83,29 @@ class Reader:
             source.problems.clear()
         return {"t": time.time(), "devices": devices, "host": host, "problems": problems}
 
+    def _open_closed(self) -> None:
+        for name in SOURCES:
+            if name not in self._closed:
+                continue
+            try:
+                source = self._guarded(name, lambda name=name: self._open(name))
+            except OSError:
+                self._closed.discard(name)  # no such driver
+            except Exception as error:  # noqa: BLE001  # as in `read`
+                if not self._looks:
+                    self._problems.append(f"{name} cannot be opened: {error}")
+            else:
+                self._closed.discard(name)
+                self._sources = {
+                    each: {**self._sources, name: source}[each] for each in SOURCES if each in {*self._sources, name}
+                }
+
     def _open(self, name: str) -> Any:
         if name == "NVML":
             from ezpz.launch.host.sampler.nvml import Nvml
 
-            return Nvml(self._ranks)
+            cards = [card for card in range(_MOST_CARDS) if f"device {card} of NVML" in self._without]
+            return Nvml(self._ranks, asks=self._at_card, without=cards)
         if name == "/proc":
             from ezpz.launch.host.sampler.host import Host
 
@@ -78,12 +114,15 @@ class Reader:
 
         return Files(self._ranks)
 
+    def _at_card(self, card: int | None) -> None:
+        self._shared[1] = 0 if card is None or card > _MOST_CARDS else card + 1
+
     def _guarded(self, name: str, action: Any) -> Any:
         self._shared[0] = SOURCES.index(name) + 1
         try:
             return action()
         finally:
-            self._shared[0] = 0
+            self._shared[0] = self._shared[1] = 0
 
 
 def sample(pipe: int, pids: Iterable[int], every: float, shared: Any, without: Iterable[str]) -> None:

@@ -10,7 +10,8 @@ r"""Read devices whose drivers keep their counters in small files, as a table sa
     /sys/cray/pm_counters/accel0_power                        "345 W 1763942400123456 us\n"
     /sys/cray/pm_counters/energy                              "98765432 J 1763942400123456 us\n", of the whole host
 
-A file that is not there is asked for once.
+A file that is not there is asked for once. A device of which no file can be read, as while it is reset, is missing in
+that sample; after some of them it is said to have gone, and asked less often.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ _REASONS = {
     "thermal limit": ("gt/gt0/throttle_reason_thermal", "device/tile0/gt0/freq0/throttle/reason_thermal"),
     "processor hot": ("gt/gt0/throttle_reason_prochot", "device/tile0/gt0/freq0/throttle/reason_prochot"),
 }
+_GONE = 3  # samples in a row without a figure, after which a device is said to have gone
+_SELDOM = 12  # samples between two looks at one that has gone
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -62,6 +65,7 @@ class _Device:
 
     def __init__(self, name: str, number: str, base: str, table: Any, given: bool) -> None:
         self.name, self.number, self.base, self.given = name, number, base, given
+        self.silent = 0  # samples in a row without a figure
         self.files = [
             (figure, counts, factor, path)
             for figure, counts, factor, paths in table
@@ -75,7 +79,7 @@ class _Device:
         """Return what it shows now.
 
         Raises:
-            OSError: It has gone: not one of its files can be read.
+            OSError: Not one of its files can be read.
         """
         now: dict[str, float] = {}
         count: dict[str, float] = {}
@@ -111,6 +115,7 @@ class Files:
 
     def __init__(self, ranks: Ranks, root: str = "/sys") -> None:
         self.problems: list[str] = []
+        self._looks = 0
         amd = [card for card in _cards(root, "0x1002") if _value(f"{card}/device/mem_info_vram_total")]
         intel = [card for card in _cards(root, "0x8086") if not _slot(card).endswith(_INSIDE_A_CPU)]
         self._devices = _chosen(amd, ranks.amd(len(amd)), _AMD, "AMD") if amd else []
@@ -135,12 +140,21 @@ class Files:
     def read(self) -> list[dict[str, Any]]:
         """Return what each device shows now."""
         rows = []
-        for device in list(self._devices):
+        self._looks += 1
+        for device in self._devices:
+            if device.silent >= _GONE and self._looks % _SELDOM:
+                continue
+            name = f"device {device.number} ({device.name})"
             try:
                 rows.append(device.row())
             except OSError:
-                self._devices.remove(device)
-                self.problems.append(f"device {device.number} ({device.name}) has gone: its files cannot be read")
+                device.silent += 1
+                if device.silent == _GONE:
+                    self.problems.append(f"{name} has gone: its files cannot be read")
+                continue
+            if device.silent >= _GONE:
+                self.problems.append(f"{name} is back")
+            device.silent = 0
         return rows
 
     def of_host(self) -> dict[str, Any]:
@@ -148,7 +162,6 @@ class Files:
         try:
             return self._host.row() if self._host else {}
         except OSError:
-            self._host = None
             return {}
 
 

@@ -96,5 +96,7 @@ def _environ(pid: int) -> dict[str, str]:
 
 def _index_or_uuid(word: str, uuids: Sequence[str]) -> int | None:
     if word.startswith("GPU-"):
-        return next((index for index, uuid in enumerate(uuids) if uuid.startswith(word)), None)
+        named = next((index for index, uuid in enumerate(uuids) if uuid.startswith(word)), None)
+        # Else it is that of a card that tells none now, which must not hide those behind it.
+        return uuids.index("") if named is None and "" in uuids else named
     return _index(word, len(uuids))
