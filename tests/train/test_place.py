@@ -1,6 +1,8 @@
 """`in_ranks_place.py` with 1, 2 and 4 ranks, and what `prepare` knows and refuses without any."""
 
 import inspect
+import os
+import subprocess
 import sys
 from collections import Counter, OrderedDict, UserDict
 from dataclasses import dataclass
@@ -30,8 +32,10 @@ from ezpz.train.counting import ignored_targets
 from ezpz.train.data.copying import moved
 from ezpz.train.data.place import Consumed, Cut
 from ezpz.train.data.streams import has_state
+from lab.require import require
 
 HERE = Path(__file__).parent
+HUGGING_FACE = HERE.parents[1] / ".test" / "hugging_face"
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--color=no", "--timeout=240"]
 
 
@@ -317,6 +321,26 @@ def test_a_stream_with_a_state_continues_at_once_and_one_with_a_buffer_is_read_a
     again.load_state_dict(state)
     assert [batch["id"].tolist() for batch in again] == [[2], [3], [4]]
     assert not has_state(Streaming(BufferShuffledExamplesIterable()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_streams_of_the_real_library_of_hugging_face(tmp_path):
+    if sys.version_info < (3, 11):
+        pytest.skip("tests/lab/hugging-face-wheels.txt names its wheels for Python 3.11 and later")
+    python = HUGGING_FACE / "bin" / "python"
+    require("hugging_face", "" if python.exists() else "no .test/hugging_face (tests/lab/setup hugging_face)")
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(ezpz.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    line = [python, *PYTEST, HERE / "with_datasets_streams.py"]
+    done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " skipped" not in done.stdout, done.stdout
 
 
 class StatefulDataLoader(DataLoader):

@@ -346,10 +346,14 @@ class Loader:
         skipped = consumed if self._stream is None else 0
         start = perf_counter()
         if skipped:
+            from ezpz.train.data.streams import has_buffer
+
+            why, cure = "this stream has no state", "One with state_dict() and load_state_dict()"
+            if has_buffer(self._settings.dataset):
+                why, cure = "the state of this stream leaves out its shuffle buffer", "One without .shuffle()"
             warn_once(
-                f"epoch {self.epoch}: this stream has no state that leads to its sample {skipped:,}, so that all "
-                "before it are read again and dropped, on every rank. One with state_dict() and load_state_dict() "
-                "would continue at once."
+                f"epoch {self.epoch}: {why}, so that its first {skipped:,} samples are read again and dropped, on "
+                f"every rank. {cure} would continue at once."
             )
         for number, part in enumerate(loader, 1):
             if number == 1:

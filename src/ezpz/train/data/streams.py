@@ -57,6 +57,8 @@ class StreamParts(IterableDataset[Part]):  # type: ignore[misc]  # torch is not 
 
     def __iter__(self) -> Iterator[Part]:
         """Read."""
+        if hasattr(self._stream, "_ex_iterable"):
+            _forget_the_worker()
         samples = _at(self._stream, self._state)
         if self._state is None:
             for _ in zip(range(self._skip), samples, strict=False):
@@ -100,16 +102,28 @@ def has_state(stream: Any) -> bool:
 
     Of Hugging Face's streams that are shuffled the state leaves out the samples in the buffer: they would be lost.
     """
-    return all(hasattr(stream, name) for name in ("state_dict", "load_state_dict")) and not _has_buffer(stream)
+    return all(hasattr(stream, name) for name in ("state_dict", "load_state_dict")) and not has_buffer(stream)
 
 
-def _has_buffer(stream: Any) -> bool:
-    part = getattr(stream, "_ex_iterable", None)
-    while part is not None:
+def has_buffer(stream: Any) -> bool:
+    """Tell whether a stream of Hugging Face shuffles in a buffer, itself or one of those that it is made of."""
+    parts: list[Any] = [getattr(stream, "_ex_iterable", None)]
+    for part in parts:
         if "Buffer" in type(part).__name__:
             return True
-        part = getattr(part, "ex_iterable", None)
+        parts += [part.ex_iterable] if hasattr(part, "ex_iterable") else getattr(part, "ex_iterables", [])
     return False
+
+
+def _forget_the_worker() -> None:
+    """Let a stream of Hugging Face be read as in a process without workers, which is what the only worker is.
+
+    Otherwise it shares out what it is made of even over one worker, and its state there fits no other number of
+    workers, and where data sets are joined not even the same one.
+    """
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = None  # noqa: SLF001  # torch has no other way to say it
 
 
 def _at(stream: Any, state: Any) -> Iterator[Any]:
