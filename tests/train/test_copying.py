@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ezpz.train.loop as loop_module
+from ezpz import train
 from ezpz.train import Loop
 from ezpz.train.clock import HostClock
 from ezpz.train.counting import Computed, Tally, Weighed, on_device
@@ -153,14 +154,37 @@ class Copies(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.found = []
+        self.found, self.waits = [], []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         given = [each.device.type for each in args if isinstance(each, torch.Tensor)]
         if isinstance(out, torch.Tensor) and out.is_meta and "cpu" in given:
             self.found.append(str(function))
+            self.waits.append(not (kwargs or {}).get("non_blocking", False))
         return out
+
+
+@pytest.mark.parametrize("kind", ["synthetic", "images", "tokens", "shifted"])
+def test_samples_that_are_picked_on_the_device_wait_for_no_copy_of_their_indices(kind, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch sets it for operators on meta
+    batches = {
+        "synthetic": lambda: train.SyntheticImages(32, classes=2, size=8, device="meta"),
+        "images": lambda: (
+            train.ImageBatches(
+                *(torch.zeros(32, 1, 8, 8), torch.zeros(32, dtype=torch.int64), 4), rank=0, world_size=1, device="meta"
+            ).take
+        ),
+        "tokens": lambda: train.TokenBatches(torch.arange(99), 8, 4, rank=0, world_size=1, device="meta").take,
+        "shifted": lambda: (
+            train.TokenBatches(*(torch.arange(99), 8, 4), rank=0, world_size=1, device="meta", shift=True).at
+        ),
+    }[kind]()
+    with Copies() as copies:
+        x, _ = batches(0 if kind == "shifted" else torch.arange(4))
+    assert x.is_meta
+    assert len(x) == 4
+    assert copies.waits == [False], copies.found
 
 
 def test_the_numbers_of_a_step_reach_the_device_without_a_copy_from_the_host(monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ezpz.errors import UsageError
+from ezpz.train.data.copying import moved
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +89,7 @@ class SyntheticImages:
         """
         import torch
 
-        bits = _mix(indices.to(self._device) + self._seed * 1_000_003)
+        bits = _mix(moved(indices, self._device) + self._seed * 1_000_003)
         labels = bits % self._classes
         reach = max(1, round(3 * self._size / 28))  # 3 pixels of 28
         places = torch.arange(self._size, device=self._device)
