@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 from test_widths import on_terminal
@@ -84,6 +85,34 @@ def test_a_table_of_someone_else_is_read_with_its_lines(run_cli, environ, tmp_pa
     lines = done.stdout.splitlines()
     assert lines[1].split() == ["job0", "1", "2023-10-31", "23:59:50", "10", "s", "3"]
     assert "4 rows of tables in table.md" in done.stdout
+
+
+def test_a_long_table_whose_differences_are_of_digits_has_every_row_right(run_cli, environ, tmp_path):
+    """As people keep them by hand: HHMMSS subtracted as whole numbers, 119 rows, over midnights and ends of months."""
+    head = "> |  ****  | **model_size** | **world_size** | **start** | **stop** | **t0** | **t1** | **dt** |"
+    lines, right = ["# Times", "", head, "> |:--:|:--:|:--:|:--:|:--:|:--:|:--:|:--:|"], []
+    begin = datetime(2024, 2, 28, 23, 58, 58)  # noqa: DTZ001  # as it is in such tables
+    for number in range(119):
+        seconds = 3 + number * 7 % 900
+        end = begin + timedelta(seconds=seconds)
+        t0, t1 = (int(f"{time:%H%M%S}") for time in (begin, end))
+        name, world = f"job-{number}.log", 4 << number % 8
+        lines.append(
+            f"> |  `{name}`  |  GPT1T_1L  |  {world}  |  {begin:%Y-%m-%d-%H%M%S}  |  {end:%Y-%m-%d-%H%M%S}  |"
+            f"  {t0}  |  {t1}  |  {t1 - t0}  |"
+        )
+        took = f"{seconds} s" + (f" (not {t1 - t0})" if t1 - t0 != seconds else "")
+        right.append([name, str(world), *f"{begin:%Y-%m-%d %H:%M:%S}".split(), *took.split(), str(len(lines))])
+        begin += timedelta(hours=7, minutes=11, seconds=13)
+    (tmp_path / "times.md").write_text("\n".join(lines) + "\n")
+    done = run_cli([*STARTUP, "times.md"], environ, 60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split() for line in done.stdout.splitlines() if line.startswith("job-")] == right
+    wrong = sum("(not" in row for row in right)
+    assert 100 < wrong < 119
+    assert f"{wrong} of 119 differences in the file are not the seconds between its two times" in done.stdout
+    [told] = json.loads(run_cli([*STARTUP, "--json", "times.md"], environ, 60, cwd=tmp_path).stdout)
+    assert [row["seconds"] for row in told["starts"]] == [3 + number * 7 % 900 for number in range(119)]
 
 
 def test_the_median_of_two_starts_is_between_them_and_one_row_is_one_row(run_cli, environ, tmp_path):
