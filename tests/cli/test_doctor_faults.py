@@ -54,6 +54,8 @@ mount --bind "$TMPDIR/hosts" /etc/hosts
     "n04": """
 sed '/ n04$/d' "$2" > "$TMPDIR/hosts" && mount --bind "$TMPDIR/hosts" /etc/hosts
 ulimit -n 512
+mount --bind @FOLDER@/other.py @FOLDER@/train.py
+mount --bind @FOLDER@/other @FOLDER@/venv
 """,
 }
 EXPECTED = {  # checks of each host's findings: a piece of the text, and of the cure
@@ -72,6 +74,10 @@ EXPECTED = {  # checks of each host's findings: a piece of the text, and of the 
     ("down", "n03: the interface ib0 (10.9.9.3) is down"): "bring it up",
     ("bridge", "GLOO_SOCKET_IFNAME=docker0 names docker0"): "unset GLOO_SOCKET_IFNAME",
     ("address", "n01, n02, n03 and 1 more have the same address 172.17.0.1"): "another interface",
+    ("same", "the script of 9 bytes (SHA-256 "): "--exclude n04",
+    ("same", "torch 2.12.0 on n04, 2.13.0 on 3 hosts"): "--exclude n04",
+    ("stale", "this shell is no rank, and holds RANK=3"): "unset RANK",
+    ("proxy", "the proxy of http_proxy cannot be reached"): "",
     ("mask", "all 4 hosts: CUDA_VISIBLE_DEVICES=0,0 names device 0"): "unset CUDA_VISIBLE_DEVICES",
 }
 
@@ -100,6 +106,12 @@ def test_each_real_fault_is_named_with_its_host_and_a_cure(site):
     for name, text in TOOLS.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}")
         (tools / name).chmod(0o755)
+    for name, version in (("venv", "2.13.0"), ("other", "2.12.0")):  # what a host finds before its other modules
+        metadata = folder / name / f"torch-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    (folder / "train.py").write_text("lr = 0.1\n")
+    (folder / "other.py").write_text("lr = 0.2\n")
     for name, text in PLANTED.items():
         (hosts[name].tmp / "enter").write_text(text.replace("@FOLDER@", str(folder)))
     for name in ("n01", "n02", "n03", "n04"):
@@ -110,8 +122,9 @@ def test_each_real_fault_is_named_with_its_host_and_a_cure(site):
     refuse = ["ip", "route", "add", "prohibit", f"{hosts['n01'].address}/32"]
     subprocess.run(hosts["n04"].command(refuse), check=True)
     done = doctor(
-        site, "--json", "--hosts", "n[01-04]", PATH=f"{tools}:{site.env['PATH']}", HF_HOME=str(folder / "hf"),
-        TORCH_HOME=str(folder / "torch"),
+        site, "--json", "--hosts", "n[01-04]", "train.py", PATH=f"{tools}:{site.env['PATH']}", HF_HOME=str(folder / "hf"),
+        TORCH_HOME=str(folder / "torch"), PYTHONPATH=f"{folder}/venv:{site.env['PYTHONPATH']}", RANK="3",
+        http_proxy="http://127.0.0.1:9",
         GLOO_SOCKET_IFNAME="docker0", CUDA_VISIBLE_DEVICES="0,0",
     )  # fmt: skip
     assert done.returncode == 125, done.stderr

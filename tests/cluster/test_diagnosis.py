@@ -178,6 +178,7 @@ def test_names_of_interfaces_are_read_as_nccl_reads_them(value):
         ({"python__versions__nvidia_nccl_cu13": "2.28.9"}, "NCCL 2.28.9 on n03, none on 2 hosts"),
         ({"devices__count": 3}, "devices 3 cuda on n03, 4 cuda on 2 hosts"),
         ({"script__size": 811}, "the script of 811 bytes on n03, of 812 bytes on 2 hosts"),
+        ({"script__digest": "1f2e"}, "the script of 812 bytes (SHA-256 1f2e) on n03, of 812 bytes on 2 hosts"),
         ({"time": 1030.0}, "the clock of n03 is 30 s ahead"),
         ({"time": 940.0}, "the clock of n03 is 60 s behind"),
         ({"master__addresses": ["127.0.1.1"]}, "n01 means 127.0.1.1 on n03, 10.0.0.1 on 1 other(s)"),

@@ -454,4 +454,7 @@ def _counted(devices: dict[str, Any]) -> str:
 
 
 def _file(script: dict[str, Any]) -> str:
-    return f"of {script['size']} bytes" if "size" in script else ""
+    if "size" not in script:
+        return ""
+    digest = f" (SHA-256 {script['digest']})" if script.get("digest") else ""
+    return f"of {script['size']} bytes{digest}"
