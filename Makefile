@@ -62,6 +62,7 @@ bench:
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_data.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py $(findstring --markdown,$(ARGS)))
+	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py --look --hosts 1,3,64 $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/attempts.py $(findstring --markdown,$(ARGS)))
 
 # With the Python that is there: its torch fits the card, and nothing is installed.
