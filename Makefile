@@ -5,10 +5,10 @@
 # make gpu [PEERS=DIR] [PY=python3] [ARGS="--minutes 3"]: on a GPU, the tests that need one and the trainers' speed beside
 # plain torch and beside checkouts of nanoGPT, torchtitan and pytorch-image-models in DIR (docs/gpu.md); PY has torch
 # make fuzz [SECONDS=300] [K=reader] [SEED=s]: damaged input for every reader of foreign bytes, so many seconds each
-# make matrix [K=expression] [REPEATS=20] [KILLS=200]: every fault case on every flavour, and jobs of Slurm, and of OpenPBS
-# where /opt/pbs holds one, that end before their training, planted troubles and 300 healthy launches, into the tables of
-# docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is over; random
-# kills of a chain of jobs, and a training in jobs of one minute
+# make matrix [K=expression] [REPEATS=20] [KILLS=200] [PROBES=300]: every fault case on every flavour, and jobs of Slurm,
+# and of OpenPBS where /opt/pbs holds one, that end before their training, planted troubles and 300 healthy launches, into
+# the tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is
+# over; random kills of a chain of jobs, a training in jobs of one minute, and probes of hosts after as many failures
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
 # machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
@@ -32,6 +32,7 @@ HEALTHY ?= 300
 SECONDS ?= 300
 REPEATS ?= 20
 KILLS ?= 200
+PROBES ?= 300
 export PY TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
@@ -76,8 +77,9 @@ fuzz:
 # A failed case is a cell of a table, so the tables are written in any case.
 matrix:
 	@tests/lab/setup venv mpi
-	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest \
-	  tests/attempts/test_faults.py tests/attempts/test_training.py tests/reliability/test_core_cases.py \
+	@EZPZ_TEST_ATTEMPTS=$(REPEATS) EZPZ_TEST_KILLS=$(KILLS) EZPZ_TEST_PROBES=$(PROBES) \
+	  EZPZ_MATRIX=$(CURDIR)/.test/matrix.json $(BIN)/python -m pytest tests/attempts/test_faults.py \
+	  tests/attempts/test_host_probe.py tests/attempts/test_training.py tests/reliability/test_core_cases.py \
 	  tests/reliability/test_slurm_endings.py tests/reliability/test_openpbs_endings.py tests/dist/test_endings.py \
 	  tests/dist/test_ranks_agree.py tests/track/test_end_of_job.py tests/launch/test_preflight.py \
 	  tests/launch/test_chain.py::test_random_kills_make_no_second_writer_and_lose_no_checkpoint \

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -112,3 +113,78 @@ def test_a_sick_device_retires_its_host_and_neither_a_slow_import_nor_a_full_dis
     assert probe["n03"]["notes"] == ["it runs what asks it, and has not answered within the time of a probe"], told
     assert any(note.startswith("TMPDIR (") and note.endswith(" has 0 MiB left") for note in probe["n02"]["notes"]), told
     assert len([*launches.iterdir()]) == 1, "a probe leaves no record among those of the user's launches"
+
+
+# Failures that are nobody's fault, on hosts of which some look ill and some are: only these may be retired.
+
+FAILURES = {
+    "killed": "kill -9 $$",
+    "crashed": "kill -11 $$",
+    "bad_alloc": "echo \"terminate called after throwing an instance of 'std::bad_alloc'\" >&2; kill -6 $$",
+    "out of memory": "ulimit -v 400000; exec {python} -c 'bytearray(1 << 30)'",
+    "an exception": "exec {python} -c 'raise ValueError(\"a bug\")'",
+    "a code": "exit 3",
+    "out of the device's memory": "echo 'torch.OutOfMemoryError: {held}' >&2; exit 1",
+    "a peer is gone": "echo 'torch.distributed.DistBackendError: NCCL error: remote process exited' >&2; exit 1",
+}
+SICK = {
+    "a device computes wrongly": {"1": "wrong"},
+    "a device has an error of its memory": {"0": ECC},
+    "a device is gone": {"missing": 1},
+}
+LOOKS_ILL = {
+    "a slow import": {"slow": 2},
+    "memory that others hold": {"0": HELD},
+    "a full /tmp": {},
+}
+CASES = int(os.environ.get("EZPZ_TEST_PROBES") or 12)  # `make matrix`: 300
+AT_ONCE = 12  # cases of one test
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("batch", range(-(-CASES // AT_ONCE)))
+def test_failures_of_programs_retire_no_healthy_host_and_every_sick_one(make_hosts, clean_env, tmp_path, batch):
+    folder = tmp_path / "shared"
+    shutil.copytree(STUB, folder / "torch")
+    hosts = make_hosts("head", *NAMES)
+    site = Site(hosts, {**clean_env, "XDG_STATE_HOME": str(tmp_path / "state")}, folder)
+    site.env |= {"PYTHONPATH": f"{folder}/torch:{site.env['PYTHONPATH']}", "TORCH_DEVICE": "cuda"}
+    site.env |= {"EZPZ_NGPU_PER_HOST": "2"}
+    wrong = []
+    for number in range(batch * AT_ONCE, min(CASES, (batch + 1) * AT_ONCE)):
+        draw = random.Random(f"probe {number}")
+        kind = [*FAILURES][number % len(FAILURES)]  # each of them, in any number of cases
+        rank, sick, ill = draw.randrange(3), "", {}
+        if number % 3 == 0:
+            sick = draw.choice(NAMES)
+            ill[sick] = draw.choice([*SICK])
+        for host in draw.sample([name for name in NAMES if name != sick], draw.randrange(3)):
+            ill[host] = draw.choice([*LOOKS_ILL])
+        what = f"case {number}: {kind} on rank {rank}, {ill}"
+        (folder / "torch" / "sick.json").write_text(
+            json.dumps({host: {**SICK, **LOOKS_ILL}[name] for host, name in ill.items()})
+        )
+        for host in NAMES:
+            enter = hosts[host].tmp / "enter"
+            enter.unlink(missing_ok=True)
+            if ill.get(host) == "a full /tmp":
+                there = hosts["head"].tmp  # ranks get the launcher's TMPDIR
+                enter.write_text(
+                    f"mount -t tmpfs -o size=64k tmpfs {there}; head -c 70000 /dev/zero > {there}/full 2>/dev/null; true\n"
+                )
+        failure = FAILURES[kind].format(python=shutil.which("python3"), held=HELD)
+        (folder / "run.sh").write_text(f'if [ "$EZPZ_ATTEMPT$RANK" = 1{rank} ]; then\n{failure}\nfi\nsleep 0.2\n')
+        logs = tmp_path / f"case-{number}"
+        line = ["--hosts", ",".join(NAMES), "--nhosts", "3", "--ppn", "1", "--attempts", "2", "--flavour", "ssh"]
+        done = hosts["head"].run(
+            [*LAUNCH, *line, "--log-dir", str(logs), "sh", "run.sh"], site.env, cwd=folder, timeout=120
+        )
+        rows = json.loads((logs / "run.json").read_text())["attempts"]
+        retired = [host for row in rows for host in row["retired"]]
+        then = [host for host in NAMES if host != sick][:3]
+        probed = sorted(host for host, verdict in rows[0].get("probe", {}).items() if verdict["answered"])
+        found = done.returncode, retired, [row["hosts"] for row in rows], probed
+        if found != (0, [sick] if sick else [], [list(NAMES[:3]), then], list(NAMES)):
+            wrong.append(f"{what}: {found}\n{done.stderr}\n{json.dumps(rows, indent=1)}")
+    assert not wrong, "\n".join(wrong)
