@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ from ezpz.launch.settings import sampling
 from lab import flavours
 from lab.process import wait_until
 from lab.require import require
-from lab.ssh import SRC
+from lab.ssh import LAUNCH, SRC, Site
 
 HERE = Path(__file__).parent
 UNKNOWN, TIMEOUT, GPU_IS_LOST = 999, 10, 15  # nvmlReturn_t
@@ -830,3 +832,60 @@ def test_at_the_end_of_a_run_its_reader_finds_the_newest_rows_of_other_hosts(hos
     line = [sys.executable, "-m", "ezpz.launch", "--hosts", "n01,n02", "--ppn", "1", sys.executable, "program.py"]
     done = hosts["head"].run(line, {**env, "EZPZ_HARDWARE": "2"}, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout[:4]) == (0, "new\n"), done.stderr
+
+
+# What an earlier attempt has left on a device.
+
+FAILS_ONCE = """
+import os, time
+from pathlib import Path
+if os.environ["EZPZ_ATTEMPT"] == "1":
+    Path("id.part").write_text(os.environ["EZPZ_LAUNCH_ID"])
+    os.rename("id.part", "id")
+    while not os.path.exists("planted"):
+        time.sleep(0.05)
+    os._exit(3)
+Path("began").write_text(str(time.time()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["local", "ssh"])
+def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
+    make_hosts, clean_env, nvml_library, cards, tmp_path, flavour
+):
+    """A process with the variables of an earlier attempt, which a card names for 4 s, stands for one that ends late."""
+    folder, here = cards(1), tmp_path / "shared"
+    here.mkdir()
+    (here / "program.py").write_text(FAILS_ONCE)
+    (here / "torch.py").write_text("")  # the probe finds no torch, which is a note
+    more = {"LD_LIBRARY_PATH": str(nvml_library.parent), "FAKE_NVML": str(folder), "EZPZ_HARDWARE": "0"}
+    more |= {"XDG_STATE_HOME": str(tmp_path / "state"), "TORCH_DEVICE": "cuda", "TMPDIR": str(tmp_path)}
+    line = [*LAUNCH, "--flavour", flavour, "--ppn", "1", "--attempts", "2", sys.executable, "program.py"]
+    if flavour == "ssh":
+        hosts = make_hosts("head", "n01")
+        env, start = {**Site(hosts, clean_env, here).env, **more}, hosts["head"].popen
+        line[len(LAUNCH) : len(LAUNCH)] = ["--hosts", "n01"]
+    else:
+        env, start = {**clean_env, **more, "PYTHONPATH": SRC}, subprocess.Popen
+    env["EZPZ_NGPU_PER_HOST"] = "1"
+    run = start(line, env=env, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until((here / "id").exists, 60, "the first attempt")
+    earlier = (here / "id").read_text()[:8] + "00000000"
+    with subprocess.Popen(["sleep", "600"], env={"EZPZ_LAUNCH_ID": earlier, "PATH": os.environ["PATH"]}) as late:
+        answer(folder, 0, pid=late.pid)
+        (here / "planted").touch()
+        record = tmp_path / "state"
+        wait_until(
+            lambda: '"decision"' in "".join(each.read_text() for each in record.glob("**/run.json")), 60, "a decision"
+        )
+        time.sleep(4)
+        assert not (here / "began").exists()
+        freed = time.time()
+        late.kill()
+    told = run.communicate(timeout=60)[1]
+    assert run.returncode == 0, told
+    assert float((here / "began").read_text()) >= freed
+    assert re.search(
+        r"the ranks on \S+ have waited \d+\.\d s for memory of devices that an earlier attempt held", told
+    ), told

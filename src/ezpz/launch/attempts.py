@@ -129,6 +129,7 @@ class _Series:
                     time.sleep(step.pause)
                     options = self._without([*step.retired], options)
                     builder = self._next(options, number + 1)
+                    self._wait_for_devices(builder)
             except _EndedError as error:
                 self._cut_short(str(error), Clock(now=time.time(), end=end))
                 return 128 + error.number
@@ -173,6 +174,16 @@ class _Series:
             which = f"attempt {row['attempt']} of {self._options.attempts} ended with {row['exit_code']}"
             self._say(f"{which}; {what}: {step.because}")
         return step
+
+    def _wait_for_devices(self, builder: PlanBuilder) -> None:
+        """Wait for what ranks have held of this host's devices; on other hosts their agents do so."""
+        if builder.survey.devices.kind in {"", "cpu"}:
+            return
+        from ezpz.launch.host.leftovers import note_on, wait
+
+        waited, left = wait(builder.launch_id)
+        if note := note_on(" ".join([f"{waited:.1f}", *map(str, left)])):
+            self._say(f"note: {note}")
 
     def _device_counts(self, hosts: Sequence[str]) -> dict[str, int]:
         """Return how many devices each host must have: as many as were planned, spares as many as the others."""

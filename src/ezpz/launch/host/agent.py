@@ -262,6 +262,7 @@ class Agent:
         self._lost = False
         self._up = False
         self._looks = False  # whether ranks wait for what is found out about this host
+        self._waits_for_devices = False  # whether they wait for memory that an earlier attempt still holds
         self._begun = not has_shims
         self._done = False
         self._turns_away = False  # shims that still come, because no rank of this launch is to begin
@@ -340,6 +341,8 @@ class Agent:
             first: Whether rank 0 is among them.
         """
         settings = self.connection.settings
+        if environ.get("EZPZ_ATTEMPT", "1") != "1":
+            self._wait_for_devices()
         if not settings.look.wanted:
             return
         from ezpz.launch.host.look import LIMIT, look_beside
@@ -718,8 +721,36 @@ class Agent:
     def _report_up(self, ranks: int) -> None:
         self._up = True
         self._loop.cancel("partial")
-        if not self._looks:
+        if not self._looks and not self._waits_for_devices:
             self.connection.report(messages.Up(ranks=ranks))
+
+    def _wait_for_devices(self) -> None:
+        """Hold the ranks back while processes of an earlier attempt hold memory of this host's devices."""
+        from ezpz.launch.host.leftovers import LIMIT, note_on, wait_beside
+
+        try:
+            pid, answer = wait_beside(self.launch)
+        except OSError:  # no more processes: the ranks may begin all the same
+            return
+        self._waits_for_devices = True
+
+        def end(text: str) -> None:
+            self._loop.forget(answer)
+            self._loop.cancel("devices")
+            os.close(answer)
+            if note := note_on(text):
+                self._note_once(note)
+            self._waits_for_devices = False
+            if self._up:
+                self._report_up(self.expected)
+
+        self._loop.read(answer, lambda _: end(os.read(answer, 1 << 12).decode()))
+
+        def too_late() -> None:  # its driver holds it
+            os.kill(pid, signal.SIGKILL)
+            end("")
+
+        self._loop.after("devices", LIMIT + 5, too_late)
 
     def _looked(self, answer: Answer) -> None:
         """Report what was found about this host, unless it came too late."""

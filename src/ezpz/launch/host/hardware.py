@@ -314,21 +314,7 @@ class Hardware:
 def _be_sampler(pipe: int, pids: Iterable[int], every: float, shared: Any, without: Iterable[str]) -> None:
     """Be the sampler until the agent ends; never returns."""
     try:
-        process_tree.die_with_parent()
-        process_tree.call_me("ezpz-sampler")
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)  # the end of the agent is that of this process
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(nowhere, fd)
-        for fd in map(int, os.listdir("/dev/fd")):
-            if fd > 2 and fd != pipe:
-                try:
-                    os.close(fd)
-                except OSError:
-                    pass  # that of the list itself
+        process_tree.be_a_helper("ezpz-sampler", pipe)
         from ezpz.launch.host.sampler.child import sample
 
         sample(pipe, pids, every, shared, without)

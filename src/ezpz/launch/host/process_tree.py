@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SPARED",
     "adopt",
+    "be_a_helper",
     "call_me",
     "childless",
     "children",
@@ -110,6 +111,30 @@ def call_me(name: str) -> None:
             file.write(name.encode())
     except OSError:
         pass  # macOS
+
+
+def be_a_helper(name: str, pipe: int) -> None:
+    """Make this fork of the agent one that ends with it, and holds nothing of it but a pipe.
+
+    Args:
+        name: What it is called in ``/proc``.
+        pipe: Stays open, and so do three standard files that lead nowhere.
+    """
+    die_with_parent()
+    call_me(name)
+    _signal.set_wakeup_fd(-1)
+    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2):
+        _signal.signal(number, _signal.SIG_IGN)  # the end of the agent is that of this process
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    for fd in map(int, os.listdir("/dev/fd")):
+        if fd > 2 and fd != pipe:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # that of the list itself
 
 
 def _prctl(option: int, value: int) -> None:

@@ -236,15 +236,23 @@ class Nvml:
             return
         ours = self._ranks.processes()
         for index in others:
-            self._asks(index)
-            count, found = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
-            try:
-                self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handles[index], ctypes.byref(count), found)
-            except (_Refused, AttributeError):  # of a driver before 510
-                continue
-            if any(found[place].pid in ours for place in range(min(count.value, _MOST_PROCESSES))):
+            if self._processes_on(index) & ours:
                 self._add(index)
-        self._asks(None)
+
+    def computing(self) -> set[int]:
+        """Return the processes that compute on any card of this host."""
+        return {pid for index in self._handles for pid in self._processes_on(index)}
+
+    def _processes_on(self, index: int) -> set[int]:
+        count, found = ctypes.c_uint(_MOST_PROCESSES), (_Process * _MOST_PROCESSES)()
+        self._asks(index)
+        try:
+            self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handles[index], ctypes.byref(count), found)
+        except (_Refused, AttributeError):  # of a driver before 510
+            return set()
+        finally:
+            self._asks(None)
+        return {found[place].pid for place in range(min(count.value, _MOST_PROCESSES))}
 
     def _take_events(self) -> None:
         if self._events is None:

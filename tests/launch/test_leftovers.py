@@ -1,0 +1,94 @@
+"""Memory of devices that an earlier attempt still holds: who counts, how long it is waited for, and what is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ezpz.launch.host import leftovers
+
+EARLIER, NOW, OTHER = "9425ec0dbb097ccc", "9425ec0d71217815", "77777777bb097ccc"
+
+
+@pytest.fixture
+def left_behind():
+    """`left_behind(launch)` -> the pid of a process that a rank of that launch has left here."""
+    started = []
+
+    def start(launch):
+        line = [sys.executable, "-c", "print(flush=True); input()"]
+        started.append(
+            subprocess.Popen(
+                line, env={"EZPZ_LAUNCH_ID": launch}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        )
+        started[-1].stdout.readline()
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_processes_of_earlier_attempts_count_where_a_card_names_them(left_behind, monkeypatch):
+    earlier, now, other = map(left_behind, (EARLIER, NOW, OTHER))
+    monkeypatch.setattr(leftovers, "_computing", lambda: {earlier, now, other, 1})
+    assert leftovers.holders(NOW) == [earlier]
+    assert leftovers.holders(f"outer/{NOW}") == []
+    monkeypatch.setattr(leftovers, "_computing", set)
+    assert leftovers.holders(NOW) == []
+    monkeypatch.setattr(leftovers, "on_devices", lambda pid: 4096 * (pid == earlier))
+    assert leftovers.holders(NOW) == [earlier]
+
+
+def test_no_driver_is_asked_where_nothing_was_left(monkeypatch):
+    monkeypatch.setattr(leftovers, "_computing", lambda: 1 / 0)
+    monkeypatch.setattr(leftovers, "is_exiting", lambda text: False)
+    assert leftovers.holders(NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("4711 (python3) D 1 4711 4711 0 -1 4194564 0 0", True),
+        ("4711 (a) b) S 1 4711 4711 0 -1 4194560 0 0", False),
+        ("4711 (python3) Z 1 4711 4711 0 -1 4194564 0 0", False),  # it has given back all
+        ("", False),
+    ],
+)
+def test_a_process_that_is_ending_is_told_by_its_flags(text, is_one):
+    assert leftovers.is_exiting(text) == is_one
+
+
+@pytest.mark.parametrize(
+    ("text", "kib"),
+    [
+        ("pos:\t0\ndrm-driver:\tamdgpu\ndrm-memory-vram:\t2097152 KiB\ndrm-memory-gtt: \t7 KiB\n", 2097152),
+        ("drm-driver:\txe\ndrm-total-vram0:\t4096 KiB\ndrm-resident-vram0:\t2048 KiB\n", 4096),
+        ("drm-driver:\ti915\ndrm-resident-local0:\t12 KiB\ndrm-resident-system0:\t99 KiB\n", 12),
+        ("pos:\t0\nflags:\t02\n", 0),
+    ],
+)
+def test_memory_on_devices_is_read_from_what_drivers_write(text, kib):
+    assert leftovers.drm_memory(text) == kib
+
+
+def test_it_waits_until_nobody_holds_any_or_its_time_is_over():
+    answers = [[7, 8], [8], []]
+    seconds, left = leftovers.wait(NOW, look=lambda _: answers.pop(0))
+    assert (answers, left) == ([], [])
+    assert seconds >= 0.4
+    assert leftovers.wait(NOW, 0.3, lambda _: [7])[1] == [7]
+
+
+def test_what_is_said_of_it():
+    host = os.uname().nodename
+    assert leftovers.note_on("0.2") == leftovers.note_on("") == ""
+    assert leftovers.note_on("3.2") == (
+        f"the ranks on {host} have waited 3.2 s for memory of devices that an earlier attempt held"
+    )
+    assert leftovers.note_on("60.1 12 14").startswith("after 60.1 s processes 12, 14 of an earlier attempt still hold")
