@@ -1,9 +1,12 @@
 """Chains of jobs: what starts the next one, what stops it, and that two never write to one run."""
 
+import contextlib
 import json
 import os
 import random
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,10 +32,10 @@ SRC = Path(chains.__file__).parents[2]
 class Chained:
     """A chain of jobs of `chained.py` under a `SmallPbs`."""
 
-    def __init__(self, tmp_path, pbs, *, jobs=10, last=40, every=5, pause=0.1, bug=-1, ids=()):
+    def __init__(self, tmp_path, pbs, *, jobs=10, last=40, every=5, pause=0.1, bug=-1, ids=(), more=()):
         self.pbs, self.folder, self.run = pbs, tmp_path / "chain", tmp_path / "run"
         self.folder.mkdir()
-        words = [str(CHAINED), str(self.run), str(last), str(every), str(pause), str(bug)]
+        words = [str(CHAINED), str(self.run), str(last), str(every), str(pause), str(bug), *more]
         self.file = self.folder / "job.pbs"
         self.file.write_text(JOB.format(chain=self.folder, src=SRC, python=sys.executable, program=shlex.join(words)))
         self.limits = {"file": "job.pbs", "ids": list(ids), "jobs": jobs, "queued_at_once": False, "hosts": 1}
@@ -244,9 +247,19 @@ def test_a_lease_is_void_when_its_job_is_over_and_silent_or_after_long(tmp_path)
     assert not second.is_ours()
 
 
-def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path):
+@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("ended", ["given back", "silent"])
+def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path, monkeypatch, ended, has_links):
+    def no_link(*_):
+        raise OSError(95, "Operation not supported")
+
+    if not has_links:
+        monkeypatch.setattr(leases.os, "link", no_link)
     first = leases.take(str(tmp_path), entry("0"), lambda _: False)
-    first.give_back()
+    if ended == "given back":
+        first.give_back()
+    else:
+        os.utime(first.path, (0, time.time() - leases.VOID - 1))
     start, pids = tmp_path / "start", []
     for number in range(8):
         pid = os.fork()
@@ -267,21 +280,112 @@ def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path):
     assert codes.count(0) == 1
 
 
-def test_who_has_lost_its_lease_is_ended(tmp_path):
-    program = f"""
-import sys, time
+class Holder:
+    """A process that holds a lease, has it renewed, and listens to nothing; a context manager."""
+
+    def __init__(self, tmp_path, *, ends=leases.ENDS):
+        self.folder = tmp_path / "chain"
+        self.folder.mkdir()
+        self._program = f"""
+import os, sys, time
 sys.path.insert(0, {str(SRC)!r})
 from ezpz.launch import lease
-mine = lease.take({str(tmp_path)!r}, {entry("1")!r}, lambda _: False)
+lease.EVERY, lease.ENDS = 0.2, {ends!r}
+mine = lease.take({str(self.folder)!r}, {entry("1")!r}, lambda _: False)
 mine.keep()
+while not mine.lost():
+    time.sleep(0.05)
+print(mine.lost(), flush=True)
 time.sleep(120)
 """
-    import subprocess
 
-    with subprocess.Popen([sys.executable, "-c", program]) as child:
-        process.wait_until((tmp_path / "lease-000001").exists, 30, "a lease")
-        (tmp_path / "lease-000002").write_text(json.dumps(entry("2")))
-        assert child.wait(60) == -15
+    def __enter__(self):
+        self.process = subprocess.Popen([sys.executable, "-c", self._program], stdout=subprocess.PIPE, text=True)
+        process.wait_until(lambda: len(self.pids()) == 2, 30, "a guard, and what renews")
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        process.wait_until(lambda: not self.pids(), 10, "the end of the guard and of what renews")
+
+    def pids(self):
+        """Of the guard and of what renews, in this order."""
+        return sorted(guards(self.folder))
+
+    def says(self):
+        return self.process.stdout.readline()
+
+
+def guards(folder):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if any(word.startswith(f"{folder}/lease-".encode()) for word in words):
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_who_has_lost_its_lease_is_told_and_ended(tmp_path):
+    with Holder(tmp_path) as holder:
+        (holder.folder / "lease-000002").write_text(json.dumps(entry("2")))
+        assert holder.says() == "another job has taken it\n"
+        assert holder.process.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_end_of_what_keeps_a_lease_is_told(tmp_path, which):
+    with Holder(tmp_path) as holder:
+        os.kill(holder.pids()[which], signal.SIGKILL)
+        assert holder.says() == "the process that renews it was killed\n"
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_who_cannot_renew_its_lease_is_ended_before_it_is_void(tmp_path, how):
+    assert leases.ENDS + leases._OBEYS + leases._KILLS + 30 < leases.VOID
+    with Holder(tmp_path, ends=2.0) as holder:
+        if how == "fails":  # as a file system that has gone away
+            holder.folder.rename(tmp_path / "away")
+        else:
+            os.kill(holder.pids()[1], signal.SIGSTOP)
+        assert holder.says() == f"{holder.folder} could not be written for 2 s\n"
+        assert holder.process.wait(60) == -signal.SIGTERM
+
+
+def test_what_ends_a_job_gently_leaves_the_lease_alone(tmp_path):
+    with Holder(tmp_path, ends=3.0) as holder:
+        for pid in holder.pids():
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGUSR2)
+        time.sleep(4)
+        assert len(holder.pids()) == 2
+        assert holder.process.poll() is None
+
+
+def test_ranks_of_a_job_that_has_lost_its_lease_save_nothing_more(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, last=4000, more=["save-at-term"])
+    job = chain.submit()
+    chain.until_steps(1)
+    (chain.folder / "lease-000002").write_text(json.dumps(entry("another")))
+    chain.until(lambda: pbs.states()[job] == "F", "its end")
+    assert pbs.jobs()[job]["Exit_status"] == 125, chain.words()
+    assert "another job has taken it; killing all ranks" in chain.words()
+    assert not any(line.startswith("asked") for line in chain.log()), chain.log()
+    assert not chain.verdict()  # that is for the other to leave
+    pbs.end(running(pbs) or "", "wall")
+
+
+def test_a_job_whose_lease_is_renewed_no_more_ends(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, last=4000, more=["save-at-term"])
+    chain.submit()
+    chain.until_steps(1)
+    process.kill_all(guards(chain.folder))
+    chain.until_idle()
+    assert chain.verdict() == "stop: its lease was lost: the process that renews it was killed\n", chain.words()
+    assert not any(line.startswith("asked") for line in chain.log()), chain.log()
+    chain.check()
 
 
 def _kill_at_random(pbs, tmp_path, kills, seed):

@@ -30,7 +30,7 @@ from ezpz.errors import EzpzError, LaunchError, UsageError
 from ezpz.files import read_object, read_text, write_whole
 from ezpz.launch.chain_verdict import AGAIN, DONE, STOP, UNDECIDED, Ending, is_from_outside, read, verdict
 from ezpz.launch.decision import Clock
-from ezpz.launch.lease import HeldError, Lease, take
+from ezpz.launch.lease import HeldError, Lease, kept, take
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -88,9 +88,12 @@ def note_save(folder: str, step: int) -> None:
         folder: Of the chain; where it has begun no job, nothing is kept.
         step: Steps done; -1 for a number that is not known.
     """
-    number = len(_rows(read_object(os.path.join(folder, _JOBS))))
-    if number:
-        with contextlib.suppress(OSError):
+    lease = kept()
+    with contextlib.suppress(OSError):
+        if lease is None or not lease.is_ours():  # of a launch in a rank, or of one whose run is another job's now
+            return
+        number = len(_rows(read_object(os.path.join(folder, _JOBS))))
+        if number:
             _write_object(os.path.join(folder, _SAVED), {"number": number, "step": step})
 
 
@@ -200,7 +203,14 @@ class Chain:
                 f"cannot write into {self.folder} (from {VARIABLE}): {error.strerror}; expected a folder that this job "
                 "may write. Make room there, or submit the chain into another."
             ) from None
-        lease.keep()
+        try:
+            lease.keep()
+        except OSError as error:
+            lease.give_back()
+            raise LaunchError(
+                f"cannot keep the lease of the chain {self.folder}: no process can be started ({error.strerror}); "
+                "expected room for two. Submit the job file again."
+            ) from None
         return lease
 
     def _judge_the_dead(self, mine: JobState) -> str:
@@ -269,6 +279,7 @@ class Chain:
             if not self._lease.is_ours():
                 self._say(f"note: another job has taken {self.folder} over; this one leaves no verdict")
                 return
+            lost = self._lease.lost()
             mine = self._rows[-1]
             self._measure(mine, row)
             end = row.get("job_ends")
@@ -281,7 +292,7 @@ class Chain:
                 restarts=int(mine["restarts"]),
                 has_stop=bool(self._found_stop()),
             )
-            found = verdict(ending, clock)
+            found = f"{STOP}its lease was lost: {lost}" if lost else verdict(ending, clock)
             most = int(self._limits.get("jobs") or 1)
             if found in {AGAIN, UNDECIDED} and len(self._rows) >= most:
                 found = f"{STOP}all {most} jobs of the chain have run"

@@ -4,13 +4,18 @@
 
 The file with the highest number names the holder. It is taken with the next number, by a link that fails where another
 was faster, and is never renamed or changed by others: who decides on old knowledge cannot take it from a newer holder.
-A process beside the launch renews it every few seconds by setting its time; it ends with the launch, and ends the
-launch when a higher number appears. A lease is void when it was given back; when the scheduler says that its job is
-over, and it was not renewed for `SILENT` seconds, because some schedulers say so while processes still end; and in any
-case when it was not renewed for `VOID` seconds. Ages are differences of times that the file system itself has set, so
-that the clocks of hosts do not matter. No lock of the file system is used: many of those of clusters have none.
+A lease is void when it was given back; when the scheduler says that its job is over, and it was not renewed for
+`SILENT` seconds, because some schedulers say so while processes still end; and in any case when it was not renewed for
+`VOID` seconds. Ages are differences of times that the file system itself has set, so that the clocks of hosts do not
+matter. No lock of the file system is used: many of those of clusters have none.
 
-The process that renews is this file: ``python3 -I -S lease.py PATH``.
+Two processes beside the launch keep it, and end with it. One renews it every few seconds by setting its time, and may
+wait for the file system for ever. The other, the guard, touches no file: it ends the launch when a higher number has
+appeared, when the lease was not renewed for `ENDS` seconds, or when the first has ended. The launch watches the guard
+(`Lease.watched`), and kills its ranks when that is gone or says why it must, so that they save nothing more: whoever
+has taken the lease may write already.
+
+The guard is this file: ``python3 -I -S lease.py PATH EVERY ENDS PID``.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -34,14 +40,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["EVERY", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "take"]
+__all__ = ["ENDS", "EVERY", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "kept", "take"]
 
 EVERY = 5.0  # seconds between two renewals
 SILENT = 15.0  # seconds without one of a job that the scheduler says is over
 VOID = 600.0  # seconds without one of any job
+ENDS = 480.0  # seconds without one after which the job is ended, so that it is over when the lease is void
+_OBEYS = 5.0  # seconds from the guard's word to SIGTERM, for a launch that does not listen to it yet,
+_KILLS = 30.0  # and from there to SIGKILL
+_TAKEN = b"taken"
 _LOOK = 1.0  # seconds between looks at a lease that is about to be void
 _NAME = re.compile(r"lease-(\d{6,})\Z")
 _NO_LINKS = (OSError, NotImplementedError)
+_UNHEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 
 
 class HeldError(Exception):
@@ -49,20 +60,49 @@ class HeldError(Exception):
 
 
 class Lease:
-    """A lease that this process holds."""
+    """A lease that this process holds.
+
+    Attributes:
+        path: Its file.
+        watched: A descriptor that can be read when `lost` may have an answer; -1 while nothing renews the lease.
+    """
 
     def __init__(self, path: str, entry: dict[str, Any]) -> None:
         self.path, self._entry = path, entry
-        self._child: subprocess.Popen[bytes] | None = None
+        self.watched = -1
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._lost = ""
 
     def keep(self) -> None:
-        """Have it renewed for as long as this process lives."""
+        """Have it renewed for as long as this process lives.
+
+        Raises:
+            OSError: No process can be started.
+        """
         import subprocess
 
-        line = [sys.executable, "-I", "-S", os.path.abspath(__file__), self.path]
+        self.watched, told = os.pipe()
+        os.set_blocking(self.watched, False)
+        line = [sys.executable, "-I", "-S", os.path.abspath(__file__), self.path, *map(str, (EVERY, ENDS, os.getpid()))]
         nowhere = subprocess.DEVNULL
-        # A session of its own: what ends the launch by its group must let it write its verdict first.
-        self._child = subprocess.Popen(line, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+        # A scheduler that ends the job signals every process of it: the ranks save meanwhile, under this lease.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _UNHEARD)
+        try:
+            self._guard = subprocess.Popen(line, stdin=nowhere, stdout=told, stderr=nowhere, start_new_session=True)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(told)
+        _kept[:] = [self]
+
+    def lost(self) -> str:
+        """Return why the launch must end at once; empty while it need not."""
+        if not self._lost and self._guard is not None:
+            try:
+                text = os.read(self.watched, 4096).decode(errors="replace").strip()
+            except BlockingIOError:
+                return ""
+            self._lost = text or "the process that renews it was killed"
+        return self._lost
 
     def is_ours(self) -> bool:
         """Tell whether no other has taken it: one that was not renewed for long may be lost."""
@@ -71,13 +111,28 @@ class Lease:
 
     def give_back(self) -> None:
         """Let the next one take it at once."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.wait()
+        self._leave()
         if self.is_ours():
             with contextlib.suppress(OSError):  # it becomes void with time
                 _write(self.path, {**self._entry, "given_back": True})
+
+    def _leave(self) -> None:
+        """Have it renewed no more."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            _kept.clear()
+            guard.kill()
+            guard.wait()
+            os.close(self.watched)
+            self.watched = -1
+
+
+_kept: list[Lease] = []  # the one that this process has renewed
+
+
+def kept() -> Lease | None:
+    """Return the lease that this process holds and has renewed; None without one."""
+    return _kept[0] if _kept else None
 
 
 def holder(folder: str) -> tuple[str, dict[str, Any]]:
@@ -183,24 +238,84 @@ def _number(path: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _main(path: str) -> int:
-    """Renew a lease until the process that holds it has ended; end that one when another has taken it."""
+# The guard, and what it has renewing
+
+
+def _main(path: str, every: float, ends: float, launch: int) -> int:
+    """Have a lease renewed until the launch that holds it has ended; end that one when it must not go on.
+
+    Args:
+        path: Of the lease.
+        every: Seconds between two renewals.
+        ends: Seconds without one after which the launch is ended.
+        launch: Its process.
+    """
     from ezpz.launch.host.process_tree import die_with_parent
 
-    parent = os.getppid()
     die_with_parent(signal.SIGKILL)
-    folder = os.path.dirname(path)
-    while os.getppid() == parent:
-        try:
-            os.utime(path)
-            if holder(folder)[0] != path:
-                os.kill(parent, signal.SIGTERM)  # two would write to one run
-                return 1
-        except OSError:
-            pass  # the file system has a bad moment; the next renewal may come through
-        time.sleep(EVERY)
+    renewals, renewed = _start_renewing(path, every), _now()
+    because = ""
+    while os.getppid() == launch and not because:
+        if select.select([renewals], [], [], _LOOK)[0]:
+            words = os.read(renewals, 4096).split()
+            if not words:
+                because = "the process that renews it was killed"
+            elif _TAKEN in words:
+                because = "another job has taken it"
+            else:
+                renewed = float(words[-1])
+        if not because and _now() - renewed > ends:
+            because = f"{os.path.dirname(path)} could not be written for {ends:.0f} s"
+    if because:
+        _end(launch, because)
     return 0
 
 
+def _end(launch: int, because: str) -> None:
+    """Tell a launch why it must end; one that does not is killed, and its agents end the ranks then."""
+    try:
+        os.write(1, because.encode())
+    except OSError:
+        pass
+    for patience, number in ((_OBEYS, signal.SIGTERM), (_KILLS, signal.SIGKILL)):
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            if os.getppid() != launch:
+                return
+            time.sleep(0.1)
+        os.kill(launch, number)
+
+
+def _start_renewing(path: str, every: float) -> int:
+    """Start the process that renews a lease; return where the moments of its renewals can be read, a line for each."""
+    from ezpz.launch.host.process_tree import die_with_parent
+
+    guard = os.getpid()
+    renewals, told = os.pipe()
+    if os.fork():
+        os.close(told)
+        return renewals
+    try:
+        os.close(renewals)
+        die_with_parent(signal.SIGKILL)
+        while os.getppid() == guard:
+            began = _now()
+            try:
+                os.utime(path)
+                is_taken = holder(os.path.dirname(path))[0] != path
+            except OSError:
+                pass  # the file system has a bad moment; the next renewal may come through
+            else:
+                os.write(told, b"%s\n" % (_TAKEN if is_taken else str(began).encode()))
+            time.sleep(every)
+    finally:
+        os._exit(0)
+
+
+def _now() -> float:
+    """Return seconds of a clock that also counts while the host sleeps, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1]))
+    sys.exit(_main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))

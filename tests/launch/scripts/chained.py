@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,14 +25,28 @@ log = (folder / "log").open("a")
 saved = sorted(int(path.stem) for path in folder.glob("*.json"))
 step = json.loads((folder / f"{saved[-1]:06}.json").read_text())["step"] if saved else 0
 print(f"began {step}", file=log, flush=True)
+
+
+def save():
+    draft = folder / "draft"
+    draft.write_text(json.dumps({"step": step, "weights": [step] * 1000}))
+    draft.rename(folder / f"{step:06}.json")
+    print(f"saved {step}", file=log, flush=True)
+
+
+def save_and_end(*_):
+    print(f"asked {step}", file=log, flush=True)
+    save()
+    sys.exit(143)
+
+
+if "save-at-term" in sys.argv:
+    signal.signal(signal.SIGTERM, save_and_end)
 while step < last:
     step += 1
     time.sleep(pause)
     if step == bug:
         raise ValueError("planted")
     if step % every == 0 or step == last:
-        draft = folder / "draft"
-        draft.write_text(json.dumps({"step": step, "weights": [step] * 1000}))
-        draft.rename(folder / f"{step:06}.json")
-        print(f"saved {step}", file=log, flush=True)
+        save()
     ezpz.heartbeat(step)

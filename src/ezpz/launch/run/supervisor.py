@@ -209,6 +209,7 @@ class Supervisor:
             self.loop.after("unsaved", _STARTED, self._look_for_savers)
         self.loop.read(self.signals, lambda _: self._signalled())
         self.loop.read(self.control, lambda _: self.listen())
+        self._watch_lease()
         self._askers.listen(self.address, self.loop, self._asked)
         if self.folder:
             self.loop.after("requests", _LOOK_FOR_REQUESTS, self._look_for_requests)
@@ -520,6 +521,29 @@ class Supervisor:
             self.control.order(messages.Signal(number=int(number)))
         elif number not in _PAUSING:  # no rank begins while this process is stopped
             self._waiting_signals.append(number)
+
+    def _watch_lease(self) -> None:
+        """End at once where another job of a chain may train: what the ranks would save is its now."""
+        if not os.environ.get("EZPZ_CHAIN"):
+            return
+        from ezpz.launch import lease
+
+        mine = lease.kept()
+        if mine is None:  # this launch stands beside the one that trains, or in one of its ranks
+            return
+
+        def look(_: int) -> None:
+            why = mine.lost()
+            if not why:
+                return
+            self.loop.forget(mine.watched)
+            cause = Failure("the lease of the chain is lost:", why, _REFUSED, time.time())
+            self.outcome.cause, self.outcome.code, self.outcome.stopped = cause, cause.code, True
+            self.say(f"{cause.text}; killing all ranks, because another job may train now")
+            self.stopping = True
+            self.kill()
+
+        self.loop.read(mine.watched, look)
 
     def kill(self) -> None:
         """Kill all ranks now."""
