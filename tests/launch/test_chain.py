@@ -154,6 +154,26 @@ def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     assert not chain.log()
 
 
+@pytest.mark.parametrize("found", ["STOP", "done"])
+@pytest.mark.parametrize("how", ["hangs", "refuses"])
+def test_a_job_that_must_not_train_ends_within_10_s_whatever_the_scheduler_does(pbs, tmp_path, how, found):
+    chain = Chained(tmp_path, pbs, ids=[f"{number}.head" for number in range(90, 100)])
+    (chain.folder / "jobs.json").write_text('{"jobs": [], "waiting": ["100.head"], "queueing": false}')
+    (chain.folder / "STOP").touch() if found == "STOP" else (chain.folder / "verdict").write_text("done\n")
+    for name in ("qdel", "qstat"):
+        does = "sleep 60" if how == "hangs" else "sleep 2; echo no >&2; exit 1"
+        (pbs.bins / name).write_text(f"#!/bin/bash\n{does}\n")
+    pbs.submit(chain.file)
+    chain.until(lambda: pbs.states()["1.head"] == "R", "its start")
+    began = time.monotonic()
+    chain.until_idle(60)
+    took = time.monotonic() - began
+    assert pbs.jobs()["1.head"]["Exit_status"] == 0, chain.words()
+    assert took < 10, chain.words()
+    assert chain.words().count("still waits") == 11
+    assert not chain.log()
+
+
 def test_a_job_that_died_before_its_launch_starts_nothing(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=400)
     first = chain.submit()
@@ -207,6 +227,47 @@ def test_a_second_launch_beside_the_first_is_refused(pbs, tmp_path):
     assert "holds" in (pbs.folder / f"{second}.out").read_text()
     chain.until_idle()
     assert chain.verdict() == "done\n"
+    chain.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("jobs.json", '{"jobs": [{"job": "1.head", "resta'),
+        ("jobs.json", ""),
+        ("jobs.json", "[]"),
+        ("jobs.json", '{"jobs": {"1": 2}}'),
+        ("jobs.json", '{"jobs": [{"id": 7, "status": "ok"}]}'),
+        ("chain.json", '{"file": "job.pbs", "jobs": "many"}'),
+    ],
+)
+def test_files_of_a_chain_that_are_torn_or_foreign_start_nothing(pbs, tmp_path, name, text):
+    chain = Chained(tmp_path, pbs)
+    (chain.folder / "verdict").write_text("again\n")
+    (chain.folder / name).write_text(text)
+    job = chain.submit()
+    chain.until_idle()
+    assert pbs.jobs()[job]["Exit_status"] == 2, chain.words()
+    [line] = (pbs.folder / f"{job}.out").read_text().splitlines()
+    assert line.startswith(f"ezpz: cannot read {chain.folder / name} (from EZPZ_CHAIN): it does not hold a "), line
+    assert list(pbs.states()) == [job]
+    assert not chain.log()
+    assert (chain.folder / name).read_text() == text
+
+
+def test_a_job_that_may_not_train_changes_no_row_of_the_one_that_does(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs, last=60)
+    chain.submit()
+    chain.until_steps(1)
+    before = (chain.folder / "jobs.json").read_text()
+    assert json.loads(before)["waiting"] == ["2.head"]
+    (chain.folder / "verdict").write_text("stop: by hand\n")
+    second = chain.submit()
+    chain.until(lambda: pbs.states()[second] == "F", "the end of the second")
+    assert "2.head" not in [job for job, state in pbs.states().items() if state != "F"]
+    assert (chain.folder / "jobs.json").read_text() == before
+    chain.until_idle()
+    assert [row["verdict"] for row in chain.rows()] == ["done"]
     chain.check()
 
 

@@ -135,9 +135,9 @@ class Chain:
             EzpzError: Another job works on the chain, or its files cannot be used.
         """
         self._limits = self._read_limits()
-        self._read_jobs()
         found = self._found_stop() or read(read_text(self._path(_VERDICT)))
         if found and found != AGAIN:
+            self._use(read_object(self._path(_JOBS)))
             return self._refuse(found)
         mine = self._ask(self._job)
         self._job_started = mine.start if mine.state == RUNNING else None
@@ -147,13 +147,15 @@ class Chain:
             found = self._found_stop() or read(read_text(self._path(_VERDICT)))
             if not found and self._rows:
                 found = self._judge_the_dead(mine)
-            most = int(self._limits.get("jobs") or 1)
-            if (not found or found == AGAIN) and len(self._rows) >= most:
-                found = f"{STOP}all {most} jobs of the chain have run"
+            if (not found or found == AGAIN) and len(self._rows) >= self._most:
+                found = f"{STOP}all {self._most} jobs of the chain have run"
             if found and found != AGAIN:
                 self._conclude(found)
                 return self._refuse(found)
             self._begin(mine)
+        except OSError as error:
+            self._lease.give_back()
+            raise self._not_writable(error) from None
         except BaseException:
             self._lease.give_back()
             raise
@@ -170,6 +172,9 @@ class Chain:
         while True:
             limits = read_object(path)
             if limits.get("file"):
+                most = limits.get("jobs")
+                if not isinstance(most, int) or most < 1:
+                    raise self._foreign(_LIMITS, "a number of jobs")
                 return limits
             if time.monotonic() >= end or not os.path.isdir(self.folder):
                 raise UsageError(
@@ -199,10 +204,7 @@ class Chain:
                 "or cancel it."
             ) from None
         except OSError as error:
-            raise UsageError(
-                f"cannot write into {self.folder} (from {VARIABLE}): {error.strerror}; expected a folder that this job "
-                "may write. Make room there, or submit the chain into another."
-            ) from None
+            raise self._not_writable(error) from None
         try:
             lease.keep()
         except OSError as error:
@@ -240,9 +242,8 @@ class Chain:
         self._write_jobs()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(_VERDICT))  # from now on, no verdict means that this job has died
-        most = int(self._limits.get("jobs") or 1)
-        self._say(f"job {number} of at most {most} of the chain {self.folder}")
-        if number < most and not self._limits.get("queued_at_once"):
+        self._say(f"job {number} of at most {self._most} of the chain {self.folder}")
+        if number < self._most and not self._limits.get("queued_at_once"):
             self._queue_next()
 
     def _queue_next(self) -> None:
@@ -293,9 +294,8 @@ class Chain:
                 has_stop=bool(self._found_stop()),
             )
             found = f"{STOP}its lease was lost: {lost}" if lost else verdict(ending, clock)
-            most = int(self._limits.get("jobs") or 1)
-            if found in {AGAIN, UNDECIDED} and len(self._rows) >= most:
-                found = f"{STOP}all {most} jobs of the chain have run"
+            if found in {AGAIN, UNDECIDED} and len(self._rows) >= self._most:
+                found = f"{STOP}all {self._most} jobs of the chain have run"
             mine |= {"ended": round(time.time(), 3), "exit_code": row.get("exit_code"), "job_ends": clock.end}
             mine["run"] = row.get("run_folder")
             if found == UNDECIDED:
@@ -375,16 +375,54 @@ class Chain:
     def _ask(self, job: str) -> JobState:
         return ask(self._scheduler, job, self._run) if self._run else ask(self._scheduler, job)
 
+    @property
+    def _most(self) -> int:
+        """How many jobs the chain may have."""
+        most: int = self._limits["jobs"]
+        return most
+
     def _read_jobs(self) -> None:
-        known = read_object(self._path(_JOBS))
+        """Read what the jobs before this one have left; a job that began without would count from one again.
+
+        Raises:
+            UsageError: It is torn, or not of this chain.
+        """
+        try:
+            with open(self._path(_JOBS), "rb") as file:
+                known = json.loads(file.read())
+        except FileNotFoundError:
+            known = {"jobs": []}
+        except (OSError, ValueError, RecursionError):
+            known = None
+        rows = known.get("jobs") if isinstance(known, dict) else None
+        if not isinstance(rows, list) or not all(map(_is_row, rows)):
+            raise self._foreign(_JOBS, "a list of jobs")
+        self._use(known)
+
+    def _use(self, known: Mapping[str, Any]) -> None:
         self._rows = _rows(known)
         waiting = known.get("waiting")
         self._waiting = [str(job) for job in waiting] if isinstance(waiting, list) else []
         self._queueing = bool(known.get("queueing"))
 
     def _write_jobs(self) -> None:
+        """Write `jobs.json`, which who holds the lease alone may do: others would write what they read before."""
+        if self._lease is None or not self._lease.is_ours():
+            return
         fields = {"jobs": self._rows, "waiting": self._waiting, "queueing": self._queueing}
         _write_object(self._path(_JOBS), fields)
+
+    def _foreign(self, name: str, what: str) -> UsageError:
+        return UsageError(
+            f"cannot read {self._path(name)} (from {VARIABLE}): it does not hold {what}; expected what `ezpz submit` and "
+            "`launch` write there. No job of this chain trains until it is mended, or the chain is submitted again."
+        )
+
+    def _not_writable(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"cannot write into {self.folder} (from {VARIABLE}): {error.strerror}; expected a folder that this job "
+            "may write. Make room there, or submit the chain into another."
+        )
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -393,6 +431,11 @@ class Chain:
 def _rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = known.get("jobs")
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _is_row(row: object) -> bool:
+    """Tell whether this is what `jobs.json` says of a job."""
+    return isinstance(row, dict) and isinstance(row.get("job"), str) and isinstance(row.get("restarts"), int)
 
 
 def _row(folder: str, code: int) -> dict[str, Any]:

@@ -112,8 +112,8 @@ class Lease:
     def give_back(self) -> None:
         """Let the next one take it at once."""
         self._leave()
-        if self.is_ours():
-            with contextlib.suppress(OSError):  # it becomes void with time
+        with contextlib.suppress(OSError):  # it becomes void with time
+            if self.is_ours():
                 _write(self.path, {**self._entry, "given_back": True})
 
     def _leave(self) -> None:
