@@ -142,6 +142,28 @@ def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
     chain.check()
 
 
+@pytest.mark.parametrize("how", ["gently", "--now"])
+def test_a_kill_stops_the_chain_and_leaves_nothing_queued(pbs, tmp_path, how):
+    chain = Chained(tmp_path, pbs, last=4000)
+    job = chain.submit()
+    chain.until_steps(1)
+    line = [sys.executable, "-m", "ezpz", "kill", job, *([how] if how == "--now" else [])]
+    done = subprocess.run(
+        line, env=pbs.env(PYTHONPATH=str(SRC)), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done
+    assert f"no further job of its chain trains: {chain.folder / 'STOP'} asks for it; remove it to go on" in done.stdout
+    chain.until_idle()
+    wanted = f"`ezpz kill` on {os.uname().nodename} has ended a job (remove STOP to go on)"
+    if how == "gently":
+        assert chain.verdict() == f"stop: {wanted}\n", chain.words()
+        assert ("2.head", "R") not in pbs.history
+    else:  # no launch was left that could cancel the next job, which starts no rank
+        assert f"stop: {wanted}; job 2.head ends without training" in chain.words()
+    assert sum(line.startswith("began") for line in chain.log()) == 1
+    chain.check()
+
+
 def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     (chain.folder / "verdict").write_text("stop: a bug\n")

@@ -29,7 +29,12 @@ LOST = {
 # What ended; whether something newer is left; the clock; how the verdict begins.
 TABLE = {
     "success": ({"row": {"exit_code": 0}}, False, CLOCK, "done"),
-    "success beside STOP": ({"row": {"exit_code": 0}, "has_stop": True}, True, CLOCK, "stop: a file STOP"),
+    "success beside STOP": (
+        {"row": {"exit_code": 0}, "stop": "a file STOP asks for it"},
+        True,
+        CLOCK,
+        "stop: a file STOP",
+    ),
     "saved in time": ({"row": {"exit_code": 0, "verdict": "again"}}, True, AT_THE_END, "again"),
     "saved in time, ended by a signal": ({"row": {**STOPPED, "verdict": "again"}}, True, AT_THE_END, "again"),
     "saved in time, and nothing new": ({"row": {"exit_code": 0, "verdict": "again"}}, False, AT_THE_END, "stop: "),
@@ -92,7 +97,12 @@ TABLE = {
     "dead, its host failed, nothing new": ({"row": None, "state": JobState("host failure")}, False, CLOCK, "stop: a"),
     "dead at its limit": ({"row": None, "state": JobState("time limit")}, True, CLOCK, "again"),
     "dead at its limit, nothing new": ({"row": None, "state": JobState("time limit")}, False, CLOCK, "stop: its time"),
-    "dead beside STOP": ({"row": None, "state": JobState("preempted"), "has_stop": True}, True, CLOCK, "stop: a file"),
+    "dead beside STOP": (
+        {"row": None, "state": JobState("preempted"), "stop": "a file STOP asks for it"},
+        True,
+        CLOCK,
+        "stop: a file",
+    ),
 }
 
 

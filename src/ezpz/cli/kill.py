@@ -12,12 +12,14 @@ import signal
 import sys
 import time
 from argparse import SUPPRESS
+from pathlib import Path
 
 from ezpz.cli import make_verb_parser
 from ezpz.cli.elsewhere import ask_elsewhere, host_of, job_of, launch_named, recorded, table_elsewhere, wait_for_end
 from ezpz.cli.running import choose, table
 from ezpz.cli_parser import option, run_verb
 from ezpz.errors import EzpzError, UsageError
+from ezpz.files import read_object
 from ezpz.interpreter import module_line
 from ezpz.launch.host import process_tree
 from ezpz.launch.record import Index, is_running
@@ -145,6 +147,8 @@ def _end(options: Namespace) -> int:
             )
         named[str(entry["launch_id"]) if entry else word] = entry or {}
     hosts = _hosts(options) if elsewhere else None
+    for fields in [*asked, *(_record_of(entry) for entry in named.values())]:
+        _stop_chain(fields)
     codes = [_end_elsewhere(fields, now=options.now) for fields in asked]
     left: dict[str, dict[str, list[int]]] = {}
     for name, entry in named.items():
@@ -157,6 +161,27 @@ def _end(options: Namespace) -> int:
     finally:  # what is known is reported in any case
         code = _report(left)
     return max([code, *codes])
+
+
+def _record_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return ``run.json`` of a launch of this host; empty where there is none."""
+    return read_object(Path(str(entry["folder"]), "run.json")) if entry.get("folder") else {}
+
+
+def _stop_chain(fields: dict[str, Any]) -> None:
+    """Have the chain of jobs to which a launch belongs end with it: its next job would go on with what is ended here.
+
+    It is asked for before the launch is, which cancels the job that waits.
+    """
+    from ezpz.launch.chain import stop_chain_of
+
+    try:
+        path = stop_chain_of(fields, f"`ezpz kill` on {os.uname().nodename} has ended a job")
+    except OSError as error:
+        show(f"ezpz: note: the chain of jobs is not told to stop: {error.strerror}", sys.stderr)
+    else:
+        if path:
+            show(f"no further job of its chain trains: {path} asks for it; remove it to go on")
 
 
 def _end_elsewhere(fields: dict[str, Any], *, now: bool) -> int:

@@ -9,7 +9,7 @@ each other; nothing here is imported without it.
     saved.json      {"number": 1, "step": 400}: the newest complete save that ranks have reported
     verdict         one line: done, again, or stop: why
     lease-000001    who may work on the chain (`ezpz.launch.lease`)
-    STOP            made by a person: no further job begins to train
+    STOP            made by a person, or by `ezpz kill` with a line that says so: no further job begins to train
 
 The next job is queued when a job starts, so that it ages meanwhile, and depends on that one's end. Whether it may
 train is decided at that end, by the verdict (`ezpz.launch.chain_verdict`), which it takes away when it starts: a job
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
     from ezpz.cluster.job_state import Call
 
-__all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain"]
+__all__ = ["VARIABLE", "Chain", "note_save", "run_in_chain", "stop_chain_of"]
 
 VARIABLE = "EZPZ_CHAIN"
 _PATIENCE = 10.0  # seconds for chain.json: a job may begin before `ezpz submit` has written it
 _LOOK = 0.2  # seconds
+_LONGEST_REASON = 200  # characters of a file STOP
 _TO_CANCEL = 5.0  # seconds for the jobs that wait, in one that starts and must end at once
 _LIMITS, _JOBS, _SAVED, _VERDICT, _STOP_FILE = "chain.json", "jobs.json", "saved.json", "verdict", "STOP"
 
@@ -97,6 +98,25 @@ def note_save(folder: str, step: int) -> None:
             _write_object(os.path.join(folder, _SAVED), {"number": number, "step": step})
 
 
+def stop_chain_of(fields: Mapping[str, Any], why: str) -> str:
+    """Have no further job train of the chain to which a launch belongs, and return the file that asks for it.
+
+    Args:
+        fields: ``run.json`` of the launch; one of no chain is left alone, and so is a chain that is to stop already.
+        why: What its jobs say of it.
+
+    Raises:
+        OSError: The chain's folder cannot be written.
+    """
+    chain = fields.get("chain")
+    folder = str(chain.get("folder") or "") if isinstance(chain, dict) else ""
+    path = os.path.join(folder, _STOP_FILE)
+    if not folder or not os.path.isdir(folder) or os.path.exists(path):
+        return ""
+    write_whole(path, f"{why}\n", closed=True)
+    return path
+
+
 class Chain:
     """The chain to which this job belongs.
 
@@ -135,7 +155,7 @@ class Chain:
             EzpzError: Another job works on the chain, or its files cannot be used.
         """
         self._limits = self._read_limits()
-        found = self._found_stop() or read(read_text(self._path(_VERDICT)))
+        found = self._found_verdict()
         if found and found != AGAIN:
             self._use(read_object(self._path(_JOBS)))
             return self._refuse(found)
@@ -144,7 +164,7 @@ class Chain:
         self._lease = self._take_lease(mine)
         try:
             self._read_jobs()  # what a job has written that held the lease until now
-            found = self._found_stop() or read(read_text(self._path(_VERDICT)))
+            found = self._found_verdict()
             if not found and self._rows:
                 found = self._judge_the_dead(mine)
             if (not found or found == AGAIN) and len(self._rows) >= self._most:
@@ -283,15 +303,15 @@ class Chain:
             lost = self._lease.lost()
             mine = self._rows[-1]
             self._measure(mine, row)
-            end = row.get("job_ends")
+            end, stop = row.get("job_ends"), self._found_stop()
             clock = Clock(now=time.time(), end=float(end) if isinstance(end, (int, float)) else None)
             ending = Ending(
                 row=row,
-                state=self._ask(self._job) if is_from_outside(row) else None,
+                state=self._ask(self._job) if is_from_outside(row) and not stop else None,
                 is_newer=bool(mine["newer"]),
                 idle=self._idle(self._rows[:-1]),
                 restarts=int(mine["restarts"]),
-                has_stop=bool(self._found_stop()),
+                stop=stop,
             )
             found = f"{STOP}its lease was lost: {lost}" if lost else verdict(ending, clock)
             if found in {AGAIN, UNDECIDED} and len(self._rows) >= self._most:
@@ -369,8 +389,20 @@ class Chain:
             idle += 1
         return idle
 
+    def _found_verdict(self) -> str:
+        """Return what a job finds that begins; empty where the one before it has left nothing."""
+        stop = self._found_stop()
+        return f"{STOP}{stop}" if stop else read(read_text(self._path(_VERDICT)))
+
     def _found_stop(self) -> str:
-        return f"{STOP}a file STOP asks for it" if os.path.exists(self._path(_STOP_FILE)) else ""
+        """Return what a file STOP asks for, in words; empty without one."""
+        path = self._path(_STOP_FILE)
+        if not os.path.exists(path):
+            return ""
+        line = (read_text(path) or "").strip().partition("\n")[0]
+        return (
+            f"{line[:_LONGEST_REASON]} (remove {_STOP_FILE} to go on)" if line else f"a file {_STOP_FILE} asks for it"
+        )
 
     def _ask(self, job: str) -> JobState:
         return ask(self._scheduler, job, self._run) if self._run else ask(self._scheduler, job)
@@ -414,8 +446,8 @@ class Chain:
 
     def _foreign(self, name: str, what: str) -> UsageError:
         return UsageError(
-            f"cannot read {self._path(name)} (from {VARIABLE}): it does not hold {what}; expected what `ezpz submit` and "
-            "`launch` write there. No job of this chain trains until it is mended, or the chain is submitted again."
+            f"cannot read {self._path(name)} (from {VARIABLE}): it does not hold {what}; expected what `ezpz submit` "
+            "and `launch` write there. No job of this chain trains until it is mended, or the chain is submitted again."
         )
 
     def _not_writable(self, error: OSError) -> UsageError:

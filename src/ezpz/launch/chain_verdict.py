@@ -43,7 +43,7 @@ class Ending(Record):
         is_newer: Whether it has left a newer checkpoint, or a later step, than any job before it.
         idle: How many jobs in a row, just before it, have left nothing newer.
         restarts: How often the scheduler had started the job again when its launch began.
-        has_stop: Whether there is a file ``STOP``.
+        stop: What a file ``STOP`` asks for, in words; empty without one.
     """
 
     row: Mapping[str, Any] | None
@@ -51,7 +51,7 @@ class Ending(Record):
     is_newer: bool
     idle: int = 0
     restarts: int = 0
-    has_stop: bool = False
+    stop: str = ""
 
 
 def is_from_outside(row: Mapping[str, Any]) -> bool:
@@ -97,8 +97,8 @@ def _by_rules(ending: Ending, clock: Clock) -> str:
 def _by_its_own_words(ending: Ending) -> str:
     """Return what follows from what a file or the launch itself says; empty where neither decides."""
     row = ending.row or {}
-    if ending.has_stop:
-        return f"{STOP}a file STOP asks for it"
+    if ending.stop:
+        return f"{STOP}{ending.stop}"
     if row.get("verdict") == "stop":
         return f"{STOP}it was asked to save and to end"
     if row.get("verdict") == "again":
