@@ -160,8 +160,11 @@ def test_a_command_that_fails_beside_the_scheduler_that_is_here_is_none(user):
     assert [row["job"] for row in found["rows"]] == ["13"]
 
 
-def test_jobs_of_pbs_are_found_by_a_question_that_pbs_takes(tmp_path):
+@pytest.mark.parametrize("has_history", [True, False])
+def test_jobs_of_pbs_are_found_by_a_question_that_pbs_takes(tmp_path, has_history):
     with SmallPbs(tmp_path) as pbs:
+        if not has_history:
+            pbs.keep_no_history()
         script = tmp_path / "job.pbs"
         script.write_text("#!/bin/bash\nsleep 60\n")
         running = pbs.submit(script)

@@ -132,6 +132,15 @@ def test_pbs_estimates_the_start_and_a_number_without_a_server_is_found():
     assert ask("pbs", "1", run).start == time.mktime((2026, 11, 20, 15, 22, 30, 0, 0, -1))
 
 
+def test_pbs_without_a_history_is_asked_for_jobs_that_are_not_over():
+    refused = Reply(36, "", "qstat: PBS is not configured to maintain job history\n")
+    known = Reply(0, json.dumps({"Jobs": {"1.head": {"job_state": "Q", "run_count": 1}}}), "")
+    run, lines = answering(refused, known)
+    found = ask("pbs", "1.head", run)
+    assert (found.state, found.restarts) == ("queued", 1)
+    assert lines[-1] == ["qstat", "-f", "-F", "json", "1.head"]
+
+
 def test_pbs_that_has_forgotten():
     run, _ = answering(*[Reply(153, "", "qstat: Unknown Job Id 9.head\n")] * 2)
     assert ask("pbs", "9.head", run) == JobState("unknown", "qstat: Unknown Job Id 9.head")

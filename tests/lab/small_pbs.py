@@ -31,7 +31,8 @@ def read(job):
         return None
 def qstat():
     # As src/cmds/qstat.c of OpenPBS: -u beside -F is refused; beside -f it asks for all only with -w, and before -f.
-    user, full, wide, form, whole, operands = "", False, False, "", False, []
+    user, full, wide, form, whole, operands, history = "", False, False, "", False, [], False
+    history_is_kept = not os.path.exists(os.path.join(folder, "no history"))
     while words:
         word = words.pop(0)
         if word == "-u":
@@ -42,8 +43,13 @@ def qstat():
             wide = True
         elif word == "-F":
             form = words.pop(0)
-        elif word != "-x":
+        elif word == "-x":
+            history = True
+        else:
             operands.append(word)
+    if not history_is_kept and history:
+        print("qstat: PBS is not configured to maintain job history", file=sys.stderr)
+        sys.exit(36)
     if form and (user or wide or not full):
         print("qstat: conflicting options.", file=sys.stderr)
         sys.exit(2)
@@ -53,6 +59,10 @@ def qstat():
     found = {{}}
     for job in operands or sorted(each for each in os.listdir(folder) if each.endswith(".head")):
         fields = read(job)
+        if fields is not None and fields["job_state"] == "F" and not history_is_kept:
+            if not operands:
+                continue
+            fields = None
         if fields is None:
             print("qstat: Unknown Job Id " + job, file=sys.stderr)
             sys.exit(153)
@@ -120,6 +130,7 @@ class SmallPbs:
     def __init__(self, folder, *, slots=2):
         self.folder, self.slots = folder / "pbs", slots
         self.bins = folder / "bin"
+        self._conf = folder / "pbs.conf"
         self._lock = threading.RLock()
         self._running, self._ending = {}, {}
         self._over = threading.Event()
@@ -149,14 +160,26 @@ class SmallPbs:
             "LANG": "C.UTF-8",
             "USER": "me",
             "PATH": path,
-            "PBS_CONF_FILE": "/none",
+            "PBS_CONF_FILE": str(self._conf),
             **more,
         }
 
     def jobs_lack(self, *names):
         """Let jobs find these commands no more, as on compute hosts of some sites."""
         for name in names:
-            (self.bins / name).rename(self.bins.parent / name)
+            (self.bins / name).unlink()
+
+    def keep_off_path(self, *names):
+        """Keep these commands in the folder of PBS alone, where its configuration says."""
+        place = self.bins.parent / "opt" / "bin"
+        place.mkdir(parents=True)
+        self._conf.write_text(f"PBS_SERVER=head\nPBS_EXEC={place.parent}\n")
+        for name in names:
+            (self.bins / name).rename(place / name)
+
+    def keep_no_history(self):
+        """Forget jobs when they are over, as a server does whose job_history_enable is false."""
+        (self.folder / "no history").touch()
 
     def submit(self, path, after=""):
         depend = ["-W", f"depend=afterany:{after}"] if after else []

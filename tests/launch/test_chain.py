@@ -224,6 +224,33 @@ def test_what_the_scheduler_did_is_followed(pbs, tmp_path, how):
     chain.check()
 
 
+@pytest.mark.parametrize("how", ["preempt", "qdel"])
+@pytest.mark.parametrize("lacks", ["PATH", "history", "qstat"])
+def test_what_pbs_did_is_followed_as_far_as_it_tells(pbs, tmp_path, how, lacks):
+    if lacks == "PATH":
+        pbs.keep_off_path("qstat", "qdel")
+    elif lacks == "history":
+        pbs.keep_no_history()
+    else:
+        pbs.jobs_lack("qstat")
+    chain = Chained(tmp_path, pbs, last=60)
+    job = chain.submit()
+    chain.until_steps(2)
+    time.sleep(1.2)  # a rank tells its step once per second
+    pbs.end(job, how)
+    chain.until_idle()
+    if how == "preempt" and lacks != "qstat":
+        assert chain.verdict() == "done\n", chain.words()
+        assert [row["job"] for row in chain.rows()] == [job, job]
+    elif lacks == "PATH":
+        assert chain.verdict() == "stop: it was cancelled\n", chain.words()
+    else:
+        words = "no qstat on PATH" if lacks == "qstat" else "qstat: Unknown Job Id 1.head"
+        assert chain.verdict().startswith("stop: "), chain.words()
+        assert f"the scheduler does not say why ({words}" in chain.verdict(), chain.words()
+    chain.check()
+
+
 def test_never_more_jobs_than_the_limit(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, jobs=2, last=4000)
     chain.submit()

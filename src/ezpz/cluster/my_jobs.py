@@ -47,6 +47,9 @@ def my_jobs(environ: Mapping[str, str], user: str, run: Run) -> tuple[list[Job],
         kept = _kept(environ, one.name, user)
         if kept is None:
             text = run(line)
+            plain = one.my_jobs_without_history(user)
+            if text is None and plain and line[0] not in unanswered(run):
+                text = run(plain)
             if text is None:
                 failed.append(line[0])
                 continue

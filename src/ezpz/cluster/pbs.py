@@ -18,7 +18,8 @@ Recorded from OpenPBS 23.06.06 (tests/data/environments/pbs-*.json).
 A user's own jobs, ended ones too, are all told by ``qstat -x -u USER -f -w``, in the lines of ``qstat -f``
 (`ezpz.cluster.qstat.read_jobs`). The order counts: ``-f`` after ``-u`` asks for all attributes, and ``-w`` keeps the
 long form, which ``-u`` alone would turn into a table. ``-u`` beside ``-F json`` is "conflicting options" (exit code 2).
-Read in src/cmds/qstat.c of OpenPBS v18.1.4, v19.1.3, v20.0.1, v22.05.11, v23.06.06 and cd7ab5e (2026-04-10).
+Read in src/cmds/qstat.c of OpenPBS v18.1.4, v19.1.3, v20.0.1, v22.05.11, v23.06.06 and cd7ab5e (2026-04-10). A server
+that keeps no history refuses ``-x`` (`ezpz.cluster.pbs_history`), and is asked without.
 
 Its commands are in ``bin`` of the folder that a line ``PBS_EXEC=/opt/pbs`` names in /etc/pbs.conf, or in the file that
 PBS_CONF_FILE names (src/lib/Libifl/pbs_loadconf.c of the same).
@@ -196,6 +197,10 @@ class Pbs(Scheduler):
     def my_jobs_question(self, user: str) -> list[str]:
         """See `Scheduler.my_jobs_question`."""
         return ["qstat", "-x", "-u", user, "-f", "-w"]
+
+    def my_jobs_without_history(self, user: str) -> list[str]:
+        """See `Scheduler.my_jobs_without_history`."""
+        return ["qstat", "-u", user, "-f", "-w"]
 
     def read_my_jobs(self, text: str, user: str) -> list[Job]:
         """See `Scheduler.read_my_jobs`."""

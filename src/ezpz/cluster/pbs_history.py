@@ -1,5 +1,8 @@
-"""Read what has become of a PBS job, from ``qstat -xf``, which also tells of jobs that are over where the server keeps
-a history of them (``job_history_enable``).
+"""Read what has become of a PBS job, from ``qstat -xf``, which also tells of jobs that are over.
+
+Where the server keeps no history of them (``job_history_enable``, which is false unless it is set), it refuses ``-x``
+whatever the job's state is: PBSE_JOBHISTNOTSET, 15140, of which ``qstat`` makes the exit code 36 (req_stat_job in
+src/server/req_stat.c of OpenPBS 0481674). Then ``qstat -f`` is asked, which knows jobs that wait or run.
 
 ``qstat -x -f -F json 1.head`` (OpenPBS 23.06.06) has these fields in ``Jobs``, and older versions without JSON the same
 as lines of ``qstat -x -f 1.head``; a job that is over has an ``Exit_status`` besides:
@@ -43,13 +46,17 @@ _WALL_TIME = -29
 _HOST_FAILURES = {-4, -5, -6, -14, -20}
 _SIGNALS = 256  # and the signal
 _TERM = 15
+NO_HISTORY = 36  # exit code of ``qstat -x`` where the server keeps none
 
 
 def state_of(job: str, run: Call) -> JobState:
     """Return what PBS says of a job."""
-    answer = ""
-    for line, read in ((["qstat", "-x", "-f", "-F", "json", job], _json), (["qstat", "-x", "-f", job], _classic)):
-        reply = run(line)
+    answer, history = "", ["-x"]
+    for form, read in ((["-F", "json"], _json), ([], _classic)):
+        reply = run(["qstat", *history, "-f", *form, job])
+        if reply.code == NO_HISTORY and history:
+            history = []
+            reply = run(["qstat", "-f", *form, job])
         fields = read(reply.out, job) if reply.code == 0 else {}
         if fields:
             return _state(fields)
