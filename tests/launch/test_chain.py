@@ -176,6 +176,17 @@ def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     assert not chain.log()
 
 
+def test_what_a_job_without_training_has_cancelled_waits_no_more(pbs, tmp_path):
+    chain = Chained(tmp_path, pbs)
+    (chain.folder / "verdict").write_text("done\n")
+    rows = [{"job": "9.head", "restarts": 0, "verdict": "done"}]
+    (chain.folder / "jobs.json").write_text(json.dumps({"jobs": rows, "waiting": ["2.head"]}))
+    waiting = pbs.submit(chain.file, after=chain.submit())
+    chain.until_idle()
+    assert ("2.head", "R") not in pbs.history, waiting
+    assert json.loads((chain.folder / "jobs.json").read_text()) == {"jobs": rows, "waiting": [], "queueing": False}
+
+
 @pytest.mark.parametrize("found", ["STOP", "done"])
 @pytest.mark.parametrize("how", ["hangs", "refuses"])
 def test_a_job_that_must_not_train_ends_within_10_s_whatever_the_scheduler_does(pbs, tmp_path, how, found):

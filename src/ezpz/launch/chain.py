@@ -157,7 +157,7 @@ class Chain:
         self._limits = self._read_limits()
         found = self._found_verdict()
         if found and found != AGAIN:
-            self._use(read_object(self._path(_JOBS)))
+            self._take_free_lease()
             return self._refuse(found)
         mine = self._ask(self._job)
         self._job_started = mine.start if mine.state == RUNNING else None
@@ -203,21 +203,29 @@ class Chain:
                 )
             time.sleep(_LOOK)
 
-    def _take_lease(self, mine: JobState) -> Lease:
-        entry = {
-            "job": self._job,
-            "scheduler": self._scheduler,
-            "restarts": mine.restarts,
-            "host": os.uname().nodename,
-        }
+    def _entry(self, restarts: int) -> dict[str, Any]:
+        return {"job": self._job, "scheduler": self._scheduler, "restarts": restarts, "host": os.uname().nodename}
 
+    def _take_free_lease(self) -> None:
+        """Take the lease for the moment of an end without training, if nobody has it, and read what jobs have left."""
+        with contextlib.suppress(HeldError, OSError):
+            self._lease = take(self.folder, self._entry(0), lambda _: False)
+        try:
+            self._read_jobs()
+        except UsageError as error:  # it is left as it is
+            self._say(f"note: {error}")
+            if self._lease is not None:
+                self._lease.give_back()
+                self._lease = None
+
+    def _take_lease(self, mine: JobState) -> Lease:
         def is_over(held: dict[str, Any]) -> bool:
             if held.get("job") == self._job:  # an earlier start of this very job, which the scheduler has ended
                 return int(held.get("restarts") or 0) < mine.restarts
             return self._ask(str(held.get("job"))).state in OVER
 
         try:
-            lease = take(self.folder, entry, is_over)
+            lease = take(self.folder, self._entry(mine.restarts), is_over)
         except HeldError as error:
             raise LaunchError(
                 f"cannot train in the chain {self.folder}: {error}; expected one job at a time. Wait until it is over, "
