@@ -297,6 +297,7 @@ def _start_renewing(path: str, every: float) -> int:
         return renewals
     try:
         os.close(renewals)
+        os.close(1)  # the launch shall read the end of the guard there
         die_with_parent(signal.SIGKILL)
         while os.getppid() == guard:
             began = _now()
