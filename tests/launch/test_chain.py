@@ -475,6 +475,14 @@ def test_who_cannot_renew_its_lease_is_ended_before_it_is_void(tmp_path, how):
         assert holder.process.wait(60) == -signal.SIGTERM
 
 
+def test_a_lease_that_is_renewed_after_its_job_is_not_waited_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "PATIENCE", 2.0)
+    with Holder(tmp_path) as holder:
+        with pytest.raises(leases.HeldError, match="ago although the scheduler says that this job is over; it is void"):
+            leases.take(str(holder.folder), entry("2"), lambda _: True)
+        assert holder.process.poll() is None
+
+
 def test_what_ends_a_job_gently_leaves_the_lease_alone(tmp_path):
     with Holder(tmp_path, ends=3.0) as holder:
         for pid in holder.pids():

@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["ENDS", "EVERY", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "kept", "take"]
+__all__ = ["ENDS", "EVERY", "PATIENCE", "SILENT", "VOID", "HeldError", "Lease", "age", "holder", "kept", "take"]
 
 EVERY = 5.0  # seconds between two renewals
 SILENT = 15.0  # seconds without one of a job that the scheduler says is over
 VOID = 600.0  # seconds without one of any job
+PATIENCE = 120.0  # seconds for one that is renewed although its job is over: the next job pays for the wait
 ENDS = 480.0  # seconds without one after which the job is ended, so that it is over when the lease is void
 _OBEYS = 5.0  # seconds from the guard's word to SIGTERM, for a launch that does not listen to it yet,
 _KILLS = 30.0  # and from there to SIGKILL
@@ -180,15 +181,16 @@ def take(folder: str, entry: dict[str, Any], is_over: Callable[[dict[str, Any]],
 def _wait_until_void(path: str, held: dict[str, Any], is_over: Callable[[dict[str, Any]], bool]) -> None:
     if not path or held.get("given_back"):
         return
-    over = is_over(held)
+    over, end = is_over(held), time.monotonic() + PATIENCE
     while True:
         since = age(path)
         if since >= VOID or (over and since >= SILENT) or not os.path.exists(path):
             return
-        if not over:
+        if not over or time.monotonic() >= end:
+            still = " although the scheduler says that this job is over" if over else ""
             raise HeldError(
                 f"job {held.get('job') or 'unknown'} on {held.get('host') or 'an unknown host'} holds {path}, renewed "
-                f"{since:.0f} s ago; it is void {VOID:.0f} s after the last renewal"
+                f"{since:.0f} s ago{still}; it is void {VOID:.0f} s after the last renewal"
             )
         time.sleep(_LOOK)
 
