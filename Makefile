@@ -62,6 +62,7 @@ bench:
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_step.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/steady_data.py $(findstring --markdown,$(ARGS)))
+	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/seen.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/hosts.py --look --hosts 1,3,64 $(findstring --markdown,$(ARGS)))
 	@$(if $(findstring --only,$(ARGS)),:,$(BIN)/python bench/attempts.py $(findstring --markdown,$(ARGS)))

@@ -36,6 +36,7 @@ PLANTED = {
     "a device that has fallen off the bus": "device-fault",
     "no more memory on the device": "out-of-device-memory",
     "a loss that becomes NaN": "non-finite-loss",
+    "equal data on two ranks": "same-batches",
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ezpz.track.batches import batch_findings
 from ezpz.track.by_rank import counting_windows
 from ezpz.track.names import is_learning_rate, is_loss, is_loss_term, is_validation, words_of
 from ezpz.track.series import series_of
@@ -43,19 +44,20 @@ class _Curve(NamedTuple):
 
 
 def curve_findings(run: Run) -> list[dict[str, Any]]:
-    """Return what stands out in the losses of all ranks, at most one finding of each kind and metric.
+    """Return what stands out in the losses and batches of all ranks, at most one finding of each kind and metric.
 
     Args:
         run: The run; its rows are read if they have not been.
 
     Returns:
         Objects as ``findings`` of ``run.json`` has them (docs/why.md): ``kind`` (``non-finite-loss``, ``loss-spike``,
-        ``loss-still``), ``key``, ``rank`` (None where all ranks have it alike), ``step``, ``value``, and ``text`` for
+        ``loss-still``; ``same-batches`` of `ezpz.track.batches`), ``key``, ``rank`` (None where all ranks have it
+        alike), ``step``, ``value``, and ``text`` for
         people, in the order of steps. Values that are not finite are text, as in the journal.
     """
     keys = [key for key, cells in run.table.cells.items() if cells.are_numbers and _is_curve(key)]
     if not keys:
-        return []
+        return batch_findings(run)
     windows = counting_windows(run)
     world = max((int(row["m"].get("world") or 1) for row in windows), default=1)
     curves = {key: list(_curves(run, windows, key)) for key in keys}
@@ -66,7 +68,7 @@ def curve_findings(run: Run) -> list[dict[str, Any]]:
             found.append(lost)
         if not is_validation(key):
             found += [each for each in (_spike(of_ranks), _still(of_ranks, world)) if each]
-    return sorted(found, key=lambda each: each["step"])
+    return sorted([*found, *batch_findings(run)], key=lambda each: each["step"])
 
 
 def _is_curve(key: str) -> bool:

@@ -58,6 +58,11 @@ class Onward:
         self._pass_on(step, values, weight)
         return {}
 
+    def note(self, step: int, number: float) -> None:
+        """Send a number that stands for the batch of a step to rank 0, with that step's row, which comes next."""
+        if self._across is not None:
+            self._across.note(step, number)
+
     def flush(self) -> Mapping[str, Value]:
         """Read the tensors of all kept rows, complete these, and return what came for the last one."""
         rows = self._late.fetch() if self._late else []

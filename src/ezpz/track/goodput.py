@@ -44,8 +44,6 @@ _KNOWN = {  # names of sections, and the row that each belongs to
     **dict.fromkeys(("load", "loading", "restore", "resume"), "load"),
     **dict.fromkeys(("data", "dataloader", "data loading", "loading data"), "data"),
 }
-_SECTIONS = b'"k":"sections",'
-_PIECE = 1 << 20  # bytes of a journal that are searched at a time
 _FAILURES = 3  # from which on a save interval can be judged by them
 _WORTH = 0.001  # of the time: less is not worth another interval
 
@@ -468,40 +466,13 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
 
 def _read_sections(run: Run) -> list[tuple[int, int, float, dict[str, float]]]:
     """Return ``(attempt, step, when, {name: seconds})`` of the journal's records of sections."""
-    from contextlib import suppress
-
-    from ezpz.errors import TrackError
-    from ezpz.track.records import parse
+    from ezpz.track.records import iter_kind
 
     found = []
-    with suppress(OSError):
-        for line in _lines_with(run.folder / "metrics.jsonl", _SECTIONS):
-            with suppress(ValueError, TrackError):  # a torn line
-                row = parse(line, "")
-                if row is not None and row["k"] == "sections":
-                    seconds = {name: float(each) for name, each in row["m"].items() if _is_number(each) and each > 0}
-                    found.append((row["a"], row["step"], float(row["t"]), seconds))
+    for row in iter_kind(run.folder / "metrics.jsonl", "sections"):
+        seconds = {name: float(each) for name, each in row["m"].items() if _is_number(each) and each > 0}
+        found.append((row["a"], row["step"], float(row["t"]), seconds))
     return found
-
-
-def _lines_with(path: Path, word: bytes) -> Iterator[bytes]:
-    """Yield the whole lines of a file that hold a word, a piece of the file in memory at a time.
-
-    A file that is mapped counts as memory of the process, all 250 MB of a million rows.
-    """
-    with path.open("rb") as file:
-        rest = b""
-        while piece := file.read(_PIECE):
-            whole = piece.rfind(b"\n") + 1
-            if not whole:
-                rest += piece
-                continue
-            data, rest = rest + piece[:whole], piece[whole:]
-            place = data.find(word)
-            while place >= 0:
-                end = data.find(b"\n", place) + 1
-                yield data[data.rfind(b"\n", 0, place) + 1 : end]
-                place = data.find(word, end)
 
 
 def as_json(made: Account) -> dict[str, Any]:

@@ -72,8 +72,8 @@ class Growing:
             size: Its bytes.
             time: Epoch seconds.
             step: The caller's step.
-            kind: Empty, ``late``, ``ranks`` or ``sections``.
-            values: The metrics as they are, not as JSON; of the last two they are not looked at.
+            kind: Empty, ``late``, ``ranks``, ``sections`` or ``seen``.
+            values: The metrics as they are, not as JSON; of the last three they are not looked at.
 
         Returns:
             Whether there is enough for `work`.
@@ -83,7 +83,7 @@ class Growing:
         part = self._part
         if kind == "ranks":
             part.windows.append((part.end, size))
-        elif kind == "sections":
+        elif kind in {"sections", "seen"}:
             part.lines += 1  # a line of no metrics
         else:
             part.records.add(time, step, self._attempt, kind == "late", values)

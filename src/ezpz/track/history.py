@@ -18,7 +18,7 @@ from ezpz.log import get_logger, log_to
 from ezpz.progress import Busy, records_in
 from ezpz.ranks import from_environ
 from ezpz.redact import redact_config
-from ezpz.track import compat_history
+from ezpz.track import compat_history, seen
 from ezpz.track.dispatch import Onward, across_of
 from ezpz.track.facts import collect_facts, script_name, timeline
 from ezpz.track.folder import run_name, state_after
@@ -163,8 +163,14 @@ class History(compat_history.OlderCalls):
         if older.get("distributed_history") is not False:
             across = across_of(ranks, window, self.name, self._writer, self._use_folder)
         self._onward = Onward(window, self._writer, across)
+        write = self._writer.journal.write_seen if self._writer is not None else None
+        self._seen = seen.Keeper(write, self._onward.note if across is not None else None)
+        self._live: Any = None  # of objects given to `log_config`
+        self._watched: tuple[Any, ...] = (None, None)
+        self._is_told = False  # what steps saw, by a loop of ours
         if self._writer is not None:
             self._writer.flush, self._writer.leave = self._onward.flush, self._onward.leave
+            self._writer.keep_seen = self._seen.write
         _newest = ref(self)
         if older.get("config") is not None:
             self.log_config(older["config"])
@@ -225,6 +231,8 @@ class History(compat_history.OlderCalls):
                 )
             writer.journal.write(row_step, values)
         self._next_step = row_step + 1
+        if (seen.noted.waiting or self._live is not None) and not self._is_told:
+            self._look_at_step(row_step)
         came = self._onward.add(row_step, values, late, share)
         self._rows += 1
         if writer is not None:
@@ -237,6 +245,25 @@ class History(compat_history.OlderCalls):
             return ""
         shown = {**values, **came} if came else values
         return line(shown) if precision is None else compat_history.rounded(shown, precision)
+
+    def saw(self, step: int, what: seen.Seen) -> None:
+        """Record what the step of the next row saw: its batch and more; `ezpz.train.Loop` calls it before `update`."""
+        self._is_told = True
+        seen.noted.waiting.clear()
+        if self._writer is None or not self._writer.ended:
+            self._seen.add(step, what)
+
+    def _look_at_step(self, step: int) -> None:
+        """Record what the steps of a loop that is not ours saw since the row before, as far as it can be known."""
+        batch = seen.noted.take()
+        settings = {} if self._live is None else self._live.changed()
+        generators: dict[str, int] = {}
+        if batch is not None and self._writer is not None and self._rows % seen.EVERY == 0:
+            from ezpz.track.effective import generator_sums
+
+            generators = generator_sums()
+        if batch is not None or settings:
+            self._seen.add(step, seen.Seen(batch, generators, settings))
 
     def _look_after(self, writer: Writer) -> None:
         writer.look_after()
@@ -274,8 +301,10 @@ class History(compat_history.OlderCalls):
         if shown:
             self._writer.store("config", shown)
         if model is not None or optimizer is not None or scheduler is not None:
-            from ezpz.track.effective import describe
+            from ezpz.track.effective import LiveSettings, describe
 
+            self._watched = tuple(new or old for new, old in zip((optimizer, model), self._watched, strict=True))
+            self._live = LiveSettings(*self._watched)
             effective = describe(model, optimizer, scheduler)
             self._writer.store("effective", effective)
             active = effective.get("stochastic")

@@ -99,7 +99,7 @@ def _dumps(content: Mapping[str, object]) -> str:
     return "".join(_parts(content, 0)) if _parts else _encoder.encode(content)
 
 
-_KINDS = {"": "", "late": '"k":"late",', "ranks": '"k":"ranks",', "sections": '"k":"sections",'}
+_KINDS = {"": "", "late": '"k":"late",', "ranks": '"k":"ranks",', "sections": '"k":"sections",', "seen": '"k":"seen",'}
 
 _MOST_WAITING = 64 << 20  # bytes of memory for rows that wait for space on the disk
 _OVERHEAD = 200  # bytes that Python takes for each row besides
@@ -182,6 +182,10 @@ class Journal:
     def write_sections(self, step: int, seconds: Mapping[str, float]) -> None:
         """Append what sections have taken since the last such record (`ezpz.progress.take_spent`), by name."""
         self._append(step, "sections", {name: round(taken, 6) for name, taken in seconds.items()}, {})
+
+    def write_seen(self, step: int, content: Mapping[str, object]) -> None:
+        """Append what steps up to this one saw, as `ezpz.track.seen` hands it over: JSON already."""
+        self._append(step, "seen", content, {})
 
     def _append(self, step: int, kind: str, content: Mapping[str, object], values: Mapping[str, Value]) -> None:
         """Append a line whose metrics are ``content`` in JSON; ``values`` are the same as they were given."""

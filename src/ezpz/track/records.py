@@ -4,14 +4,16 @@
     {"v":1,"t":1795194002.5,"step":3,"a":2,"k":"late","m":{"grad_norm":1.5}}
     {"v":1,"t":1795194003.5,"step":99,"k":"ranks","m":{"world":2,"every":1,"steps":[0,…],"keys":{"loss":{…}}}}
     {"v":1,"t":1795194004.5,"step":99,"k":"sections","m":{"checkpoint":1.25,"evaluation":0.5}}
+    {"v":1,"t":1795194005.5,"step":49,"k":"seen","m":{"first":0,"every":1,"form":"int64[8,128]","batches":"5f3a…"}}
 
 ``v`` is the version of this format, ``t`` the time in epoch seconds, ``step`` the caller's step, ``m`` the metrics with
 `ezpz.track.values.encode` applied. ``a`` is the attempt of a run that was started again, from 2 on. ``k`` is the kind
 of record: absent for a row of metrics; ``late`` for values of an earlier row of the same step, which lay on a device
 until then; ``ranks`` for a window of steps over all ranks (`ezpz.track.over_ranks.across`); ``sections`` for the
-seconds that rank 0 spent in sections (`ezpz.section`) since the last such record, by name; others may come and are
-passed over. A line that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process
-writes a journal; it is only ever appended to.
+seconds that rank 0 spent in sections (`ezpz.section`) since the last such record, by name; ``seen`` for sums of batches
+and random generators, and settings that changed (`ezpz.track.seen`); others may come and are passed over. A
+line that a crash tore, or that somebody else wrote, is no record; readers pass over it. One process writes a journal;
+it is only ever appended to.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ _PLAIN = {"v", "t", "step", "m"}
 _NUMBERS = {float, type(None)}
 _LATEST = 253402300800.0  # epoch seconds: the year 10000
 _MOST_RANKS = 10_000_000
+_PIECE = 1 << 20  # bytes of a journal that are searched at a time
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
 
 
@@ -107,6 +110,41 @@ def iter_journal(path: str | os.PathLike[str]) -> Iterator[Row]:
     except OSError as error:
         raise TrackError(f"cannot read the journal {name}: {error.strerror}; expected a metrics.jsonl.") from error
     tell_passed_over(name, torn, foreign, first)
+
+
+def iter_kind(path: str | os.PathLike[str], kind: str) -> Iterator[Row]:
+    """Yield the records of one kind, without a look at the others; nothing where there is no journal.
+
+    Args:
+        path: A ``metrics.jsonl``.
+        kind: Such as ``sections``; not that of rows, which name none.
+    """
+    with suppress(OSError):
+        for line in _lines_with(path, f'"k":"{kind}",'.encode()):
+            with suppress(ValueError, TrackError):  # a torn line
+                row = parse(line, "")
+                if row is not None and row["k"] == kind:
+                    yield row
+
+
+def _lines_with(path: str | os.PathLike[str], word: bytes) -> Iterator[bytes]:
+    """Yield the whole lines of a file that hold a word, a piece of the file in memory at a time.
+
+    A file that is mapped counts as memory of the process, all 250 MB of a million rows.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123  # any path
+        rest = b""
+        while piece := file.read(_PIECE):
+            whole = piece.rfind(b"\n") + 1
+            if not whole:
+                rest += piece
+                continue
+            data, rest = rest + piece[:whole], piece[whole:]
+            place = data.find(word)
+            while place >= 0:
+                end = data.find(b"\n", place) + 1
+                yield data[data.rfind(b"\n", 0, place) + 1 : end]
+                place = data.find(word, end)
 
 
 def tell_passed_over(name: str, torn: int, foreign: int, first: str) -> None:
@@ -191,6 +229,9 @@ def _is_window(m: dict[str, Any]) -> bool:
     if not (isinstance(held, list) and all(type(ranks) is int and 0 <= ranks <= world for ranks in held)):
         return False
     width = len(steps) if m["every"] else 1
+    batches = m.get("batches", {})
+    if not (isinstance(batches, dict) and all(isinstance(text, str) for text in batches.values())):
+        return False
     return all(isinstance(entry, dict) and _is_entry(entry, world, len(steps), width) for entry in keys.values())
 
 

@@ -51,6 +51,7 @@ class Writer:
         trackers: Copies at other places.
         flush: Writes what the history still holds; set by the history, called before an unexpected end.
         leave: The same, and what other ranks have on their way; called when the program ends without `finish`.
+        keep_seen: Writes what steps saw and is not written yet; set by the history.
         ended: Whether the run was finished; nothing is recorded after that.
         failure: What kept `finish` from writing the HDF5 file.
         rate_ranks: Ranks whose samples the recorded throughput counts; 0 where that is not known.
@@ -79,6 +80,7 @@ class Writer:
         self._stamp = started.strftime("%Y-%m-%d-%H%M%S")
         self.flush: Callable[[], object] = dict
         self.leave: Callable[[], object] = dict
+        self.keep_seen: Callable[[], object] = dict
         self.folder = make_folder(name, outdir, self._stamp)
         self._keys: dict[str, str] = {}
         self._sections: dict[str, float] = {}  # what they took, by name, and is not in the journal yet
@@ -154,8 +156,9 @@ class Writer:
             sections, self._sections = self._sections, {}
             self.journal.write_sections(step, sections)
 
-    def _keep_last_sections(self) -> None:
-        """Record what is not recorded yet, and behind the last step what was after its row."""
+    def _keep_last(self) -> None:
+        """Record what steps saw and what sections took, as far as that is not recorded yet."""
+        self.keep_seen()
         after = take_spent()
         self.keep_sections(self._last_step, now=True)
         if sum(after.values()) >= _SECTIONS_LEAST:
@@ -248,7 +251,7 @@ class Writer:
         """
         self.ended = True
         atexit.unregister(self._at_exit)
-        self._keep_last_sections()
+        self._keep_last()
         self.journal.close()
         problems = self._losses()
         rows, metrics, run = 0, 0, None
@@ -327,7 +330,7 @@ class Writer:
                 self.journal.sync()
                 if threading.current_thread() is threading.main_thread():
                     self.flush()  # another thread comes here when this one hangs, perhaps in the device that flush asks
-                    self._keep_last_sections()
+                    self._keep_last()
                 self.journal.sync()
             run = self._read()
             at = f" at step {run.rows.step_array[-1]}" if len(run.rows) else ""
@@ -371,7 +374,7 @@ class Writer:
     def _complete_at_exit(self, state: str, cause: str) -> None:
         self.leave()
         self.ended = True
-        self._keep_last_sections()
+        self._keep_last()
         self.journal.close()
         losses = self._losses()
         problems = [*losses]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ezpz.errors import UsageError
 from ezpz.train.counting import Weighed
+from ezpz.train.data.checksum import sum_of
 from ezpz.train.data.copying import Copier
 from ezpz.train.data.place import Batch, Consumed
 from ezpz.train.data.prepare import warn_once
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ezpz.train.data.checksum import Sum
     from ezpz.train.data.prepare import Loader
 
 
@@ -59,7 +61,7 @@ class PositionFeed:
         """
         self._step, self._accumulate, self._share = step, accumulate, 1.0 / accumulate
         self._is_exact = all(hasattr(batches, name) for name in ("at", "global_batch_size", "order"))
-        source: Any = batches
+        self._source = source = cast("Any", batches)
         self._each: int = source.global_batch_size if self._is_exact else step // accumulate
         self._take: Callable[[int], Any] = source.at if self._is_exact else batches
         order: tuple[int, int] = source.order if self._is_exact else (0, 0)
@@ -67,7 +69,8 @@ class PositionFeed:
         self._consumed = 0
         self._loaded = False
         self._copier = Copier(device)
-        self._coming: tuple[int, Callable[[], Any]] | None = None  # the place of a batch on its way, and what gives it
+        # The place of a batch on its way, what gives it, and its sum.
+        self._coming: tuple[int, Callable[[], Any], Sum | None] | None = None
 
     def step(self, *, more: bool) -> Iterator[Batch]:
         """See `Feed`."""
@@ -75,14 +78,22 @@ class PositionFeed:
         for micro in range(self._accumulate):
             begin, coming = self._consumed, self._coming
             self._coming = None
-            batch = coming[1]() if coming is not None and coming[0] == begin else self._batch(begin)
+            if coming is not None and coming[0] == begin:
+                batch, seen = coming[1](), coming[2]
+            else:
+                batch, seen = self._batch(begin)
             self._consumed = begin + self._each
-            yield Batch(batch, self._each, total, share, self._consumed, micro == last)
+            yield Batch(batch, self._each, total, share, self._consumed, micro == last, seen=seen)
             if copier.is_ahead and (more or micro < last):
-                self._coming = self._consumed, self._on_its_way(self._batch(self._consumed))
+                following, seen = self._batch(self._consumed)
+                self._coming = self._consumed, self._on_its_way(following), seen
 
-    def _batch(self, begin: int) -> Any:
-        return self._take(begin if self._is_exact else begin // self._each)
+    def _batch(self, begin: int) -> tuple[Any, Sum | None]:
+        """Return the batch at a place, and its sum."""
+        batch = self._take(begin if self._is_exact else begin // self._each)
+        return batch, sum_of(
+            batch.batch if isinstance(batch, Weighed) else batch, getattr(self._source, "picked", None)
+        )
 
     def _on_its_way(self, batch: Any) -> Callable[[], Any]:
         """Begin to copy a batch, and return what gives it to the device's own stream."""

@@ -46,6 +46,7 @@ from ezpz.dist.weighting import scale_loss
 from ezpz.errors import UsageError
 from ezpz.log import LaterLines, get_logger
 from ezpz.progress import Counted, call_savers, end_pace, heartbeat, pace, patience, say_leaves, stage
+from ezpz.track.seen import Seen
 from ezpz.train.clock import make_clock
 from ezpz.train.counting import (
     IGNORED,
@@ -63,6 +64,7 @@ from ezpz.train.evaluation import EVALUATION
 from ezpz.train.feeds import DataFeed, PositionFeed
 from ezpz.train.flops import rates
 from ezpz.train.lost_loss import GO_ON, LossWatch
+from ezpz.train.seeing import Seeing, together_seen
 from ezpz.train.step_lines import step_lines
 from ezpz.train.stopping import LEAVE, LOST, NOTHING, STOP, StopRequests
 
@@ -237,6 +239,7 @@ class Loop:
         self._update = make_update(model, optimizer, max_norm=max_norm, dtype=dtype)
         by_engine = isinstance(self._update, _ByEngine)
         self._averages = by_engine or hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")
+        self._seeing = Seeing(None, None)  # `run` looks at optimizer and model as they are then
         self._nominal = 0.0  # what sums are divided by before the counts of all ranks are known; 0: not chosen yet
         self._looked = False
         if checkpoints is not None and self._update.scaler is not None:
@@ -282,6 +285,7 @@ class Loop:
             report = Report(self._reporting.log or lines)
             rows = self._rows(history, report)
             self._model.train()
+            self._seeing = Seeing(self._optimizer, self._model)
             try:
                 stopped = self._train(rows, history, requests, outcome, report)
             finally:  # whatever ends the training, what was measured before it is recorded
@@ -395,6 +399,7 @@ class Loop:
         total, is_mean = 0, False
         for number, each in enumerate(self._feed.step(more=step + 1 < self._steps)):
             batch, samples = self._on_device(each.batch)
+            self._seeing.add(each.seen)
             total = each.total
             if self._watch is not None:
                 self._watch.keep(step, batch)
@@ -426,6 +431,7 @@ class Loop:
                     sums[name] = sums[name] + part if name in sums else part
         clock.mark("dtd")  # where batches are copied ahead, the next one has been made
         lr = float(self._optimizer.param_groups[0]["lr"])
+        seen = self._seeing.end(step)  # before the schedule goes on: what this step's update takes
         totals = None if tally is None else tally.read()
         if totals is not None:
             sums = {**totals.means, _MINE: totals.mine} | ({} if is_mean else {_COUNT: totals.count})
@@ -435,7 +441,7 @@ class Loop:
             self._schedule.step()
         names, values = to_host(sums if norm is None else {**sums, "grad_norm": norm})
         clock.mark("dto")
-        return Measured(step, names, values, clock.stop(), lr, total)
+        return Measured(step, names, values, clock.stop(), lr, total, seen)
 
     def _on_device(self, batch: Any) -> tuple[Any, float | None]:
         """Return a batch on the device, and what a function of the position says of how many of its samples count."""
@@ -582,6 +588,7 @@ class Measured(NamedTuple):
         times: The times of its parts.
         lr: Learning rate of the first group.
         samples: Of this step on all ranks: fewer in the last one of an epoch.
+        seen: The sum of its batch, and what else it saw.
     """
 
     step: int
@@ -590,6 +597,7 @@ class Measured(NamedTuple):
     times: Times
     lr: float
     samples: int
+    seen: Seen = Seen()
 
     def numbers(self) -> dict[str, float]:
         """Return names and values of a row; call it when the times have been read."""
@@ -738,7 +746,10 @@ class Steps:
             self._watch.look(measured)
         else:
             self._warn_of_loss(step, row)
-        self._history.update(row, step=row.get("step", step), summarize=False)  # a trainer may count from 1
+        shown = row.get("step", step)  # a trainer may count from 1
+        if hasattr(self._history, "saw"):
+            self._history.saw(shown, measured.seen)
+        self._history.update(row, step=shown, summarize=False)
         if self._log_every and (step % self._log_every == 0 or step == self.last or between):
             self._report(row, between)
         for name, values in self.times.items():
@@ -795,6 +806,8 @@ class Epochs:
             "lr": last.lr,
             "memory_gib": max_memory_allocated() / 2**30,
         }
+        if hasattr(self._history, "saw"):
+            self._history.saw(epoch, together_seen([measured.seen for measured in steps]))
         self._history.update(row, step=epoch, summarize=False)
         self._report(row)
 

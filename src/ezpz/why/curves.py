@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ended_by_loss", "of_losses"]
 
-_ORDER = ("non-finite-loss", "loss-spike", "loss-still")
+_ORDER = ("non-finite-loss", "same-batches", "loss-spike", "loss-still")
 _ADVICE = {
     "non-finite-loss": "Look at the batch and the gradients of that step on that rank: a smaller learning rate, "
     "clipping (max_norm), bf16 in place of fp16, or a division by zero in the loss",
+    "same-batches": "Give each data-parallel rank its own part of the data: ezpz.prepare(data), DistributedSampler, or "
+    "a seed that depends on the rank (ezpz.data_seed) where samples are drawn",
     "loss-spike": "Compare the batch of that step with others, and grad_norm and the learning rate around it",
     "loss-still": "Look whether the optimizer has all parameters, its learning rate is above 0, the gradients reach "
     "them, and the batch changes from step to step",
@@ -86,5 +88,10 @@ def _evidence(finding: dict[str, Any]) -> Iterator[str]:
             yield f"{finding['ranks']} ranks recorded {finding.get('value')} at that step"
         if finding.get("before_step") is not None:
             yield f"the last finite value is {finding.get('before')} at step {finding['before_step']}"
+    elif finding["kind"] == "same-batches" and isinstance(finding.get("different"), int):
+        yield (
+            f"in {finding.get('looks')} looks their batches had the same checksums, {finding['different']} different "
+            "ones; ranks that share batches by design (tensor parallel) do not count"
+        )
     elif finding["kind"] == "loss-spike" and isinstance(finding.get("spread"), (int, float)):
         yield f"before it the values spread by {finding['spread']:.3g} (1.4826 times the median absolute deviation)"

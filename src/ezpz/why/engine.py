@@ -17,7 +17,7 @@ __all__ = ["diagnose", "last_line", "says_more"]
 _SAID = {"exception", "exit-code", "signal", "host-lost", "launch", "left-early"}
 _SAID |= {"out-of-memory", "memory-refused", "out-of-device-memory", "killed-by-signal", "crashed"}
 # Findings that are worth a line below a run that ended well.
-_SPOKEN = {"non-finite-loss"}
+_SPOKEN = {"non-finite-loss", "same-batches"}
 
 
 def _rules() -> tuple[Rule, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ezpz.track.effective.changes import LiveSettings, generator_sums
 from ezpz.track.effective.describing import describe
 
-__all__ = ["describe"]
+__all__ = ["LiveSettings", "describe", "generator_sums"]

@@ -21,8 +21,7 @@ _MOST_KINDS = 20
 def describe_model(model: Any) -> dict[str, object]:
     """Return the ``model``, ``dropout`` and ``attention`` entries of `ezpz.track.effective`, without other ranks."""
     around, inner = _unwrapped(model)
-    parts = inner.named_modules() if hasattr(inner, "named_modules") else [("", inner)]
-    modules = [(_OWN_PARTS.sub("", name).rstrip("."), module) for name, module in parts]
+    modules = _modules(inner)
     wrappers = [_NAMES.get(type(wrapper).__name__, type(wrapper).__name__) for wrapper in around]
     wrappers += sorted(_treatments(module for _, module in modules) - set(wrappers))
     leaves = Counter(_class_name(module) for _, module in modules if not _parts_of(module))
@@ -65,6 +64,12 @@ def _class_name(module: Any) -> str:
 
 def _is_fully_sharded(kind: type) -> bool:
     return any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+
+
+def _modules(inner: Any) -> list[tuple[str, Any]]:
+    """Return paths and modules of a model without wrappers, itself under an empty path."""
+    parts = inner.named_modules() if hasattr(inner, "named_modules") else [("", inner)]
+    return [(_OWN_PARTS.sub("", name).rstrip("."), module) for name, module in parts]
 
 
 def _treatments(modules: Iterable[Any]) -> set[str]:
@@ -187,6 +192,26 @@ def describe_settings(modules: Iterable[tuple[str, Any]]) -> dict[str, object]:
     return {**_folded("dropout", drops), **_folded("attention", ways)}
 
 
+def dropout_places(model: Any) -> list[tuple[str, Any, str]]:
+    """Return where a model keeps its dropout probabilities: path, the module, and the attribute's name in it."""
+    found = []
+    for path, module in _modules(_unwrapped(model)[1]):
+        held = getattr(module, "__dict__", {})
+        is_drop = bool(_DROP_CLASS.search(type(module).__name__))
+        for name, value in held.items():
+            if type(value) in {float, int} and 0 <= value <= 1:
+                if name in (_OWN_RATES if is_drop else _RATES):
+                    found.append((path or "(model)", module, name))
+                elif "drop" in name.lower():
+                    found.append((_joined(path, name), module, name))
+    return found
+
+
+def pattern_of(path: str) -> str:
+    """Return a path with ``*`` for the numbers of layers."""
+    return _INDEX.sub("*", path)
+
+
 def _note(path: str, name: str, value: Any, drops: dict[str, object], ways: dict[str, object]) -> None:
     if isinstance(value, bool) or type(value) is str:
         if _ATTENTION.search(name):
@@ -222,7 +247,7 @@ def _folded(kind: str, places: Mapping[str, object]) -> dict[str, object]:
     """Return one entry for layers that agree, its path with ``*`` for their numbers, and how many they are."""
     groups: dict[str, list[str]] = {}
     for path in places:
-        groups.setdefault(_INDEX.sub("*", path), []).append(path)
+        groups.setdefault(pattern_of(path), []).append(path)
     facts: dict[str, object] = {}
     counts: dict[str, int] = {}
     for pattern, paths in groups.items():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ezpz.log import get_logger
 from ezpz.track.over_ranks.gathering import Child, Root, Task
+from ezpz.track.seen import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ class Across:
         self._task = Task(ranks, window, f"ezpz/across/{name}/{number}", folder, record, on_folder)
         self._rows = self._task.rows
         self._pid = os.getpid()
+        self._notes: dict[int, float] = {}
         self._open = ranks.world_size > 1
         if self._open:
             self._thread = threading.Thread(target=self._run, name="ezpz-across", daemon=True)
@@ -74,7 +76,14 @@ class Across:
             weight: What this rank counts for in means over the ranks.
         """
         if self._open:
+            if self._notes and step in self._notes:
+                values = {**values, BATCH: self._notes.pop(step)}
             self._rows.append((step, values, weight))
+
+    def note(self, step: int, number: float) -> None:
+        """Take a number that stands for the batch of a step, before the row of that step (`ezpz.track.seen.packed`)."""
+        if self._open:
+            self._notes[step] = number
 
     def finish(self, patience: float = 30.0) -> None:
         """Hand over what is left; on rank 0 wait for the others and record it. A second call does nothing.

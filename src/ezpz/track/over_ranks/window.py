@@ -3,7 +3,9 @@
     {"world":2,"every":1,"steps":[0,1],"held":[2,2],"keys":{"loss":{"mean":[2.5,"NaN"],"min":[2.0,1.0],
      "max":[3.0,1.0],"std":[0.5,"NaN"],"argmin":[0,1],"argmax":[1,1],"ranks":[[2.0,"NaN"],[3.0,1.0]]}}}
 
-``held`` says of each step how many ranks' rows are in the record.
+``held`` says of each step how many ranks' rows are in the record. ``batches``, where it is there, has for some steps 13
+hexadecimal digits of each rank, for its place among data-parallel ranks and the sum of its batch
+(`ezpz.track.seen.packed`), or ``-`` as often where these are not known.
 
 Of each step: the mean and the standard deviation (of the population) of the ranks that recorded the key, in float64
 around their own centre; where all of them gave a weight, weighted by it, ``sum(w x) / sum(w)``. A rank of weight 0 does
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ezpz.track.seen import BATCH, NO_BATCH
 from ezpz.track.values import encode
 
 if TYPE_CHECKING:
@@ -104,22 +107,25 @@ def records(
         return
     steps = np.unique(np.concatenate([piece.steps for piece in pieces]))
     places = [(piece, np.searchsorted(steps, piece.steps)) for piece in pieces]
-    names = list(dict.fromkeys(key for piece in pieces for key in piece.columns))
+    names = list(dict.fromkeys(key for piece in pieces for key in piece.columns if key != BATCH))
     recorded: Any = np.zeros((world, len(steps)), dtype=bool)
     for piece, place in places:
         recorded[piece.rank, place] = True
     count = recorded.sum(axis=0).tolist()
     every = world <= most_ranks
     weights = _weights(places, world, len(steps))
+    batches = _batches(places, world)
     built = (_key(name, places, weights, (world, len(steps)), every=every) for name in names)
     if not every:
         for name, columns in zip(names, built, strict=True):
-            yield _record(world, steps, count, {name: columns}, None)
+            yield _record(world, steps, count, {name: columns}, None) | batches
+            batches = {}
         return
     keys = dict(zip(names, built, strict=True))
     width = max(1, _MOST_NUMBERS // max(1, len(keys) * (world + 6)))
     for first in range(0, len(steps), width):
-        yield _record(world, steps, count, keys, slice(first, first + width))
+        yield _record(world, steps, count, keys, slice(first, first + width)) | batches
+        batches = {}
 
 
 def _record(
@@ -154,6 +160,18 @@ def _key(
             mask[piece.rank, place[chosen]] = True
     ranks = list(zip(values, mask, strict=True)) if every else _means(values, mask)
     return statistics(values, mask, weights), ranks
+
+
+def _batches(places: Sequence[tuple[Slice, Any]], world: int) -> dict[str, Any]:
+    """Return what stands for the batches of all ranks, one string for each step that has some."""
+    found: dict[int, list[str]] = {}
+    for piece, _ in places:
+        column, there = piece.columns.get(BATCH, ((), None))
+        for at, number in enumerate(column):
+            if there is None or there[at]:
+                texts = found.setdefault(int(piece.steps[at]), [NO_BATCH] * world)
+                texts[piece.rank] = f"{int(number):013x}"
+    return {"batches": {str(step): "".join(found[step]) for step in sorted(found)}} if found else {}
 
 
 def _weights(places: Sequence[tuple[Slice, Any]], world: int, count: int) -> Any:

@@ -104,6 +104,9 @@ class PickedBatches:
     """Batches of what a function makes of their indices: ``PickedBatches(order, pick)(position)``.
 
     A run that is resumed with another batch size or other ranks continues exactly (`at`).
+
+    Attributes:
+        picked: Indices of the samples of the batch that was made last, on the host.
     """
 
     def __init__(self, order: BatchIndices, pick: Callable[[torch.Tensor], Any]) -> None:
@@ -114,6 +117,7 @@ class PickedBatches:
             pick: Called with indices, ``(n,)`` int64; returns the batch.
         """
         self._indices, self._pick = order, pick
+        self.picked: torch.Tensor | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -131,7 +135,8 @@ class PickedBatches:
 
     def at(self, consumed: int) -> Any:
         """Return this rank's next batch when all ranks together have consumed so many samples."""
-        return self._pick(self._indices.at(consumed))
+        self.picked = self._indices.at(consumed)
+        return self._pick(self.picked)
 
 
 def shard_indices(samples: int, rank: int | None = None, world_size: int | None = None) -> torch.Tensor:
@@ -152,10 +157,16 @@ def shard_indices(samples: int, rank: int | None = None, world_size: int | None 
 
 
 class _Batches:
-    """What image and token batches share: a shuffled stream over samples, cut for this rank."""
+    """What image and token batches share: a shuffled stream over samples, cut for this rank.
+
+    Attributes:
+        picked: Indices of the samples of the batch that `at` made last, on the host; of shifted sequences, where they
+            begin.
+    """
 
     def __init__(self, samples: int, batch_size: int, rank: int | None, world_size: int | None, seed: int) -> None:
         self._samples, self._batch_size, self._seed = samples, batch_size, seed
+        self.picked: torch.Tensor | None = None
         self._rank, self._world_size = _place(rank, world_size)
         self._indices = BatchIndices(samples, batch_size, rank=self._rank, world_size=self._world_size, seed=seed)
 
@@ -179,7 +190,8 @@ class _Batches:
 
     def at(self, consumed: int) -> Batch:
         """Return this rank's next batch when all ranks together have consumed so many samples."""
-        return self.take(self._indices.at(consumed))
+        self.picked = self._indices.at(consumed)
+        return self.take(self.picked)
 
     def take(self, indices: torch.Tensor) -> Batch:
         """Return the samples with these indices, ``(n,)`` int64."""
@@ -319,7 +331,8 @@ class TokenBatches(_Batches):
         epochs = self._indices.epochs_at(consumed)
         shifts = {epoch: self._shift_of(epoch) for epoch in epochs.unique().tolist()}
         shifted = torch.tensor([shifts[epoch] for epoch in epochs.tolist()])
-        return self._cut(self._indices.at(consumed) * self._seq_len + shifted)
+        self.picked = self._indices.at(consumed) * self._seq_len + shifted
+        return self._cut(self.picked)
 
     def _shift_of(self, epoch: int) -> int:
         import torch

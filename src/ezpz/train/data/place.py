@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ezpz.train.data.checksum import Sum
+
 _SEEDS = 2**63
 
 
@@ -118,6 +120,7 @@ class Batch(NamedTuple):
         ends_step: Whether it is the last batch of a step.
         stream: The stream's state after the step.
         is_even: Whether all batches of its step have equally many samples, on all ranks.
+        seen: Its sum and form, of the host's copy; None where that is not known.
     """
 
     batch: Any
@@ -128,6 +131,7 @@ class Batch(NamedTuple):
     ends_step: bool
     stream: Any = None
     is_even: bool = True
+    seen: Sum | None = None
 
 
 class Consumed(NamedTuple):

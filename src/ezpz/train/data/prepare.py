@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ezpz.errors import UsageError
 from ezpz.log import get_logger
+from ezpz.track.seen import BatchSeen, noted
+from ezpz.train.data.checksum import sum_of
 from ezpz.train.data.place import Batch, Consumed, Cut, Slot, epoch_order, epoch_seed
 
 if TYPE_CHECKING:
@@ -181,8 +183,10 @@ class Loader:
         """Yield the batches of an epoch, or what a resumed run has left of it."""
         if not self._continues:
             self.epoch, self.consumed, self._stream = self.epoch + 1, 0, None
+        cut = self.cut()
         for each in self.epoch_batches():
             self.take(each)
+            noted.add(each.seen and BatchSeen(*each.seen, cut.rank, cut.ranks))
             yield each.batch
         self.end_epoch()
 
@@ -211,7 +215,7 @@ class Loader:
         if hasattr(self._settings.dataset, "set_epoch"):
             self._settings.dataset.set_epoch(self.epoch)
         found = self._stream_batches(cut) if self._settings.is_stream else self._map_batches(cut)
-        return copied_ahead(found, device())
+        return copied_ahead(_summed_up(found), device())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, the same on every rank."""
@@ -379,6 +383,12 @@ class Loader:
                 "all ranks, of which prepare gives each its part. Leave out what shares the stream out already "
                 "(split_dataset_by_node, a rank in the data set), or seed what shuffles it."
             )
+
+
+def _summed_up(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield batches with their sums, as long as the host has them."""
+    for each in batches:
+        yield each._replace(seen=sum_of(each.batch))
 
 
 class _RankIndices:

@@ -1,0 +1,169 @@
+"""Read what steps saw from a run's journal, and find data-parallel ranks that train on identical batches.
+
+`ezpz.track.seen` writes it: sums of rank 0's batches of all steps, of every rank those of every 50th step and of the
+first three, sums of random generators, and settings that changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ezpz.track.records import iter_kind
+from ezpz.track.seen import NO_BATCH, UNKNOWN, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ezpz.track.run import Run
+
+__all__ = ["SeenByRun", "batch_findings", "read_seen"]
+
+_FEWEST = 3  # different batches that two ranks have both had, before they are said to train on the same
+_NAMED = 8  # ranks in a sentence
+
+
+@dataclass
+class SeenByRun:
+    """What the steps of a run saw. Of a step that was done again the last time counts.
+
+    Attributes:
+        sums: Of rank 0: step to the sum of its batch.
+        forms: Step to the form of its batch, where a record begins.
+        places: How many data-parallel places there were, as recorded last; 0 where nothing was.
+        generators: Name to step to the sum of the generator's state after it.
+        settings: Name to ``(step, value)``, in the order of steps: the value from that step on.
+    """
+
+    sums: dict[int, int] = field(default_factory=dict)
+    forms: dict[int, str] = field(default_factory=dict)
+    places: int = 0
+    generators: dict[str, dict[int, int]] = field(default_factory=dict)
+    settings: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+
+def read_seen(run: Run) -> SeenByRun:
+    """Return what the steps of a run saw; nothing of it where nothing was recorded."""
+    found = SeenByRun()
+    for record in iter_kind(run.folder / "metrics.jsonl", "seen"):
+        content = record["m"]
+        first, every = content.get("first"), content.get("every", 1)
+        if type(first) is int and type(every) is int:
+            _read_sums(found, content, first, every)
+        at = content.get("at")
+        for name in ("python", "numpy", "torch", "cuda"):
+            if type(at) is int and type(content.get(name)) is int:
+                found.generators.setdefault(name, {})[at] = content[name]
+        for key, values in content.items():
+            if key.startswith("set ") and isinstance(values, list):
+                _read_changes(found.settings.setdefault(key[4:], []), values)
+    return found
+
+
+def _read_sums(found: SeenByRun, content: Mapping[str, Any], first: int, every: int) -> None:
+    text, width = content.get("batches"), len(UNKNOWN)
+    if not isinstance(text, str):
+        return
+    found.forms[first] = str(content.get("form"))
+    found.places = content["places"] if type(content.get("places")) is int else found.places
+    for number in range(len(text) // width):
+        part = text[number * width : (number + 1) * width]
+        total = _hexadecimal(part)
+        if total is not None:
+            found.sums[first + number * every] = total
+
+
+def _read_changes(known: list[tuple[int, float]], values: list[Any]) -> None:
+    pairs = [
+        (step, float(value))
+        for step, value in zip(values[::2], values[1::2], strict=False)
+        if type(step) is int and type(value) in {int, float}
+    ]
+    if pairs:
+        while known and known[-1][0] >= pairs[0][0]:  # steps that were done again
+            known.pop()
+        known += pairs
+
+
+def _hexadecimal(text: str) -> int | None:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None
+
+
+# Ranks with the same batches
+
+
+def batches_of_ranks(run: Run) -> dict[int, dict[int, tuple[int, int]]]:
+    """Return of each step that all ranks report: rank to place among data-parallel ranks and sum of its batch."""
+    found: dict[int, dict[int, tuple[int, int]]] = {}
+    width = len(NO_BATCH)
+    for window in run.windows:
+        for step, text in window["m"].get("batches", {}).items():
+            numbers = (_hexadecimal(text[at : at + width]) for at in range(0, len(text), width))
+            entries = {rank: unpacked(number) for rank, number in enumerate(numbers) if number is not None}
+            if entries and step.lstrip("-").isdecimal():
+                found[int(step)] = entries
+    return dict(sorted(found.items()))
+
+
+def batch_findings(run: Run) -> list[dict[str, Any]]:
+    """Return data-parallel ranks that train on identical batches, as ``findings`` of ``run.json`` has it.
+
+    Ranks of one place (tensor parallel, stages of a pipeline) share their batches by design. Two others do so by
+    mistake if they had the same in all looks since some step, at least three different ones; where a run has one batch
+    or two that come again and again, nothing can be told.
+    """
+    steps = batches_of_ranks(run)
+    if not steps:
+        return []
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}  # the newest different batches of a rank, to ranks
+    of_rank: dict[int, dict[int, tuple[int, int]]] = {}
+    for step, entries in steps.items():
+        for rank, entry in entries.items():
+            of_rank.setdefault(rank, {})[step] = entry
+    for rank, seen in sorted(of_rank.items()):
+        newest: dict[int, int] = {}
+        for step in reversed(seen):
+            newest.setdefault(seen[step][1], step)
+            if len(newest) == _FEWEST:
+                alike.setdefault(tuple((at, total) for total, at in newest.items()), []).append(rank)
+                break
+    groups = [ranks for ranks in alike.values() if len({of_rank[rank][max(of_rank[rank])][0] for rank in ranks}) > 1]
+    if not groups:
+        return []
+    ranks = max(groups, key=len)
+    first, looks = _since(ranks, of_rank)
+    different = len({of_rank[ranks[0]][step][1] for step in looks})
+    more = f", and {len(groups) - 1} more groups of ranks" if len(groups) > 1 else ""
+    return [
+        {
+            "kind": "same-batches",
+            "key": "batches",
+            "rank": None,
+            "step": first,
+            "ranks": ranks,
+            "different": different,
+            "looks": len(looks),
+            "text": f"{_named(ranks)} train on identical batches from step {first} on{more}",
+        }
+    ]
+
+
+def _since(ranks: list[int], of_rank: dict[int, dict[int, tuple[int, int]]]) -> tuple[int, list[int]]:
+    """Return from which step on ranks have had the same batches, and the steps at which that was seen."""
+    looks: list[int] = []
+    for step in reversed(of_rank[ranks[0]]):
+        sums = {of_rank[rank][step][1] for rank in ranks if step in of_rank[rank]}
+        if len(sums) > 1:
+            break
+        looks.append(step)
+    return looks[-1], looks
+
+
+def _named(ranks: list[int]) -> str:
+    shown = [str(rank) for rank in ranks[:_NAMED]]
+    if len(ranks) > _NAMED:
+        return f"ranks {', '.join(shown)} and {len(ranks) - _NAMED} more"
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,199 @@
+"""What steps saw, from the loop to the journal and back; and data-parallel ranks on identical batches."""
+
+import json
+import random
+
+import pytest
+
+from ezpz.track import History
+from ezpz.track.batches import batch_findings, read_seen
+from ezpz.track.over_ranks.slices import Slicer
+from ezpz.track.over_ranks.window import records
+from ezpz.track.run import open_run
+from ezpz.track.seen import BATCH, BatchSeen, Keeper, Seen, noted, packed, together, unpacked
+
+FORM = "int64[8,128]"
+
+
+def batch(total, place=0, places=2, form=FORM):
+    return BatchSeen(total, form, place, places)
+
+
+def read(tmp_path, written):
+    lines = [{"v": 1, "t": 1.0, "step": step, "k": "seen", "m": content} for step, content in written]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    return read_seen(open_run(tmp_path))
+
+
+@pytest.mark.parametrize(("first", "every"), [(0, 1), (120, 1), (0, 10), (7, 3)])
+def test_sums_of_steps_come_back(tmp_path, first, every):
+    written = []
+    keeper = Keeper(lambda *record: written.append(record), None)
+    sums = {first + every * number: random.getrandbits(32) for number in range(120)}
+    for step, total in sums.items():
+        keeper.add(step, Seen(batch(total)))
+    keeper.write()
+    assert len(written) == 3
+    found = read(tmp_path, written)
+    assert found.sums == sums
+    assert found.forms[first] == FORM
+    assert found.places == 2
+
+
+def test_a_gap_and_an_unknown_batch_are_kept_apart(tmp_path):
+    written = []
+    keeper = Keeper(lambda *record: written.append(record), None)
+    for step in (0, 1, 2, 9, 10, 3):
+        keeper.add(step, Seen(None if step == 9 else batch(step)))
+    keeper.write()
+    assert read(tmp_path, written).sums == {0: 0, 1: 1, 2: 2, 10: 10, 3: 3}
+
+
+def test_of_a_setting_that_changes_in_every_step_a_few_are_kept(tmp_path):
+    written = []
+    keeper = Keeper(lambda *record: written.append(record), None)
+    for step in range(100):
+        keeper.add(step, Seen(batch(step), {"torch": step} if step % 50 == 0 else {}, {"lr": 1.0 - step / 100}))
+    keeper.write()
+    found = read(tmp_path, written)
+    assert [step for step, _ in found.settings["lr"]] == [0, 1, 2, 3, 49, 50, 51, 52, 53, 99]
+    assert found.generators == {"torch": {0: 0, 50: 50}}
+
+
+def test_the_first_three_steps_and_every_fiftieth_travel():
+    sent = []
+    keeper = Keeper(None, lambda *note: sent.append(note))
+    for step in range(20, 160):
+        keeper.add(step, Seen(batch(step, place=5)))
+    assert [(step, unpacked(number)) for step, number in sent] == [
+        (step, (5, step)) for step in (20, 21, 22, 50, 100, 150)
+    ]
+    assert unpacked(packed(batch((1 << 32) - 1, place=(1 << 20) - 1))) == ((1 << 20) - 1, (1 << 32) - 1)
+
+
+def test_batches_between_two_rows_are_one():
+    assert together([batch(1)]) == batch(1)
+    assert together([batch(1), batch(2)]) != together([batch(2), batch(1)])
+    assert together([batch(1), None]) is None
+    assert together([]) is None
+
+
+def test_a_loop_of_ones_own_records_the_batches_of_a_prepared_loader(tmp_path):
+    torch = pytest.importorskip("torch")
+    import ezpz
+
+    def train(name, changed=-1):
+        data = torch.arange(60, dtype=torch.float32).reshape(60, 1)
+        if changed >= 0:
+            data[changed] += 1
+        loader = ezpz.prepare(torch.utils.data.DataLoader(data, batch_size=2))
+        with History(name, outdir=tmp_path / name) as history:
+            for epoch in range(2):
+                for number, x in enumerate(loader):
+                    history.update({"loss": float(x.sum())}, step=epoch * 30 + number, summarize=False)
+            history.finalize(plots=False, show=False)
+        return read_seen(open_run(tmp_path / name)).sums
+
+    noted.take()
+    sums, other = train("one"), train("other", changed=21)
+    assert sorted(sums) == list(range(60))
+    assert [sums[step] for step in range(30)] == [sums[step] for step in range(30, 60)]
+    assert [step for step in sums if sums[step] != other[step]] == [10, 40]
+
+
+def test_a_history_without_batches_has_no_record_of_them(tmp_path):
+    with History("mine", outdir=tmp_path / "run") as history:
+        for step in range(120):
+            history.update({"loss": 1.0 / (step + 1)}, step=step, summarize=False)
+        history.finalize(plots=False, show=False)
+    assert '"k":"seen"' not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+# From all ranks
+
+
+def windows(of_rank, world, most_ranks=64):
+    """Return the records over all ranks of `{rank: {step: (place, sum)}}`."""
+    slices = {}
+    for rank, seen in of_rank.items():
+        slicer = Slicer(rank, 1000)
+        for step, (place, total) in seen.items():
+            slicer.add(step, {"loss": 1.0, BATCH: packed(batch(total, place))}, None)
+        slices[rank] = [slicer.cut()]
+    return list(records(slices, world, most_ranks))
+
+
+def findings(tmp_path, of_rank, world, **options):
+    lines = [
+        {"v": 1, "t": 1.0, "step": content["steps"][-1], "k": "ranks", "m": content}
+        for content in windows(of_rank, world, **options)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    return batch_findings(open_run(tmp_path))
+
+
+LOOKS = (0, 1, 2, 50)
+
+
+def own(rank, *, place=None, looks=LOOKS):
+    return {step: (rank if place is None else place, 1000 * rank + step) for step in looks}
+
+
+def like(rank, place):
+    return {step: (place, 1000 * rank + step) for step in LOOKS}
+
+
+@pytest.mark.parametrize("most_ranks", [64, 2])
+def test_two_data_parallel_ranks_with_the_same_batches_are_named(tmp_path, most_ranks):
+    of_rank = {0: own(0), 1: own(1), 2: own(2), 3: like(0, 3)}
+    (found,) = findings(tmp_path, of_rank, 4, most_ranks=most_ranks)
+    assert found["text"] == "ranks 0 and 3 train on identical batches from step 0 on"
+    assert (found["kind"], found["ranks"], found["different"], found["looks"]) == ("same-batches", [0, 3], 4, 4)
+
+
+def test_all_ranks_with_the_same_batches_are_one_finding(tmp_path):
+    (found,) = findings(tmp_path, {rank: like(0, rank) for rank in range(12)}, 12)
+    assert found["text"].startswith("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more train on identical batches")
+
+
+def test_a_step_from_which_on_they_are_the_same_is_told(tmp_path):
+    one = {step: (0, step) for step in (0, 1, 2, 50, 100, 150)}
+    two = {step: (1, step + (7 if step < 50 else 0)) for step in one}
+    (found,) = findings(tmp_path, {0: one, 1: two}, 2)
+    assert found["step"] == 50
+
+
+@pytest.mark.parametrize(
+    "of_rank",
+    [
+        {0: own(0), 1: own(1)},
+        {0: own(0), 1: like(0, 0)},  # tensor parallel: of one place
+        {0: dict.fromkeys(LOOKS, (0, 7)), 1: dict.fromkeys(LOOKS, (1, 7))},  # one batch, again and again
+        {0: {step: (0, step % 2) for step in LOOKS}, 1: {step: (1, step % 2) for step in LOOKS}},
+        {0: own(0, looks=(0, 1)), 1: {step: (1, step) for step in (0, 1)}},  # two batches are not enough
+        {0: own(0), 1: {**like(0, 1), 50: (1, 99)}},  # the last look says otherwise
+        {0: own(0)},
+    ],
+    ids=["own", "one place", "one batch", "two batches", "two steps", "other since", "one rank"],
+)
+def test_what_is_no_mistake_is_no_finding(tmp_path, of_rank):
+    assert findings(tmp_path, of_rank, 2) == []
+
+
+def test_ranks_that_share_a_place_are_found_with_those_of_another_place(tmp_path):
+    """Two places of two ranks each, that all have the same."""
+    (found,) = findings(tmp_path, {rank: like(0, rank // 2) for rank in range(4)}, 4)
+    assert found["ranks"] == [0, 1, 2, 3]
+
+
+def test_damaged_records_say_nothing(tmp_path):
+    lines = [
+        {"v": 1, "t": 1.0, "step": 1, "k": "seen", "m": {"first": "x", "batches": 3, "set lr": [1]}},
+        {"v": 1, "t": 1.0, "step": 1, "k": "seen", "m": {"first": 0, "batches": "zz", "at": 1, "torch": "x"}},
+        {"v": 1, "t": 1.0, "step": 1, "k": "ranks", "m": {"world": 2, "every": 1, "steps": [1], "keys": {}}},
+    ]
+    lines[2]["m"]["batches"] = {"x": "0" * 26, "3": "zz"}
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    run = open_run(tmp_path)
+    assert batch_findings(run) == []
+    assert read_seen(run).sums == {}
