@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ezpz.track.compare.differences import Difference
     from ezpz.track.compare.divergence import Divergence
+    from ezpz.track.compare.seen import Batches
 
 _TRAINED = (Kind.OPTIMIZER, Kind.SCHEDULE)
 _COMPUTED = (Kind.DATA, Kind.DTYPE, Kind.ATTENTION, Kind.BATCH, Kind.WORLD, Kind.NUMERICS)
@@ -34,11 +35,13 @@ class Cause:
         kind: Kind of the settings that explain it; None when nothing recorded does.
         likely: Those settings.
         note: What else points there, or what to look at, in words.
+        step: The step at which it begins, where that is known.
     """
 
     kind: Kind | None
     likely: list[Difference] = field(default_factory=list)
     note: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,16 @@ class Clues:
     """What is known besides differences.
 
     Attributes:
-        rate_step: First step at which the recorded learning rates differ.
         restarts: (letter, step) of every restart of either run.
         is_random: Whether both runs have the same layers that draw random numbers.
         step_noise: Tolerance of the log ratio at one step.
+        batches: Whether both have trained on the same batches; None where that is not known.
     """
 
-    rate_step: int | None
     restarts: Sequence[tuple[str, int]]
     is_random: bool
     step_noise: float
+    batches: Batches | None = None
 
 
 def find_cause(differences: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
@@ -67,6 +70,14 @@ def find_cause(differences: Sequence[Difference], apart: Divergence, clues: Clue
         clues: What else is known.
     """
     is_exact = apart.first_different is not None and apart.first_different > apart.first
+    changed = _changed(differences, apart)
+    data = _other_data(apart, clues)
+    if changed and not (data and data.step is not None and data.step < (changed.step or 0)):
+        return changed
+    if data and not (data.step == apart.first and _first(differences, (Kind.STOCHASTIC, Kind.MODEL, Kind.SEED))):
+        return data
+    if clues.batches is not None and clues.batches.same_at(apart.numerics or 0):
+        differences = [item for item in differences if item.kind is not Kind.DATA]
     if apart.how == "start" and not is_exact:
         return _from_the_start(differences, apart, clues)
     if apart.how == "start":
@@ -79,6 +90,36 @@ def find_cause(differences: Sequence[Difference], apart: Divergence, clues: Clue
         return _at_a_step(differences, apart, clues)
     kinds = _TRAINED if is_exact else (Kind.STOCHASTIC, Kind.MODEL, *_TRAINED, Kind.SEED, *_COMPUTED)
     return _first(differences, kinds) or _first(differences, _LEFT) or Cause(None)
+
+
+def _changed(differences: Sequence[Difference], apart: Divergence) -> Cause | None:
+    """Return a setting that was changed where curves part."""
+    near = [item for item in differences if item.step is not None and _parts_at(item.step, apart)]
+    if not near:
+        return None
+    begin = min(item.step for item in near if item.step is not None)
+    first = next(item for item in near if item.step == begin)
+    rest = [item for item in differences if item.kind is first.kind is Kind.SCHEDULE and item.step is None]
+    return Cause(first.kind, [*(item for item in near if item.kind is first.kind), *rest])
+
+
+def _parts_at(step: int, apart: Divergence) -> bool:
+    """Tell whether curves part because of a step: a sudden change shows then, or they were equal to the bit before."""
+    part = apart.first_different
+    if part is not None and part > apart.first and 0 <= part - step <= _NEAR:
+        return True
+    return apart.how == "jump" and -_NEAR <= (apart.numerics or 0) - step <= _SLOW
+
+
+def _other_data(apart: Divergence, clues: Clues) -> Cause | None:
+    """Return the data as the cause, where checksums say that it is other data from where curves part."""
+    batches, step = clues.batches, apart.numerics or 0
+    if batches is None or batches.other_from is None:
+        return None
+    if not _parts_at(batches.other_from, apart) and not -_NEAR <= step - batches.other_from <= _SLOW:
+        return None
+    again = [f"{letter} was started again at step {at}" for letter, at in clues.restarts if abs(at - step) <= _NEAR]
+    return Cause(Kind.DATA, note="; ".join([*again, batches.text]), step=batches.other_from)
 
 
 def _from_the_start(differences: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
@@ -97,6 +138,9 @@ def _from_the_start(differences: Sequence[Difference], apart: Divergence, clues:
 
 def _unexplained(apart: Divergence, clues: Clues) -> Cause:
     """Return what is left where nothing is set differently: the data, unless both curves go up and down together."""
+    if clues.batches is not None and clues.batches.same_at(apart.numerics or 0):
+        what = "the random numbers of stochastic layers, or the code" if clues.is_random else "the code"
+        return Cause(None, note=f"both have the same batches: look at {what}")
     if apart.shared is not None and apart.shared > _SAME_BATCHES:
         what = "the random numbers of stochastic layers, or the code" if clues.is_random else "the code"
         return Cause(None, note=f"both seem to see the same batches (correlation {apart.shared:.2f}): look at {what}")
@@ -115,12 +159,9 @@ def _seed(differences: Sequence[Difference], apart: Divergence) -> Cause | None:
 
 def _at_a_step(differences: Sequence[Difference], apart: Divergence, clues: Clues) -> Cause:
     step = apart.numerics or 0
-    rate = [item for item in differences if item.section == "recorded"]
-    if rate and clues.rate_step is not None and -_NEAR <= step - clues.rate_step <= _SLOW:
-        others = [item for item in differences if item.kind is Kind.SCHEDULE and item.section != "recorded"]
-        return Cause(Kind.SCHEDULE, [*rate, *others])
     again = [f"{letter} was started again at step {at}" for letter, at in clues.restarts if abs(at - step) <= _NEAR]
-    if apart.shared is not None and apart.shared < _OTHER_BATCHES:
+    is_same = clues.batches is not None and clues.batches.same_at(step)
+    if apart.shared is not None and apart.shared < _OTHER_BATCHES and not is_same:
         return Cause(Kind.DATA, note="; ".join([*again, _batches(apart)]))
     if again:
         return Cause(None, note="; ".join(again))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,11 @@ from ezpz.track.compare.differences import differences
 from ezpz.track.compare.divergence import measure
 from ezpz.track.compare.kinds import Kind
 from ezpz.track.compare.noise import tolerance
+from ezpz.track.compare.seen import compare_seen, is_rate_of_optimizer
 from ezpz.track.compare.settings import is_half, why_not
 from ezpz.track.compare.throughput import compare_throughput
 from ezpz.track.compare.verdict import Verdict, judge
+from ezpz.track.names import is_learning_rate
 from ezpz.track.table import restarts
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from ezpz.track.compare.differences import Difference
     from ezpz.track.compare.divergence import Divergence
     from ezpz.track.compare.noise import Tolerance
+    from ezpz.track.compare.seen import Batches
     from ezpz.track.compare.throughput import Throughput
     from ezpz.track.run import Run
 
@@ -43,6 +46,7 @@ class Comparison:
         divergence: How the curves part; None where they have no step in common.
         allowed: What counted as noise; None likewise.
         throughput: How fast they are; None where too little was recorded.
+        batches: Whether they have trained on the same batches; None where that is not known.
     """
 
     letters: tuple[str, str]
@@ -52,6 +56,7 @@ class Comparison:
     divergence: Divergence | None
     allowed: Tolerance | None
     throughput: Throughput | None
+    batches: Batches | None = None
 
 
 @dataclass(frozen=True)
@@ -85,27 +90,39 @@ def compare_runs(runs: Sequence[Run], metric: str | None = None) -> list[Compari
 def _compare(first: _Seen, second: _Seen, others: Sequence[_Seen], metric_name: str | None) -> Comparison:
     letters = (first.letter, second.letter)
     items = differences(first.run.facts, second.run.facts, letters)
-    rate, rate_step = rate_difference(first.series, second.series)
-    if rate is not None:
-        place = next((number for number, item in enumerate(items) if item.group != "effective values"), len(items))
-        items.insert(place, rate)
+    batches, notes, changes = compare_seen(first.run, second.run, letters)
+    rate = rate_difference(first.series, second.series, letters)
+    if any(name in second.series and is_learning_rate(name) for name in first.series):  # of every step, then
+        changes = [item for item in changes if not is_rate_of_optimizer(item.key, first=rate is None)]
+        changes = changes if rate is None else [rate, *changes]
+    place = next((number for number, item in enumerate(items) if item.group != "effective values"), len(items))
+    items[place:place] = changes
     speed = compare_throughput(first.series, second.series, (first.run.table, second.run.table))
     metric = choose_metric([first.series, second.series], metric_name)
     if metric is None:
-        return Comparison(letters, Verdict(_no_metric(first, second, metric_name), 2), "", items, None, None, speed)
+        verdict = Verdict(_no_metric(first, second, metric_name), 2)
+        return Comparison(letters, verdict, "", items, None, None, speed, batches)
     both = pair(first.series[metric], second.series[metric])
     if not len(both.steps):
         text = f"not comparable: no step of {metric} in common ({_range(first, metric)}, {_range(second, metric)})"
-        return Comparison(letters, Verdict(text, 2), metric, items, None, None, speed)
+        return Comparison(letters, Verdict(text, 2), metric, items, None, None, speed, batches)
     half = is_half(first.run.facts) or is_half(second.run.facts)
     allowed = tolerance(both, *_nulls(first, others, metric), half=half)
     apart = measure(both, allowed)
-    clues = Clues(rate_step, _restarts(first, second), _is_random(first, second), allowed.step)
+    clues = Clues(_restarts(first, second), _is_random(first, second), allowed.step, batches)
     verdict = judge(items, apart, clues, letters)
+    verdict = replace(verdict, notes=[*verdict.notes, *_said_besides(verdict, batches, notes)])
     reason = why_not(first.run.facts, second.run.facts, letters)
     if reason:
         verdict = Verdict(f"not comparable: {reason}", 2)
-    return Comparison(letters, verdict, metric, items, apart, allowed, speed)
+    return Comparison(letters, verdict, metric, items, apart, allowed, speed, batches)
+
+
+def _said_besides(verdict: Verdict, batches: Batches | None, notes: Sequence[str]) -> list[str]:
+    """Return what is to be said of batches and generators, where the verdict does not."""
+    said = " ".join([verdict.text, *verdict.notes])
+    every = [*([batches.text] if batches is not None else []), *notes]
+    return [note for note in every if note not in said]
 
 
 def _nulls(first: _Seen, others: Sequence[_Seen], metric: str) -> tuple[list[Pair], list[Pair]]:

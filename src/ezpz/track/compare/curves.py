@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 _SAME = 1e-6  # relative: rates are printed and read again
 
 
-def rate_difference(first: Mapping[str, Series], second: Mapping[str, Series]) -> tuple[Difference | None, int | None]:
-    """Compare the learning rates that two runs recorded.
-
-    Returns:
-        The difference at the first step at which they are not the same, and that step; None and None without one.
-    """
+def rate_difference(
+    first: Mapping[str, Series], second: Mapping[str, Series], letters: tuple[str, str]
+) -> Difference | None:
+    """Return how the learning rates that two runs recorded differ, at the first step at which they do; else None."""
     import numpy as np
 
     for name, ours in first.items():
@@ -45,10 +43,20 @@ def rate_difference(first: Mapping[str, Series], second: Mapping[str, Series]) -
         kind = Kind.OPTIMIZER if is_factor else Kind.SCHEDULE
         step = int(both.steps[place])
         values = (float(both.a[place]), float(both.b[place]))
-        return Difference(
-            "recorded", f"{name} at step {step}", "changed", *values, "recorded", kind, material=True
-        ), step
-    return None, None
+        who = [
+            letter
+            for letter, turns in zip(letters, (_turns(both.a, place), _turns(both.b, place)), strict=True)
+            if turns
+        ]
+        only = f" in {who[0]} only" if len(who) == 1 else ""
+        key = f"{name} at step {step}{only}"
+        return Difference("recorded", key, "changed", *values, "recorded", kind, material=True, step=step)
+    return None
+
+
+def _turns(values: Any, place: int) -> bool:
+    """Tell whether a rate is another one at a place than in the row before."""
+    return place > 0 and bool(values[place] != values[place - 1])
 
 
 _FLOOR = 1e-5  # share of where a curve begins below which its values count as equal: a loss of 0 has no logarithm

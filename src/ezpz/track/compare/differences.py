@@ -110,6 +110,7 @@ class Difference:
         group: Heading under which it is shown.
         kind: The setting's kind.
         material: Whether it makes the runs different even where their curves agree.
+        step: The step from which on it differs; None where it does from the start, or that is not known.
     """
 
     section: str
@@ -120,6 +121,7 @@ class Difference:
     group: str
     kind: Kind
     material: bool
+    step: int | None = None
 
 
 def differences(

@@ -47,6 +47,7 @@ def as_object(runs: Sequence[Run], places: Sequence[Path], comparisons: Sequence
                 "notes": item.verdict.notes,
                 "metric": item.metric or None,
                 "divergence": asdict(item.divergence) if item.divergence else None,
+                "batches": asdict(item.batches) if item.batches else None,
                 "tolerance": asdict(item.allowed) if item.allowed else None,
                 "differences": settings,
                 "throughput": asdict(item.throughput) if item.throughput else None,

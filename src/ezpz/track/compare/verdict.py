@@ -108,6 +108,8 @@ def _differ(cause: Cause, apart: Divergence, letters: tuple[str, str]) -> str:
 
 def _step(cause: Cause, apart: Divergence) -> int | None:
     """Return the step to name: what acts on every loss does so from the first, however late a window shows it."""
+    if cause.step is not None:
+        return cause.step
     acts_at_once = cause.kind in {Kind.STOCHASTIC, Kind.MODEL, Kind.SEED}
     return apart.first if acts_at_once and apart.first_different == apart.first else apart.numerics
 
