@@ -181,11 +181,11 @@ def test_one_layer_that_left_the_others_is_named(run):
 
 
 def test_settings_of_the_start_are_compared_elsewhere_if_they_were_given(run):
-    facts = {"effective": {"optimizer.lr": 0.1}}
+    facts = {"effective": {"optimizer.groups.0.lr": 0.1}}
     one, two = {0: {"lr": 0.1}}, {0: {"lr": 0.2}}
     assert compare_seen(run("a", settings=one, **facts), run("b", settings=two, **facts), LETTERS)[2] == []
     (found,) = compare_seen(run("c", settings=one), run("d", settings=two), LETTERS)[2]
-    assert found.key == "optimizer.lr at step 0"
+    assert found.key == "optimizer.groups.0.lr at step 0"
 
 
 def test_schedules_of_which_only_some_steps_are_recorded_are_no_difference(run):

@@ -69,7 +69,7 @@ def compare_seen(
 def is_rate_of_optimizer(key: str, *, first: bool = False) -> bool:
     """Tell whether the key of a change is that of a learning rate; with ``first``, of the one that rows have."""
     name = key.partition(" ")[0]
-    return name in {"optimizer.lr", "optimizer.groups.0.lr"} if first else name.rpartition(".")[2] == "lr"
+    return name == "optimizer.groups.0.lr" if first else name.rpartition(".")[2] == "lr"
 
 
 def _batches(ours: SeenByRun, theirs: SeenByRun, letters: tuple[str, str]) -> tuple[Batches | None, list[str]]:
@@ -159,7 +159,8 @@ def _first_change(
         only = f" in {who[0]} only" if len(who) == 1 and step > start else ""
         is_dropout = name.startswith("dropout.")
         kind = Kind.STOCHASTIC if is_dropout else Kind.SCHEDULE if name.endswith("lr") else Kind.OPTIMIZER
-        key = f"{name if is_dropout else f'optimizer.{name}'} at step {step}{only}"
+        head = "" if is_dropout else "optimizer." if name.startswith("groups.") else "optimizer.groups.0."
+        key = f"{head}{name} at step {step}{only}"
         return [Difference("recorded", key, "changed", a, b, "recorded", kind, material=True, step=step)]
     return []
 
