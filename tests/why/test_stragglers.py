@@ -1,9 +1,11 @@
 """Arrivals as ranks make them: with noise alone nothing is found, with a straggler it is, whatever the clocks show."""
 
+import pickle
 import random
 
 import pytest
 
+from ezpz.dist import arrivals as arrivals_of_rank
 from ezpz.dist.arrivals import arrivals, where
 from ezpz.launch.messages import ArrivalsTold, RankArrivals
 from ezpz.launch.run.arrivals import ArrivalRecord, read_times
@@ -64,6 +66,65 @@ def test_a_straggler_is_found_whichever_it_is(buckets):
         assert found.step == pytest.approx(0.31 + delay, rel=0.15)
         assert found.wait == pytest.approx(delay / (0.31 + delay), rel=0.25)
         assert found.chance < 1e-4 / size
+
+
+RING, LOOK = 256, 5.0  # collectives that a rank keeps, seconds between two looks
+
+
+def seen(rng, size, number, *, late=None, delay=0.0, spread=0.0, seconds=90.0, alone=0):
+    """Return the meetings of looks at ranks that make a number of collectives in each step of 0.3 s, one after another.
+
+    Args:
+        rng: Draws the noise.
+        size: How many ranks there are.
+        number: Collectives of a step.
+        late: The rank that comes late in each step.
+        delay: By how many seconds.
+        spread: Seconds of work between two collectives of a step, as in a backward; the rest is before the first.
+        seconds: How long the run is.
+        alone: Each so many steps rank 0 evaluates for a second while the others wait.
+    """
+    now, step, sequence, found, look = 0.0, 0, 0, [], {}
+    due = LOOK
+    while now < seconds:
+        step += 1
+        for index in range(number):
+            work = 0.3 - spread * (number - 1) if index == 0 else spread
+            took = [max(0.0, work + rng.gauss(0, 0.01 if index == 0 else 0.0002)) for _ in range(size)]
+            if index == 0 and late is not None:
+                took[late] += delay
+            if index == 0 and alone and step % alone == 0:
+                took[0] += 1.0
+            sequence += 1
+            look[sequence] = {rank: Arrival(now + each) for rank, each in enumerate(took)}
+            now += max(took) + 0.0003
+            if now >= due:  # in the middle of a step, mostly
+                found += meetings("0", dict(list(look.items())[-RING:]))
+                look, due = {}, due + LOOK
+    return found
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.003])
+@pytest.mark.parametrize("number", [1, 5, 25, 60])
+def test_a_straggler_is_found_however_many_collectives_a_step_has(number, spread):
+    for size in (2, 4, 8):
+        rng = random.Random(f"{number} {size} {spread}")
+        late = rng.randrange(size)
+        found = find(windows(seen(rng, size, number, late=late, delay=0.05, spread=spread)))
+        assert found is not None, size
+        assert found.rank == late
+        assert found.last > 0.9
+        assert found.lag == pytest.approx(0.05, rel=0.4)
+        assert found.step == pytest.approx(0.36, rel=0.3)
+
+
+@pytest.mark.parametrize("number", [1, 5, 25, 60])
+def test_many_collectives_of_ranks_that_are_alike_are_no_finding(number):
+    for seed in range(6):
+        rng = random.Random(seed)
+        size = rng.choice([2, 4, 8])
+        assert find(windows(seen(rng, size, number, spread=rng.choice([0.0, 0.003])))) is None, seed
+        assert find(windows(seen(rng, size, number, alone=20))) is None, seed
 
 
 def test_a_lag_below_a_tenth_of_a_step_is_no_finding():
@@ -139,6 +200,20 @@ def test_arrivals_are_told_once_and_can_be_read_again():
     assert arrivals(ring, told, 10) == ("", "")
     many = [entry(number, 1_000_000 + number) for number in range(5000)]
     assert len(read_times(arrivals(many, {}, 256)[1])) == 256
+
+
+def test_ranks_look_more_often_where_the_ring_is_too_short(monkeypatch):
+    monkeypatch.setattr(arrivals_of_rank.progress, "tell", lambda _line: True)
+    ring = []
+    for ranks, period in ((2, 5), (1000, 15)):
+        reporter = arrivals_of_rank._Reporter(lambda *_: pickle.dumps({"entries": ring}), ranks)
+        reporter._began -= 600
+        for numbers, expected in ((range(1, 9), 30), (range(5, 13), 30), (range(20, 28), period), (range(21, 29), 30)):
+            ring[:] = [entry(number, 1_000_000 + number) for number in numbers]
+            assert reporter.tell()
+            reporter._cost = 0.0
+            monkeypatch.setattr(arrivals_of_rank.time, "time", lambda: 1_000_000.5)
+            assert reporter._next() == 1_000_000 - 1_000_000 % expected + expected
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3,,", "+1:", "~", "1,2,9e9"])

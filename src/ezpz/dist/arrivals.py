@@ -2,7 +2,8 @@
 
 A thread reads the ring of torch's flight recorder (torch 2.13 records the same of gloo and NCCL, unless
 TORCH_FR_BUFFER_SIZE is 0) at the same moments on all ranks, first every 5 s and after a minute every 30 s, and once at
-the end. Of the group that has met most often, at most 256 arrivals go to the agent as one line. A rank without a
+the end. Where the ring holds less than what came since, every 5 s for longer, in large worlds every 15 s: in 30 s too few
+steps would be seen. Of the group that has met most often, at most 256 arrivals go to the agent as one line. A rank without a
 launcher, a group or a recorder has no such thread. What the recorder holds of a collective:
 
     {'process_group': ('0', 'default_pg'), 'collective_seq_id': 3, 'profiling_name': 'gloo:all_reduce',
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 _PERIODS = (5.0, 15.0, 30.0)  # seconds between two looks: each is a multiple of those before, so that ranks meet
 _SHORT_FOR = 60.0  # seconds in which the first is used
-_COST = 1000.0  # a look may cost one part in so many of the time until the next one
+_OFTEN = 256  # ranks: in larger worlds the launcher would have too much to read
+_COST = 500.0  # a look may cost one part in so many of the time until the next one
 _LOOK = 0.5  # seconds between two looks at the main thread, on average
 _MOST, _FEW, _LARGE = 256, 16, 1024  # arrivals in a line; in the largest worlds, and from how many ranks on fewer
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier")  # as torch's backends name them
@@ -61,6 +63,8 @@ class _Reporter:
 
     def __init__(self, dump: Any, world_size: int) -> None:
         self._dump, self._pid, self._main = dump, os.getpid(), threading.main_thread().ident
+        self._often = _PERIODS[0 if world_size <= _OFTEN else 1]
+        self._seen, self._lost = 0, False  # the time of the last collective, in ns; whether others came unseen
         self._most = max(_FEW, min(_MOST, _MOST * _LARGE // world_size))
         self._sent: dict[str, int] = {}  # of each group the last collective that was sent
         self._stop, self._lock = threading.Event(), threading.Lock()
@@ -91,8 +95,8 @@ class _Reporter:
     def _next(self) -> float:
         """Return the next moment at which all ranks look, by this host's clock."""
         young = time.monotonic() - self._began < _SHORT_FOR
-        fitting = [period for period in _PERIODS if period >= _COST * self._cost]
-        period = (fitting or _PERIODS[-1:])[0] if young else _PERIODS[-1]
+        least = max(_COST * self._cost, 0.0 if young else self._often if self._lost else _PERIODS[-1])
+        period = next((period for period in _PERIODS if period >= least), _PERIODS[-1])
         return (time.time() // period + 1) * period
 
     def _look_at_main(self) -> None:
@@ -112,6 +116,9 @@ class _Reporter:
             except (AttributeError, RuntimeError, TypeError, ValueError):
                 return False  # another torch
             group, times = arrivals(entries, self._sent, self._most)
+            created = [int(entry["time_created_ns"]) for entry in entries]
+            self._lost = bool(self._seen and created and min(created) > self._seen)
+            self._seen = max(created, default=self._seen)
             now, counters = time.monotonic(), _counters()
             span, self._since = now - self._since, now
             used = [after - before for after, before in zip(counters, self._before, strict=True)]

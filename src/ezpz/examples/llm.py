@@ -80,7 +80,7 @@ def set_up(args: Namespace) -> tuple[Any, Path | None, Path | None]:
         os.environ["NO_COLOR"] = "1"
     logger.info(f"Starting job: {config.job.description}")
     if config.comm.trace_buf_size:
-        if "EZPZ_COLLECTIVES" in os.environ and os.environ.get("TORCH_FR_BUFFER_SIZE") == "64":  # of `launch`
+        if "EZPZ_COLLECTIVES" in os.environ and os.environ.get("TORCH_FR_BUFFER_SIZE") == "256":  # of `launch`
             del os.environ["TORCH_FR_BUFFER_SIZE"]
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(config.comm.trace_buf_size))  # torch's flight recorder
     ezpz.setup_torch(

@@ -1,8 +1,10 @@
 """Turn the times at which ranks arrive at collectives into windows: who is last, how late, and how long others wait.
 
 Collectives of a group that overlap are one *meeting*: a rank that is late at the first bucket of gradients is as late
-at the second, and the others have waited once. A meeting counts where the others waited for at least a quarter
-of what the longest tenth of them did; a barrier at which all arrive together says nothing about who is slow.
+at the second, and the others have waited once. Meetings that follow each other at once, such as 60 reductions after one
+backward, are one as well, in which a rank is as late as in all of them together. A meeting counts where the others
+waited for at least a quarter of what the longest tenth of them did; a barrier at which all arrive together says nothing
+about who is slow.
 
 Times of different hosts are compared by the launcher's clock, to which agents have corrected them. Where a device has
 measured how long each collective took on it, the rank with the shortest time is the last, and no clock is needed.
@@ -25,6 +27,10 @@ _GAP = 16  # collectives of other kinds that may lie between two: with more betw
 _COUNTED, _TENTH = 0.25, 0.9  # share of which quantile of all waits a wait must have to count
 _LEAST = 50e-6  # seconds: a shorter wait is none
 _MOST_GROUPS = 8  # of a window
+# Work between two meetings parts them where it is a quarter of what typically lies between two steps: of the longest
+# stretches of work that make up a quarter of all. On busy cores even 60 short ones make up half. A few longer ones,
+# such as evaluations, count no more than the next.
+_PARTED, _SMALLER, _ODD = 0.25, 0.75, 3
 
 
 class Arrival(NamedTuple):
@@ -92,11 +98,64 @@ def window(found: Sequence[Meeting]) -> list[dict[str, Any]]:
     time in which the others waited for it, ``size`` the ranks of the group, and ``batches`` its mean lag in each
     quarter of the meetings. A group with fewer meetings than `FEWEST` is left out.
     """
-    groups: dict[str, list[Meeting]] = {}
-    for meeting in found:
-        groups.setdefault(meeting.group, []).append(meeting)
-    rows = [row for name, own in groups.items() if (row := _of_group(name, sorted(own, key=lambda one: one.at)))]
+    rows = [row for name, own in _by_group(found).items() if (row := _of_group(name, own))]
     return sorted(rows, key=lambda row: (-row["wait"], row["group"]))[:_MOST_GROUPS]
+
+
+def _by_group(found: Sequence[Meeting]) -> dict[str, list[Meeting]]:
+    """Return the meetings of each group in the order of time, those that follow each other at once as one."""
+    groups: dict[str, list[Meeting]] = {}
+    for meeting in sorted(found, key=lambda one: one.at):
+        groups.setdefault(meeting.group, []).append(meeting)
+    return {name: _joined(own) for name, own in groups.items()}
+
+
+def _joined(found: Sequence[Meeting]) -> list[Meeting]:
+    """Join meetings of a group between which the first rank to come has hardly worked.
+
+    The work is that of the rank that comes first: what holds up another one does not part them. Where some are joined,
+    a first one of which the beginning was not recorded is left out.
+    """
+    work = {  # index of a meeting: seconds from the end of the one before
+        index: max(0.0, one.cycle - max(found[index - 1].lags.values()))
+        for index, one in enumerate(found)
+        if index and one.cycle is not None and one.lags.keys() == found[index - 1].lags.keys()
+    }
+    least = _PARTED * _typical(sorted(work.values()))
+    joined: list[list[Meeting]] = []
+    for index, one in enumerate(found):
+        if index in work and work[index] < least:
+            joined[-1].append(one)
+        else:
+            joined.append([one])
+    if len(joined) == len(found):
+        return list(found)
+    out: list[Meeting] = []
+    for before, parts in zip([[], *joined], joined, strict=False):
+        first = parts[0]
+        if first.cycle is not None:
+            sums = {rank: sum(part.lags[rank] for part in parts) for rank in first.lags}
+            soonest = min(sums.values())
+            cycle = first.cycle + sum(part.cycle or 0.0 for part in before[1:]) if before else None
+            lags = {rank: lag - soonest for rank, lag in sums.items()}
+            out.append(Meeting(first.group, first.at, cycle, lags))
+    return out
+
+
+def _typical(values: Sequence[float]) -> float:
+    """Return the value below which `_SMALLER` of the sum of all lies; 0 where there is none.
+
+    Args:
+        values: In their order; the `_ODD` largest count as the one before them.
+    """
+    most = values[max(0, len(values) - 1 - _ODD)] if values else 0.0
+    weights = [min(value, most) for value in values]
+    least, total = _SMALLER * sum(weights), 0.0
+    for weight in weights:
+        total += weight
+        if total >= least:
+            return weight
+    return most
 
 
 def _of_group(name: str, found: Sequence[Meeting]) -> dict[str, Any] | None:
@@ -139,8 +198,9 @@ def _counted(waits: Sequence[float]) -> list[int]:
 def mean_lags(found: Sequence[Meeting]) -> dict[int, float]:
     """Return of each rank how long after the first one it came to the meetings that count, on average in seconds."""
     sums: dict[int, list[float]] = {}
-    for index in _counted([_behind(meeting.lags, _last(meeting.lags)) for meeting in found]):
-        for rank, lag in found[index].lags.items():
+    together = [meeting for own in _by_group(found).values() for meeting in own]
+    for index in _counted([_behind(meeting.lags, _last(meeting.lags)) for meeting in together]):
+        for rank, lag in together[index].lags.items():
             sums.setdefault(rank, []).append(lag)
     return {rank: _short(sum(each) / len(each)) for rank, each in sums.items()}
 
