@@ -1,6 +1,6 @@
 """A program whose ranks meet in every step; one of them is late, as its arguments say.
 
-straggling.py KIND RANK SECONDS STEPS    KIND: sleep, core, loader or none
+straggling.py KIND RANK SECONDS STEPS [COLLECTIVES]    KIND: sleep, core, loader or none; COLLECTIVES of a step: 1
 """
 
 import os
@@ -13,6 +13,7 @@ import torch.distributed as dist
 import ezpz
 
 kind, late, seconds, steps = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+collectives = int(sys.argv[5]) if sys.argv[5:] else 1
 torch.set_num_threads(1)
 if kind == "core":  # each rank on a core of its own, that of the late one with others beside it
     cores = sorted(os.sched_getaffinity(0))
@@ -57,8 +58,9 @@ for _ in torch.utils.data.DataLoader(Items(), batch_size=1):
     burn(0.03)
     if kind == "sleep" and rank == late:
         hold_up()
-    dist.all_reduce(values)
-    values.div_(dist.get_world_size())
+    for _ in range(collectives):
+        dist.all_reduce(values)
+        values.div_(dist.get_world_size())
 for pid in others:
     os.kill(pid, 9)
     os.waitpid(pid, 0)

@@ -21,9 +21,9 @@ STEPS = 60
 def findings(run_cli, tmp_path):
     """`findings(kind, late, seconds, ranks)` -> the causes of a launch of the program, and its record."""
 
-    def run(kind, late, seconds, ranks=2, env=None):
+    def run(kind, late, seconds, ranks=2, env=None, collectives=1):
         line = [sys.executable, "-m", "ezpz.launch", "-n", str(ranks), "--log-dir", str(tmp_path / "log")]
-        words = [sys.executable, str(PROGRAM), kind, str(late), str(seconds), str(STEPS)]
+        words = [sys.executable, str(PROGRAM), kind, str(late), str(seconds), str(STEPS), str(collectives)]
         result = run_cli([*line, *words], env, timeout=400)
         assert result.returncode == 0, result.stderr
         record = json.loads((tmp_path / "log" / "run.json").read_text())
@@ -33,10 +33,11 @@ def findings(run_cli, tmp_path):
     return run
 
 
-def test_a_rank_that_sleeps(findings):
-    ranks = DRAWN.choice([2, 4])
+@pytest.mark.parametrize("collectives", [1, 20])
+def test_a_rank_that_sleeps(findings, collectives):
+    ranks = 2 if collectives > 1 else DRAWN.choice([2, 4])  # more make each collective slow on two cores
     late, seconds = DRAWN.randrange(ranks), DRAWN.uniform(0.35, 0.5)
-    (cause,), record = findings("sleep", late, seconds, ranks)
+    (cause,), record = findings("sleep", late, seconds, ranks, collectives=collectives)
     assert cause["rank"] == late, (record["arrivals"], seconds)
     lags = [row["groups"][0]["lag"] for row in record["arrivals"]["windows"]]
     assert 0.5 * seconds < sum(lags) / len(lags) < 2 * seconds
