@@ -105,6 +105,28 @@ def test_a_large_world_keeps_few(tmp_path):
         assert [entry[1] for entry in told.entries] == list(range(200 - kept, 200))
 
 
+def test_what_tells_orders_of_collectives_apart(tmp_path):
+    part = {**NCCL, "process_group": ("1", "mesh_dp"), "profiling_name": "nccl:all_reduce"}
+    config = {"0": {"ranks": "[0, 1, 2, 3]"}, "1": {"ranks": "[2, 3]"}}
+    leave(tmp_path, 0, DUMP, {**DUMP, "pg_config": config, "entries": [NCCL, part]})
+    (told,) = collected(str(tmp_path), [process(0)], set(), 0.0, whole=True)
+    assert {entry[0] for entry in told.entries} == {"gloo:0", "nccl:0", "nccl:1@2"}
+
+
+def test_a_busy_group_does_not_hide_another(tmp_path):
+    many = [{**GLOO, "collective_seq_id": number, "time_created_ns": 1000 * number} for number in range(200)]
+    other = {**GLOO, "process_group": ("1", "pair"), "time_created_ns": 1}
+    leave(tmp_path, 0, {**DUMP, "entries": [other, *many]})
+    (told,) = collected(str(tmp_path), [process(0)], set(), 0.0, whole=True)
+    assert [entry[0] for entry in told.entries] == ["gloo:1", *["gloo:0"] * 64]
+
+
+def test_what_a_rank_left_at_its_end_counts_although_it_does_not_answer(tmp_path):
+    leave(tmp_path, 0, DUMP, ended=True)
+    (told,) = collected(str(tmp_path), [process(0, alive=True, pid=os.getpid())], {0}, 0.0, whole=True)
+    assert (told.ended, told.silent, len(told.entries)) == (True, False, 2)
+
+
 def test_a_rank_that_does_not_answer_is_silent_and_its_old_words_do_not_count(tmp_path):
     leave(tmp_path, 0, DUMP)
     os.mkfifo(tmp_path / "ask_0.pipe")

@@ -119,6 +119,41 @@ CASES = {
         with_rank_2(rank(2, entries(*SEVEN[:3], done=True, start=5), "load (a.py:1)")),
         ("collective-missing", 2, "rank 2 on n02 is in load (a.py:1), and never came to all_reduce #8"),
     ),
+    "one rank is at its end, and still lives": (
+        with_rank_2(rank(2, entries(*SEVEN, done=True), None, ended=True, state="R"), "running (python3)"),
+        ("left-early", 2, "rank 2 on n02 has come to the end of its program, and never came to all_reduce #8"),
+    ),
+    "a group of two backends, one of which waits": (
+        facts(
+            [
+                rank(number, [*entries(*["broadcast 9"] * made, done=True, group="gloo:0"), *waits])
+                for number, made, waits in (
+                    (0, 9, entries(*EIGHT, group="nccl:0")),
+                    (1, 9, entries(*EIGHT, group="nccl:0")),
+                    (2, 9, entries(*SEVEN, done=True, group="nccl:0")),
+                    (3, 9, entries(*EIGHT, group="nccl:0")),
+                )
+            ],
+            {0: REDUCE, 1: REDUCE, 2: "load (a.py:1)", 3: REDUCE},
+        ),
+        ("collective-missing", 2, "rank 2 on n02 is in load (a.py:1), and never came to all_reduce #8 (train.py:33)"),
+    ),
+    "a rank that has made none of a backend's": (
+        facts(
+            [
+                rank(
+                    number,
+                    [
+                        *entries(*SEVEN, done=True, group="gloo:0"),
+                        *(entries("all_gather 4", group="nccl:0") if number != 1 else ()),
+                    ],
+                )
+                for number in range(4)
+            ],
+            {0: REDUCE, 1: "load (a.py:1)", 2: REDUCE, 3: REDUCE},
+        ),
+        ("collective-missing", 1, "rank 1 on n01 is in load (a.py:1), and never came to all_gather #1 (train.py:33)"),
+    ),
     "a subgroup waits, and its member waits for nobody": (
         facts(
             [

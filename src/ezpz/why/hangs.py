@@ -38,6 +38,10 @@ _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
 # What the user's code is in while a rank loads data: torch's loader, or a data set of the user's in the rank itself.
 _DATA = {"DataLoader", "__getitem__", "__getitems__"}
 _NAMED = 4  # ranks that a sentence names
+_STEPS = (
+    "let every rank make the same number of steps: drop_last=True, a sampler that pads, or `with model.join():` around "
+    "the loop of DistributedDataParallel; look for a `continue` or a return on that rank"
+)
 
 
 def of_torch(words: str) -> bool:
@@ -255,7 +259,7 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
         last = {rank: int(entries[-1]["seq"]) for rank, entries in members.items()}
         lowest = min(last.values())
         behind: dict[int, Entry | None] = {rank: members[rank][-1] for rank in last if last[rank] == lowest}
-        unknown = [] if group != _default(facts) else [rank for rank in range(facts.world_size) if rank not in last]
+        unknown = [rank for rank in range(facts.world_size) if rank not in last and group in _of_all(facts)]
         seq = lowest + 1
         if len(behind) == len(last):  # they are equal: who has reported nothing is missing
             behind, seq = {}, lowest
@@ -287,6 +291,12 @@ def _default(facts: Facts) -> str:
     """Return the name of the group of all ranks: the one with the most members, the lowest name first."""
     groups = _groups(facts)
     return min(groups, key=lambda name: (-len(groups[name]), name)) if groups else ""
+
+
+def _of_all(facts: Facts) -> set[str]:
+    """Return the names of the group of all ranks, which has one for each of its backends: ``gloo:0``, ``nccl:0``."""
+    name = _default(facts).rpartition(":")[2]
+    return {group for group in _groups(facts) if group.rpartition(":")[2] == name}
 
 
 def _waits_elsewhere(facts: Facts, rank: int, group: str) -> bool:
@@ -335,8 +345,9 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     line = _line_of(place)
     where = f" ({line})" if line else ""
     state = str(each.get("state") or "")
-    if left or (each.get("ended") and not state):
-        return "left-early", "has ended", "let every rank make the same number of steps"
+    if left or each.get("ended"):
+        does = "has come to the end of its program" if state and not left else "has ended"
+        return "left-early", does, _STEPS
     if state == "t" or place.startswith("stopped by"):
         return "stopped", "is stopped by a debugger", "let the debugger continue it"
     if state == "T" or place.startswith("stopped"):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import time
 
@@ -42,6 +43,8 @@ __all__ = ["MalformedDump", "Question", "clear", "collected", "read_dump", "read
 
 _KEPT = 64  # collectives of a rank
 _OF_MANY = 4  # the same in a large world, for which the launcher has no room
+_OF_EACH = 4  # of each group at least
+_LONGEST_ROWS = 256  # that a message holds
 _PATIENCE = 0.4  # seconds for ranks to answer: a failing launch waits for that
 _LONGEST = 16 << 20  # bytes of a file
 _DEEPEST = 1 << 20  # values that wait to be put into another one
@@ -91,26 +94,30 @@ def collected(
     Args:
         folder: Where ranks answer.
         ranks: The ranks of this host.
-        silent: Those that were asked and have not answered: their files are old.
+        silent: Those that were asked and have not answered: their files are old, but for what one wrote at its end.
         clock: What to add to this host's clock to get the launcher's, in seconds.
         whole: Whether there is room for all of them.
     """
     reported = []
     for rank in ranks:
         try:
-            head, dumps = ({}, []) if rank.rank in silent else read_last(os.path.join(folder, f"last_{rank.rank}"))
+            head, dumps = read_last(os.path.join(folder, f"last_{rank.rank}"))
         except (OSError, MalformedDump):
+            head, dumps = {}, []
+        is_silent = rank.rank in silent and not head.get("ended")  # a Python that is ending answers no more
+        if is_silent:
             head, dumps = {}, []
         state, where, cpu = _process(rank)
         if head or state:
             entries = [row for dump in dumps for row in _rows(dump, clock)]
             entries.sort(key=lambda row: row[6])
+            most = _KEPT if whole else _OF_MANY
             reported.append(
                 messages.RankCollectives(
                     rank=rank.rank,
                     pid=rank.pid,
                     answered=bool(head),
-                    silent=rank.rank in silent,
+                    silent=is_silent,
                     ended=bool(head.get("ended")),
                     state=state,
                     where=where,
@@ -118,7 +125,7 @@ def collected(
                     step=rank.step,
                     frames=_frames(head.get("frames")),
                     groups=[row for dump in dumps for row in _groups(dump)],
-                    entries=entries[-(_KEPT if whole else _OF_MANY) :],
+                    entries=_last(entries, most),
                 )
             )
     return reported
@@ -292,11 +299,22 @@ _OPCODES = _by_torch()
 # What of a dump is kept.
 
 
+def _last(rows: list[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
+    """Return the last rows, and the last `_OF_EACH` of each group, which a busier one must not hide."""
+    counts: dict[str, int] = {}
+    kept: list[tuple[Any, ...]] = []
+    for index, row in enumerate(reversed(rows)):
+        counts[row[0]] = counts.get(row[0], 0) + 1
+        if index < most or (counts[row[0]] <= _OF_EACH and len(kept) < _LONGEST_ROWS):
+            kept.append(row)
+    return kept[::-1]
+
+
 def _rows(dump: dict[str, Any], clock: float) -> list[tuple[Any, ...]]:
-    """Return the last collectives of a dump, as rows of `messages.RankCollectives`."""
+    """Return the collectives of a dump, as rows of `messages.RankCollectives`."""
     entries = dump.get("entries")
     rows = []
-    for entry in entries[-_KEPT:] if isinstance(entries, list) else ():
+    for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             peer = bool(entry.get("is_p2p"))
             created, started, ended = (
@@ -305,7 +323,7 @@ def _rows(dump: dict[str, Any], clock: float) -> list[tuple[Any, ...]]:
             )
             rows.append(
                 (
-                    _group(entry.get("process_group")),
+                    _group(entry, dump),
                     _int(entry.get("p2p_seq_id" if peer else "collective_seq_id")),
                     str(entry.get("profiling_name") or "").partition(":")[2] or str(entry.get("profiling_name")),
                     _sizes(entry.get("input_sizes")),
@@ -331,8 +349,19 @@ def _groups(dump: dict[str, Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _group(value: Any) -> str:
-    return str(value[0]) if isinstance(value, tuple) and value else str(value or "")
+def _group(entry: dict[str, Any], dump: dict[str, Any]) -> str:
+    """Return what tells one order of collectives from others, as ``gloo:0``, or ``nccl:1@4`` of a part of the ranks.
+
+    A group has a backend for each kind of device, and each of them counts its own collectives. Groups that
+    `split_group` makes of different ranks have one name: of those that the dump knows, the lowest rank tells them apart.
+    """
+    value = entry.get("process_group")
+    name = str(value[0]) if isinstance(value, tuple) and value else str(value or "")
+    backend, colon, _ = str(entry.get("profiling_name") or "").partition(":")
+    config = dump.get("pg_config")
+    known = config.get(name) if isinstance(config, dict) else None
+    lowest = re.match(r"\[(\d+)", str(known.get("ranks") or "")) if isinstance(known, dict) else None
+    return f"{backend if colon else ''}{colon}{name}" + (f"@{lowest[1]}" if lowest and lowest[1] != "0" else "")
 
 
 def _int(value: Any, default: int = 0) -> int:
