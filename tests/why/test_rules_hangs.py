@@ -254,3 +254,50 @@ def test_a_tensor_that_does_not_fit_names_who_sent_it():
     alone = diagnose(failed(f'{frames}  File "/me/a.py", line 11 in <module>\n', [], signal="SIGABRT"))[0]
     assert (alone.cause, alone.rank) == ("aborted-in-collective", 0)
     assert alone.text.startswith("rank 0 on n01 was aborted by torch inside all_reduce (a.py:11), mostly because ranks")
+
+
+WRAPS = 'Traceback (most recent call last):\n  File "/me/train.py", line 18, in <module>\n'
+NUMBERS = WRAPS + (
+    "RuntimeError: DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has "
+    "inconsistent {} params.\n"
+)
+SHAPES = WRAPS + (
+    "RuntimeError: [{}]: params[0] in this process with sizes [{}, 32] appears not to match sizes of the same param in "
+    "process 0.\n"
+)
+
+
+def test_a_rank_that_was_ended_while_it_raised_counts_as_well():
+    raised = [
+        {**rank(number, [], "__init__ (train.py:18)"), "raised": NUMBERS.format(number, 4, 0, 6)} for number in (2, 3)
+    ]
+    cause = {"rank": 1, "code": 1, "text": "rank 1 …", "words": NUMBERS.format(1, 4, 0, 6)}
+    first = diagnose(facts(raised, hang=None, exit_code=1, state="failed", cause=cause))[0]
+    assert (first.cause, first.rank) == ("other-model", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit", "begin"),
+    [
+        ([(2, NUMBERS.format(2, 6, 0, 4)), (0, NUMBERS.format(0, 4, 2, 6))], 2, "rank 2 on n02 has another model than"),
+        ([(1, NUMBERS.format(1, 4, 0, 6)), (2, NUMBERS.format(2, 4, 0, 6))], 0, "rank 0 on n01 has another model than"),
+        ([(0, NUMBERS.format(0, 4, 3, 6))], 3, "rank 3 on n02 has another model than the rest (train.py:18): 6 param"),
+        (
+            [(2, NUMBERS.format(2, 6, 0, 4))],
+            None,
+            "ranks 0 and 2 have different models (train.py:18): 4 parameters, and",
+        ),
+        (
+            [(3, SHAPES.format(3, 48))],
+            None,
+            "ranks 0 and 3 have different models (train.py:18): params[0] of other",
+        ),
+        ([(rank, SHAPES.format(rank, 32)) for rank in (3, 1, 2)], 0, "rank 0 on n01 has another model than the rest"),
+    ],
+)
+def test_a_rank_with_another_model_is_named(words, culprit, begin):
+    first, *rest = ({"rank": rank, "code": 1, "text": f"rank {rank} …", "words": said} for rank, said in words)
+    causes = diagnose(facts([], hang=None, exit_code=1, state="failed", cause=first, failures=rest))
+    assert (causes[0].cause, causes[0].rank) == ("other-model", culprit)
+    assert causes[0].text.startswith(begin)
+    assert last_line(causes, failed=True) == causes[0].text

@@ -100,18 +100,19 @@ def _traces() -> list[bytes]:
     return [getattr(c10d, name)(True, False, False) for name in names]
 
 
-def _leave_last(frames: list[tuple[str, str, int]], *, ended: bool = False) -> None:
+def _leave_last(frames: list[tuple[str, str, int]], *, ended: bool = False, raised: str = "") -> None:
     """Leave this rank's last collectives for its agent; nothing here may disturb a rank, or its end.
 
     Args:
         frames: Function, file and line of what the main thread does, innermost first.
         ended: Whether Python is ending.
+        raised: The exception that ends it.
     """
     if not _State.last or "torch" not in sys.modules:
         return
     try:
         traces = [trace for trace in _traces() if trace]
-        head = {"frames": frames, "ended": ended, "dumps": [len(trace) for trace in traces]}
+        head = {"frames": frames, "ended": ended, "raised": raised, "dumps": [len(trace) for trace in traces]}
         write_whole(_State.last, json.dumps(head).encode() + b"\n" + b"".join(traces))
     except Exception:  # noqa: BLE001  # as above; an answer that is missing is a fact as well
         get_logger(__name__).debug("cannot leave the last collectives", exc_info=True)
@@ -135,6 +136,13 @@ def _main_frames() -> list[tuple[str, str, int]]:
     return frames
 
 
+def _in_words(kind: type[BaseException], error: BaseException) -> str:
+    try:
+        return f"{kind.__name__}: {error}"[:_RAISED]
+    except Exception:  # noqa: BLE001  # an exception of the user's that cannot be printed
+        return kind.__name__
+
+
 def _raised_frames(trace: TracebackType | None) -> list[tuple[str, str, int]]:
     frames: list[tuple[str, str, int]] = []
     while trace is not None:
@@ -147,6 +155,7 @@ def _raised_frames(trace: TracebackType | None) -> list[tuple[str, str, int]]:
 # interpreter that ends meanwhile aborts the process: 9 of 45 runs of a DDP script, 0 of 50 with a pause (torch 2.13).
 _GLOO_SECONDS = 0.05
 _FRAMES = 64  # of a stack that are left for the agent
+_RAISED = 500  # characters of an exception
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH120, PTH100  # compared as text
 
 
@@ -175,7 +184,7 @@ def install(environ: Mapping[str, str]) -> None:
             previous(kind, error, trace)
             return
         _State.telling = True
-        _leave_last(_raised_frames(trace))
+        _leave_last(_raised_frames(trace), raised=_in_words(kind, error))
         ours = isinstance(error, EzpzError) and os.environ.get("EZPZ_DEBUG") != "1"
         previous(kind, error, _users_part(trace) if ours else trace)
         if issubclass(kind, KeyboardInterrupt):

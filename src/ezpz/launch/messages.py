@@ -293,7 +293,7 @@ class RankCollectives(Message):
     """The last collectives of a rank, and what the kernel says of its process.
 
     ``answered``: what it wrote is there; ``silent``: it was asked, lives, and has not answered in time; ``ended``: it
-    wrote that at its end, by itself. ``state`` is a letter of proc(5), empty where it lives no more, ``where`` the
+    wrote that at its end, by itself; ``raised``: the exception that ends it. ``state`` is a letter of proc(5), empty where it lives no more, ``where`` the
     kernel's function that it waits in, ``cpu`` the seconds that it used. ``frames`` are those of its main thread,
     innermost first. Of a group: its name, and the last collective that was enqueued, started and completed, -1 where
     that is not recorded. Of a collective: group, sequence, operation, sizes, state, line of the user's code, when it
@@ -306,6 +306,7 @@ class RankCollectives(Message):
     answered: bool = flag_field()
     silent: bool = flag_field()
     ended: bool = flag_field()
+    raised: str = text_field(500)
     state: str = text_field(8)
     where: str = text_field(80)
     cpu: float = seconds_field()

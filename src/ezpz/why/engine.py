@@ -27,6 +27,7 @@ def _rules() -> tuple[Rule, ...]:
 
     return (
         hangs.refused_size,
+        hangs.other_model,
         *MACHINE_RULES,
         hangs.mismatch,
         hangs.missing,

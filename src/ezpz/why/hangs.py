@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Entry = Mapping[str, Any]
 
-__all__ = ["mismatch", "missing", "missing_by_stacks", "of_torch", "refused_size"]
+__all__ = ["mismatch", "missing", "missing_by_stacks", "of_torch", "other_model", "refused_size"]
 
 # Functions of torch.distributed in which a rank waits for others (torch 2.13, distributed_c10d.py).
 _CALLS = {
@@ -146,6 +146,62 @@ def refused_size(facts: Facts) -> Iterator[Cause]:
         host=facts.host(rank) if rank is not None else None,
         evidence=(str(cause.get("text") or ""),),
         advice="give the tensors the same shape on every rank",
+    )
+
+
+# What DistributedDataParallel raises on ranks whose model differs (torch 2.13, distributed/c10d/reducer.cpp): a rank
+# names the first other one with another number of parameters, or that a parameter differs from that of rank 0.
+_OTHER_NUMBER = r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params"
+_OTHER_SHAPE = r"\[(\d+)\]: (params\[\d+\]) in this process with (sizes|strides) (\[[\d, ]*\]) appears not to match"
+
+
+def other_model(facts: Facts) -> Iterator[Cause]:
+    """Ranks have wrapped models that differ in their parameters."""
+    listed = (facts.launch.get("cause"), *(facts.launch.get("failures") or ()))
+    models: dict[int, str] = {}  # rank: what its model has
+    lines: dict[int, str] = {}
+    said = [str(each.get("words") or "") for each in listed if isinstance(each, dict)]
+    # Of ranks that raised as well, and were ended before all of it was on stderr.
+    for words in (*said, *(str(each.get("raised") or "") for each in facts.ranks.values())):
+        numbers, shape = re.search(_OTHER_NUMBER, words), re.search(_OTHER_SHAPE, words)
+        if numbers:
+            rank, other = int(numbers[1]), int(numbers[3])
+            models |= dict.fromkeys((rank, *range(other)), f"{numbers[2]} parameters")
+            models.setdefault(other, f"{numbers[4]} parameters")
+        elif shape:
+            rank = int(shape[1])
+            models[rank] = f"{shape[2]} of {shape[3]} {shape[4]}"
+            models.setdefault(0, f"{shape[2]} of other {shape[3]}")
+        else:
+            continue
+        frames = re.findall(r'  File "([^"\n]+)", line (\d+)', words.rpartition("Traceback")[2])
+        own = [f"{file.rpartition('/')[2]}:{line}" for file, line in frames if not re.search(_INSTALLED, file)]
+        lines[rank] = own[-1] if own else lines.get(rank) or _line_of(str(facts.ranks.get(rank, {}).get("at") or ""))
+    kinds: dict[str, list[int]] = {}
+    for rank in sorted(models):
+        kinds.setdefault(models[rank], []).append(rank)
+    if len(kinds) < 2:
+        return
+    (odd, ranks), *_, (usual, others) = sorted(kinds.items(), key=lambda each: len(each[1]))
+    line = next((f" ({lines[rank]})" for rank in (*ranks, *others) if lines.get(rank)), "")
+    is_one = len(ranks) == 1 < len(others)
+    text = (
+        f"{_named(facts, ranks)} {'has' if is_one else 'have'} another model than the rest{line}: {odd}, where "
+        f"{_named(facts, others)} have {usual}"
+        if len(ranks) < len(others)  # of equally many nobody knows which ones are right
+        else f"{_named(facts, [*ranks, *others])} have different models{line}: {odd}, and {usual}"
+    )
+    yield Cause(
+        "other-model",
+        text,
+        Certainty.SEEN,
+        rank=ranks[0] if is_one else None,
+        host=facts.host(ranks[0]) if is_one else None,
+        evidence=tuple(
+            f"{_named(facts, each)}: {what}" + "".join(f" ({lines[rank]})" for rank in each[:1] if lines.get(rank))
+            for what, each in kinds.items()
+        ),
+        advice="build the same model on every rank: look for a condition on the rank, another configuration or checkpoint",
     )
 
 

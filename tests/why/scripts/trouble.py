@@ -1,4 +1,7 @@
-"""Steps of one all_reduce each, in which one rank gets into trouble at one step: NAME RANK STEP [plain]."""
+"""Steps of one all_reduce each, in which one rank gets into trouble at one step: NAME RANK STEP [plain].
+
+NAME "model" and "continues" train with DistributedDataParallel: one rank has a layer more, or skips a batch.
+"""
 
 import os
 import re
@@ -50,10 +53,19 @@ def trouble():
     return NAME == "uneven"
 
 
+if NAME in {"model", "continues"}:
+    layers = [torch.nn.Linear(4, 4) for _ in range(3 + (NAME == "model" and rank == BAD))]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+
 for step in range(AT + 3):
     is_here = rank == BAD and step == AT
     if is_here and trouble():
         break
+    if NAME == "continues":
+        if not is_here:
+            model(torch.ones(4)).sum().backward()
+        ezpz.heartbeat(step)
+        continue
     size = 6 if is_here and NAME == "sizes" else 4
     dist.all_reduce(torch.ones(size))
     if not IS_PLAIN:

@@ -119,6 +119,7 @@ def collected(
                     answered=bool(head),
                     silent=is_silent,
                     ended=bool(head.get("ended")),
+                    raised=str(head.get("raised") or "")[:500],
                     state=state,
                     where=where,
                     cpu=cpu,
