@@ -65,6 +65,22 @@ def test_an_end_is_named(cause, expected):
     assert last_line(causes, failed=True) == (causes[0].text if is_said else "")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        TRACE,
+        TRACE.replace("ValueError: no such shard", "OSError: [Errno 28] No space left on device: '/scratch/x'"),
+        TRACE.replace("ValueError: no such shard", "MemoryError"),
+        TRACE.replace("ValueError: no such shard", "AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
+    ],
+)
+def test_who_was_killed_did_not_end_of_what_it_had_written(words):
+    found = diagnose(facts({"text": "rank 1 was killed by SIGKILL", "rank": 1, "signal": "SIGKILL", "words": words}))
+    assert [cause.cause for cause in found] == ["killed-by-signal"]
+    stopped = facts({"text": "rank 1 …", "rank": 1, "signal": "SIGTERM", "words": words}, state="stopped")
+    assert [cause.cause for cause in diagnose(stopped)] == ["signal"]
+
+
 def test_many_consequences_are_counted():
     causes = diagnose(facts(CASES["a code"][0], failures=[LATER] * 9))
     assert causes[0].consequences[3:] == ("and 6 more",)

@@ -23,7 +23,7 @@ __all__ = ["ended_by_itself", "left_early", "lost_host"]
 _RANK_TAG = r"(?m)^\[rank\d+\]: ?"  # torch's, in front of each line of a traceback
 _FRAME = r'  File "(?P<file>[^\n"]+)", line (?P<line>\d+)'
 _LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|/lib(?:64)?/(?:python|pypy)3[.\d]*t?/|^<frozen "
-_LEFT = "exited with code 0"
+_SENT = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}  # nobody's exception
 _SHOWN = 3  # consequences that are named one by one
 
 
@@ -57,7 +57,7 @@ def ended_by_itself(facts: Facts) -> Iterator[Cause]:
     if not isinstance(rank, int) or cause.get("code") == 0 or (cause.get("code") is None and not cause.get("signal")):
         return
     who, words = facts.who(rank), str(cause.get("words") or "")
-    raised = raised_in(words)
+    raised = None if cause.get("signal") in _SENT else raised_in(words)
     # What a collective raises is no cause by itself: others, or a mismatch, stand before it.
     certainty = Certainty.SHOWN if raised and of_torch(words) else Certainty.SEEN
     if raised:

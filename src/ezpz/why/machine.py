@@ -137,7 +137,7 @@ def _lost_a_child(failure: Failure) -> bool:
 def _refused_memory(facts: Facts) -> Iterator[Cause]:
     """A rank asked for memory, got none, and ended by itself: no process was killed."""
     failure = _first(facts)
-    where = refused_memory(_words(failure)) if failure else ""
+    where = refused_memory(_words(failure)) if failure and not _was_told(failure) else ""
     if not failure or not where or killed_for_memory(failure.get("kernel")):
         return
     if where == "device":
@@ -156,7 +156,7 @@ def _refused_memory(facts: Facts) -> Iterator[Cause]:
 def _disk_full(facts: Facts) -> Iterator[Cause]:
     """A rank could not write because its disk is full, or a quota used up."""
     failure = _first(facts)
-    if not failure or failure.get("rank") is None:
+    if not failure or failure.get("rank") is None or _was_told(failure):
         return
     full_words = full_disk(_words(failure))
     room = [each for each in failure.get("room") or () if isinstance(each, dict)]
@@ -198,7 +198,7 @@ def _device_fault(facts: Facts) -> Iterator[Cause]:
     """The driver of a rank's device reports that this is broken."""
     for failure in _failures(facts):
         found = broken_device(_words(failure))
-        if found and failure.get("rank") is not None:
+        if found and failure.get("rank") is not None and not _was_told(failure):
             yield Cause(
                 cause="device-fault",
                 text=f"{facts.who(failure['rank'])} ended of a fault of its device: {found}",
@@ -291,6 +291,11 @@ def _signal(failure: Failure) -> str:
         return str(name)
     number = code - 128 if isinstance(code, int) else 0
     return signal.Signals(number).name if number in _BY_SHELLS else ""
+
+
+def _was_told(failure: Failure) -> bool:
+    """Tell whether somebody's signal ended a rank: what it wrote before it had outlived."""
+    return _signal(failure) in {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"}
 
 
 def _words(failure: Failure) -> str:

@@ -790,7 +790,7 @@ class Agent:
         failed = bool(rank.code)
         output = rank.output
         if output:
-            for stream, data in output.end(failed, time.monotonic()):
+            for stream, data in output.end(failed, time.monotonic(), code=rank.code or 0):
                 self.connection.show(rank.rank, stream, data)
         if rank.ended_of_asking:
             text = f"rank {rank.rank} (pid {rank.pid}) ended of the signal that asks for stacks; it was about to end"

@@ -44,6 +44,8 @@ _STACK_BEGINS = (
     rb"Fatal Python error: |(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):"
     rb"|Stack \(most recent call first\):|Current thread's C stack trace \(most recent call first\):"
 )
+# The last lines of a Python that ends: /usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: …
+_AFTER_AN_END = rb"(?:(?:[^\n]*(?:Warning|warn\(|Exception ignored)[^\n]*|\s[^\n]*|)\n)*"
 # A frame of a dump has no comma before `in`, unlike one of a traceback.
 _STACK_CONTINUES = (
     rb'  File ".*", line (?:\d+|\?\?\?) in |  Binary file "|  <[^>]*>\s*$|  Garbage-collecting\s*$'
@@ -55,7 +57,8 @@ class RankOutput:
     """Both streams of one rank.
 
     Attributes:
-        words: After `end(failed=True)`: the traceback that was held back, else the last lines of stderr.
+        words: After `end(failed=True)`: the traceback that was held back, else the last lines of stderr. A traceback
+            that the rank outlived is among these only where it may have ended of it all the same.
         words_shown: Whether `words` have been handed out by `take` or `end` too.
         problem: Why the log of this rank ends early; empty as long as it does not.
     """
@@ -70,7 +73,9 @@ class RankOutput:
         self._ready: list[tuple[int, bytes]] = []
         self._held, self._held_since = bytearray(), 0.0
         self._over = False
-        self._tail = b""
+        self._tail = self._before = (
+            b""  # what was shown last, after a traceback that the rank has outlived and up to it
+        )
         self._dump: bytearray | None = None
         self._in_dump = False
         self._blank = b""  # empty lines after a stack: whose they are, the next line tells
@@ -152,12 +157,13 @@ class RankOutput:
             times.append(self._held_since + _HOLD)
         return min(times, default=None)
 
-    def end(self, failed: bool, now: float) -> list[tuple[int, bytes]]:
+    def end(self, failed: bool, now: float, *, code: int = 1) -> list[tuple[int, bytes]]:
         """Return all that may still be shown of a rank that is over and whose streams have been read to their end.
 
         Args:
             failed: The rank did not end with 0: then a held traceback becomes `words` and is not returned.
             now: Monotonic time, seconds.
+            code: With which it ended; negative for a signal.
         """
         for stream in self._lines:
             self.feed(stream, b"", now)
@@ -166,7 +172,7 @@ class RankOutput:
         self._over = True
         if failed:
             self.words_shown = not self._held
-            self.words = (bytes(self._held) or _last_lines(self._tail)).decode(errors="replace")
+            self.words = (bytes(self._held) or _last_lines(self._shown_last(code))).decode(errors="replace")
             self._held.clear()
         self._release()
         self._close_log()
@@ -200,6 +206,15 @@ class RankOutput:
         if self._over or len(self._held) > _MOST_HELD:
             self._release()
 
+    def _shown_last(self, code: int) -> bytes:
+        """Return what was shown last.
+
+        A Python that ends of an exception ends with 1, maybe long after it, when all its threads are over; then it may
+        warn of something, and writes nothing else.
+        """
+        is_end = code == 1 and re.fullmatch(_AFTER_AN_END, self._tail)
+        return (self._before + self._tail)[-_TAIL:] if is_end else self._tail
+
     def _show(self, data: bytes) -> None:
         if data:
             self._ready.append((_ERR, data))
@@ -211,6 +226,7 @@ class RankOutput:
     def _expire(self, now: float) -> None:
         if now >= self._held_since + _HOLD:
             self._release()
+            self._before, self._tail = self._tail, b""
 
     def _release(self) -> None:
         self._show(bytes(self._held))
