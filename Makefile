@@ -128,7 +128,7 @@ gallery:
 	@$(BIN)/python tests/lab/gallery.py
 
 docs:
-	@tests/lab/setup venv docs
+	@EZPZ_REQUIRE=docs tests/lab/setup docs
 	@.test/docs/bin/python -m sphinx -q -W --keep-going -b html -d .test/site-doctrees docs .test/site
 	@echo "open .test/site/index.html"
 

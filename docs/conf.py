@@ -6,7 +6,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import reference  # noqa: E402  # beside this file
+# Both lie beside this file.
+import check_pages  # noqa: E402
+import reference  # noqa: E402
+from sphinx.errors import ConfigError  # noqa: E402
+from sphinx.ext.autodoc.mock import mock  # noqa: E402
 
 project = "ezpz"
 author = "The ezpz authors"
@@ -29,8 +33,22 @@ def to_examples(_app, _page, text):
     text[0] = text[0].replace("](../examples/train_configs)", "](reference/examples.md)")
 
 
+def before_the_build(_app):
+    """Write the pages that are made from the parsers and docstrings, and end the build where a page is wrong.
+
+    No torch is needed: the parsers and signatures of what imports it are read beside a stand-in.
+
+    Raises:
+        ConfigError: A page names what does not exist.
+    """
+    with mock(["torch"]):
+        reference.write(HERE / "reference")
+        found = check_pages.unknown_words(check_pages.pages_of(HERE.parent), HERE.parent)
+    if found:
+        raise ConfigError("pages type what does not exist:\n" + "\n".join(found))
+
+
 def setup(app):
-    """Write the pages that are made from the parsers and docstrings, and check the words of all others."""
-    app.connect("builder-inited", lambda _: reference.write(HERE / "reference"))
+    """Connect what happens before and while pages are read."""
+    app.connect("builder-inited", before_the_build)
     app.connect("source-read", to_examples)
-    app.connect("env-updated", lambda *_: reference.refuse_unknown_words(HERE))

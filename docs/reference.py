@@ -1,23 +1,14 @@
-"""Make the reference pages of the site from the parsers, the docstrings and the pages themselves.
+"""Make the reference pages of the site from the parsers, the docstrings and the pages themselves."""
 
-What a page says of a command line is checked as well: a verb or an option that does not exist ends the build.
-"""
-
-import argparse
 import inspect
 import re
 from importlib import import_module
-from pathlib import Path
-from unittest import mock
+
+from check_pages import parser_of  # beside this file
 
 from ezpz.cli import GROUPS, VERBS
-from ezpz.cli_parser import Parser
 
 PACKAGES = ("ezpz", "ezpz.train", "ezpz.checkpoint", "ezpz.models", "ezpz.cluster")
-# Blocks of code with a command line, and such a line as one piece of text.
-_BLOCK = re.compile(r"^( *)```+ *(?:bash|console|sh)\b[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-_INDENTED = re.compile(r"^    ((?:ezpz|launch) .*)$", re.MULTILINE)
-_INLINE = re.compile(r"`((?:ezpz|launch) [^`\n]+)`")
 _VARIABLE = re.compile(r"\bEZPZ_[A-Z0-9_]*[A-Z0-9]\b")
 
 
@@ -48,18 +39,8 @@ def index():
 
 
 def help_of(verb):
-    """Return the help of a verb as it is printed, and its parser."""
-    found = []
-
-    def keep(parser, file=None):  # noqa: ARG001  # as argparse calls it
-        found.append(parser)
-
-    with mock.patch.object(Parser, "print_help", keep), mock.patch.object(argparse.ArgumentParser, "print_help", keep):
-        try:
-            import_module(VERBS[verb][0]).main(["--help"])
-        except SystemExit:
-            pass
-    return found[0].format_help(), found[0]
+    """Return the help of a verb as it is printed."""
+    return parser_of(verb).format_help()
 
 
 def verbs():
@@ -68,7 +49,7 @@ def verbs():
     for names in GROUPS.values():
         for verb in names:
             more = VERBS[verb][2].removeprefix("docs/")
-            lines += [f"## ezpz {verb}", "", "```text", help_of(verb)[0].rstrip(), "```", ""]
+            lines += [f"## ezpz {verb}", "", "```text", help_of(verb).rstrip(), "```", ""]
             lines += [f"More: [{more}](../{more})", ""]
     return "\n".join(lines)
 
@@ -83,7 +64,7 @@ def exit_codes():
     ]
     lines += ["| verb | exit code | meaning |", "|---|---|---|"]
     for verb in (verb for names in GROUPS.values() for verb in names):
-        text = help_of(verb)[0].partition("\nexit code:\n")[2].partition("\n\n")[0]
+        text = help_of(verb).partition("\nexit code:\n")[2].partition("\n\n")[0]
         name = f"[`ezpz {verb}`](verbs.md#ezpz-{verb})"
         for row in re.sub(r"\n {9,}", " ", text).splitlines():
             code, _, meaning = re.sub(r"\s{2,}", "\t", row.strip()).partition("\t")
@@ -114,7 +95,7 @@ def described(name, value):
         signature = ""
     text = inspect.getdoc(value) if callable(value) else ""
     paragraph = (text or "").partition("\n\n")[0].replace("``", "`")
-    shown = re.sub(r"<object object at 0x[0-9a-f]+>", "...", signature)
+    shown = re.sub(r"<(?:object object|function <lambda>) at 0x[0-9a-f]+>", "...", signature)
     return [*(["```python", shown, "```", ""] if shown else []), paragraph or f"A value: `{value!r}`"[:200]]
 
 
@@ -136,74 +117,3 @@ def examples(page):
     """Return the page of the folder of examples: its links to files become names."""
     text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
     return re.sub(r"\[(`[^`]+`)\]\((?!\.\./)[^)]*\)", r"\1", text)
-
-
-# What the pages type.
-
-
-def command_lines(text):
-    """Yield the command lines of a page that begin with `ezpz` or `launch`."""
-    joined = re.sub(r"\\\n\s*", " ", text)
-    for _, block in _BLOCK.findall(joined):
-        for line in block.splitlines():
-            for part in re.split(r"\s(?:&&|\|\|?|;)\s", line.strip().removeprefix("$ ")):
-                if part.startswith(("ezpz ", "launch ")):
-                    yield part
-    yield from _INDENTED.findall(joined)
-    yield from _INLINE.findall(joined)
-
-
-def unknown_words(docs):
-    """Return what pages type and no parser knows, one line each."""
-    options = {verb: known_options(verb) for verb in VERBS}
-    found = []
-    for path in sorted(docs.rglob("*.md")):
-        if path.parent.name == "reference" or path.name == "older-scripts.md":  # that one is about other words
-            continue
-        for line in command_lines(path.read_text(encoding="utf-8")):
-            words = line.partition(" # ")[0].split()
-            verb, rest = ("launch", words[1:]) if words[0] == "launch" else (words[1], words[2:])
-            verb = verb.strip(",.:;)")
-            if re.fullmatch(r"[a-z]+", verb) and verb not in VERBS and verb != "help":
-                found.append(f"{path.relative_to(docs)}: `{line}`: no verb {verb}")
-            if verb in VERBS:
-                odd = strange(rest, options[verb], before_command=verb in {"launch", "simulate"})
-                found += [f"{path.relative_to(docs)}: `{line}`: no option {word}" for word in odd]
-    return found
-
-
-def known_options(verb):
-    """Return the options of a verb, and whether each takes a value."""
-    if verb == "benchmark":  # it passes on what is launch's
-        return known_options("launch") | options_of(verb)
-    return options_of(verb)
-
-
-def options_of(verb):
-    return {name: action.nargs != 0 for action in help_of(verb)[1]._actions for name in action.option_strings}
-
-
-def strange(words, known, *, before_command):
-    """Yield the options that a verb does not know; of one that starts a command, those before the command."""
-    words = iter(words)
-    for word in words:
-        if word == "--" or (before_command and not word.startswith(("-", "[", "…", "OPTION"))):
-            return
-        if not re.match(r"--?[a-z]", word):
-            continue
-        name = re.match(r"--?[\w-]+", word)[0]
-        if name not in known:
-            yield name
-        elif known[name] and "=" not in word:
-            next(words, None)
-
-
-def refuse_unknown_words(docs):
-    """End the build where a page names a verb or an option that does not exist.
-
-    Raises:
-        ValueError: There is one.
-    """
-    found = unknown_words(Path(docs))
-    if found:
-        raise ValueError("pages type what does not exist:\n" + "\n".join(found))

@@ -1,7 +1,6 @@
 """The documentation: what its pages type exists and runs, and the site works as files without a network."""
 
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -10,43 +9,101 @@ from pathlib import Path
 import pytest
 
 from lab import process
-from lab.checkout import ROOT
+from lab.checkout import ROOT, copy_checkout
 from lab.require import require
 
 sys.path.insert(0, str(ROOT / "docs"))
-import reference  # beside docs/conf.py
+# Both lie beside docs/conf.py.
+import check_pages
+import reference
 
 DOCS = ROOT / "docs"
-PAGES = sorted(page for folder in ("start", "tutorials", "howto") for page in (DOCS / folder).glob("*.md"))
+PAGES = check_pages.pages_of(ROOT)
+TYPED = sorted(page for folder in ("start", "tutorials", "howto") for page in (DOCS / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(bash|python|toml)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))\n")
 
 
 def test_pages_type_only_what_exists():
-    assert reference.unknown_words(DOCS) == []
+    assert check_pages.unknown_words(PAGES) == []
+
+
+# Each way in which a page can name what does not exist; the last word of the message says what.
+WRONG = {
+    "an option in a block": ("```bash\nezpz runs --jsno\n```", "no option --jsno"),
+    "a verb in a block": ("```bash\nezpz smoke -n 2\n```", "no verb smoke"),
+    "a verb with a dash": ("Type `ezpz run-all`.", "no verb run-all"),
+    "a verb at the end of a question": ("Why not (`ezpz smoke`)?", "no verb smoke"),
+    "after a line that goes on": ("```bash\nlaunch -n 2 \\\n  --nodes 2 python3 train.py\n```", "no option --nodes"),
+    "after && and ;": ("```bash\ncd x && ezpz where; ezpz runs --jsno\n```", "no option --jsno"),
+    "after a pipe": ("```bash\necho x|ezpz export --cvs\n```", "no option --cvs"),
+    "after a variable": ("```sh\nNAME=1 launch --nodes 2 true\n```", "no option --nodes"),
+    "within $(...)": ('```bash\neval "$(ezpz shel)"\n```', "no verb shel"),
+    "after a prompt in a terminal": ("```text\n$ ezpz why --jobs\nrank 1\n```", "no option --jobs"),
+    "in an indented block": ("Text:\n\n    ezpz runs --jsno\n", "no option --jsno"),
+    "in a block of a list": ("- so:\n\n  ```bash\n  ezpz runs --jsno\n  ```\n", "no option --jsno"),
+    "in a sentence": ("Type `ezpz runs --jsno`.", "no option --jsno"),
+    "in code over two lines": ("Type `ezpz runs\n--jsno` now.", "no option --jsno"),
+    "an option alone": ("`--idle-timeuot 10m` ends it.", "no option --idle-timeuot"),
+    "an option alone in a table": ("| `--idle-timeuot` | ends it |", "no option --idle-timeuot"),
+    "a short option alone": ("`-Y` is yes.", "no option -Y"),
+    "an option of ezpz itself": ("`ezpz --versoin`", "no option --versoin"),
+    "launch as a module": ("`python3 -m ezpz.launch --nodes 2 true`", "no option --nodes"),
+    "a verb of the module": ("`python3 -m ezpz smoke`", "no verb smoke"),
+    "a module": ("`python3 -m ezpz.examples.fdsp`", "no module ezpz.examples.fdsp"),
+    "an option of a trainer": ("`launch python3 -m ezpz.examples.fsdp --presett debug`", "no option --presett"),
+    "a setting of a trainer": (
+        "`launch python3 -m ezpz.examples.gpt --train.max_itres 3`",
+        "no option --train.max_itres",
+    ),
+    "a verb under launch": ("`launch -n 2 ezpz smoke`", "no verb smoke"),
+    "a function of the shell": ("`source utils.sh && ezpz_setup_envs`", "no function ezpz_setup_envs"),
+    "a target of make": ("```bash\nmake tset\n```", "no target tset"),
+    "a variable of make": ("`make soak COUNT=3`", "no variable COUNT"),
+    "an option in a variable of make": (
+        '`make bench ARGS="--markdwon --rounds 9"`',
+        "no option --markdwon of make bench",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", WRONG)
+def test_what_does_not_exist_is_found(where, tmp_path):
+    text, found = WRONG[where]
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{text}\n")
+    assert [line.rpartition("`: ")[2] for line in check_pages.unknown_words([page], tmp_path)] == [found]
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    "text",
     [
-        ("ezpz runs --jsno", "no option --jsno"),
-        ("ezpz smoke -n 2", "no verb smoke"),
-        ("launch --nodes 2 python3 train.py", "no option --nodes"),
-        ("launch -n 2 python3 train.py --whatever 3", None),
-        ("ezpz simulate -n 64 python3 train.py --own", None),
-        ("ezpz runs --state failed", None),
+        "`launch -n 2 python3 train.py --whatever 3`, `ezpz simulate -n 64 python3 train.py --own`",
+        "`ezpz runs --state failed`, `ezpz help runs`, `ezpz VERB --help`, `ezpz --version`, `ezpz.History`",
+        "`launch [options] [--] COMMAND [ARG ...]`, `-n 2`, `--train.max_iters 3`, `--max-iters`",
+        '`python3 -m torchtitan.train --module llama3`, `make bench ARGS="--markdown"`, `make test K=meeting`',
+        "```bash\nlaunch env -u RANK python3 train.py --own # --jsno of a comment\n```",
+        "```text\nezpz: unknown option --jsno\n```",
     ],
 )
-def test_what_does_not_exist_is_found(line, found, tmp_path):
-    for text in (f"```bash\n{line}\n```\n", f"Type `{line}`.\n", f"    {line}\n"):
-        (tmp_path / "page.md").write_text(text)
-        problems = reference.unknown_words(tmp_path)
-        assert [problem.rpartition(": ")[2] for problem in problems] == ([found] if found else [])
+def test_what_exists_is_not_found(text, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert check_pages.unknown_words([page], tmp_path) == []
+
+
+def test_options_of_other_programs_are_named_only_while_a_page_names_them():
+    ours = [page for page in PAGES if page.name not in check_pages.FOREIGN_PAGES]
+    code = {
+        code.partition(" ")[0].partition("=")[0] for page in ours for code in check_pages.inline_code(page.read_text())
+    }
+    for program, options in check_pages.FOREIGN_OPTIONS.items():
+        assert set(options.split()) <= code, program
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", TYPED, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(page, home, tag, tmp_path):
     """As a reader would type them, one after the other; a block that needs a machine says so after its `bash`."""
     env = process.minimal_env(home, tag, Path(sys.executable).parent)
@@ -69,17 +126,31 @@ def test_the_commands_of_a_page_run(page, home, tag, tmp_path):
     assert count > 1
 
 
+def build(source, out):
+    """Build the site of a checkout as `make docs` does."""
+    python = ROOT / ".test" / "docs" / "bin" / "python"
+    require("docs", None if python.exists() else "`tests/lab/setup docs` has not run")
+    command = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", source / "docs", out]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+
+
+@pytest.mark.lab
+def test_a_page_that_names_what_does_not_exist_ends_the_build(tmp_path):
+    source = copy_checkout(tmp_path / "ezpz", without=())
+    with (source / "docs" / "logging.md").open("a") as page:
+        page.write("\nType `ezpz runs --jsno`.\n")
+    done = build(source, tmp_path / "site")
+    assert done.returncode != 0
+    assert "docs/logging.md: `ezpz runs --jsno`: no option --jsno" in done.stderr
+    assert not (tmp_path / "site" / "index.html").exists()
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The built site."""
-    python = ROOT / ".test" / "docs" / "bin" / "python"
-    require("docs", None if python.exists() else "`tests/lab/setup docs` has not run")
-    source = tmp_path_factory.mktemp("docs")
-    shutil.copytree(DOCS, source / "docs", ignore=shutil.ignore_patterns("__pycache__", "reference"))
-    shutil.copytree(ROOT / "examples", source / "examples")
+    source = copy_checkout(tmp_path_factory.mktemp("docs") / "ezpz", without=())
     out = source / "site"
-    command = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", source / "docs", out]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    done = build(source, out)
     assert done.returncode == 0, done.stderr  # a link that leads nowhere is a warning, and a warning ends it
     return out
 
@@ -134,7 +205,7 @@ def test_my_script_on_two_hosts_is_at_most_three_clicks_away(site):
 def test_the_page_of_exit_codes_has_those_of_every_help():
     page = reference.exit_codes()
     for verb in reference.VERBS:
-        if "\nexit code:\n" in reference.help_of(verb)[0]:
+        if "\nexit code:\n" in reference.help_of(verb):
             assert f"[`ezpz {verb}`]" in page
     assert "| 124 | a time limit of a run that started |" in page  # a row whose help is one line
     assert "| 0 | the curves agree within numerics, and nothing material is set differently |" in page  # and of two
