@@ -9,13 +9,22 @@ from check_pages import parser_of  # beside this file
 from ezpz.cli import GROUPS, VERBS
 
 PACKAGES = ("ezpz", "ezpz.train", "ezpz.checkpoint", "ezpz.models", "ezpz.cluster")
-_VARIABLE = re.compile(r"\bEZPZ_[A-Z0-9_]*[A-Z0-9]\b")
+EVERYWHERE = {  # exit codes that mean the same in `launch`, in every verb and in the functions of the shell
+    "0": "all went well",
+    "the program's own": "of the rank that failed first",
+    "128+n": "signal n ended it: 130 after Ctrl-C, 137 after SIGKILL",
+    "2": "the command line or a file that it names is wrong; nothing was started",
+    "124": "a time limit ended a run that had started",
+    "125": "the machine, the launcher, or ranks that do not form the planned world",
+    "126": "the command cannot be executed",
+    "127": "the command was not found",
+}
 
 
 def write(folder):
     """Write the pages of the reference into a folder; what is equal already keeps its time."""
     folder.mkdir(exist_ok=True)
-    pages = {"index": index(), "verbs": verbs(), "python": python(), "variables": variables(folder.parent)}
+    pages = {"index": index(), "verbs": verbs(), "python": python()}
     pages["exit-codes"] = exit_codes()
     pages["examples"] = examples(folder.parents[1] / "examples" / "README.md")
     for name, text in pages.items():
@@ -30,7 +39,7 @@ def index():
     lines += ["- [Verbs and options](verbs.md): the help of each, with its exit codes"]
     lines += ["- [Python](python.md): public names, with their arguments"]
     lines += ["- [Exit codes](exit-codes.md): of `launch` and of every verb"]
-    lines += ["- [Variables](variables.md): environment variables, and the pages that explain them", ""]
+    lines += ["- [Environment variables](../variables.md): what each does, and its default", ""]
     lines += ["| to do this | verb |", "|---|---|"]
     for title, names in GROUPS.items():
         for verb in names:
@@ -56,12 +65,10 @@ def verbs():
 
 def exit_codes():
     """Return the page of exit codes: what each means for each verb, as its help says it."""
-    lines = [
-        "# Exit codes",
-        "",
-        "What ends a run of `launch`, and with which code: [runs](../runs.md#how-a-run-ends).",
-        "",
-    ]
+    lines = ["# Exit codes", "", "These hold everywhere. Among several failures of a run, the earliest counts.", ""]
+    lines += ["| exit code | meaning |", "|---|---|"]
+    lines += [f"| {code} | {meaning} |" for code, meaning in EVERYWHERE.items()]
+    lines += ["", "What ends a run, and with which code: [runs](../runs.md#how-a-run-ends). What each verb adds:", ""]
     lines += ["| verb | exit code | meaning |", "|---|---|---|"]
     for verb in (verb for names in GROUPS.values() for verb in names):
         text = help_of(verb).partition("\nexit code:\n")[2].partition("\n\n")[0]
@@ -97,20 +104,6 @@ def described(name, value):
     paragraph = (text or "").partition("\n\n")[0].replace("``", "`")
     shown = re.sub(r"<(?:object object|function <lambda>) at 0x[0-9a-f]+>", "...", signature)
     return [*(["```python", shown, "```", ""] if shown else []), paragraph or f"A value: `{value!r}`"[:200]]
-
-
-def variables(docs):
-    """Return the page of environment variables: each with the pages that explain it."""
-    pages = {}
-    for path in sorted(docs.glob("*.md")):
-        for name in _VARIABLE.findall(path.read_text(encoding="utf-8")):
-            pages.setdefault(name, {})[path.name] = None
-    lines = ["# Variables", "", "| variable | explained in |", "|---|---|"]
-    lines += [
-        f"| `{name}` | {', '.join(f'[{page[:-3]}](../{page})' for page in found)} |"
-        for name, found in sorted(pages.items())
-    ]
-    return "\n".join([*lines, ""])
 
 
 def examples(page):

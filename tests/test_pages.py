@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import process
+from lab import environment_names, process
 from lab.checkout import ROOT, copy_checkout
 from lab.require import require
 
@@ -256,11 +256,30 @@ def test_my_script_on_two_hosts_is_at_most_three_clicks_away(site):
 
 def test_the_page_of_exit_codes_has_those_of_every_help():
     page = reference.exit_codes()
+    for code in ("2", "124", "125", "126", "127", "128+n"):
+        assert f"\n| {code} | " in page.partition("| verb |")[0]
     for verb in reference.VERBS:
         if "\nexit code:\n" in reference.help_of(verb):
             assert f"[`ezpz {verb}`]" in page
     assert "| 124 | a time limit of a run that started |" in page  # a row whose help is one line
     assert "| 0 | the curves agree within numerics, and nothing material is set differently |" in page  # and of two
+
+
+def test_the_page_of_variables_has_every_one_that_the_code_names():
+    """And no other, and each once."""
+    rows = re.findall(r"^\| (`[^|]*)\|", (DOCS / "variables.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)]
+    assert sorted(name for name in set(named) if named.count(name) > 1) == []
+    assert sorted(environment_names.ours() | environment_names.foreign()) == sorted(named)
+
+
+def test_a_variable_is_found_where_the_code_asks_for_it(tmp_path):
+    code = tmp_path / "code.py"
+    code.write_text(
+        'import os\nos.environ.get("ONE")\nenviron["TWO"]\n"THREE" in self.plan.environ\n'
+        'NAMES = ("SLURM_FOUR", "NODE_FAIL")\nother.get("FIVE")\n'
+    )
+    assert environment_names.foreign_in(code) == {"ONE", "TWO", "THREE", "SLURM_FOUR"}
 
 
 def test_every_file_of_the_page_is_one_that_the_code_names():
