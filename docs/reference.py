@@ -22,11 +22,14 @@ EVERYWHERE = {  # exit codes that mean the same in `launch`, in every verb and i
 
 
 def write(folder):
-    """Write the pages of the reference into a folder; what is equal already keeps its time."""
+    """Write the pages of the reference into a folder; what is equal already keeps its time, what is old goes."""
     folder.mkdir(exist_ok=True)
     pages = {"index": index(), "verbs": verbs(), "python": python()}
     pages["exit-codes"] = exit_codes()
     pages["examples"] = examples(folder.parents[1] / "examples" / "README.md")
+    for path in folder.glob("*.md"):
+        if path.stem not in pages:
+            path.unlink()
     for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
