@@ -145,12 +145,61 @@ def test_what_is_shown_beside_options(terminal, request):
         assert re.search(r"--csv +-- comma-separated values", shown)
 
 
-def test_what_a_tab_costs(terminal):
-    terminal.tab("ezpz launch --start-t")
-    times, before = 40, terminal.cpu()
+# Where the lists are long: 500 folders of runs of each of five names, all options of the verb that has most, a long line of options before.
+LONG = ("-n 8 --ppn 4 --cpu-bind depth --check full --timeout 6h --log-dir logs --label --verbose " * 3).strip()
+COSTLY = {
+    "one option": "ezpz launch --start-t",
+    "all options": "launch --",
+    "names of runs": "ezpz open outputs/",
+    "500 runs of one name": "ezpz compare outputs/run-3/",
+    "after many options": f"launch {LONG} --start-t",
+}
+
+
+@pytest.fixture
+def many_runs(tmp_path):
+    for number in range(2500):
+        folder = tmp_path / "outputs" / f"run-{number % 5}" / f"2026-01-02-{number:06}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", COSTLY)
+def test_what_a_tab_costs(many_runs, terminal, line):
+    """At most 20 ms of CPU beyond what the shell itself takes for as long a list of folders."""
+    typed = COSTLY[line]
+    own = cost_of(terminal, "ls outputs/run-3/") if "500" in line else 0
+    spent = cost_of(terminal, typed)
+    print(f"{line}: {1000 * spent:.1f} ms, the shell's own list of 500 folders {1000 * own:.1f} ms")
+    assert spent - own < 0.02
+    assert not terminal.marks.exists()
+
+
+def cost_of(terminal, typed, times=20):
+    """Seconds of CPU that TAB takes after a line."""
+    terminal.tab(typed)
+    before = terminal.cpu()
     for _ in range(times):
-        terminal.tab("ezpz launch --start-t")
-    assert (terminal.cpu() - before) / times < 0.02
+        terminal.tab(typed)
+    return (terminal.cpu() - before) / times
+
+
+def test_names_come_before_runs(many_runs, terminal):
+    """Where there are several names, TAB shows them and not the runs of all; then those of one."""
+    line, shown = terminal.tab("ezpz open outputs/run")
+    assert line == "ezpz open outputs/run-"
+    assert "2026" not in shown
+    assert terminal.tab("ezpz open outputs/run-3")[0] == "ezpz open outputs/run-3/2026-01-02-00"
+    assert terminal.tab("ezpz open outputs/run-3/2026-01-02-00000")[0].rstrip() == (
+        "ezpz open outputs/run-3/2026-01-02-000003"
+    )
+
+
+def test_an_option_is_offered_once_and_not_where_a_value_or_a_command_stands(terminal):
+    assert terminal.tab("launch --np 2 --pp")[0].rstrip() == "launch --np 2 --ppn"
+    assert terminal.tab("launch -n 2 true --start-t")[0].rstrip() == "launch -n 2 true --start-t"
+    assert terminal.tab("launch --env --start-t")[0].rstrip() == "launch --env --start-t"
     assert not terminal.marks.exists()
 
 

@@ -268,15 +268,30 @@ _ezpz_paths() { # -f or -d
   while IFS= read -r each; do COMPREPLY+=("$each"); done < <(compgen "$1" -- "$ezpz_cur")
 }
 
-# Offers the folders of runs below outputs/; else any folder.
+# Offers what is in outputs/: the names where there are several, then the folders of runs of one; else any folder.
+# There may be hundreds: no program and no loop looks at them.
 _ezpz_runs() {
-  local each found=()
-  while IFS= read -r each; do
-    each=${each%/metrics.jsonl}
-    if [[ $each == "$ezpz_cur"* ]]; then found+=("$each"); fi
-  done < <(compgen -G 'outputs/*/metrics.jsonl'; compgen -G 'outputs/*/*/metrics.jsonl')
-  _ezpz_paths -d
-  if ((${#found[@]})); then COMPREPLY=("${found[@]}"); fi
+  local names=() found=()
+  COMPREPLY=()
+  case $ezpz_cur in
+  outputs/*/*) found=("$ezpz_cur"*/metrics.jsonl) ;;
+  outputs/*) names=("$ezpz_cur"*/) ;;
+  *) if [[ outputs/ == "$ezpz_cur"* ]]; then names=(outputs/*/); fi ;;
+  esac
+  if ((${#names[@]} > 1)); then
+    COMPREPLY=("${names[@]%/}")
+    compopt -o nospace -o filenames 2>/dev/null
+    return
+  elif ((${#names[@]})); then
+    found=("${names[0]}metrics.jsonl")
+    if [[ ! -e ${found[0]} ]]; then found=("${names[0]}"*/metrics.jsonl); fi
+  fi
+  if [[ -e ${found[0]-} ]]; then
+    COMPREPLY=("${found[@]%/metrics.jsonl}")
+    compopt -o filenames 2>/dev/null
+  else
+    _ezpz_paths -d
+  fi
 }
 
 # Offers the ids of this user's running launches.

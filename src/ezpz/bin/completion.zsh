@@ -384,9 +384,20 @@ _ezpz_offer() { # ... KIND; _arguments puts options of compadd before it
   local -a found
   case $kind in
     runs)
-      found=(outputs/*/metrics.jsonl(N:h) outputs/*/*/metrics.jsonl(N:h))
+      # the names where there are several, then the runs of one; there may be hundreds, so none is looked at twice
+      local typed=${(Q)PREFIX}
+      if [[ $typed == outputs/*/* ]]; then
+        found=(${typed%/*}/*/metrics.jsonl(NoN:h))
+      elif [[ $typed == outputs/* || outputs/ == $typed* ]]; then
+        found=(outputs/*(N-/))
+        if (( ${#found} > 1 )); then
+          compadd -S / -q -- $found && return
+        elif (( ${#found} )); then
+          found=($found/metrics.jsonl(N:h) $found/*/metrics.jsonl(NoN:h))
+        fi
+      fi
       if (( ${#found} )); then
-        compadd -f -- $found && return
+        compadd -- $found && return
       fi
       _files -/
       ;;
@@ -409,12 +420,41 @@ _ezpz_offer() { # ... KIND; _arguments puts options of compadd before it
   esac
 }
 
+# Offers the options of a verb where the word under the cursor begins one: _arguments takes more than 20 ms to do so.
+# Elsewhere it returns 1.
+_ezpz_dashed() { # VERB
+  local name spec index
+  local -a options names values used shown found
+  [[ $words[CURRENT] == -* ]] || return 1
+  options=(${(M)specs:#*\[*})
+  names=(${${options#(\(*\)|\*)}%%\[*})
+  values=(${(M)options:#*\]:*})
+  values=(${${values#(\(*\)|\*)}%%\[*})
+  for (( index = 2; index < CURRENT; index++ )); do
+    name=$words[index]
+    if [[ $name == -- || $name != -* ]]; then
+      [[ $1 == (launch|simulate) || $name == -- ]] && return 1 # options of a command
+      continue
+    fi
+    used+=($name)
+    if (( ${values[(Ie)$name]} && ++index >= CURRENT )); then return 1; fi # the value of an option
+  done
+  for spec name in ${options:^names}; do
+    if [[ $spec != \** ]] && (( ${used[(Ie)$name]} )); then continue; fi
+    spec=${${${spec#*\[}%%\]*}//\\:/:}
+    found+=($name)
+    shown+=("${(r:24:)name} -- $spec")
+  done
+  compadd -V options -l -d shown -M 'r:|[_-]=* r:|=*' -a found
+}
+
 _ezpz() {
   local curcontext=$curcontext ret=1
   local -a specs state line
   local -A opt_args
   if [[ ${service:-$words[1]} == launch ]]; then
     _ezpz_arguments launch
+    _ezpz_dashed launch && return
     _arguments -S : $specs
     return
   fi
@@ -435,6 +475,7 @@ _ezpz() {
   (( ${#specs} )) || return 1
   shift words
   (( CURRENT-- ))
+  _ezpz_dashed $verb && return
   _arguments -S : $specs
 }
 
