@@ -43,7 +43,7 @@ help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
-	@tests/lab/setup venv mpi trackers hugging_face distribution docs
+	@tests/lab/setup venv mpi trackers hugging_face distribution docs uv
 	@$(BIN)/python tests/lab/tries.py $(JOBS) tests $(if $(K),-k "$(K)") $(ARGS)
 
 learn:

@@ -148,14 +148,16 @@ def test_a_job_script_and_a_training_are_written(user):
 
 @pytest.mark.parametrize("source", ["wheel", "checkout"])
 def test_uv_installs_both_programs_as_a_tool(source, wheel, place, tmp_path):
-    require("uv", None if shutil.which("uv") else "no uv on PATH")
-    env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}/.local/bin:{os.environ['PATH']}"}
+    path = f"{tmp_path}/.local/bin:{os.environ['PATH']}:{ROOT}/.test/uv/bin"
+    uv = shutil.which("uv", path=path)
+    require("uv", None if uv else "no uv on PATH, and `tests/lab/setup uv` has not run")
+    env = {**os.environ, "HOME": str(tmp_path), "PATH": path}
 
     def run(*words):
         return subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
 
     what = wheel if source == "wheel" else place / "source"
-    done = run("uv", "tool", "install", "--python", sys.executable, what)
+    done = run(uv, "tool", "install", "--python", sys.executable, what)
     assert done.returncode == 0, done.stderr
     assert run("ezpz", "--version").stdout == f"ezpz {ezpz.__version__}\n"
     assert run("launch", "-n", "2", "--flavour", "local", "echo", "up").stdout == "up\nup\n"

@@ -26,6 +26,7 @@ HEALTHY = {
         "ezpz": "/venv/lib/ezpz",
         "ezpz_copies": ["/venv/lib/ezpz"],
         "ezpz_programs": ["/venv/bin/ezpz"],
+        "launch_programs": ["/venv/bin/launch", "/opt/ros/bin/launch"],
     },
     "folder": {"path": "/project", "is_there": True},
     "script": {"path": "/project/train.py", "size": 812, "time": 1, "problem": ""},
@@ -90,7 +91,13 @@ def test_healthy_hosts_are_not_worth_a_word():
             "tenth of its size",
         ),
         ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
-        ({"python__ezpz_programs": ["/a/ezpz", "/b/ezpz"]}, False, "on PATH: /a/ezpz hides /b/ezpz", "first on PATH"),
+        ({"python__launch_programs": ["/opt/bin/launch"]}, False, "launch on PATH is /opt/bin/launch", "`ezpz launch`"),
+        (
+            {"python__ezpz_programs": ["/venv/bin/ezpz", "/b/ezpz"]},
+            False,
+            "on PATH: /venv/bin/ezpz hides /b/ezpz",
+            "first on PATH",
+        ),
         ({"folder__is_there": False}, True, "the working folder /project is not there", "all hosts share"),
         (
             {"script__problem": "Permission denied"},

@@ -6,6 +6,8 @@ what to type, or whom to ask.
 
 from __future__ import annotations
 
+import os
+
 from ezpz.cluster.comparing import listed, majority, minorities
 from ezpz.cluster.installed import MPICH_KIND, OPEN_MPI
 from ezpz.cluster.network import chosen_interfaces
@@ -138,6 +140,10 @@ def _copies(facts: Facts) -> Iterator[Finding]:
     if len(programs) > 1:
         text = f"{len(programs)} installations are on PATH: {programs[0]} hides {', '.join(programs[1:])}"
         yield _note("copies", text, "uninstall one, or put the folder of the one that is meant first on PATH")
+    launches = list(python.get("launch_programs") or ())
+    if programs and launches and os.path.dirname(launches[0]) != os.path.dirname(programs[0]):
+        text = f"launch on PATH is {launches[0]}, which is none of the ezpz that is {programs[0]}"
+        yield _note("copies", text, "type `ezpz launch`, or put the folder of that ezpz first on PATH")
 
 
 # Of one host: files, room, limits

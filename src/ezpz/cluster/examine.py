@@ -257,15 +257,16 @@ def _python() -> dict[str, Any]:
         "torch_build": _torch_build(),
         "ezpz": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         "ezpz_copies": [os.path.dirname(path) for path in copies],
-        "ezpz_programs": _programs(os.environ.get("PATH", os.defpath)),
+        "ezpz_programs": _programs("ezpz", os.environ.get("PATH", os.defpath)),
+        "launch_programs": _programs("launch", os.environ.get("PATH", os.defpath)),
     }
 
 
-def _programs(path: str) -> list[str]:
-    """Return the programs called ezpz in these folders, the first found first; links to the same one count once."""
+def _programs(name: str, path: str) -> list[str]:
+    """Return the programs of a name in these folders, the first found first; links to the same one count once."""
     found: dict[str, str] = {}
     for folder in path.split(os.pathsep):
-        program = os.path.join(folder or os.curdir, "ezpz")
+        program = os.path.join(folder or os.curdir, name)
         if os.path.isfile(program) and os.access(program, os.X_OK):
             found.setdefault(os.path.realpath(program), os.path.abspath(program))
     return list(found.values())
