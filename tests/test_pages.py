@@ -150,6 +150,33 @@ def test_commands_without_a_mark_are_found(text, lines):
     assert unmarked(text) == lines
 
 
+REFUSED = re.findall(r"^\|[^|]*\|[^|]*\| (\w[^|]*) \|$", (DOCS / "style.md").read_text(encoding="utf-8"), re.MULTILINE)[
+    1:
+]
+OF_OTHERS = re.compile(r"node file|a node with", re.IGNORECASE)  # names that other programs gave
+
+
+def refused_words(text):
+    """Return the words of a page's sentences that docs/style.md refuses."""
+    prose = check_pages.FENCE.sub("", re.sub(r"^(?: {4}).*$", "", text, flags=re.MULTILINE))
+    prose = OF_OTHERS.sub("", re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose))
+    words = "|".join(word for row in REFUSED for word in row.split(", "))
+    return re.findall(rf"\b(?:{words})(?:s|es|d)?\b", prose, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_use_the_words_of_the_style(page):
+    if page.name not in {"style.md", *check_pages.FOREIGN_PAGES}:
+        assert refused_words(page.read_text(encoding="utf-8")) == []
+
+
+def test_refused_words_are_found():
+    assert refused_words("Two nodes, simply. `node` and [x](node.md) and the node file\n\n```text\nnode\n```\n") == [
+        "nodes",
+        "simply",
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", TYPED, ids=lambda page: page.stem)
