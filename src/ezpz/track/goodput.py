@@ -16,8 +16,7 @@ from ezpz.track.quantities import duration
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from ezpz.track.run import Run
