@@ -8,24 +8,31 @@ from pathlib import Path
 import pytest
 
 from ezpz.track import read_journal
+from ezpz.track.goodput import read_spans
+from ezpz.track.run import open_run
 from lab import process
 
 pytest.importorskip("torch")
 MATRIX = bool(os.environ.get("EZPZ_MATRIX"))
 STEPS, EVERY = (3000, 500) if MATRIX else (800, 100)
-TRAINING = [
-    *("python3", str(Path(__file__).with_name("slow_gpt.py")), "--preset", "debug", "--resume", "auto", "--no_plots"),
-    *("--train.dtype", "fp32", "--train.max_iters", str(STEPS), "--train.save_interval", str(EVERY)),
-    *("--train.eval_interval", str(STEPS // 4), "--train.log_interval", "1", "--train.prompt", ""),
-    *("--model.n_layer", "2", "--model.n_embd", "32", "--model.n_head", "2", "--model.block_size", "32"),
-    *("--model.batch_size", "4", "--model.dropout", "0.1"),
-]
+MINUTES = int(os.environ.get("EZPZ_TEST_CHAIN_MINUTES", "15"))  # of each of the three jobs whose seconds are counted
 # Slurm counts in minutes: so that a test need not wait for them, a job's shell tells launch of an earlier end.
 EARLIER_END = """\
 if [[ -n ${{SLURM_JOB_ID:-}} && -z ${{EARLIER_END:-}} ]]; then
   export EARLIER_END=yes SLURM_JOB_END_TIME=$(($(date +%s) + {seconds}))
 fi
 """
+
+
+def training(steps, every, evaluate):
+    """Return the words of a small GPT that saves and evaluates every so many steps."""
+    return [
+        *("python3", str(Path(__file__).with_name("slow_gpt.py")), "--preset", "debug", "--resume", "auto"),
+        *("--no_plots", "--train.dtype", "fp32", "--train.max_iters", str(steps), "--train.save_interval", str(every)),
+        *("--train.eval_interval", str(evaluate), "--train.log_interval", "1", "--train.prompt", ""),
+        *("--model.n_layer", "2", "--model.n_embd", "32", "--model.n_head", "2", "--model.block_size", "32"),
+        *("--model.batch_size", "4", "--model.dropout", "0.1"),
+    ]
 
 
 def losses(run):
@@ -36,13 +43,13 @@ def losses(run):
 class Submitted:
     """A job, or a chain of jobs, that `ezpz submit` has queued in the lab's Slurm."""
 
-    def __init__(self, slurm, env, folder, *options):
+    def __init__(self, slurm, env, folder, options, program):
         self.slurm, self.env, self.cwd = slurm, env, folder
         self.run = folder / "run"
         folder.mkdir()
         # --force: the lab's hosts share one disk, and the temporary folder is mostly on it
         line = ["ezpz", "submit", "--force", "-A", "none", "--nhosts", "1", "--json", *options, "--", "-n", "1"]
-        done = self.call([*line, *TRAINING, "--outdir", str(self.run)])
+        done = self.call([*line, *program, "--outdir", str(self.run)])
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
         self.folder, [self.job] = folder / told["folder"], told["jobs"]
@@ -74,16 +81,17 @@ class Submitted:
 
 @pytest.fixture
 def submit(slurm, clean_env, tmp_path):
-    """`submit(name, *options, ends_after=None)` -> Submitted; all that is queued is cancelled after the test."""
+    """`submit(name, *options, ends_after=None, program=None)` -> Submitted; what is queued goes after the test."""
     slurm.wait_idle(60)
 
-    def make(name, *options, ends_after=None):
+    def make(name, *options, ends_after=None, program=None):
         env = {**clean_env, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
         if ends_after is not None:
             path = tmp_path / f"{name}.sh"
             path.write_text(EARLIER_END.format(seconds=round(ends_after)))
             env["BASH_ENV"] = str(path)
-        return Submitted(slurm, env, tmp_path / name, *options)
+        program = program or training(STEPS, EVERY, STEPS // 4)
+        return Submitted(slurm, env, tmp_path / name, options, program)
 
     yield make
     slurm.run(["scancel", "--user=root"])
@@ -151,3 +159,28 @@ def test_a_chain_is_told_while_it_trains_and_a_file_in_its_run_folder_stops_it(s
     assert run["state"] == "stopped"
     assert (chain.run / "checkpoints" / f"step-{run['last_step'] + 1:08}").is_dir()
     assert "start it again" not in chain.words()
+
+
+@pytest.mark.skipif(not MATRIX, reason="three jobs of a quarter of an hour: make matrix")
+@pytest.mark.timeout(3 * 60 * MINUTES + 900)
+def test_of_three_longer_jobs_most_seconds_are_in_steps_or_saves(submit, capsys, monkeypatch, tmp_path):
+    """From the start of the first rank to the end of the job; the share is 92 % of jobs of 15 minutes."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    program = training(10**7, 1000, 10**7)
+    chain = submit("chain", "--until-done", "--jobs", "3", "--time", f"{MINUTES}m", program=program)
+    chain.until_idle(3 * 60 * MINUTES + 600)
+    jobs, words = chain.chain("jobs.json")["jobs"], chain.words()
+    assert [job["verdict"] for job in jobs] == ["again", "again", "stop: all 3 jobs of the chain have run"], words
+    spans = read_spans(open_run(chain.run))
+    assert len(spans) == 3
+    used = whole = 0.0
+    for job, span in zip(jobs, spans, strict=True):
+        each = sum(span.took) + sum(span.saved), job["ended"] - span.born
+        with capsys.disabled():
+            print(f"\njob {job['job']}: {each[0]:.1f} of {each[1]:.1f} s in {len(span.steps)} steps and their saves")
+        used, whole = used + each[0], whole + each[1]
+    with capsys.disabled():
+        print(f"{used / whole:.1%} of {whole:.0f} s; load {os.getloadavg()[2]:.0f}")
+        print(json.dumps(chain.goodput(chain.folder), indent=1))
+    if MINUTES >= 15:
+        assert used / whole >= 0.92
