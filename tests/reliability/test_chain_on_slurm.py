@@ -72,8 +72,9 @@ def training(program, *words):
 CHAINED = Path(__file__).parents[1] / "launch" / "scripts" / "chained.py"
 
 
-def test_scancel_and_a_file_leave_nothing_queued(slurm, tmp_path):
-    for how in ("scancel", "STOP"):
+def test_scancel_a_file_and_a_kill_from_another_host_leave_nothing_queued(slurm, clean_env, tmp_path):
+    wanted = {"scancel": "stop: it was cancelled", "STOP": "stop: a file STOP", "kill": "stop: `ezpz kill` on "}
+    for how, verdict in wanted.items():
         run = tmp_path / f"run-{how}"
         chain = SlurmChain(slurm, tmp_path / how, training(CHAINED, run, 4000, 2, 0.1, -1))
         job = chain.submit()
@@ -81,10 +82,14 @@ def test_scancel_and_a_file_leave_nothing_queued(slurm, tmp_path):
         assert len(chain.queued()) == 2, chain.queued()
         if how == "STOP":
             (chain.folder / "STOP").touch()
-        slurm.run(["scancel", job])
+        if how == "kill":
+            environ = {**clean_env, "HOME": str(chain.folder), "PYTHONPATH": str(SRC)}
+            done = slurm.run([sys.executable, "-m", "ezpz", "kill", job], environ, cwd=tmp_path, timeout=120)
+            assert done.returncode == 0, (done, chain.words())
+        else:
+            slurm.run(["scancel", job])
         chain.until_idle(120)
-        wanted = "stop: a file STOP" if how == "STOP" else "stop: it was cancelled"
-        assert chain.verdict().startswith(wanted), chain.words()
+        assert chain.verdict().startswith(verdict), chain.words()
         assert (run / "log").read_text().count("began") == 1
     slurm.wait_idle(40)
 
