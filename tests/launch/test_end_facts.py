@@ -80,6 +80,17 @@ def test_full_file_systems_are_told_where_the_exception_names_no_file(tmp_path, 
     assert [row[0] for row in room_on_disks(words)] == ["/a", "/c"]
 
 
+def test_the_disks_of_the_ranks_own_folders_come_before_all_others(monkeypatch):
+    rooms = {"/a": ("/a", 0, 5, 100), "/b": ("/b", 1 << 30, 5, 1 << 40), "/tmp": ("/tmp", 0, 5, 100)}
+    monkeypatch.setattr(end_facts, "_local_mounts", lambda: list(rooms))
+    monkeypatch.setattr(end_facts, "_mount_point", lambda path: "/" + path.split("/")[1])
+    monkeypatch.setattr(end_facts, "_room", rooms.get)
+    words = "RuntimeError: PytorchStreamWriter failed writing file data/0\n"
+    assert [row[0] for row in room_on_disks(words, ["/b/run", "/tmp", ""])] == ["/tmp"]
+    assert [row[0] for row in room_on_disks(words, ["/b/run"])] == ["/a", "/tmp"]
+    assert [row[0] for row in room_on_disks(FULL.format("/b/x"), ["/tmp"])] == ["/b"]
+
+
 def test_a_message_holds_the_largest_file_system(monkeypatch):
     class Room:
         f_frsize, f_bavail, f_blocks, f_files, f_favail = 1 << 20, 1 << 50, 1 << 50, 1, 1 << 60

@@ -50,6 +50,8 @@ def first(cause, *others, state="failed"):
         (failed(code=139), "crashed", "ended with its program, which crashed with SIGSEGV"),
         (failed(code=1, words=FULL, room=ROOM), "disk-full", "no space left on /scratch (0 bytes of 20 MiB free"),
         (failed(code=1, words=FULL), "disk-full", "no space left for /scratch/a.pt"),
+        (failed(code=1, words=FULL, room=[{**ROOM[0], "free": 1 << 40}]), "disk-full",
+         "no space left for /scratch/a.pt"),
         (failed(code=1, words=TRACEBACK + "OSError: [Errno 122] Disk quota exceeded: '/h/a'\n", room=[]), "disk-full",
          "has used up its quota for /h/a"),
         (failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n", room=ROOM),

@@ -164,7 +164,7 @@ def _disk_full(facts: Facts) -> Iterator[Cause]:
     if not full_words and not full:
         return
     named = named_file(_words(failure))
-    at = room[:1] if named else full
+    at = full[:1] if named else full  # one that has room is not named: a quota, or room that was made since
     where = f" on {' or '.join(str(each['path']) for each in at[:_SHOWN])}" if at else f" for {named}" if named else ""
     is_quota = "quota" in full_words.lower() or "122" in full_words or "EDQUOT" in full_words
     what = "has used up its quota" if is_quota else "found no space left"

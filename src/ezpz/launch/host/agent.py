@@ -816,7 +816,7 @@ class Agent:
             shown=output.words_shown if output else True,
             step=rank.step,
             memory=self._counters.at_end(rank.rank, rank.ended_at) if self._counters else messages.NOTHING_COUNTED,
-            room=room_on_disks(words),
+            room=room_on_disks(words, (self._progress.run_folder, os.environ.get("TMPDIR") or "/tmp", ".")),  # noqa: S108
         )
         self.connection.report(end)
         if not isinstance(self.connection, Connection) and not self._loop.waits_for("kill"):

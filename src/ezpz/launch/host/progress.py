@@ -64,6 +64,7 @@ class Progress:
         self._arrivals: list[messages.RankArrivals] = []
         self._arrivals_due: float | None = None
         self._question: Question | None = None  # for the last collectives
+        self.run_folder = ""  # where a rank of this host keeps the record of its run
 
     def begin(self) -> None:
         """Look for the stages of the ranks often again, because they begin only now."""
@@ -157,6 +158,8 @@ class Progress:
         return [messages.ArrivalsTold(clock=self._clock, ranks=reported)] if reported else []
 
     def _pass_on(self, rank: RankProcess, message: messages.Pace | messages.Recording | messages.Arrivals) -> None:
+        if isinstance(message, messages.Recording):
+            self.run_folder = message.folder
         if isinstance(message, messages.Arrivals):
             self._take_arrivals(rank, message)
         elif rank.rank == 0 and (self._settings.live or isinstance(message, messages.Recording)):
