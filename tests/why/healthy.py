@@ -357,6 +357,112 @@ ezpz.cleanup()
     return python(folder, program, isolated=False), None
 
 
+@kind(needs="torch", ranks=(2, 3))
+def evaluates_and_saves_on_rank_0_alone(draw, folder):
+    """The others wait for rank 0 now and then, long enough for windows of arrivals; no step of its own is slow."""
+    program = f"""
+import math
+import torch
+import torch.distributed as dist
+import ezpz
+ezpz.setup_torch()
+history = ezpz.History(outdir='run')
+model = torch.nn.Linear(4, 1)
+for step in range({draw.randrange(110, 140)}):
+    time.sleep(0.05)
+    for _ in range({draw.choice([1, 3])}):
+        dist.all_reduce(torch.ones(8))
+    measured = math.nan
+    if step % 20 == 19 and rank == 0:
+        time.sleep({draw.uniform(0.2, 0.5)})
+        torch.save(model.state_dict(), f'step-{{step}}.pt')
+        measured = 1 / step
+    if step % 20 == 19:
+        dist.barrier()
+    history.update({{'train/loss': 1 / (1 + step), 'val/loss': measured}}, step=step)
+history.finalize()
+ezpz.cleanup()
+"""
+    return python(folder, program, isolated=False), None
+
+
+@kind(needs="torch", ranks=(3,))
+def has_ranks_with_roles(draw, folder):
+    """One rank serves and meets the others now and then; these train in a group of their own, and wait for nobody."""
+    server, every = draw.randrange(3), draw.randrange(8, 15)
+    program = f"""
+import torch
+import torch.distributed as dist
+import ezpz
+ezpz.setup_torch()
+trainers = dist.new_group([each for each in range(world) if each != {server}])
+for step in range(8 * {every}):
+    if rank != {server}:
+        time.sleep(0.02)
+        dist.all_reduce(torch.ones(8), group=trainers)
+        dist.all_reduce(torch.ones(4, 4), group=trainers)
+    if step % {every} == 0:
+        dist.broadcast(torch.ones(2), src={server})
+    ezpz.heartbeat(step)
+if rank == {server}:
+    time.sleep({draw.uniform(0, 1)})
+dist.barrier()
+ezpz.cleanup()
+"""
+    return python(folder, program, isolated=False), None
+
+
+@kind(needs="torch", ranks=(2,))
+def trains_two_models_with_a_scaler(draw, folder):
+    """Two optimizers take turns, of which each has a loss; half precision overflows at first, and steps are skipped."""
+    program = f"""
+import torch
+import ezpz
+ezpz.setup_torch()
+torch.manual_seed({draw.randrange(99)})
+history = ezpz.History(outdir='run')
+models = [torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)]
+optimizers = [torch.optim.Adam(each.parameters(), lr=1e-3) for each in models]
+scaler = torch.amp.GradScaler('cpu', init_scale=2.0 ** 127)
+compiled = False
+for step in range({draw.randrange(60, 120)}):
+    turn = step % 2
+    if not compiled:
+        time.sleep({draw.uniform(0.5, 2)})  # as a compiler does
+        compiled = True
+    loss = (models[1](models[0](torch.randn(16, 8))) - (1 - turn)).pow(2).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizers[turn])
+    norm = torch.nn.utils.clip_grad_norm_(models[turn].parameters(), 1.0)
+    scaler.step(optimizers[turn])
+    scaler.update()
+    for each in optimizers:
+        each.zero_grad()
+    name = ('loss_d', 'loss_g')[turn]
+    history.update({{name: loss.item(), 'grad_norm': float(norm), 'scale': scaler.get_scale()}}, step=step)
+history.finalize()
+ezpz.cleanup()
+"""
+    return python(folder, program, isolated=False), None
+
+
+@kind(needs="torch", ranks=(2, 3))
+def leaves_the_group_early(draw, folder):
+    """All leave their group; one ends at once, and the others draw or upload something."""
+    program = f"""
+import torch
+import torch.distributed as dist
+import ezpz
+ezpz.setup_torch()
+for step in range({draw.randrange(3, 30)}):
+    dist.all_reduce(torch.ones(8))
+dist.barrier()
+ezpz.cleanup()
+time.sleep(0 if rank == {draw.randrange(2)} else {draw.uniform(0.5, 2)})
+"""
+    return python(folder, program, isolated=False), None
+
+
 CHEAP = [each for each in KINDS if not each.needs and each.name != "records odd curves"]
 
 

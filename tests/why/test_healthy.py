@@ -17,7 +17,7 @@ def test_healthy_launches_have_no_cause_and_stderr_is_the_ranks_own(tmp_path, fi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [4, 9, 14, 19], ids=lambda number: healthy.chosen(number).name)
+@pytest.mark.parametrize("number", range(4, 44, 5), ids=lambda number: healthy.chosen(number).name)
 def test_healthy_programs_with_libraries_have_no_cause(tmp_path, number):
     try:
         healthy.run(number, SEED, tmp_path)
