@@ -150,9 +150,10 @@ for step in range(3000):
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_signal(ended, python_rank, tmp_path, name):
     program, code = SIGNALS[name]
-    rank = DRAW.randrange(3)
-    end = ended(python_rank(program, rank), ranks=3)
-    check(end, tmp_path, name, rank, code)
+    ranks = DRAW.choice([2, 4, 16])
+    rank = DRAW.randrange(ranks)
+    end = ended(python_rank(program, rank), ranks=ranks)
+    check(end, tmp_path, name, rank, code, f"{ranks} ranks")
     assert ": out of memory" not in end.err
     if code == 137:
         assert "(not by launch; the kernel counted no out-of-memory kill)" in end.err
@@ -218,5 +219,6 @@ DEVICES = {
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_device(ended, python_rank, tmp_path, name):
-    rank = DRAW.randrange(2)
-    check(ended(python_rank(DEVICES[name], rank)), tmp_path, name, rank, 1)
+    ranks = DRAW.choice([2, 4, 16])
+    rank = DRAW.randrange(ranks)
+    check(ended(python_rank(DEVICES[name], rank), ranks=ranks), tmp_path, name, rank, 1, f"{ranks} ranks")

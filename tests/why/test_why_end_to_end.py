@@ -23,6 +23,7 @@ CASES = {
     "skips": ("other-collective", r"called barrier \(trouble\.py:\d+\) as collective #{next}, .*all_reduce"),
     "sizes": ("other-sizes", r"called all_reduce of 6 .*with other sizes than the rest"),
     "computes": ("collective-missing", r"never came to all_reduce #{next} \(trouble\.py:\d+\)"),
+    "reads": ("collective-missing", r"in trouble \(trouble\.py:\d+\), and never came to all_reduce #{next}"),
     "holds": ("holds-python", r"C code holds Python's lock in match \(trouble\.py:\d+\)"),
     "loader": ("waits-for-data", r"waits for data in __getitem__ \(trouble\.py:\d+\)"),
     "stopped": ("stopped", r"is stopped by a signal, and never came to all_reduce #{next}"),
@@ -40,12 +41,24 @@ PLAIN = {
 }
 
 
-def explained(run_cli, home, name, ranks, limits, *more, env=None):
-    """Run a trouble to its end and return the launch's record, the drawn rank and step, and what was on stderr."""
+def explained(run_cli, home, name, ranks, limits, *more, env=None, job=None):
+    """Run a trouble to its end and return the launch's record, the drawn rank and step, and what was on stderr.
+
+    Args:
+        run_cli: What runs a line.
+        home: Where the record is.
+        name: The trouble.
+        ranks: How many ranks there are.
+        limits: Options of `launch`.
+        more: Further words of the script.
+        env: Of the launch.
+        job: The Slurm in whose job of two hosts the launch runs.
+    """
     draw = random.Random(f"{SEED} {name} {ranks} {more}")
     bad, step = draw.randrange(ranks), draw.randrange(2, 90)
     line = [sys.executable, "-m", "ezpz.launch", "-n", ranks, *limits, sys.executable, SCRIPT, name, bad, step, *more]
-    done = run_cli([str(word) for word in line], env, timeout=170)
+    line = [str(word) for word in line]
+    done = job.salloc(["-N2", f"-n{ranks}"], line, env, timeout=170) if job else run_cli(line, env, timeout=170)
     returned = time.time()
     (record,) = home.glob("**/launches/*/run.json")
     fields = json.loads(record.read_text())
@@ -106,6 +119,13 @@ def test_the_cause_of_a_plain_script_stands_first(run_cli, home, name):
 def test_the_cause_under_an_mpi_stands_first(flavour, run_cli, home):
     fields, bad, step, note = explained(run_cli, home, "computes", 2, LIMITS, env=flavour.env())
     check(fields, bad, step, note, CASES["computes"])
+
+
+@pytest.mark.timeout(200)
+def test_the_cause_under_srun_stands_first(slurm, clean_env, run_cli, home):
+    fields, bad, step, note = explained(run_cli, home, "computes", 2, LIMITS, env=clean_env, job=slurm)
+    first = check(fields, bad, step, note, CASES["computes"])
+    assert first["text"].startswith(f"rank {bad} on n0"), note
 
 
 @pytest.mark.slow

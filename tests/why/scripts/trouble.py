@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -46,6 +47,10 @@ def trouble():
         pass
     if NAME == "holds":
         re.match("(a+)+$", "a" * 60 + "b")  # the engine of Python's regular expressions releases no lock
+    if NAME == "reads":
+        shard = f"{os.environ['HOME']}/shard"
+        os.mkfifo(shard)
+        Path(shard).read_text()  # nobody ever writes into it
     if NAME == "loader":
         next(iter(DataLoader(Slow())))
     if NAME == "skips":
