@@ -170,9 +170,8 @@ def test_failures_of_programs_retire_no_healthy_host_and_every_sick_one(make_hos
             enter.unlink(missing_ok=True)
             if ill.get(host) == "a full /tmp":
                 there = hosts["head"].tmp  # ranks get the launcher's TMPDIR
-                enter.write_text(
-                    f"mount -t tmpfs -o size=64k tmpfs {there}; head -c 70000 /dev/zero > {there}/full 2>/dev/null; true\n"
-                )
+                fill = f"head -c 70000 /dev/zero > {there}/full 2>/dev/null; true"
+                enter.write_text(f"mount -t tmpfs -o size=64k tmpfs {there}; {fill}\n")
         failure = FAILURES[kind].format(python=shutil.which("python3"), held=HELD)
         (folder / "run.sh").write_text(f'if [ "$EZPZ_ATTEMPT$RANK" = 1{rank} ]; then\n{failure}\nfi\nsleep 0.2\n')
         logs = tmp_path / f"case-{number}"

@@ -872,7 +872,8 @@ def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
     run = start(line, env=env, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((here / "id").exists, 60, "the first attempt")
     earlier = (here / "id").read_text()[:8] + "00000000"
-    with subprocess.Popen(["sleep", "600"], env={"EZPZ_LAUNCH_ID": earlier, "PATH": os.environ["PATH"]}) as late:
+    late = subprocess.Popen(["sleep", "100"], env={"EZPZ_LAUNCH_ID": earlier, "PATH": os.environ["PATH"]})
+    try:
         answer(folder, 0, pid=late.pid)
         (here / "planted").touch()
         record = tmp_path / "state"
@@ -882,7 +883,9 @@ def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
         time.sleep(4)
         assert not (here / "began").exists()
         freed = time.time()
+    finally:
         late.kill()
+        late.wait()
     told = run.communicate(timeout=60)[1]
     assert run.returncode == 0, told
     assert float((here / "began").read_text()) >= freed

@@ -1,8 +1,8 @@
 r"""Wait until what an earlier attempt of a launch has left on this host gives back the memory of its devices.
 
-A rank that was killed in a call of its driver, or that has much memory to give back, goes seconds later than its launch,
-and a rank of the next attempt would find the device full. Only processes of this launch's earlier attempts are waited
-for, and those of the same user that are ending right now, whose variables the kernel has dropped already.
+A rank that was killed in a call of its driver, or that has much memory to give back, goes seconds later than its
+launch, and a rank of the next attempt would find the device full. Only processes of this launch's earlier attempts are
+waited for, and those of the same user that are ending right now, whose variables the kernel has dropped already.
 
     /proc/4711/environ    EZPZ_LAUNCH_ID=9425ec0dbb097ccc\0    the first 8 characters are those of all its attempts
     /proc/4711/stat       4711 (python3) D 1 4711 4711 0 -1 4194564 …    the ninth number has PF_EXITING, 0x4

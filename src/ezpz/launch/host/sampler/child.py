@@ -1,8 +1,8 @@
 """Be the process that reads a host's counters: a driver that answers no more holds this one, and nothing else.
 
 A thread that is stuck in a driver would keep its process from ending, so this is a process of its own, which ends with
-its agent. It writes a line of JSON per sample; two bytes that it shares with the agent say which source it reads, and which
-card of that.
+its agent. It writes a line of JSON per sample; two bytes that it shares with the agent say which source it reads, and
+which card of that.
 """
 
 from __future__ import annotations
