@@ -247,7 +247,7 @@ def script(page, what):
 @pytest.mark.parametrize("width", [400, 800, 1400])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_pages_fit_a_window_and_ask_nothing_of_the_network(site, browser, width, dark):
-    for name in ("index", "start/laptop", "tutorials/died", "gallery", "reference/verbs", "reliability"):
+    for name in ("index", "start/laptop", "tutorials/died", "gallery", "reference/verbs", "reliability", "variables"):
         browser.open(site / f"{name}.html", size=(width, 900), dark=dark)
         assert browser.ask("document.documentElement.scrollWidth") <= width, name
         assert {url.partition(":")[0] for url in browser.requests} <= {"file", "data"}
