@@ -228,7 +228,7 @@ class JobFile(Record):
         return (
             f"A job for {self.title}, which runs in the folder in which it is submitted: `{kind.program} FILE`. "
             + (f"What the site asks for is from {source}. " if source else "")
-            + "`ezpz submit` writes such files (docs/submit.md)."
+            + "`ezpz submit` writes such files, and `ezpz submit --help` explains them."
         )
 
     def _asks_for_devices(self) -> bool:
