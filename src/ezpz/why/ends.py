@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ezpz.why.cause import Cause, Certainty
-from ezpz.why.hangs import of_torch
+from ezpz.why.hangs import STEPS_ADVICE, of_torch
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ def left_early(facts: Facts) -> Iterator[Cause]:
         step=cause.get("step"),
         evidence=(str(cause.get("text") or ""), *_waited(facts, rank)),
         consequences=consequences(facts),
-        advice=(
-            "let every rank make the same number of steps: drop_last=True, or a sampler that pads; look for an early "
-            "return or sys.exit(0) on that rank"
-        ),
+        advice=STEPS_ADVICE,
     )
 
 

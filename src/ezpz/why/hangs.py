@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Entry = Mapping[str, Any]
 
-__all__ = ["mismatch", "missing", "missing_by_stacks", "of_torch", "other_model", "refused_size"]
+__all__ = ["STEPS_ADVICE", "mismatch", "missing", "missing_by_stacks", "of_torch", "other_model", "refused_size"]
 
 # Functions of torch.distributed in which a rank waits for others (torch 2.13, distributed_c10d.py).
 _CALLS = {
@@ -38,9 +38,9 @@ _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
 # What the user's code is in while a rank loads data: torch's loader, or a data set of the user's in the rank itself.
 _DATA = {"DataLoader", "__getitem__", "__getitems__"}
 _NAMED = 4  # ranks that a sentence names
-_STEPS = (
+STEPS_ADVICE = (
     "let every rank make the same number of steps: drop_last=True, a sampler that pads, or `with model.join():` around "
-    "the loop of DistributedDataParallel; look for a `continue` or a return on that rank"
+    "the loop of DistributedDataParallel; look for a `continue`, an early return or sys.exit(0) on that rank"
 )
 
 
@@ -403,7 +403,7 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     state = str(each.get("state") or "")
     if left or each.get("ended"):
         does = "has come to the end of its program" if state and not left else "has ended"
-        return "left-early", does, _STEPS
+        return "left-early", does, STEPS_ADVICE
     if state == "t" or place.startswith("stopped by"):
         return "stopped", "is stopped by a debugger", "let the debugger continue it"
     if state == "T" or place.startswith("stopped"):
