@@ -1,6 +1,6 @@
 """Sum up batches, so that two of them can be told apart later: `sum_of`, of what the host has.
 
-A sum is a CRC-32 of the values. Of a tensor of more than 8 KiB it is taken over eight pieces of 512 bytes, evenly spread:
+A sum is a CRC-32 of the values. Of a tensor of more than 8 KiB it is taken over four pieces of 1 KiB, evenly spread:
 some microseconds, however large the batch is. Nothing waits for a device: a batch that lies there already has no sum,
 but for those of which it is known which samples they are (`ezpz.train.PickedBatches` and its like).
 """
@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 __all__ = ["Sum", "combined", "sum_of"]
 
 _WHOLE = 8192  # bytes of a tensor that are summed up whole
-_PIECES, _PIECE = 8, 512  # of a larger one: how many pieces, and their bytes
+_PIECES, _PIECE = 4, 1024  # of a larger one: how many pieces, and their bytes
 _DEEPEST = 4  # containers in containers
 _MOST_PARTS = 32  # tensors of a batch that are looked at
 
@@ -34,6 +36,11 @@ def sum_of(batch: Any, samples: Any = None) -> Sum | None:
         batch: Tensors, arrays, numbers and texts, or containers of them, not moved to a device yet.
         samples: Indices of its samples, on the host: what is summed up where the batch lies on a device.
     """
+    if type(batch) is tuple or type(batch) is list:
+        try:
+            return _of_plain_tensors(batch)
+        except (AttributeError, TypeError, RuntimeError, ValueError):
+            pass  # there is something else among them
     parts: list[Any] = []
     _collect(batch, parts, _DEEPEST)
     by_index = samples is not None and any(map(_is_elsewhere, parts))
@@ -42,6 +49,22 @@ def sum_of(batch: Any, samples: Any = None) -> Sum | None:
     # A tensor may be of any class, with any idea of what it can do; the training goes on without its sum.
     except Exception:  # noqa: BLE001
         return None
+
+
+def _of_plain_tensors(tensors: Sequence[Any]) -> Sum | None:
+    """Do what `sum_of` does for contiguous tensors of the host, which nearly all batches are, in a third of the time.
+
+    Raises:
+        AttributeError, TypeError, RuntimeError, ValueError: There is something else among them.
+    """
+    total, forms = 0, []
+    for tensor in tensors:
+        data = tensor.numpy()
+        if not data.flags.c_contiguous:
+            raise ValueError("not contiguous")
+        total = _crc(data, total)
+        forms.append(_forms.get((tensor.dtype, tensor.shape)) or _form(tensor.dtype, tensor.shape))
+    return (total, " ".join(forms)) if forms and len(forms) <= _MOST_PARTS else None
 
 
 def _summed(parts: list[Any], head: str) -> Sum | None:
