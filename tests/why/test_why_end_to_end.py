@@ -23,7 +23,10 @@ CASES = {
     "skips": ("other-collective", r"called barrier \(trouble\.py:\d+\) as collective #{next}, .*all_reduce"),
     "sizes": ("other-sizes", r"called all_reduce of 6 .*with other sizes than the rest"),
     "computes": ("collective-missing", r"never came to all_reduce #{next} \(trouble\.py:\d+\)"),
-    "reads": ("collective-missing", r"in (?:trouble|read_text|open) \(trouble\.py:\d+\), and never came to all_reduce #{next}"),
+    "reads": (
+        "collective-missing",
+        r"in (?:trouble|read_text|open) \(trouble\.py:\d+\), and never came to all_reduce #{next}",
+    ),
     "holds": ("holds-python", r"C code holds Python's lock in match \(trouble\.py:\d+\)"),
     "loader": ("waits-for-data", r"waits for data in __getitem__ \(trouble\.py:\d+\)"),
     "stopped": ("stopped", r"is stopped by a signal, and never came to all_reduce #{next}"),
