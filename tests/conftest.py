@@ -142,7 +142,7 @@ def run_cli(clean_env, tmp_path):
 
 @pytest.fixture
 def hostram(run_cli):
-    """The device `hostram` is built; else the test is skipped with the reason, or fails where ``compiler`` is required."""
+    """Build the device `hostram`, or skip the test with the reason; it fails where ``compiler`` is required."""
     done = run_cli([sys.executable, Path(_TESTS) / "dist" / "outoftree" / "hostram.py"], timeout=280)
     assert done.returncode == 0 or done.stderr.count("\n") == 1, done.stderr  # one line is a reason, more are an error
     require("compiler", done.stderr.strip() if done.returncode else None)

@@ -64,22 +64,22 @@ def rank(code=1, words="", host="n02", at=None, **more):
 PEERS = (  # what a rank raises that has waited in vain for others: none is a mistake of its program
     "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/3 clients joined.",
     (
-        "torch.distributed.DistBackendError: [../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:628] [Rank 0] Watchdog "
-        "caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds before "
-        "timing out."
+        "torch.distributed.DistBackendError: [../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:628] [Rank 0] "
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds "
+        "before timing out."
     ),
     (
-        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
-        "operation to complete"
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for "
+        "recv operation to complete"
     ),
     (
-        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:138] Timed out waiting 30000ms for send "
-        "operation to complete"
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:138] Timed out waiting 30000ms for "
+        "send operation to complete"
     ),
     "RuntimeError: [c10d] The client socket has timed out after 60000ms while trying to connect to (n01, 29500).",
     (
-        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (n01, 29500)"
-        ". The client socket has timed out after 60000ms while trying to connect to (n01, 29500)."
+        "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
+        "(n01, 29500). The client socket has timed out after 60000ms while trying to connect to (n01, 29500)."
     ),
     "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/rank_1",
 )
@@ -135,7 +135,8 @@ TABLE = {
     ),
     "a lost peer twice": ([rank(1, LOST_PEER, at=5, **PROBED), rank(1, LOST_PEER, at=5)], SAME, []),
     "no newer step": (
-        [rank(137, at=5), rank(137, at=5), rank(137, at=3), rank(137, at=5)], "3 attempts made no progress: none came further than step 5", [],
+        [rank(137, at=5), rank(137, at=5), rank(137, at=3), rank(137, at=5)],
+        "3 attempts made no progress: none came further than step 5", [],
     ),
     "a newer step in between": ([rank(137, at=5), rank(137, at=5), rank(137, at=7), rank(137, at=5)], SAME, []),
     "no step at all": ([rank(137), rank(137), rank(137)], "none has told a step", []),

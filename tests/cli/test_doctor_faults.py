@@ -123,7 +123,8 @@ def test_each_real_fault_is_named_with_its_host_and_a_cure(site):
     subprocess.run(hosts["n04"].command(refuse), check=True)
     done = doctor(
         site, "--json", "--hosts", "n[01-04]", "train.py", PATH=f"{tools}:{site.env['PATH']}",
-        HF_HOME=str(folder / "hf"), TORCH_HOME=str(folder / "torch"), PYTHONPATH=f"{folder}/venv:{site.env['PYTHONPATH']}", RANK="3",
+        HF_HOME=str(folder / "hf"), TORCH_HOME=str(folder / "torch"), RANK="3",
+        PYTHONPATH=f"{folder}/venv:{site.env['PYTHONPATH']}",
         http_proxy="http://127.0.0.1:9",
         GLOO_SOCKET_IFNAME="docker0", CUDA_VISIBLE_DEVICES="0,0",
     )  # fmt: skip

@@ -57,8 +57,8 @@ _BOUND = "a binding for programs of MPI and OpenMP; ranks of torch are bound to 
 _NAMED = "a word that is to be filled in"
 _CLOCK = "the same time, written as the scheduler shows it"
 _ENFORCED = (
-    "docs/running-jobs/index.md of the same source: added and enforced by the site, and in the options that the page of "
-    "Aurora recommends"
+    "docs/running-jobs/index.md of the same source: added and enforced by the site, and in the options that the page "
+    "of Aurora recommends"
 )
 _ONE_FILE = "both streams in one file, so that a traceback stands where it happened"
 
@@ -85,7 +85,7 @@ BESIDE = {
         ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m"],
         ours={
             "-l select=4:system=polaris": "docs/running-jobs/index.md of the same source has the system in its select",
-            "-l place=scatter": "one chunk per host, as all other examples of the site have it; no effect on whole hosts",
+            "-l place=scatter": "one chunk per host, as the other examples of the site have it; whole hosts are the same",
             "-l filesystems=home:eagle": "docs/running-jobs/index.md: a job that names none is not started",
             "-k doe": _ENFORCED,
             "-j oe": _ONE_FILE,
@@ -119,7 +119,7 @@ BESIDE = {
             "--module=gpu,nccl-plugin": "of that container; the module pytorch brings the plugin",
         },
         steps={
-            "export MASTER_ADDR: the first of scontrol show hostnames": "launch sets it, by the hosts that it starts on",
+            "export MASTER_ADDR: the first of scontrol show hostnames": "launch sets it, by the hosts it starts on",
             "export MASTER_PORT=29500": "launch takes a free port: two jobs on one host must not meet",
             "srun shifter": Ours("launch "),
             "export RANK LOCAL_RANK WORLD_SIZE of SLURM_PROCID SLURM_LOCALID SLURM_NTASKS": (
@@ -181,7 +181,7 @@ BESIDE = {
 OWN = {
     "set -euo pipefail": "a command that fails ends the job, so that no rank starts in a wrong environment",
     "cd ": "a job file that somebody calls with bash says what it is",
-    "export TMPDIR=/tmp": "the folder of PBS can have a name too long for sockets: the notes of site aurora say where from",
+    "export TMPDIR=/tmp": "the folder of PBS can have a name too long for sockets: see the notes of site aurora",
     "if [[ ": "the next lines: what is wrong is said before anything starts",
     "  echo ": "as above",
     "  exit 2": "as above",

@@ -34,7 +34,10 @@ exit 1
 """
 TELL = """#!/bin/bash
 echo "$*" >>{folder}/asked
-[[ $* == *" $(cat {folder}/stays 2>/dev/null || echo none)" ]] && {{ echo '{{"Jobs": {{"1": {{"job_state": "Q"}}}}}}'; exit 0; }}
+if [[ $* == *" $(cat {folder}/stays 2>/dev/null || echo none)" ]]; then
+  echo '{{"Jobs": {{"1": {{"job_state": "Q"}}}}}}'
+  exit 0
+fi
 [[ $1 == -x ]] && {{ echo '{{"Jobs": {{"1": {{"job_state": "F"}}}}}}'; exit 0; }}
 cat {answer}
 """
@@ -235,7 +238,7 @@ def test_a_dry_run_prints_the_file_and_makes_nothing(place, fake, capsys):
         (
             "slurm",
             ["--node-hours", "5", "-O=--time=48:00:00"],
-            "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00; expected the same in both, because limits and node-",
+            "ezpz: --time=48:00:00 (from -O) is not --time 01:00:00; expected the same in both, because limits and",
         ),
         ("slurm", ["-O=-N 64"], "ezpz: -N 64 (from -O) is not --nhosts 1; expected the same in both, because limits"),
         ("slurm", ["-O=--nodes=1-64"], "ezpz: --nodes=1-64 (from -O) is not --nhosts 1; expected"),

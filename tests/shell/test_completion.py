@@ -145,7 +145,8 @@ def test_what_is_shown_beside_options(terminal, request):
         assert re.search(r"--csv +-- comma-separated values", shown)
 
 
-# Where the lists are long: 500 folders of runs of each of five names, all options of the verb that has most, a long line of options before.
+# Where the lists are long: 500 folders of runs of each of five names, all options of the verb that has most, a long
+# line of options before.
 LONG = ("-n 8 --ppn 4 --cpu-bind depth --check full --timeout 6h --log-dir logs --label --verbose " * 3).strip()
 COSTLY = {
     "one option": "ezpz launch --start-t",

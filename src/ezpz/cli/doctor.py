@@ -105,8 +105,8 @@ def _check(options: Namespace) -> None:
 
         if survey(parse([], {})).allocation.scheduler == "none":
             raise UsageError(
-                "--job (from the command line): this shell is in no job that `ezpz where` knows; expected one. Name hosts"
-                " with --hosts LIST, or leave it out for this host."
+                "--job (from the command line): this shell is in no job that `ezpz where` knows; expected one. Name "
+                "hosts with --hosts LIST, or leave it out for this host."
             )
 
 

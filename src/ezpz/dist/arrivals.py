@@ -2,9 +2,9 @@
 
 A thread reads the ring of torch's flight recorder (torch 2.13 records the same of gloo and NCCL, unless
 TORCH_FR_BUFFER_SIZE is 0) at the same moments on all ranks, first every 5 s and after a minute every 30 s, and once at
-the end. Where the ring holds less than what came since, every 5 s for longer, in large worlds every 15 s: in 30 s too few
-steps would be seen. Of the group that has met most often, at most 256 arrivals go to the agent as one line. A rank without a
-launcher, a group or a recorder has no such thread. What the recorder holds of a collective:
+the end. Where the ring holds less than what came since, every 5 s for longer, in large worlds every 15 s: in 30 s too
+few steps would be seen. Of the group that has met most often, at most 256 arrivals go to the agent as one line. A rank
+without a launcher, a group or a recorder has no such thread. What the recorder holds of a collective:
 
     {'process_group': ('0', 'default_pg'), 'collective_seq_id': 3, 'profiling_name': 'gloo:all_reduce',
      'time_created_ns': 1795487763764324020, 'is_p2p': False, 'duration_ms': 0.8, …}

@@ -191,18 +191,7 @@ class PlanBuilder:
         self.launch_id = f"{outer}/{inner}" if outer else inner
         self.needs_hostfile = not self._is_local and not self.is_here
         self.keeps_terminal = self._is_local and placement.world_size == 1 and os.isatty(0)
-        log_dir = os.path.abspath(options.log_dir) if options.log_dir else ""
-        self.agent_settings: dict[str, Any] = {
-            "log_dir": os.path.join(log_dir, f"attempt-{attempt}") if log_dir and options.attempts > 1 else log_dir,
-            "idle": options.idle_timeout,
-            "input": self.keeps_terminal or has_input(),
-            "recorder": _recorder(options, log_dir, inner),
-            "collectives": os.path.join(private_folder(), f"last-{inner}"),
-            "parting": _PARTING if scheduler(allocation.scheduler).signalling_daemon else 0.0,
-            "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
-            "live": not self.keeps_terminal and may_draw(self.environ),
-            "hardware": self._sampling,
-        }
+        self.agent_settings = self._for_agents(inner)
         advice = _advice(self._choice, site, options.launcher_args)
         named = (*self.environ, *(site.launcher_args if site else ()), *options.launcher_args)
         if not options.flavour:
@@ -217,6 +206,28 @@ class PlanBuilder:
             *_cleaned(options.command, self.environ),
         )
         self.moot = "" if options.ranks is None and options.per_host is None else survey.devices.assumed
+
+    def _for_agents(self, inner: str) -> dict[str, Any]:
+        """Return what the agents are told, besides their ranks.
+
+        Args:
+            inner: The own part of the launch's id.
+        """
+        options, survey = self.options, self.survey
+        log_dir = os.path.abspath(options.log_dir) if options.log_dir else ""
+        return {
+            "log_dir": os.path.join(log_dir, f"attempt-{self.attempt}")
+            if log_dir and options.attempts > 1
+            else log_dir,
+            "idle": options.idle_timeout,
+            "input": self.keeps_terminal or has_input(),
+            "recorder": _recorder(options, log_dir, inner),
+            "collectives": os.path.join(private_folder(), f"last-{inner}"),
+            "parting": _PARTING if scheduler(survey.allocation.scheduler).signalling_daemon else 0.0,
+            "by_rank": survey.placement.world_size <= _STAGES_OF_EACH,
+            "live": not self.keeps_terminal and may_draw(self.environ),
+            "hardware": self._sampling,
+        }
 
     def write_hostfile(self, folder: str) -> None:
         """Write the host file of the plans to come into ``folder``; nothing where none is needed."""

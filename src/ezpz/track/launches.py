@@ -103,7 +103,8 @@ class Attempt(NamedTuple):
         most: N.
         decided: What was decided at its end, and why: ``again: n02 is retired: …``; empty before.
         runs: Whether the record says that it, or a later one, runs.
-        may_follow: Whether another one is to come, or is to be decided about; for a while: a launch may be killed itself.
+        may_follow: Whether another one is to come, or is to be decided about; for a while: a launch may be killed
+            itself.
         host: Where its launch runs.
         newest: The id of the newest attempt's launch.
     """

@@ -308,10 +308,11 @@ class Loop:
     def _say_nothing_was_left(self, folder: Path | None) -> None:
         from ezpz.track.card import near
 
+        where = f" in {near(folder)}" if folder else ""
         done, steps = f"{self._start} are done", f"{self._steps} step{'s' * (self._steps != 1)}"
         why = f"all {steps} are done" if self._steps == self._start else f"{steps} are asked for and {done}"
         get_logger("ezpz.train").info(
-            f"nothing was left to train: {why}{f' in {near(folder)}' if folder else ''}. Ask for more steps to continue, or "
+            f"nothing was left to train: {why}{where}. Ask for more steps to continue, or "
             "name another folder (such as --outdir D) to begin anew."
         )
 

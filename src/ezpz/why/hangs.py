@@ -201,7 +201,8 @@ def other_model(facts: Facts) -> Iterator[Cause]:
             f"{_named(facts, each)}: {what}" + "".join(f" ({lines[rank]})" for rank in each[:1] if lines.get(rank))
             for what, each in kinds.items()
         ),
-        advice="build the same model on every rank: look for a condition on the rank, another configuration or checkpoint",
+        advice="build the same model on every rank: look for a condition on the rank, another configuration or another "
+        "checkpoint",
     )
 
 

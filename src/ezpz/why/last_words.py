@@ -36,10 +36,10 @@ _FILE = re.compile(r"(?:\[Errno (?:28|122)\][^:\n]*|No space left on device|Disk
 _EZPZ_FILE = re.compile(r"cannot (?:save|write|export) (/[^:\n]+): ")  # as our own errors name it
 # What the driver's own error codes are called (cudaErrorECCUncorrectable, hipErrorECCNotCorrectable,
 # ZE_RESULT_ERROR_DEVICE_LOST, NVML_ERROR_GPU_IS_LOST), in the exception of a rank or in a line of the driver itself.
-# An illegal access, a launch that failed and memory that is used up are errors of programs; so are these numbers of Xid,
-# for which NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) says RESTART_APP or IGNORE: exceptions of an engine (13,
-# 32, 41, 68, 69), an illegal access (31), a program that stood still or was cleaned up (8, 43, 45), a row of memory that
-# was replaced (63).
+# An illegal access, a launch that failed and memory that is used up are errors of programs; so are these numbers of
+# Xid, for which NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) says RESTART_APP or IGNORE: exceptions of an
+# engine (13, 32, 41, 68, 69), an illegal access (31), a program that stood still or was cleaned up (8, 43, 45), a row
+# of memory that was replaced (63).
 _BROKEN_DEVICE = re.compile(
     r"uncorrectable (?:NVLink |ECC )?error|ECC error (?:was )?(?:detected|encountered)|ECC ?Not ?Correctable"
     r"|fallen off the bus|GPU (?:is|was) lost|DEVICE_LOST"

@@ -354,7 +354,8 @@ def _group(entry: dict[str, Any], dump: dict[str, Any]) -> str:
     """Return what tells one order of collectives from others, as ``gloo:0``, or ``nccl:1@4`` of a part of the ranks.
 
     A group has a backend for each kind of device, and each of them counts its own collectives. Groups that
-    `split_group` makes of different ranks have one name: of those that the dump knows, the lowest rank tells them apart.
+    `split_group` makes of different ranks have one name: of those that the dump knows, the lowest rank tells them
+    apart.
     """
     value = entry.get("process_group")
     name = str(value[0]) if isinstance(value, tuple) and value else str(value or "")
