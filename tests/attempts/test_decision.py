@@ -65,8 +65,8 @@ PEERS = (  # what a rank raises that has waited in vain for others: none is a mi
     "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 2/3 clients joined.",
     (
         "torch.distributed.DistBackendError: [../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:628] [Rank 0] "
-        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 milliseconds "
-        "before timing out."
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE) ran for 600000 "
+        "milliseconds before timing out."
     ),
     (
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for "

@@ -85,7 +85,7 @@ BESIDE = {
         ["-A", "mine", "-q", "debug-scaling", "--nhosts", "4", "--time", "10m"],
         ours={
             "-l select=4:system=polaris": "docs/running-jobs/index.md of the same source has the system in its select",
-            "-l place=scatter": "one chunk per host, as the other examples of the site have it; whole hosts are the same",
+            "-l place=scatter": "one chunk per host, as the site's other examples have it; whole hosts are the same",
             "-l filesystems=home:eagle": "docs/running-jobs/index.md: a job that names none is not started",
             "-k doe": _ENFORCED,
             "-j oe": _ONE_FILE,
