@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from test_values import VALUES, same
 
 from ezpz.errors import TrackError, UsageError
-from ezpz.track import read_journal
+from ezpz.track import read_journal, records
+from ezpz.track.blocks import Stretch
 from ezpz.track.journal import Journal
 from ezpz.track.records import last_row
 
@@ -359,3 +360,40 @@ def test_a_killed_process_loses_no_row_that_was_acknowledged(seed, tmp_path):
     assert len(rows) - acknowledged in {0, 1}
     assert [row["step"] for row in rows] == list(range(len(rows)))
     assert all(row["m"] == {"loss": 1 / (row["step"] + 1), "step2": row["step"]} for row in rows)
+
+
+ODD_LINES = [
+    '{"v":1,"t":1.5,"step":1,"m":{"a":NaN,"b":-Infinity}}',  # as other programs write them
+    '{"v":1,"t":1.5,"step":2,"m":{"a":"\\ud800"}}',
+    '{"v":1,"t":1.5,"step":3,"m":{"a":1e400,"b":-0.0,"c":1E5,"d":true,"e":0.00012345678901234567}}',
+    '{"v":1,"t":1.5,"step":4,"a":2,"k":"late","m":{"a":[1,2.5],"b":"NaN","a":3}}',
+    '{"v":1,"t":1.5,"step":5,"m":{"é":"ü"}} \r',
+    '{"v":1,"t":1.5,"step":6,"m":{"a":1.}}',
+    '{"v":1,"t":1.5,"step":7,"m":{"a":',
+    '{"v":1,"t":2,"step":8.0,"m":{}}',
+    "null",
+    "[" * 3000,
+]
+LONG_INTEGERS = [
+    f'{{"v":1,"t":1.5,"step":9,"m":{{"a":{value}}}}}' for value in (2**63 - 1, -(2**63), 2**64, -(2**70), 10**30)
+]
+
+
+@pytest.mark.parametrize(
+    "odd", [ODD_LINES, LONG_INTEGERS, [*LONG_INTEGERS[:1], *ODD_LINES]], ids=["odd", "long", "both"]
+)
+def test_large_pieces_are_read_alike_with_and_without_orjson(odd, monkeypatch):
+    pytest.importorskip("orjson")
+    plain = [f'{{"v":1,"t":{1.5 + step},"step":{step},"m":{{"loss":{step / 7},"n":{step}}}}}' for step in range(3000)]
+    data = "".join(f"{line}\n" for line in [*plain, *odd, *plain[:5]]).encode()
+    assert len(data) > records._WORTH_ORJSON
+    assert records._has_long_integers(data) == (odd is not ODD_LINES)
+    found = []
+    for has_orjson in (True, False):
+        monkeypatch.setattr(records, "_has_orjson", lambda known=has_orjson: known)
+        part, added = Stretch(0, 0), []
+        monkeypatch.setattr(part.records, "add", lambda *row, added=added: added.append(repr(row)))
+        records.read_stretch(data, part, ("metrics.jsonl", 0))
+        found.append((added, part.windows, part.lines, part.torn, part.foreign, part.at, part.end))
+    assert found[0] == found[1]
+    assert len(found[0][0]) > 3005

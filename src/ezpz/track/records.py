@@ -18,6 +18,7 @@ it is only ever appended to.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from contextlib import suppress
@@ -49,6 +50,8 @@ _PLAIN = {"v", "t", "step", "m"}
 _NUMBERS = {float, type(None)}
 _LATEST = 253402300800.0  # epoch seconds: the year 10000
 _MOST_RANKS = 10_000_000
+_WORTH_ORJSON = 1 << 16  # bytes of lines
+_LONG, _POINT = 19, ord(".")
 _PIECE = 1 << 20  # bytes of a journal that are searched at a time
 _TAIL = 1 << 20  # bytes read from the end to find the last row; a row of 1024 floats has 20 KiB
 
@@ -294,11 +297,40 @@ def read_stretch(data: bytes, part: Stretch, place: tuple[str, int]) -> None:
 
 def _lines_and_reader(data: bytes) -> tuple[Sequence[Any], Callable[[Any], Any]]:
     """Return lines without their newlines, and what reads one; all are decoded at once where that is the same."""
+    if len(data) >= _WORTH_ORJSON and _has_orjson() and not _has_long_integers(data):
+        return data.split(b"\n")[:-1], _loads_fast
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
         return data.split(b"\n")[:-1], _loads
     return text.split("\n")[:-1], _loads_text
+
+
+@functools.cache
+def _has_orjson() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("orjson") is not None
+
+
+def _loads_fast(line: bytes) -> Any:
+    import orjson
+
+    try:
+        return orjson.loads(line)
+    except ValueError:  # NaN as others write it, halves of surrogate pairs, or no JSON
+        return _loads(line)
+
+
+def _has_long_integers(data: bytes) -> bool:
+    """Tell whether lines hold an integer of 19 or more digits: orjson makes floats of those beyond 64 bits."""
+    import numpy as np
+
+    text = np.frombuffer(data, np.uint8)
+    edges = np.flatnonzero(np.diff((text - np.uint8(48) < 10).view(np.int8), prepend=np.int8(0), append=np.int8(0)))
+    starts, ends = edges[::2], edges[1::2]
+    long = starts[ends - starts >= _LONG]
+    return bool((text[np.maximum(long, 1) - 1] != _POINT).any())
 
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # not in its stubs
