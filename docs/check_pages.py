@@ -33,7 +33,8 @@ FOREIGN_PAGES = ("older-scripts.md",)
 FOREIGN_OPTIONS = {
     "apptainer": "--bind --cleanenv --containall -C",
     "flux": "--requires",
-    "make gpu": "--minutes --seconds --stand-in",
+    "make bench": "--strict",
+    "make gpu": "--apart --minutes --seconds --stand-in",
     "mpiexec": "--bind-to --envall --noprefix -bootstrap -c -launcher -x",
     "nanoGPT": "--device --init_from",
     "pytest": "-x",

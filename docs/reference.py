@@ -3,6 +3,7 @@
 import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 
 from check_pages import parser_of  # beside this file
 
@@ -58,12 +59,19 @@ def help_of(verb):
 def verbs():
     """Return the page of all verbs."""
     lines = ["# Verbs and options", "", "`ezpz VERB --help` prints these; `launch` is `ezpz launch`.", ""]
+    pages = pages_by_title()
     for names in GROUPS.values():
         for verb in names:
-            more = VERBS[verb][2].removeprefix("docs/")
+            title = VERBS[verb][2]
             lines += [f"## ezpz {verb}", "", "```text", help_of(verb).rstrip(), "```", ""]
-            lines += [f"More: [{more}](../{more})", ""]
+            lines += [f"More: [{title}](../{pages[title]})", ""]
     return "\n".join(lines)
+
+
+def pages_by_title():
+    """Return the names of the pages that people have written, by their titles."""
+    paths = Path(__file__).parent.glob("*.md")
+    return {path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "): path.name for path in paths}
 
 
 def exit_codes():

@@ -178,12 +178,6 @@ def test_wandb_is_asked_for_by_the_settings_alone(monkeypatch):
     assert os.environ.pop("WANDB_PROJECT") == "mine"
 
 
-def test_trainers_are_short_enough_to_be_read():
-    for module in (gpt, gpt_config, gpt_data, gpt_evaluation, gpt_parts):
-        limit = 200 if module is gpt else 250
-        assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= limit
-
-
 def test_a_cpu_trains_the_small_one_unless_a_size_is_asked_for():
     def width(device, *words):
         args = parse(gpt.options(device), [*words])

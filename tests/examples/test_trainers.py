@@ -239,8 +239,3 @@ def test_the_seeds_models_are_the_default(monkeypatch, tmp_path):
     args = parse(vit.options(), [])
     assert (args.dtype, args.depth, args.patch_size, args.attn) == ("bf16", 24, 16, "sdpa")
     assert args.warmup_iters > 0 < args.max_norm
-
-
-def test_trainers_are_short_enough_to_be_read():
-    for module in (fsdp, fsdp_tp, vit):
-        assert len(Path(module.__file__).read_text(encoding="utf-8").splitlines()) <= 220

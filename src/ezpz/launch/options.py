@@ -41,7 +41,9 @@ _MOST = 999_999_999
 
 def _whole(text: str, least: int) -> int:
     if re.fullmatch(r"0*[1-9][0-9]{9,}", text):
-        raise _refused(f"{text!r} is too large; expected a whole number of at most {_MOST}")
+        from ezpz.visible import shorten
+
+        raise _refused(f"{shorten(text, 40)!r} is too large; expected a whole number of at most {_MOST}")
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
         raise _refused(f"{text!r} is not a whole number of at least {least}")
     return int(text)
