@@ -2,4 +2,4 @@
 
 from ezpz.compat import refuse_module
 
-refuse_module("ezpz.data")
+refuse_module(__name__)
