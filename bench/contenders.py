@@ -56,6 +56,7 @@ def launches(home):
 
 
 REPORT = """
+import selectors, signal, socket  # as torch does
 import ezpz.progress as progress
 if REPORTS:
     for name in ("setup", "met", "group", "model", "data"):

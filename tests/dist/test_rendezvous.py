@@ -1,10 +1,17 @@
 """Ranks that do not come, ports that are taken, jobs side by side: real processes, torch loaded in each."""
 
+import contextlib
 import socket
 import subprocess
 import sys
+import threading
+import time
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+
+from ezpz.dist import rendezvous
 
 SETUP = """
 import sys, ezpz
@@ -151,3 +158,31 @@ def test_a_bare_srun_over_two_hosts_needs_no_variables(slurm, clean_env, script)
     done = slurm.salloc(["-N2", "-n2"], ["srun", sys.executable, script, "x"], clean_env, timeout=120)
     assert done.returncode == 0, done.stderr
     assert said(done.stdout) == [f"{rank} [['x'], ['x']]" for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("world_size", "waits"), [(2, True), (4096, False)])
+def test_a_supervised_rank_asks_torch_once_rank_0_listens(monkeypatch, world_size, waits):
+    dist = pytest.importorskip("torch.distributed")
+    listens = threading.Event()
+    monkeypatch.setattr(dist, "TCPStore", lambda *_words, **_options: listens.is_set())
+    patience = SimpleNamespace(
+        alone=False, world_size=world_size, deadline=time.monotonic() + 60, left=lambda _least: timedelta(seconds=60)
+    )
+
+    def listen(port):
+        listens.set()
+        with socket.create_server(("127.0.0.1", port)) as server:
+            server.settimeout(10)
+            with contextlib.suppress(TimeoutError):
+                server.accept()[0].close()
+
+    port = free_port()
+    late = threading.Timer(0.2, listen, [port])
+    late.start()
+    try:
+        address = rendezvous.Address("127.0.0.1", port, "MASTER_ADDR, MASTER_PORT", listens=False)
+        assert rendezvous._open(address, patience) == waits
+    finally:
+        if not waits:
+            late.cancel()
+        late.join()

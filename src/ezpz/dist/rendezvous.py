@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # Below the ports that Linux hands out for outgoing connections (32768 on), above the well-known ones.
 _FIRST_PORT, _PORTS = 20_000, 12_000
+_MOST_LOOKS = 1024  # ranks of a world in which each looks whether rank 0 listens
 
 
 # Stores stay open as long as the process: rank 0 would otherwise take one away under ranks that meet for a second time.
@@ -99,6 +100,7 @@ class _Patience:
         self._who = f"rank {ranks.rank} of {ranks.world_size} ({ranks.family})"
         self._ranks = ranks.local_world_size
         self._siblings = Siblings(ranks, environ)
+        self.world_size = ranks.world_size
         self.alone = not is_supervised(environ)  # nothing ends this rank when another one fails
 
     def left(self, least: float = 0.1) -> timedelta:
@@ -213,7 +215,7 @@ def _hashed(environ: Mapping[str, str]) -> int:
 def _open(address: Address, patience: _Patience) -> dist.Store:
     import torch.distributed as dist
 
-    if not address.listens and patience.alone:
+    if not address.listens:
         _wait_until_open(address, patience)
     try:
         return dist.TCPStore(
@@ -228,13 +230,24 @@ def _open(address: Address, patience: _Patience) -> dist.Store:
 
 
 def _wait_until_open(address: Address, patience: _Patience) -> None:
-    """Wait for rank 0's port: torch would wait as long, but would not notice that a rank of this host has ended."""
-    pause = 0.02
-    while time.monotonic() < patience.deadline:
+    """Wait for rank 0's port, which a rank may try to reach some milliseconds too early.
+
+    torch would wait as long, but pauses 0.25 to 0.75 s after its first attempt, and would not notice that a rank of
+    this host has ended. Where something else looks after the ranks, torch is asked after 2 s; in large worlds at once,
+    because each look is a connection to rank 0.
+    """
+    deadline = patience.deadline
+    if not patience.alone:
+        if patience.world_size > _MOST_LOOKS:
+            return
+        deadline = min(deadline, time.monotonic() + 2.0)
+    pause = 0.01
+    while time.monotonic() < deadline:
         try:
             socket.create_connection((address.host, address.port), timeout=1.0).close()
         except OSError:
-            patience.check()
+            if patience.alone:
+                patience.check()
             time.sleep(pause)
             pause = min(0.5, 1.5 * pause)
         else:
