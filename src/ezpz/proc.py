@@ -6,6 +6,7 @@ r"""Read facts about processes from Linux's /proc (proc(5)).
                                       SigIgn, SigBlk: alike, those ignored, and those that its first thread blocks
     /proc/4711/task/4711/children     4712 4713                              those that this one thread started
     /proc/4711/ns/user                user:[4026531837]                      can be read by those who may debug it
+    /proc/4711/mounts                 tmpfs /dev/shm tmpfs rw,nosuid 0 0     what is mounted, where, as which type
 
 A process may end at any moment, and many of these files are closed to other users. Then, and where there is no /proc
 (macOS), each function returns an empty value. Cheap to import, because the shim in front of every rank does.
@@ -168,3 +169,15 @@ def read(pid: int | str, entry: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def parse_mounts(text: str) -> list[tuple[str, str, str]]:
+    r"""Return place, type and options of each line of ``/proc/PID/mounts``, whose blanks are ``\040`` (fstab(5))."""
+    mounts = []
+    for row in (line.split() for line in text.splitlines()):
+        if len(row) > 3:
+            place = row[1]
+            for written, meant in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
+                place = place.replace(written, meant)
+            mounts.append((place, row[2], row[3]))
+    return mounts

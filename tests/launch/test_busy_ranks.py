@@ -73,3 +73,24 @@ def test_a_busy_rank_that_dies_holds_the_others_up_no_longer(run_cli, tmp_path):
     done = launch(run_cli, tmp_path, "os._exit(0) or work")
     assert done.returncode == 124
     assert "ezpz: rank 1 on host" in done.stderr
+
+
+FAILS_LATE = """
+import os, signal, time
+import ezpz
+ezpz.heartbeat()
+if os.environ["RANK"] == "0":
+    os.kill(os.getpid(), signal.SIGSTOP)  # its stack is waited for in vain, also by the second look, 2 s after the limit
+time.sleep(2 + 2.3)
+raise SystemExit(3)
+"""
+
+
+def test_a_rank_that_fails_while_all_are_asked_what_they_do_is_the_cause(run_cli, tmp_path):
+    (tmp_path / "script.py").write_text(FAILS_LATE)
+    line = [sys.executable, "-m", "ezpz.launch", "-n", "2", "--idle-timeout", "2", sys.executable, "script.py"]
+    done = run_cli(line, timeout=60)
+    assert "asking every rank what it is doing" in done.stderr
+    assert "ezpz: rank 1 on host" in done.stderr
+    assert "exited with code 3" in done.stderr
+    assert done.returncode == 3, done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 import ezpz
 from ezpz.launch.host import rank_start
-from ezpz.launch.host.stacks import Frame, kernel_state, parse_dump, py_spy, pythons, stage_of
+from ezpz.launch.host.stacks import Frame, awaited_file, kernel_state, parse_dump, py_spy, pythons, stage_of
 from ezpz.launch.run.hangs import locate, summarise
 from lab.listener import Listener, as_rank
 from lab.process import wait_until
@@ -190,6 +190,26 @@ def test_the_kernel_says_what_a_program_without_python_does(start):
     process.wait(10)
     assert kernel_state(process.pid) == "gone"
     assert (pythons(process.pid), stage_of(process.pid)) == ([], "")
+
+
+@linux
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="this kernel has no /proc/PID/syscall")
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_a_file_that_a_process_waits_for_is_named_with_its_mount(start, tmp_path, is_relative):
+    pipe = tmp_path / "a pipe"
+    os.mkfifo(pipe)
+    process = start(["sh", "-c", f"cd '{tmp_path}' && read line < '{pipe.name if is_relative else pipe}'"])
+    wait_until(lambda: awaited_file(process.pid).startswith(f"{pipe} on /"), 10, "its open")
+    pipe.open("w").close()
+    process.wait(10)
+    assert awaited_file(process.pid) == ""
+
+
+@linux
+def test_a_process_that_waits_for_no_file_names_none(start):
+    process = start(["sleep", "600"])
+    wait_until(lambda: kernel_state(process.pid).endswith("(sleep)"), 10, "sleep")
+    assert awaited_file(process.pid) == ""
 
 
 @pytest.fixture

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from playing import FAILURE_GRACE, STAY, WAIT, Case
 
-from lab import process
+from lab import frozen_disk, process
 
 BOUND = 10.0  # seconds more than the grace: what cannot be killed is waited for, but not for ever
 
 
-def frozen_disk(stage):
+def frozen(stage):
     """`frozen` is a file system of its own, on a file, whose writers wait until it thaws."""
-    missing = [name for name in ("mkfs.ext4", "losetup", "fsfreeze") if not shutil.which(name)]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    disk, folder = stage.folder / "disk", stage.folder / "frozen"
-    disk.write_bytes(bytes(16 * 1024 * 1024))
-    folder.mkdir()
-    for line in (["mkfs.ext4", "-q", "-F", disk], ["mount", "-o", "loop", disk, folder], ["fsfreeze", "-f", folder]):
-        done = process.run(line)
-        if done.returncode:
-            pytest.skip(f"no file system on a file here: {done.stderr.strip()}")
+    problem = frozen_disk.problem() or frozen_disk.freeze(stage.folder / "disk", stage.folder / "frozen")
+    if problem:
+        pytest.skip(problem)
 
 
 def until_thawed(run):
@@ -34,9 +25,8 @@ def until_thawed(run):
         run.go()
         process.wait_until(lambda: run.process.poll() is not None, 5 + FAILURE_GRACE + BOUND, "the prompt")
     finally:
-        process.run(["fsfreeze", "-u", folder])
-        process.wait_until(lambda: process.run(["umount", folder]).returncode == 0 or not run.left(), 5, "a free disk")
-        process.run(["umount", "-l", folder])
+        frozen_disk.thaw(folder)
+        frozen_disk.unmount(folder, lambda: not run.left())
 
 
 def names_the_pid(run):
@@ -49,7 +39,7 @@ UNKILLABLE = (
         number="11",
         name="a rank waits in the kernel (state D) when another fails",
         ranks=f'up; {WAIT} case $RANK in 1) sleep 0.5; exit 3 ;; 2) echo x >"$D/frozen/x" ;; *) {STAY} ;; esac',
-        setup=frozen_disk,
+        setup=frozen,
         meanwhile=until_thawed,
         code=(3, 125),
         cause="{rank1} exited with code 3",

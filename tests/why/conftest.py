@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.why import Facts, diagnose
-from lab import process
+from lab import frozen_disk, process
 
 _TREE_1, _TREE_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 LAUNCH = [sys.executable, "-m", "ezpz.launch"]
@@ -96,6 +96,20 @@ def small_disk(tmp_path):
         if not process.run(["umount", folder]).returncode:
             break
         time.sleep(0.1)
+
+
+@pytest.fixture
+def frozen(tmp_path):
+    """A folder whose file system is frozen: who writes there waits in the kernel, until `frozen_disk.thaw`."""
+    folder = tmp_path / "frozen"
+    try:
+        problem = frozen_disk.problem() or frozen_disk.freeze(tmp_path / "disk", folder)
+        if problem:
+            pytest.skip(problem)
+        yield folder
+    finally:
+        frozen_disk.thaw(folder)
+        frozen_disk.unmount(folder, lambda: False)
 
 
 @pytest.fixture

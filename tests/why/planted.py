@@ -37,6 +37,21 @@ PLANTED = {
     "no more memory on the device": "out-of-device-memory",
     "a loss that becomes NaN": "non-finite-loss",
     "equal data on two ranks": "same-batches",
+    "an exception": "exception",
+    "SIGKILL by a rank to itself": "killed-by-signal",
+    "a silent exit with 0": "left-early",
+    "uneven data: a rank leaves its loop": "other-collective",
+    "a collective that one rank calls alone": "other-collective",
+    "a tensor of another size": "other-sizes",
+    "a hang in compute": "collective-missing",
+    "a hang in I/O: a pipe": "collective-missing",
+    "a hang in I/O: a frozen file system": "waits-for-files",
+    "C code that keeps Python's lock": "holds-python",
+    "a loader that gives no batch": "waits-for-data",
+    "SIGSTOP": "stopped",
+    "another model under DDP": "other-model",
+    "a batch skipped under DDP": "other-collective",
+    "a backward pass skipped under DDP": "other-collective",
 }
 
 

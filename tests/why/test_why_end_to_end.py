@@ -1,13 +1,18 @@
 """Troubles of real gloo ranks, on a rank and at a step drawn at random: the right cause stands first."""
 
 import json
+import os
 import random
 import re
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
+from planted import SCORE, judge
+
+from lab import flavours, frozen_disk
 
 SCRIPT = Path(__file__).parent / "scripts" / "trouble.py"
 SEED = random.SystemRandom().randrange(1 << 32)
@@ -44,6 +49,32 @@ PLAIN = {
 }
 
 
+# The grid of `make matrix`: trouble -> its name in `planted.PLANTED`.
+NAMES = {
+    "raises": "an exception",
+    "killed": "SIGKILL by a rank to itself",
+    "silent": "a silent exit with 0",
+    "uneven": "uneven data: a rank leaves its loop",
+    "skips": "a collective that one rank calls alone",
+    "sizes": "a tensor of another size",
+    "computes": "a hang in compute",
+    "reads": "a hang in I/O: a pipe",
+    "frozen": "a hang in I/O: a frozen file system",
+    "holds": "C code that keeps Python's lock",
+    "loader": "a loader that gives no batch",
+    "stopped": "SIGSTOP",
+    "model": "another model under DDP",
+    "continues": "a batch skipped under DDP",
+    "backward": "a backward pass skipped under DDP",
+}
+# Where no collectives are known, because a plain script tells nothing, sizes and the order of calls are not either.
+IN_PLAIN_SCRIPTS = ("raises", "killed", "silent", "uneven", "computes", "reads", "holds", "loader", "stopped")
+GRID = [
+    *product(NAMES, ["ezpz"], [2, 4, 16], ["local", "mpich", "srun"]),
+    *product(IN_PLAIN_SCRIPTS, ["plain"], [2, 4, 16], ["local", "mpich", "srun"]),
+]
+
+
 def explained(run_cli, home, name, ranks, limits, *more, env=None, job=None):
     """Run a trouble to its end and return the launch's record, the drawn rank and step, and what was on stderr.
 
@@ -61,7 +92,8 @@ def explained(run_cli, home, name, ranks, limits, *more, env=None, job=None):
     bad, step = draw.randrange(ranks), draw.randrange(2, 90)
     line = [sys.executable, "-m", "ezpz.launch", "-n", ranks, *limits, sys.executable, SCRIPT, name, bad, step, *more]
     line = [str(word) for word in line]
-    done = job.salloc(["-N2", f"-n{ranks}"], line, env, timeout=170) if job else run_cli(line, env, timeout=170)
+    longest = 150 + 10 * ranks
+    done = job.salloc(["-N2", "-n2", "-O"], line, env, timeout=longest) if job else run_cli(line, env, timeout=longest)
     returned = time.time()
     (record,) = home.glob("**/launches/*/run.json")
     fields = json.loads(record.read_text())
@@ -129,6 +161,37 @@ def test_the_cause_under_srun_stands_first(slurm, clean_env, run_cli, home):
     fields, bad, step, note = explained(run_cli, home, "computes", 2, LIMITS, env=clean_env, job=slurm)
     first = check(fields, bad, step, note, CASES["computes"])
     assert first["text"].startswith(f"rank {bad} on n0"), note
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_the_file_that_a_rank_waits_for_in_the_kernel_is_named_with_its_mount(run_cli, clean_env, home, frozen):
+    fields, bad, step, note = explained(run_cli, home, "frozen", 2, LIMITS, env={**clean_env, "FROZEN": str(frozen)})
+    frozen_disk.thaw(frozen)
+    said = r"waits in the kernel .*for .*/frozen/shard on .*/frozen \(ext4\) \(trouble\.py:\d+\), and never came to all"
+    check(fields, bad, step, note, ("waits-for-files", said))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not os.environ.get(SCORE), reason="every trouble on 2 to 16 ranks by three launchers: make matrix")
+@pytest.mark.parametrize(("name", "kind", "ranks", "by"), GRID)
+def test_the_right_cause_of_the_right_rank_stands_first(request, run_cli, clean_env, home, name, kind, ranks, by):
+    more, env, job = ["plain"] * (kind == "plain"), clean_env, None
+    limits = ["--timeout", str(30 + 8 * ranks)] if more else ["--idle-timeout", str(4 + ranks // 2)]
+    if by == "mpich":
+        env = flavours.Flavour("mpich", home, clean_env["EZPZ_TEST_TAG"]).env()
+    if by == "srun":
+        job = request.getfixturevalue("slurm")
+    if name == "frozen":
+        if by == "srun":
+            pytest.skip("the daemons of the lab's hosts do not see the disk")
+        env = {**env, "FROZEN": str(request.getfixturevalue("frozen"))}
+    fields, bad, _, _ = explained(run_cli, home, name, ranks, limits, *more, env=env, job=job)
+    if name == "frozen":
+        frozen_disk.thaw(env["FROZEN"])
+    both = ranks == 2 and name == "model"  # of two models nobody knows which one is right
+    judge(NAMES[name], fields["causes"], rank=None if both else bad, where=f"{ranks} ranks, {by}, {kind}")
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ Each error says what is asked, its source, what was expected and what to type.
 from __future__ import annotations
 
 import os
-import re
 
+from ezpz import proc
 from ezpz.cluster.job_file import clock
 from ezpz.errors import UsageError, did_you_mean
 
@@ -152,7 +152,7 @@ def check_shared(folders: Iterable[tuple[str, str]], site: Site | None, user: st
     Raises:
         UsageError: One is such a folder.
     """
-    mounts = _mounts(read(_MOUNTS) or "")
+    mounts = [(place, kind) for place, kind, _ in proc.parse_mounts(read(_MOUNTS) or "")]
     for path, origin in folders:
         why = _of_one_host(os.path.realpath(path), mounts, site, user)
         if why:
@@ -180,14 +180,6 @@ def _of_one_host(path: str, mounts: Sequence[tuple[str, str]], site: Site | None
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
-
-
-def _mounts(text: str) -> list[tuple[str, str]]:
-    """Return place and kind of mounts: ``tmpfs /dev/shm tmpfs rw 0 0``, a blank as 040 after a backslash, fstab(5)."""
-    rows = [line.split() for line in text.splitlines()]
-    return [
-        (re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), row[1]), row[2]) for row in rows if len(row) > 2
-    ]
 
 
 def about_chain(site: Site | None, queue: str) -> str:

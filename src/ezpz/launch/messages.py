@@ -294,7 +294,7 @@ class RankCollectives(Message):
 
     ``answered``: what it wrote is there; ``silent``: it was asked, lives, and has not answered in time; ``ended``: it
     wrote that at its end, by itself; ``raised``: the exception that ends it. ``state`` is a letter of proc(5), empty
-    where it lives no more, ``where`` the kernel's function that it waits in, ``cpu`` the seconds that it used.
+    where it lives no more, ``where`` the kernel's function that it waits in and for which file, ``cpu`` the seconds that it used.
     ``frames`` are those of its main thread, innermost first. Of a group: its name, and the last collective that was
     enqueued, started and completed, -1 where that is not recorded. Of a collective: group, sequence, operation, sizes,
     state, line of the user's code, when it was enqueued, started and completed (seconds since 1970 by the launcher's
@@ -308,7 +308,7 @@ class RankCollectives(Message):
     ended: bool = flag_field()
     raised: str = text_field(500)
     state: str = text_field(8)
-    where: str = text_field(80)
+    where: str = text_field(_FUNCTION)
     cpu: float = seconds_field()
     step: int = number_field()
     frames: list[tuple[str, str, int]] = rows_field(

@@ -55,9 +55,14 @@ def says_more(causes: object) -> str:
         causes: The field ``causes``, whatever is in it.
     """
     first = causes[0] if isinstance(causes, list) and causes else None
-    if not isinstance(first, dict) or first.get("certainty") not in {2, 3} or first.get("cause") in _SAID:
+    if not isinstance(first, dict) or first.get("certainty") not in {2, 3}:
         return ""
-    return str(first.get("text") or "")
+    return "" if _is_said(first.get("cause"), first.get("certainty")) else str(first.get("text") or "")
+
+
+def _is_said(cause: object, certainty: object) -> bool:
+    """Tell whether the line of the failure says it; of a hang that line does not say that a rank has left."""
+    return cause in _SAID and not (cause == "left-early" and certainty == 2)
 
 
 def last_line(causes: Sequence[Cause], *, failed: bool) -> str:
@@ -71,5 +76,5 @@ def last_line(causes: Sequence[Cause], *, failed: bool) -> str:
 
     if failed:
         first = causes[0] if causes and causes[0].certainty > Certainty.FINDING else None
-        return first.text if first and first.cause not in _SAID else ""
+        return first.text if first and not _is_said(first.cause, first.certainty) else ""
     return next((cause.text for cause in causes if cause.cause in _SPOKEN), "")

@@ -62,6 +62,9 @@ def missing(facts: Facts) -> Iterator[Cause]:
     if not facts.launch.get("hang") and not _is_long(facts, waiting):
         return
     what = f"{entry['op']} #{seq}"
+    gone = _gone(facts)
+    if gone & set(behind):  # who only has not answered in time may do so because the host is busy
+        behind = {rank: last for rank, last in behind.items() if rank in gone}
     for rank in sorted(behind)[:_NAMED]:
         yield _culprit(facts, rank, what, waiting, behind[rank])
 
@@ -339,9 +342,25 @@ def _block(facts: Facts) -> tuple[int, dict[int, Entry | None], dict[int, Entry]
 
 
 def _known(facts: Facts, rank: int) -> bool:
-    """Tell whether something is known of a rank that has recorded nothing: it lives, or has left."""
+    """Tell whether something is known of a rank that has recorded nothing: it lives elsewhere, or has left."""
     each = facts.ranks.get(rank, {})
-    return bool(each.get("silent") or each.get("state") or rank in _places(facts))
+    place = _places(facts).get(rank, "")
+    if each.get("silent") and _call(place) in _CALLS:  # it waits as the others do, and was only slow to answer
+        return False
+    return bool(each.get("silent") or each.get("state") or place or rank in _gone(facts))
+
+
+def _gone(facts: Facts) -> set[int]:
+    """Return the ranks that had ended before a hang was looked at, without a failure."""
+    if not facts.launch.get("hang") or not any(each.get("state") for each in facts.ranks.values()):
+        return set()
+    listed = (facts.launch.get("cause"), *(facts.launch.get("failures") or ()))
+    failed = {each.get("rank") for each in listed if isinstance(each, dict) and each.get("code") != 0}
+    return {
+        rank
+        for rank, each in facts.ranks.items()
+        if rank not in failed and not (each.get("state") or each.get("silent") or each.get("answered"))
+    }
 
 
 def _default(facts: Facts) -> str:
@@ -402,7 +421,7 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     line = _line_of(place)
     where = f" ({line})" if line else ""
     state = str(each.get("state") or "")
-    if left or each.get("ended"):
+    if left or each.get("ended") or rank in _gone(facts):
         does = "has come to the end of its program" if state and not left else "has ended"
         return "left-early", does, STEPS_ADVICE
     if state == "t" or place.startswith("stopped by"):
@@ -410,15 +429,28 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     if state == "T" or place.startswith("stopped"):
         return "stopped", "is stopped by a signal", "look who sent SIGSTOP; `kill -CONT` lets it go on"
     if state == "D" or place.startswith("in uninterruptible"):
-        waits = f" ({each['where']})" if each.get("where") else ""
-        return "waits-for-files", f"waits in the kernel{waits}, often for a file system{where}", "look at that mount"
-    return _by_code(place, silent=bool(each.get("silent")))
+        return _in_the_kernel(str(each.get("where") or ""), where)
+    return _by_code(place, silent=bool(each.get("silent")), raised=str(each.get("raised") or "").partition("\n")[0])
 
 
-def _by_code(place: str, *, silent: bool) -> tuple[str, str, str]:
+def _in_the_kernel(where: str, line: str) -> tuple[str, str, str]:
+    """Return the same of a rank in state D: the function of the kernel, and the file and mount where they are known."""
+    inside, _, file = where.partition(", for ")  # as `launch.host.last_collectives` has it
+    waits = f" ({inside})" if inside else ""
+    if not file:
+        return "waits-for-files", f"waits in the kernel{waits}, often for a file system{line}", "look at that mount"
+    mount = re.search(r" on (\S+) \([^()]*\)$", file)
+    advice = f"look at the mount {mount[1]}: does `ls` answer there?" if mount else "look at that mount"
+    return "waits-for-files", f"waits in the kernel{waits} for {file}{line}", advice
+
+
+def _by_code(place: str, *, silent: bool, raised: str) -> tuple[str, str, str]:
     """Return the same of a rank that runs, or waits for something of its own."""
     line = _line_of(place)
     call = _call(place)
+    if raised:
+        where = f" ({line})" if line else ""
+        return "raised", f"raised {raised}{where} and has not ended yet", "its traceback is in its output"
     if call.startswith("import"):
         return "importing", f"is in {place}", "a shared file system may be slow: copy the environment to the host"
     if call in _DATA:

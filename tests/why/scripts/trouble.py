@@ -1,6 +1,7 @@
 """Steps of one all_reduce each, in which one rank gets into trouble at one step: NAME RANK STEP [plain].
 
-NAME "model" and "continues" train with DistributedDataParallel: one rank has a layer more, or skips a batch.
+NAME "model", "continues" and "backward" train with DistributedDataParallel: one rank has a layer more, skips a batch,
+or only its backward pass. "frozen" writes into the folder FROZEN, whose file system answers no more.
 """
 
 import os
@@ -51,6 +52,8 @@ def trouble():
         shard = f"{os.environ['HOME']}/shard"
         os.mkfifo(shard)
         Path(shard).read_text()  # nobody ever writes into it
+    if NAME == "frozen":
+        Path(os.environ["FROZEN"], "shard").write_text("more")
     if NAME == "loader":
         next(iter(DataLoader(Slow())))
     if NAME == "skips":
@@ -58,7 +61,7 @@ def trouble():
     return NAME == "uneven"
 
 
-if NAME in {"model", "continues"}:
+if NAME in {"model", "continues", "backward"}:
     layers = [torch.nn.Linear(4, 4) for _ in range(3 + (NAME == "model" and rank == BAD))]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
 
@@ -66,9 +69,11 @@ for step in range(AT + 3):
     is_here = rank == BAD and step == AT
     if is_here and trouble():
         break
-    if NAME == "continues":
+    if NAME in {"continues", "backward"}:
         if not is_here:
             model(torch.ones(4)).sum().backward()
+        elif NAME == "backward":
+            model(torch.ones(4)).sum()
         ezpz.heartbeat(step)
         continue
     size = 6 if is_here and NAME == "sizes" else 4

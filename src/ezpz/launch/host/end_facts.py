@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from ezpz import cgroup
+from ezpz import cgroup, proc
 from ezpz.launch import messages
 
 TYPE_CHECKING = False  # `typing` costs 5 ms in every agent; type checkers know this spelling
@@ -24,7 +24,6 @@ _SHOWN = 8  # file systems
 _FULL = 1 << 20  # bytes: where fewer are free, a file system is full
 # Those of this host alone: a network's may hang. Linux's names, of /proc/self/mounts.
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-_OCTAL = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}  # as /proc/self/mounts writes them (fstab(5))
 
 
 class Counters:
@@ -136,16 +135,5 @@ def _mount_point(path: str) -> str:
 
 
 def _local_mounts() -> list[str]:
-    try:
-        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
-            rows = [line.split(" ") for line in file]
-    except OSError:  # macOS
-        return []
-    mounts = []
-    for row in rows:
-        if len(row) > 3 and row[2] in _LOCAL and "ro" not in row[3].split(","):
-            mount = row[1]
-            for written, meant in _OCTAL.items():
-                mount = mount.replace(written, meant)
-            mounts.append(mount)
-    return mounts
+    mounts = proc.parse_mounts(proc.read("self", "mounts").decode("utf-8", "surrogateescape"))
+    return [place for place, kind, options in mounts if kind in _LOCAL and "ro" not in options.split(",")]

@@ -421,7 +421,11 @@ def _process(rank: RankProcess) -> tuple[str, str, float]:
     if len(fields) < 13:
         return "", "", 0.0
     waits = proc.read(pid, "wchan").decode("utf-8", "replace").strip()
-    return fields[0], "" if waits == "0" else waits, (int(fields[11]) + int(fields[12])) / _TICKS
+    waits = "" if waits == "0" else waits
+    awaited = stacks.awaited_file(pid) if fields[0] == "D" else ""
+    if awaited:
+        waits += f", for {awaited}"
+    return fields[0], waits, (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _state(folder: str, rank: int) -> tuple[int, int]:

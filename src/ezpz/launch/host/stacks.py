@@ -31,7 +31,7 @@ TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Frame", "kernel_state", "maps_torch", "parse_dump", "py_spy", "pythons", "stage_of"]
+__all__ = ["Frame", "awaited_file", "kernel_state", "maps_torch", "parse_dump", "py_spy", "pythons", "stage_of"]
 
 _PY_SPY_SECONDS = 5.0
 _TREE_SECONDS = 0.25  # how old the list of all processes may be for `stage_of`, which is asked for every rank
@@ -149,7 +149,78 @@ def kernel_state(pid: int) -> str:
     waits = proc.read(pid, "wchan").decode("utf-8", "replace").strip()
     if process.state in "SD" and waits not in {"", "0"}:
         words += f" in {waits}"
+    awaited = awaited_file(pid) if process.state == "D" else ""
+    if awaited:
+        words += f", for {awaited}"
     return f"{words} ({process.name})"
+
+
+# System calls that may wait for a file system: those whose first argument is a descriptor, those whose first is a path,
+# and those whose first is a folder's descriptor and second a path (syscalls(2); the kernel's tables of numbers).
+_CALLS = {
+    "x86_64": (
+        {0, 1, 5, 8, 16, 17, 18, 19, 20, 72, 73, 74, 75, 77, 78, 217, 277, 285, 295, 296, 306, 327, 328},
+        {2, 4, 6, 21, 76, 80, 82, 83, 84, 85, 86, 87, 88, 89, 90, 92, 132, 137, 188, 191},
+        {257, 258, 260, 262, 263, 264, 265, 267, 268, 269, 280, 332, 437, 439},
+    ),
+    "aarch64": (
+        {25, 29, 32, 44, 46, 47, 50, 52, 55, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83, 84, 267, 286, 287},
+        {5, 8, 43, 45, 49},
+        {34, 35, 37, 38, 48, 53, 54, 56, 78, 79, 88, 276, 291, 437, 439},
+    ),
+}
+_LONGEST = 120  # the end of a path that is told
+_HERE = 0xFFFFFF9C  # AT_FDCWD, the working folder in the place of a folder's descriptor
+
+
+def awaited_file(pid: int) -> str:
+    """Return the file that a process waits for inside a system call, and where its file system is mounted.
+
+    Such as ``/scratch/me/shard on /scratch (nfs4)``; empty where it waits for no file, or may not be looked at. Nothing
+    here asks that file system, which may answer no more.
+
+    Source: proc(5): ``syscall`` has the number of the call, then its arguments in hex; ``mem`` is what the process
+    has in memory.
+    """
+    words = proc.read(pid, "syscall").split()
+    calls = _CALLS.get(os.uname().machine)
+    if calls is None or len(words) < 3 or not words[0].isdigit():  # running, or -1 outside of a call
+        return ""
+    number, first, second = int(words[0]), int(words[1], 16), int(words[2], 16)
+    descriptors, paths, below = calls
+    folder = "cwd"
+    if number in descriptors:
+        path = proc.link(pid, f"fd/{first}")
+    elif number in paths:
+        path = _text_at(pid, first)
+    elif number in below:
+        path = _text_at(pid, second)
+        folder = "cwd" if first & 0xFFFFFFFF == _HERE else f"fd/{first}"
+    else:
+        return ""
+    if path and not path.startswith("/") and number not in descriptors:  # a descriptor may be a pipe or a socket
+        path = os.path.normpath(os.path.join(proc.link(pid, folder), path))
+    if not path.startswith("/"):
+        return ""
+    mounts = proc.parse_mounts(proc.read(pid, "mounts").decode("utf-8", "replace"))
+    around = [mount for mount in mounts if path == mount[0] or path.startswith(f"{mount[0].rstrip('/')}/")]
+    if not around:
+        return path[-_LONGEST:]
+    place, kind, _ = max(reversed(around), key=lambda mount: len(mount[0]))  # of two at one place the later is on top
+    return f"{path[-_LONGEST:]} on {place[-_LONGEST:]} ({kind})"
+
+
+def _text_at(pid: int, address: int) -> str:
+    """Return a text of C in the memory of a process; empty where it cannot be read."""
+    try:
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+        try:
+            found = os.pread(memory, 4096, address)
+        finally:
+            os.close(memory)
+    except (OSError, OverflowError):
+        return ""
+    return found.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _frames(text: str, start: int) -> list[Frame]:

@@ -866,6 +866,11 @@ class Supervisor:
         else:
             self._inquire(fatal=True)
 
+    def _has_failed_by_itself(self) -> bool:
+        """Tell whether a rank has ended the run meanwhile, of something else than what the hang does to it."""
+        cause = self.outcome.cause
+        return cause is not None and cause.rank is not None and not (cause.lost_peer or cause.waited_in_vain)
+
     def _conclude(self) -> None:
         """Pass on what the ranks are doing, and stop the run when it has taken too long."""
         self.loop.cancel("stacks")
@@ -882,6 +887,8 @@ class Supervisor:
         if reason and self._sample is None:
             self._sample = result
             self.loop.at("again", max(time.monotonic(), self._sample_at + _APART), self._look_again)
+        elif reason and self._has_failed_by_itself():
+            self._inquiry.reason = ""
         elif reason:
             self.outcome.hang = {
                 **result,

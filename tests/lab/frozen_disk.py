@@ -1,0 +1,35 @@
+"""A file system on a file, frozen: who writes to it waits in the kernel, in state D, until it thaws."""
+
+from __future__ import annotations
+
+import shutil
+
+from lab import process
+
+
+def problem():
+    """Return why none can be made here; empty where it can be tried."""
+    missing = [name for name in ("mkfs.ext4", "losetup", "fsfreeze") if not shutil.which(name)]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+def freeze(disk, folder):
+    """Make a file system on the file `disk`, mount it at the new `folder` and freeze it; return why not, if it fails."""
+    disk.write_bytes(bytes(16 * 1024 * 1024))
+    folder.mkdir()
+    for line in (["mkfs.ext4", "-q", "-F", disk], ["mount", "-o", "loop", disk, folder], ["fsfreeze", "-f", folder]):
+        done = process.run(line)
+        if done.returncode:
+            return f"no file system on a file here: {done.stderr.strip()}"
+    return ""
+
+
+def thaw(folder):
+    """Let those go who wait for it."""
+    process.run(["fsfreeze", "-u", folder])
+
+
+def unmount(folder, is_free):
+    """Unmount it once nobody uses it, in 5 s at most; `is_free()` says that nothing does."""
+    process.wait_until(lambda: process.run(["umount", folder]).returncode == 0 or is_free(), 5, "a free disk")
+    process.run(["umount", "-l", folder])
