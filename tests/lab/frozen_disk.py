@@ -14,7 +14,7 @@ def problem():
 
 
 def freeze(disk, folder):
-    """Make a file system on the file `disk`, mount it at the new `folder` and freeze it; return why not, if it fails."""
+    """Mount a file system on the file `disk` at the new `folder`, and freeze it; return why not, if it fails."""
     disk.write_bytes(bytes(16 * 1024 * 1024))
     folder.mkdir()
     for line in (["mkfs.ext4", "-q", "-F", disk], ["mount", "-o", "loop", disk, folder], ["fsfreeze", "-f", folder]):

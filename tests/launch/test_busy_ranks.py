@@ -80,7 +80,7 @@ import os, signal, time
 import ezpz
 ezpz.heartbeat()
 if os.environ["RANK"] == "0":
-    os.kill(os.getpid(), signal.SIGSTOP)  # its stack is waited for in vain, also by the second look, 2 s after the limit
+    os.kill(os.getpid(), signal.SIGSTOP)  # its stack is waited for, also by the second look 2 s later
 time.sleep(2 + 2.3)
 raise SystemExit(3)
 """

@@ -20,8 +20,8 @@ def entries(*ops, done=None, group="0", start=1):
 
 
 def rank(number, made, at=REDUCE, *, silent=False, state="S", where="", ended=False, raised=""):
-    return {"rank": number, "pid": 10 + number, "answered": not silent, "silent": silent, "ended": ended, "at": at, "raised": raised,
-            "state": state, "where": where, "cpu": 1.0, "step": 6, "groups": [], "entries": made}  # fmt: skip
+    return {"rank": number, "pid": 10 + number, "answered": not silent, "silent": silent, "ended": ended, "at": at,
+            "raised": raised, "state": state, "where": where, "cpu": 1.0, "step": 6, "groups": [], "entries": made}  # fmt: skip
 
 
 def facts(ranks, stacks=(), *, world=4, **launch):
@@ -94,6 +94,19 @@ CASES = {
             world=3,
         ),
         ("left-early", 1, "rank 1 on n02 has ended, and never came to all_reduce #8"),
+    ),
+    "one has left without a word, and the other one ends slowly": (
+        facts(
+            [
+                rank(
+                    0, entries(*SEVEN, done=True), raised="RuntimeError: [/gloo/pair.cc:553] Connection closed by peer"
+                ),
+                {**rank(1, [], None, state=""), "answered": False},
+            ],
+            {0: "running (python)"},
+            world=2,
+        ),
+        ("left-early", 1, "rank 1 on n02 has ended, and rank 0 on n01 lost the connection to it"),
     ),
     "one rank has raised, and ends slowly": (
         lagging("load (data.py:3)", raised="ValueError: no such shard"),

@@ -294,11 +294,11 @@ class RankCollectives(Message):
 
     ``answered``: what it wrote is there; ``silent``: it was asked, lives, and has not answered in time; ``ended``: it
     wrote that at its end, by itself; ``raised``: the exception that ends it. ``state`` is a letter of proc(5), empty
-    where it lives no more, ``where`` the kernel's function that it waits in and for which file, ``cpu`` the seconds that it used.
-    ``frames`` are those of its main thread, innermost first. Of a group: its name, and the last collective that was
-    enqueued, started and completed, -1 where that is not recorded. Of a collective: group, sequence, operation, sizes,
-    state, line of the user's code, when it was enqueued, started and completed (seconds since 1970 by the launcher's
-    clock, 0 where that is not recorded), and whether it is between two ranks.
+    where it lives no more, ``where`` the kernel's function that it waits in and for which file, ``cpu`` the seconds
+    that it used. ``frames`` are those of its main thread, innermost first. Of a group: its name, and the last
+    collective that was enqueued, started and completed, -1 where that is not recorded. Of a collective: group,
+    sequence, operation, sizes, state, line of the user's code, when it was enqueued, started and completed (seconds
+    since 1970 by the launcher's clock, 0 where that is not recorded), and whether it is between two ranks.
     """
 
     rank: int = rank_field()

@@ -31,6 +31,7 @@ def _rules() -> tuple[Rule, ...]:
         *MACHINE_RULES,
         hangs.mismatch,
         hangs.missing,
+        hangs.left_behind,
         hangs.missing_by_stacks,
         curves.ended_by_loss,
         # Ends that others explain stand behind what explains them.

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
     Entry = Mapping[str, Any]
 
-__all__ = ["STEPS_ADVICE", "mismatch", "missing", "missing_by_stacks", "of_torch", "other_model", "refused_size"]
+__all__ = [
+    "STEPS_ADVICE",
+    "left_behind",
+    "mismatch",
+    "missing",
+    "missing_by_stacks",
+    "of_torch",
+    "other_model",
+    "refused_size",
+]
 
 # Functions of torch.distributed in which a rank waits for others (torch 2.13, distributed_c10d.py).
 _CALLS = {
@@ -67,6 +76,27 @@ def missing(facts: Facts) -> Iterator[Cause]:
         behind = {rank: last for rank, last in behind.items() if rank in gone}
     for rank in sorted(behind)[:_NAMED]:
         yield _culprit(facts, rank, what, waiting, behind[rank])
+
+
+def left_behind(facts: Facts) -> Iterator[Cause]:
+    """A rank has left, and another one whose connection to it broke has raised that, but has not ended yet."""
+    lost = [rank for rank, each in facts.ranks.items() if each.get("state") and of_torch(str(each.get("raised") or ""))]
+    gone = sorted(_gone(facts))
+    if not lost or not gone or _block(facts) is not None:
+        return
+    for rank in gone[:_NAMED]:
+        who, others = facts.who(rank), _named(facts, lost)
+        yield Cause(
+            "left-early",
+            f"{who} has ended, and {others} lost the connection to it",
+            Certainty.SHOWN,
+            rank=rank,
+            host=facts.host(rank),
+            evidence=(
+                f"{facts.who(lost[0])} raised {str(facts.ranks[lost[0]]['raised']).partition(chr(10))[0][:200]}",
+            ),
+            advice=STEPS_ADVICE,
+        )
 
 
 def missing_by_stacks(facts: Facts) -> Iterator[Cause]:
