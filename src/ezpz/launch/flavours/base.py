@@ -106,6 +106,11 @@ class Flavour:
         del count
         return host
 
+    def failed_hosts(self, words: str) -> tuple[str, ...]:
+        """Return the hosts of which its own words say that the scheduler has given them up."""
+        del words
+        return ()
+
 
 class AgentFlavour(Flavour):
     """A way to start an agent of ours on each host, which starts the ranks there.
