@@ -173,7 +173,7 @@ class JobGround(Ground):
         options: More options of sbatch: with --no-kill the job outlives its hosts.
     """
 
-    def __init__(self, lab, clean_env, folder, options=("--no-kill",)):
+    def __init__(self, lab, clean_env, folder, options):
         super().__init__("srun", lab, clean_env, folder)
         del self.env["EZPZ_SSH"]
         self.options = [*options]
@@ -181,6 +181,7 @@ class JobGround(Ground):
         self.outside |= {
             "wall": lambda: None,  # the minute of the job is soon over
             "down": self._set_down,
+            "later": self._set_down_later,
         }
 
     def _launch(self, fault):
@@ -200,20 +201,26 @@ class JobGround(Ground):
         path = self.folder / name
         return path.read_text().strip() if path.exists() else ""
 
+    def _set_down_later(self):
+        self._kill_agent()
+        there = [self.folder / f"at.2.{host}" for host in OTHERS]
+        process.wait_until(lambda: all(path.exists() for path in there), 60, "the ranks of the second attempt")
+        self._set_down()
+
     def _set_down(self):
         """Do what slurmctld does with a host that has not answered for SlurmdTimeout, 300 s by default."""
         self.slurm.run(["scontrol", "update", "nodename=n02", "state=down", "reason=test"]).check_returncode()
 
 
-def ground(flavour, make_hosts, clean_env, tmp_path):
-    """Return the ground of launches with this flavour, or skip the test."""
+def ground(flavour, make_hosts, clean_env, tmp_path, options=("--no-kill",)):
+    """Return the ground of launches with this flavour, or skip the test; `options` are those of a job of Slurm."""
     require("slurm", slurm_problem() if flavour == "srun" else None)
     missing = flavours.Flavour(flavour).problem() if flavour in flavours.NAMES else None
     if missing:
         pytest.skip(missing)
     lab = make_hosts("head", *NAMES)
     if flavour == "srun":
-        return JobGround(lab, clean_env, tmp_path / "here")
+        return JobGround(lab, clean_env, tmp_path / "here", options)
     return Ground(flavour, lab, clean_env, tmp_path / "here")
 
 
@@ -312,14 +319,14 @@ def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_h
 
 
 DOWN = Fault("attempt == 1 and wait()", outside="down", retired=("n02",), then=OTHERS)
+# The agent is killed in the first attempt; in the second, which has no rank there, Slurm notices that the host is gone.
+LATER = Fault("time.sleep(60 if attempt == 1 else 10)", outside="later")
 
 
 @pytest.mark.parametrize("options", [["--no-kill"], []])
 def test_a_host_that_slurm_marks_down(make_hosts, clean_env, tmp_path, options):
-    """Before the launch notices: with --no-kill Slurm kills the step, without the whole job."""
-    require("slurm", slurm_problem())
-    job = JobGround(make_hosts("head", *NAMES), clean_env, tmp_path / "here", options)
-    code, err, rows = job.launch(DOWN)
+    """Before the launch notices: Slurm kills the step, and without --no-kill the whole job."""
+    code, err, rows = ground("srun", make_hosts, clean_env, tmp_path, options).launch(DOWN)
     told = f"{err}\n{json.dumps(rows, indent=1)}"
     assert rows[0]["cause"]["text"].startswith("host n02 is lost: its node failed, says srun"), told
     assert "probe" not in rows[0], told
@@ -327,7 +334,20 @@ def test_a_host_that_slurm_marks_down(make_hosts, clean_env, tmp_path, options):
         assert (code, [*rows[0]["retired"]], rows[1]["hosts"]) == (0, ["n02"], OTHERS), told
     else:
         assert (code, len(rows), rows[0]["decision"]) == (143, 1, "stop"), told
-        assert "--no-kill" in rows[0]["because"], told
+        assert "submit it with --no-kill" in rows[0]["because"], told
+
+
+@pytest.mark.parametrize("options", [["--no-kill"], []] if REPEATS else [[]])
+def test_a_retired_host_that_slurm_marks_down(make_hosts, clean_env, tmp_path, options):
+    """While the next attempt runs on others, which without --no-kill is ended with the job."""
+    code, err, rows = ground("srun", make_hosts, clean_env, tmp_path, options).launch(LATER)
+    told = f"{err}\n{json.dumps(rows, indent=1)}"
+    assert [row["hosts"] for row in rows] == [SAME, OTHERS], told
+    if options:
+        assert (code, rows[1]["because"]) == (0, "it has succeeded"), told
+    else:
+        ended = "the job has lost a host, says srun; Slurm ended the job for that; submit it with --no-kill to go on"
+        assert (code, rows[1]["because"]) == (143, ended), told
 
 
 def test_attempts_inside_torchrun_are_refused(run_cli, clean_env):

@@ -35,7 +35,9 @@ _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer
 _LONGEST_LIST = 120_000  # bytes: a little less than a word of a command line
 _OVERLAPS_SINCE = (20, 11)
 # slurmctld tells srun of each host by itself that it marks as down, and kills the step: with --no-kill the job lives on.
+# Where the host is of an earlier step, the job without --no-kill ends, and srun is not told which host it was.
 _NODE_FAILURE = r"(?m)^srun: error: Node failure on ([\w.-]+)$"
+_JOB_ENDED = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG"
 # Variables of a job that give each task of a step a part of the devices or CPUs.
 _SHARES = (
     "SLURM_GPUS_PER_TASK",
@@ -133,6 +135,10 @@ class Srun(Flavour):
     def failed_hosts(self, words: str) -> tuple[str, ...]:
         """Return the hosts of ``srun: error: Node failure on n02``."""
         return tuple(re.findall(_NODE_FAILURE, words))
+
+    def job_lost_a_host(self, words: str) -> bool:
+        """Look for what slurmstepd says, on a host that lives, at the end of a job without --no-kill."""
+        return _JOB_ENDED in words
 
 
 def _parts(order: Order) -> list[Order]:

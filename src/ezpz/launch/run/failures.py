@@ -230,13 +230,14 @@ def nodes_failed(hosts: Sequence[str], launcher: str, advice: str = "") -> Failu
     """Return the failure of hosts that the scheduler has given up.
 
     Args:
-        hosts: The hosts, at least one.
+        hosts: The hosts; empty where it is not known which they are.
         launcher: What says so.
         advice: What the user can do.
     """
     more = f"; so have {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
-    words = f"is lost: {NODE_FAILED}, says {launcher}{more}{f'; {advice}' if advice else ''}"
-    return Failure(f"host {hosts[0]}", words, _REFUSED, time.time(), host=hosts[0], why=NODE_FAILED)
+    who, what = (f"host {hosts[0]}", f"is lost: {NODE_FAILED}") if hosts else ("the job", "has lost a host")
+    words = f"{what}, says {launcher}{more}{f'; {advice}' if advice else ''}"
+    return Failure(who, words, _REFUSED, time.time(), host=hosts[0] if hosts else None, why=NODE_FAILED)
 
 
 def host_refused(host: str, reason: str) -> Failure:

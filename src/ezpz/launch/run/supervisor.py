@@ -486,13 +486,16 @@ class Supervisor:
     def _failed_nodes(self) -> list[str]:
         """Return the hosts that the scheduler has given up, and therefore ended all ranks."""
         flavour = self.plan.flavour
-        failed = flavour.failed_hosts(self.children.words.decode(errors="replace")) if flavour else ()
+        failed = flavour.failed_hosts(self.children.text) if flavour else ()
         return [host for host in self.plan.placement.hosts if host in failed]
 
     def _tell_why_the_job_ends(self) -> None:
         """Name the host for which the scheduler has ended the whole job, where a signal was all that came of it."""
-        nodes = self._failed_nodes() if self.outcome.stopped and not self.outcome.cause else []
-        if nodes:
+        flavour = self.plan.flavour
+        if not (flavour and self.outcome.stopped) or self.outcome.cause:
+            return
+        nodes = self._failed_nodes()
+        if nodes or flavour.job_lost_a_host(self.children.text):
             around = self.plan.around
             advice = f"{around.title} ended the job for that; submit it with {around.outliving} to go on"
             cause = nodes_failed(nodes, self.children.all[0].name, advice if around.outliving else "")
