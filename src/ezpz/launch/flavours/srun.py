@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
 _LONGEST_LIST = 120_000  # bytes: a little less than a word of a command line
 _OVERLAPS_SINCE = (20, 11)
-# slurmctld tells srun of each host by itself that it marks as down, and kills the step: with --no-kill the job lives on.
-# Where the host is of an earlier step, the job without --no-kill ends, and srun is not told which host it was.
+# slurmctld tells srun of each host of its step that it marks down, and kills the step; with --no-kill the job lives on.
+# Without, the job also ends where only an earlier step had that host, and srun is not told which it was.
 _NODE_FAILURE = r"(?m)^srun: error: Node failure on ([\w.-]+)$"
 _JOB_ENDED = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG"
 # Variables of a job that give each task of a step a part of the devices or CPUs.
