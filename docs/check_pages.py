@@ -40,7 +40,8 @@ FOREIGN_OPTIONS = {
     "pytest": "-x",
     "python3": "-X -c",
     "qsub": "-e",
-    "srun and sbatch": "--gpu-bind --gpus-per-task --het-group --kill-on-bad-exit --nodelist --overlap --signal",
+    "srun and sbatch": "--gpu-bind --gpus-per-task --het-group --kill-on-bad-exit --no-kill --nodelist --overlap "
+    "--requeue --signal",
     "torchrun": "--local-ranks-filter --max-restarts --nnodes --node_rank --nproc_per_node",
     "any program, as an example of a secret": "--api-key",
 }

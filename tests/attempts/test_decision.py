@@ -94,6 +94,7 @@ PROBED = {"probe": {host: {"answered": True, "fails": ""} for host in HOSTS}}
 LACKS = {"n02": "it cannot read train.py (No such file or directory)"}
 ALONE = {"n01": "no other host reaches it (n02: No route to host)"}
 REFUSED = {"began": False, "text": "cannot start: cannot read train.py", "refused": "cannot read train.py"}
+GIVEN_UP = {"why": "its node failed", "host": "n02", "lost": ["n02"]}
 LOST = {"why": "its connection ended, or answered no more", "host": "n02", "lost": ["n02"]}
 
 
@@ -156,6 +157,10 @@ TABLE = {
     "no host reached": ([attempt(125, began=False, why="not reached", host="n02", silent=THREE)], SAME, []),
     "a host of which the launcher complains": ([attempt(125, began=False, host="n03", silent=["n03"])],
         ("n01", "n02", "n04"), ["n03"]),
+    "a node that its scheduler gives up": ([attempt(125, **GIVEN_UP)], REPLACED, ["n02"]),
+    "two of them": ([attempt(125, **{**GIVEN_UP, "lost": ["n02", "n03"]})], "2 of 4 hosts are left", ["n02", "n03"]),
+    "all of them": ([attempt(125, **{**GIVEN_UP, "lost": THREE})], SAME, []),
+    "the whole job is ended for it": ([attempt(143, stopped=True, **GIVEN_UP)], "it failed", []),
     "a script that one host lacks": ([attempt(125, blames=LACKS, **REFUSED)], REPLACED, ["n02"]),
     "a script that two of three lack": ([attempt(125, blames={**LACKS, "n03": "too"}, **REFUSED)], SAME, []),
     "the same twice, after a probe": (

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,13 +17,16 @@ from typing import NamedTuple
 
 import pytest
 
-import ezpz
 from lab import flavours, process
+from lab.require import require
+from lab.slurm import Slurm
+from lab.slurm import problem as slurm_problem
 from lab.ssh import LAUNCH, Site
 
-FLAVOURS = ("ssh", "mpich", "openmpi")
+FLAVOURS = ("ssh", "mpich", "openmpi", "srun")
 NAMES = ("n01", "n02", "n03", "n04")
 SAME, OTHERS = ["n01", "n02", "n03"], ["n01", "n03", "n04"]
+OPTIONS = ("--nhosts", "3", "--ppn", "1", "--attempts", "5")
 # A rank says that it is there, does what its fault wants in the first attempt (or always), and ends well.
 PROGRAM = """
 import os, signal, sys, time
@@ -38,12 +42,23 @@ def bug():
 def device():
     raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 def wait():
-    time.sleep(60)
+    time.sleep(120)
 for step in range(3):
     if step == STEP:
         open(f"at.{attempt}.{host}", "w").close()
         FAULT
     ezpz.heartbeat(step)
+"""
+
+
+# The script of a job of Slurm. Its shell outlives the signal at the end of the job, and keeps what launch ends with.
+JOB = """\
+#!/bin/bash
+trap : TERM
+touch granted
+until [[ -e go ]]; do sleep 0.05; done
+{line} 2>err
+echo $? >code
 """
 
 
@@ -89,7 +104,7 @@ class Ground:
         folder.mkdir()
         site = Site(lab, clean_env, folder)
         self.env = {**site.env, "XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder)}
-        if name != "ssh":
+        if name in flavours.NAMES:
             bins = [flavours.Flavour(name).bin, flavours.base_bin()]
             self.env["PATH"] = os.pathsep.join([*map(str, bins), *process.SYSTEM_PATH])
             self.env |= {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(lab.rsh)}
@@ -105,25 +120,28 @@ class Ground:
         """Return exit code, stderr and the rows of run.json of one launch with this fault."""
         program = PROGRAM.replace("SRC", repr(self.env["PYTHONPATH"])).replace("FAULT", fault.program)
         (self.folder / "train.py").write_text(program.replace("STEP", str(fault.step)))
-        env = dict(self.env)
+        code = self._launch(fault)
+        if fault.outside == "freeze":  # a host that lives again has nothing left of the run
+            self._signal_all(signal.SIGCONT)
+        if fault.outside in {"freeze", "vanish"}:  # one that is cut off ends all when it notices that it is alone
+            tag = self.env["EZPZ_TEST_TAG"]
+            process.wait_until(lambda: not process.survivors(tag), 60, "the end of what was frozen or cut off")
+        record = next((self.folder / "state").glob("ezpz/launches/*/run.json"))
+        return code, (self.folder / "err").read_text(), json.loads(record.read_text())["attempts"]
+
+    def _launch(self, fault):
         if fault.outside == "gone":
             (self.lab.folder / "gone" / "n02").touch()
-        options = ["--hosts", ",".join(NAMES), "--nhosts", "3", "--ppn", "1", "--attempts", "5"]
-        line = [*LAUNCH, *options, sys.executable, "train.py"]
+        line = [*LAUNCH, "--hosts", ",".join(NAMES), *OPTIONS, sys.executable, "train.py"]
         with (self.folder / "err").open("wb") as err:
-            self.started = self.lab["head"].popen(line, env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=err)
+            self.started = self.lab["head"].popen(
+                line, self.env, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=err
+            )
             waits = threading.Thread(target=self._then, args=(fault.outside,), daemon=True)
             waits.start()
             code = self.started.wait(150)
             waits.join(30)
-        if fault.outside == "freeze":  # a host that lives again has nothing left of the run
-            self._signal_all(signal.SIGCONT)
-            process.wait_until(lambda: not self.lab["n02"].pids(), 30, "the end of what was frozen")
-        if fault.outside == "vanish":  # it ends its ranks and itself, when it notices that it is alone
-            tag = self.env["EZPZ_TEST_TAG"]
-            process.wait_until(lambda: not process.survivors(tag), 60, "the end of what was cut off")
-        record = next((self.folder / "state").glob("ezpz/launches/*/run.json"))
-        return code, (self.folder / "err").read_text(), json.loads(record.read_text())["attempts"]
+        return code
 
     def _then(self, outside):
         if outside in self.outside:
@@ -148,7 +166,72 @@ class Ground:
         os.kill(self.started.pid, signal.SIGTERM)
 
 
+class JobGround(Ground):
+    """The same from the script of a job of a real Slurm, which runs on the first of its four hosts.
+
+    Args:
+        options: More options of sbatch: with --no-kill the job outlives its hosts.
+    """
+
+    def __init__(self, lab, clean_env, folder, options):
+        super().__init__("srun", lab, clean_env, folder)
+        del self.env["EZPZ_SSH"]
+        self.options = [*options]
+        self.slurm = Slurm(lab, kill_wait=30).start()
+        self.outside |= {
+            "wall": lambda: None,  # the minute of the job is soon over
+            "down": self._set_down,
+            "later": self._set_down_later,
+        }
+
+    def _launch(self, fault):
+        line = shlex.join([*LAUNCH, *OPTIONS, sys.executable, "train.py"])
+        words = ["sbatch", "--parsable", "-N4", "-n4", *self.options, *["--time=1"][: fault.outside == "wall"]]
+        submit = [*words, "--chdir", self.folder, "--output", self.folder / "out"]
+        done = self.slurm.run(submit, self.env, stdin=JOB.format(line=line))
+        assert done.returncode == 0, done.stderr
+        process.wait_until((self.folder / "granted").exists, 60, "the start of the job")
+        if fault.outside == "gone":
+            self.lab["n02"].vanish()
+        (self.folder / "go").touch()
+        self._then(fault.outside)
+        return int(process.wait_until(lambda: self._read("code"), 150, "the end of the launch"))
+
+    def _read(self, name):
+        path = self.folder / name
+        return path.read_text().strip() if path.exists() else ""
+
+    def _set_down_later(self):
+        self._kill_agent()
+        there = [self.folder / f"at.2.{host}" for host in OTHERS]
+        process.wait_until(lambda: all(path.exists() for path in there), 60, "the ranks of the second attempt")
+        self._set_down()
+
+    def _set_down(self):
+        """Do what slurmctld does with a host that has not answered for SlurmdTimeout, 300 s by default."""
+        self.slurm.run(["scontrol", "update", "nodename=n02", "state=down", "reason=test"]).check_returncode()
+
+
+def ground(flavour, make_hosts, clean_env, tmp_path, options=("--no-kill",)):
+    """Return the ground of launches with this flavour, or skip the test; `options` are those of a job of Slurm."""
+    require("slurm", slurm_problem() if flavour == "srun" else None)
+    missing = flavours.Flavour(flavour).problem() if flavour in flavours.NAMES else None
+    if missing:
+        pytest.skip(missing)
+    lab = make_hosts("head", *NAMES)
+    if flavour == "srun":
+        return JobGround(lab, clean_env, tmp_path / "here", options)
+    return Ground(flavour, lab, clean_env, tmp_path / "here")
+
+
 REPEATS = int(os.environ.get("EZPZ_TEST_ATTEMPTS") or 0)  # `make matrix`: every fault on every flavour, so often
+
+
+# What `make test` stages on flavours besides ssh.
+CHEAP = {
+    "mpich": {"agent killed", "rank killed", "unreachable"},
+    "srun": {"device error at the start", "rank killed", "unreachable"},
+}
 
 
 def cell(flavour, name, number):
@@ -159,8 +242,8 @@ def cell(flavour, name, number):
 def cases():
     for flavour in FLAVOURS:
         for name, fault in FAULTS.items():
-            cheap = not fault.slow and (flavour == "ssh" or name in {"agent killed", "rank killed", "unreachable"})
-            for number in range(1, (REPEATS or (cheap and flavour != "openmpi")) + 1):
+            cheap = not fault.slow and (flavour == "ssh" or name in CHEAP.get(flavour, ()))
+            for number in range(1, (REPEATS or cheap) + 1):
                 id_ = f"{flavour}-{name}".replace(" ", "-") + (f"-{number}" if REPEATS else "")
                 yield pytest.param(flavour, name, number, id=id_)
 
@@ -169,16 +252,13 @@ def cases():
 def test_a_fault_and_what_follows(flavour, name, number, make_hosts, clean_env, tmp_path, record_property):
     record_property("cell", cell(flavour, name, number))  # tests/reliability/conftest.py keeps it for the table
     fault = FAULTS[name]
-    if flavour != "ssh" and flavours.Flavour(flavour).problem():
-        pytest.skip(flavours.Flavour(flavour).problem())
-    ground = Ground(flavour, make_hosts("head", *NAMES), clean_env, tmp_path / "here")
-    code, err, rows = ground.launch(fault)
+    code, err, rows = ground(flavour, make_hosts, clean_env, tmp_path).launch(fault)
     told = f"{err}\n{json.dumps(rows, indent=1)}"
     retired = [host for row in rows for host in row["retired"]]
     assert (rows[0]["hosts"], retired) == (SAME, [*fault.retired]), told
     assert [row["hosts"] for row in rows[1:]] == ([fault.then] if fault.then else []), told
     assert code == fault.code, told
-    if name != "wall time":
+    if name != "wall time" or flavour == "srun":  # outside of a job no end is known
         assert fault.why in rows[-1]["because"], told
     else:
         assert rows[-1]["because"] == "a signal from outside has ended it", told
@@ -238,28 +318,36 @@ def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_h
     assert rows[0]["retired"]["n01"].startswith("no other host reaches it (n02: "), done.stderr
 
 
-ON_FIRST = "attempt == 1 and host == 'n01' and "
-IN_A_JOB = {
-    "device error": (ON_FIRST + "device()", ["n01"], ["n02"]),
-    "rank killed": (ON_FIRST + "os.kill(os.getpid(), 9)", [], ["n01"]),
-}
+DOWN = Fault("attempt == 1 and wait()", outside="down", retired=("n02",), then=OTHERS)
+# The agent is killed in the first attempt; in the second, which has no rank there, Slurm notices that the host is gone.
+LATER = Fault("time.sleep(60 if attempt == 1 else 10)", outside="later")
 
 
-@pytest.mark.parametrize("name", IN_A_JOB)
-def test_srun_starts_the_next_attempt_on_the_hosts_that_are_left(slurm, clean_env, tmp_path, name):
-    fault, retired, then = IN_A_JOB[name]
-    program = PROGRAM.replace("SRC", repr(str(Path(ezpz.__file__).parents[1]))).replace("FAULT", fault)
-    (tmp_path / "train.py").write_text(program.replace("STEP", "1"))
-    env = {**clean_env, "XDG_STATE_HOME": str(tmp_path / "state")}
-    line = [*LAUNCH, "--nhosts", "1", "--ppn", "1", "--attempts", "3", sys.executable, "train.py"]
-    done = slurm.salloc(["-N2", "-n2"], line, env, timeout=120, cwd=tmp_path)
-    record = next((tmp_path / "state").glob("ezpz/launches/*/run.json"))
-    rows = json.loads(record.read_text())["attempts"]
-    told = f"{done.stderr}\n{json.dumps(rows, indent=1)}"
-    assert [row["hosts"] for row in rows] == [["n01"], then], told
-    assert [host for row in rows for host in row["retired"]] == retired, told
-    assert (done.returncode, rows[-1]["decision"]) == (0, "stop"), told
-    assert "srun launcher" in done.stderr
+@pytest.mark.parametrize("options", [["--no-kill"], []])
+def test_a_host_that_slurm_marks_down(make_hosts, clean_env, tmp_path, options):
+    """Before the launch notices: Slurm kills the step, and without --no-kill the whole job."""
+    code, err, rows = ground("srun", make_hosts, clean_env, tmp_path, options).launch(DOWN)
+    told = f"{err}\n{json.dumps(rows, indent=1)}"
+    assert rows[0]["cause"]["text"].startswith("host n02 is lost: its node failed, says srun"), told
+    assert "probe" not in rows[0], told
+    if options:
+        assert (code, [*rows[0]["retired"]], rows[1]["hosts"]) == (0, ["n02"], OTHERS), told
+    else:
+        assert (code, len(rows), rows[0]["decision"]) == (143, 1, "stop"), told
+        assert "submit it with --no-kill" in rows[0]["because"], told
+
+
+@pytest.mark.parametrize("options", [["--no-kill"], []] if REPEATS else [[]])
+def test_a_retired_host_that_slurm_marks_down(make_hosts, clean_env, tmp_path, options):
+    """While the next attempt runs on others, which without --no-kill is ended with the job."""
+    code, err, rows = ground("srun", make_hosts, clean_env, tmp_path, options).launch(LATER)
+    told = f"{err}\n{json.dumps(rows, indent=1)}"
+    assert [row["hosts"] for row in rows] == [SAME, OTHERS], told
+    if options:
+        assert (code, rows[1]["because"]) == (0, "it has succeeded"), told
+    else:
+        ended = "the job has lost a host, says srun; Slurm ended the job for that; submit it with --no-kill to go on"
+        assert (code, rows[1]["because"]) == (143, ended), told
 
 
 def test_attempts_inside_torchrun_are_refused(run_cli, clean_env):

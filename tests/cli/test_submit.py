@@ -314,6 +314,23 @@ def test_options_that_say_the_same_as_ours_and_more_are_taken(fake, capsys):
     assert "#PBS -l select=2:ncpus=8+1\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--", "--attempts", "3", "python3", "train.py"], ["no-kill"]),
+        (["--", "--attempts", "1", "python3", "train.py"], []),
+        (["--", "python3", "train.py", "--attempts", "3"], []),
+        (["-O=--no-kill=off", "--", "--attempts", "3", "python3", "train.py"], ["no-kill=off"]),
+    ],
+)
+def test_a_job_that_goes_on_without_a_host_is_asked_for_where_launch_does(words, expected, fake, capsys):
+    fake("slurm")
+    assert main(["--time", "1h", "--dry-run", *words]) == 0
+    assert re.findall(r"^#SBATCH --(no-kill\S*)$", capsys.readouterr().out, re.MULTILINE) == expected
+    assert main(["--time", "1h", "--dry-run", "--scheduler", "pbs", "--", "--attempts", "3", "true"]) == 0
+    assert "--no-kill" not in capsys.readouterr().out
+
+
 def test_a_folder_with_the_mark_of_a_pattern_is_meant_as_it_is(fake, capsys):
     """%j in sbatch's --output is the job's id: sbatch(1), "filename pattern"."""
     fake("slurm")

@@ -80,12 +80,13 @@ class Slurm:
     machine has, so two ranks a host are no oversubscription for Slurm.
 
     With `by_groups` it is as most clusters are: processes are followed by control groups, so that SIGTERM reaches only
-    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s, and on all hosts but the first
+    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s (else 2 s), and on all hosts but the first
     two the partition `urgent` preempts jobs of `requeued` and `cancelled`.
     """
 
-    def __init__(self, hosts, *, by_groups=False):
+    def __init__(self, hosts, *, by_groups=False, kill_wait=None):
         self.hosts = hosts
+        self.kill_wait = kill_wait or (30 if by_groups else 2)
         self.by_groups = by_groups
         self.head = hosts["head"]
         self.workers = [host.name for host in hosts if host.name != "head"]
@@ -184,10 +185,10 @@ class Slurm:
             f"Gres=gpu:{DEVICES} State=UNKNOWN"
             for name in self.workers
         ]
-        tracking, kill_wait = ("cgroup", 30) if self.by_groups else ("linuxproc", 2)
+        tracking = "cgroup" if self.by_groups else "linuxproc"
         places = {"head": self.head.address, "folder": self.folder, "nodes": "\n".join(nodes)}
         main = ",".join(self.workers[:2]) if self.by_groups else "ALL"
-        conf = CONF.format(**places, main=main, tracking=tracking, kill_wait=kill_wait)
+        conf = CONF.format(**places, main=main, tracking=tracking, kill_wait=self.kill_wait)
         if self.by_groups:
             first_job, preempting = os.getpid() % 60000 * 1000 + 1, ",".join(self.workers[2:])
             conf += BY_GROUPS.format(first_job=first_job, preempting=preempting)

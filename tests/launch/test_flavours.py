@@ -130,6 +130,15 @@ def over(*parts):
     return Placement(tuple(hosts), tuple(counts), "-n", cpus=8, parts=parts)
 
 
+def test_srun_names_the_node_that_failed():
+    words = "srun: error: Node failure on n02\nsrun: error: n03: task 2: Killed\nNode failure on n04\n"
+    assert flavour("srun").failed_hosts(words) == ("n02",)
+    assert flavour("mpich").failed_hosts(words) == ()
+    ended = "slurmstepd-n01: error: *** STEP 1.1 ON n01 CANCELLED AT 2026-11-26T13:30:08 DUE TO NODE FAILURE, SEE "
+    assert flavour("srun").job_lost_a_host(f"{ended}SLURMCTLD LOG FOR DETAILS ***\nsrun: got SIGCONT\n")
+    assert not flavour("srun").job_lost_a_host(words)
+
+
 def test_srun_is_told_the_component_of_a_heterogeneous_job():
     told = line("srun", in_component(1, REST, (2, 2)), environ=GRANTED, devices=(2, 2))
     assert told.startswith(

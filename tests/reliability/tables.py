@@ -166,16 +166,26 @@ def attempts(results):
         if name.startswith("attempts / ") and result[0] != "skipped":
             _, flavour, fault, _ = name.split(" / ")
             found.setdefault((fault, flavour), {})[name] = result
-    kept = {name: result for cells in found.values() for name, result in cells.items()}
     flavours = dict.fromkeys(flavour for _, flavour in found)
 
     def shown(fault, flavour):
         cells = found.get((fault, flavour), {})
         return f"{_ok(cells)} of {len(cells)}" if cells else "not run"
 
-    commits = " and ".join(dict.fromkeys(commit for *_, commit in kept.values()))
+    run = {}  # when, and with which commit: the flavours, and their results
+    for flavour in flavours:
+        own = {name: result for (_, each), cells in found.items() if each == flavour for name, result in cells.items()}
+        commits = " and ".join(dict.fromkeys(commit for *_, commit in own.values()))
+        names, results = run.setdefault(f"{_when(own)}, commit {commits or 'unknown'}", ([], {}))
+        names.append(flavour)
+        results |= own
     return "\n".join([
-        f"{_when(kept)}, commit {commits or 'unknown'}: {_ok(kept)} of {len(kept)} right.",
+        "; ".join(
+            f"{when}{f' ({names})' if len(run) > 1 else ''}: {_ok(cells)} of {len(cells)} right"
+            for when, (each, cells) in run.items()
+            for names in [", ".join(each)]
+        )
+        + ".",
         "",
         f"| fault | {' | '.join(flavours)} |",
         "|---|" + "---|" * len(flavours),

@@ -40,7 +40,11 @@ def test_the_faults_of_attempts_are_counted_by_flavour(tmp_path):
     line = [sys.executable, Path(__file__).parent / "tables.py", "attempts", results, page]
     subprocess.run(line, check=True)
     text = page.read_text()
-    assert "2026-11-24, commit abc1234: 2 of 3 right." in text
+    assert "\n2026-11-24, commit abc1234: 2 of 3 right.\n" in text
     assert "| fault | ssh | mpich |" in text
     assert "| cut off | 2 of 2 | 0 of 1 |" in text
     assert "old" not in text
+    results.write_text(json.dumps({**found, "attempts / srun / cut off / 1": ["ok", "2026-11-26", "", "def5678"]}))
+    subprocess.run(line, check=True)
+    first, second = "2026-11-24, commit abc1234 (ssh, mpich): 2 of 3 right", "2026-11-26, commit def5678 (srun): 1 of 1"
+    assert f"\n{first}; {second} right.\n" in page.read_text()

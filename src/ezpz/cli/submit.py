@@ -353,8 +353,16 @@ def _asked(asked: Namespace, machine: _Machine, command: Sequence[str], environ:
         account=account,
         queue=asked.queue or "",
         filesystems=asked.filesystems or "",
-        more=tuple(asked.more),
+        more=(*_outliving(machine.around, command), *asked.more),
     )
+
+
+def _outliving(around: Scheduler, command: Sequence[str]) -> tuple[str, ...]:
+    """Return the option without which the job would end with the first host that dies, where launch is to go on."""
+    from ezpz.launch.options import parse
+
+    goes_on = command[0].startswith("-") and parse(list(command), {}).attempts > 1
+    return (around.outliving,) if goes_on and around.outliving else ()
 
 
 def _check_options(kind: JobScript, job: Asked, *, is_chain: bool) -> None:

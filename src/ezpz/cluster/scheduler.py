@@ -165,6 +165,7 @@ class Scheduler:
             signals its launcher alone.
         configuration: A command that prints how the scheduler is set up, for `kill_wait`.
         job_script: How a job of it is written and submitted; None where ezpz writes none.
+        outliving: The option with which a job outlives the death of one of its hosts; empty where none is needed.
         cancelling: Words that cancel the job that follows them; empty where none is known.
         singletons_cause: What usually makes each task of its own launcher a world of one.
     """
@@ -196,6 +197,7 @@ class Scheduler:
     signalling_daemon = ""
     configuration: tuple[str, ...] = ()
     job_script: JobScript | None = None
+    outliving = ""
     cancelling: tuple[str, ...] = ()
     singletons_cause = ""
 

@@ -151,6 +151,7 @@ class Slurm(Scheduler):
         "SLURM_JOB_PARTITION",
         "SLURM_HET_SIZE",
     )
+    outliving = "--no-kill"
     cancelling = ("scancel",)
     listing = ("squeue", "--noheader", "--states=RUNNING")
     end_variable = "SLURM_JOB_END_TIME"

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 
 from ezpz.launch.host.stacks import Frame
-from ezpz.launch.run.failures import LOST, NOT_STARTED, UNREACHED
+from ezpz.launch.run.failures import LOST, NODE_FAILED, NOT_STARTED, UNREACHED
 from ezpz.launch.run.hangs import locate
 from ezpz.launch.run.preflight import UNREACHED_BY_ALL
 from ezpz.records import Record
@@ -188,7 +188,8 @@ def _is_over(row: Mapping[str, Any], clock: Clock) -> str:
 
 def _by_clock_or_signal(row: Mapping[str, Any], clock: Clock) -> str:
     if row.get("stopped") and not row.get("hang"):
-        return is_cut_short(clock) or "a signal from outside has ended it"
+        node = _cause(row) if str(_cause_of(row).get("why") or "").startswith(NODE_FAILED) else ""
+        return node or is_cut_short(clock) or "a signal from outside has ended it"
     if clock.end is not None and clock.end - clock.now < _LEAST_LEFT:
         return f"the allocation ends in {max(0.0, clock.end - clock.now):.0f} s; {_START_AGAIN}"
     if row.get("exit_code") == _TIME_LIMIT and "--timeout" in _cause(row):
@@ -286,6 +287,8 @@ def _evidence(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> di
     why, host = str(cause.get("why") or ""), cause.get("host")
     if why.startswith(LOST) and len(lost) < len(hosts):
         out = {each: "its agent was lost while others lived" for each in hosts if each in lost}
+    elif why.startswith(NODE_FAILED) and len(lost) < len(hosts):
+        out = {each: "the scheduler has given it up, says its launcher" for each in hosts if each in lost}
     elif why == NOT_STARTED and others_came:
         out = {each: "its agent never came up" for each in hosts if each in silent}
     elif host in silent and others_came and not row.get("began") and (why == UNREACHED or cause.get("rank") is None):

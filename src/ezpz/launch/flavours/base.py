@@ -106,6 +106,16 @@ class Flavour:
         del count
         return host
 
+    def failed_hosts(self, words: str) -> tuple[str, ...]:
+        """Return the hosts of which its own words say that the scheduler has given them up."""
+        del words
+        return ()
+
+    def job_lost_a_host(self, words: str) -> bool:
+        """Tell whether its own words say that the scheduler has ended the job because of a host, whichever it is."""
+        del words
+        return False
+
 
 class AgentFlavour(Flavour):
     """A way to start an agent of ours on each host, which starts the ranks there.

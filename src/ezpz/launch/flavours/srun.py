@@ -16,6 +16,8 @@ over several is one world; its ranks are numbered by component, whatever the ord
 
 from __future__ import annotations
 
+import re
+
 from ezpz.errors import UsageError
 from ezpz.launch.contract import threads_per_core
 from ezpz.launch.flavours.base import Flavour
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 _MOST_NAMED_HOSTS = 64  # one word of a command line has at most 128 KiB; longer lists go through the host file
 _LONGEST_LIST = 120_000  # bytes: a little less than a word of a command line
 _OVERLAPS_SINCE = (20, 11)
+# slurmctld tells srun of each host of its step that it marks down, and kills the step; with --no-kill the job lives on.
+# Without, the job also ends where only an earlier step had that host, and srun is not told which it was.
+_NODE_FAILURE = r"(?m)^srun: error: Node failure on ([\w.-]+)$"
+_JOB_ENDED = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG"
 # Variables of a job that give each task of a step a part of the devices or CPUs.
 _SHARES = (
     "SLURM_GPUS_PER_TASK",
@@ -125,6 +131,14 @@ class Srun(Flavour):
     def hostfile_line(self, host: str, count: int) -> str:
         """Return the host once per rank."""
         return "\n".join([host] * count)
+
+    def failed_hosts(self, words: str) -> tuple[str, ...]:
+        """Return the hosts of ``srun: error: Node failure on n02``."""
+        return tuple(re.findall(_NODE_FAILURE, words))
+
+    def job_lost_a_host(self, words: str) -> bool:
+        """Look for what slurmstepd says, on a host that lives, at the end of a job without --no-kill."""
+        return _JOB_ENDED in words
 
 
 def _parts(order: Order) -> list[Order]:

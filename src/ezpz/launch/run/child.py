@@ -129,6 +129,11 @@ class Children:
         return any(child.alive for child in self.all)
 
     @property
+    def text(self) -> str:
+        """What mpiexec itself has written, as text."""
+        return self.words.decode(errors="replace")
+
+    @property
     def drained(self) -> bool:
         """Whether nothing more is to be expected from their pipes."""
         return not any(child.pipes for child in self.all) or time.monotonic() >= self._read_until
@@ -206,7 +211,7 @@ class Children:
             words = f"{how(code)}, and the ranks with it"
         else:
             came = "no rank reported that it came up" if world.empty else world.absent()
-            host, line = world.named_in(self.words.decode(errors="replace"))
+            host, line = world.named_in(self.text)
             quoted = f": of {host} it says {line[:_QUOTED]!r}" if host else ""
             words = f"{how(code)}, and {came}{quoted}; its own words are above"
         exit_code = code if self.aborted and world.begun else _REFUSED

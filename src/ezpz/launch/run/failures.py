@@ -13,7 +13,7 @@ from ezpz.visible import visible
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from ezpz.launch.messages import Finished, KernelCounts, RankFailed
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CANNOT_START",
     "LOST",
+    "NODE_FAILED",
     "NOT_STARTED",
     "PASSED_ON",
     "SHIM_CRASHED",
@@ -37,6 +38,7 @@ __all__ = [
     "left_early",
     "log_of",
     "no_script",
+    "nodes_failed",
     "rank_failed",
 ]
 
@@ -44,6 +46,7 @@ __all__ = [
 # has reported its crash, of which all else is a consequence.
 SHIM_KILLED, PASSED_ON, SHIM_CRASHED = "its shim", "its launcher", "the shim"
 LOST = "its connection"  # the same of a host
+NODE_FAILED = "its node failed"  # of a host that the scheduler has given up, says its launcher
 # The same of what did not come: hosts of which nothing was heard in time, a host that ssh does not reach.
 NOT_STARTED, UNREACHED = "not started", "not reached"
 CANNOT_START = "cannot start"  # of a host whose agent says that it lacks what its ranks need
@@ -221,6 +224,20 @@ def host_lost(host: str, reason: str = f"{LOST} ended, or answered no more") -> 
     """Return the failure of a host whose agent has gone, or gives up."""
     why = reason if reason.startswith((PASSED_ON, LOST)) else ""
     return Failure(f"host {host}", f"is lost: {reason}", _REFUSED, time.time(), host=host, why=why)
+
+
+def nodes_failed(hosts: Sequence[str], launcher: str, advice: str = "") -> Failure:
+    """Return the failure of hosts that the scheduler has given up.
+
+    Args:
+        hosts: The hosts; empty where it is not known which they are.
+        launcher: What says so.
+        advice: What the user can do.
+    """
+    more = f"; so have {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
+    who, what = (f"host {hosts[0]}", f"is lost: {NODE_FAILED}") if hosts else ("the job", "has lost a host")
+    words = f"{what}, says {launcher}{more}{f'; {advice}' if advice else ''}"
+    return Failure(who, words, _REFUSED, time.time(), host=hosts[0] if hosts else None, why=NODE_FAILED)
 
 
 def host_refused(host: str, reason: str) -> Failure:

@@ -20,6 +20,7 @@ from ezpz.launch.messages import Piece
 from ezpz.launch.run.child import Children
 from ezpz.launch.run.failures import (
     CANNOT_START,
+    LOST,
     NOT_STARTED,
     Failure,
     Outcome,
@@ -29,6 +30,7 @@ from ezpz.launch.run.failures import (
     last_words,
     left_early,
     log_of,
+    nodes_failed,
     rank_failed,
 )
 from ezpz.launch.run.hangs import Askers, Collectives, Inquiry
@@ -85,6 +87,11 @@ _STARTED = 3.0  # seconds between two looks whether the program says what to sav
 _PREPARES = 10  # and how many times longer one that uses ezpz may take for its first step
 _CHECK = 0.3  # seconds for the agents of other hosts to report the same
 _REFUSED = 125
+
+
+def _is_done_by_others(failure: Failure) -> bool:
+    """Tell whether a scheduler that kills a whole step leaves such a failure."""
+    return failure.is_consequence or failure.status == -signal.SIGKILL or failure.why.startswith(LOST)
 
 
 class Supervisor:
@@ -340,6 +347,7 @@ class Supervisor:
             text = self._saving.last_line(self.outcome.code, stopped=self.outcome.stopped)
             if text:
                 self.say(text)
+        self._tell_why_the_job_ends()
         self.screen.finish()  # nothing of ours shall stand after the last words
         for text in last_words(self.outcome, self._since_failure):
             self.screen.say(text)
@@ -460,7 +468,11 @@ class Supervisor:
             return
         failures = self.outcome.failures
         cause = earliest(failures)
-        if cause.why == "mismatch":
+        nodes = self._failed_nodes() if all(map(_is_done_by_others, failures)) else []
+        if nodes:
+            cause = nodes_failed(nodes, self.children.all[0].name)
+            failures[:], self.outcome.lost = [cause], nodes
+        elif cause.why == "mismatch":
             cause = cause._replace(how=self.world.mismatch())
             failures[:] = [cause]
         elif self.children.to_blame(failures, begun=self.world.begun):
@@ -470,6 +482,25 @@ class Supervisor:
             host, first = min(self._left, key=lambda left: left[1].at)
             cause = left_early(host, first, cause)
         self.blame(cause)
+
+    def _failed_nodes(self) -> list[str]:
+        """Return the hosts that the scheduler has given up, and therefore ended all ranks."""
+        flavour = self.plan.flavour
+        failed = flavour.failed_hosts(self.children.text) if flavour else ()
+        return [host for host in self.plan.placement.hosts if host in failed]
+
+    def _tell_why_the_job_ends(self) -> None:
+        """Name the host for which the scheduler has ended the whole job, where a signal was all that came of it."""
+        flavour = self.plan.flavour
+        if not (flavour and self.outcome.stopped) or self.outcome.cause:
+            return
+        nodes = self._failed_nodes()
+        if nodes or flavour.job_lost_a_host(self.children.text):
+            around = self.plan.around
+            advice = f"{around.title} ended the job for that; submit it with {around.outliving} to go on"
+            cause = nodes_failed(nodes, self.children.all[0].name, advice if around.outliving else "")
+            self.outcome.cause, self.outcome.lost = cause, nodes
+            self.say(cause.text)
 
     def blame(self, cause: Failure) -> None:
         """Make this the cause of the end, and stop all."""
