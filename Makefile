@@ -1,4 +1,4 @@
-# make test [K=expression] [JOBS=2] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
+# make test [K=expression] [JOBS=4] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
 # make learn [SEED=s]: the tests that train whole networks, and 60 random kills of a training, up to an hour
 # plain `pytest` in a venv: the quick tests alone
 # make check    make bench [ARGS="--markdown --strict"] (--strict: ends with an error where a budget was missed)    make clean
@@ -26,7 +26,7 @@
 PY ?= python3
 K ?=
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 4
 N ?= 3000
 HEALTHY ?= 300
 SECONDS ?= 300
