@@ -183,7 +183,7 @@ def flavours(home):
 
 
 def output(home):
-    """200 MB of lines from two ranks into `wc`, which must count them all: time, and the CPU time without start and end."""
+    """200 MB of lines from two ranks into `wc`, which must count them all: time, and CPU time less start and end."""
     lines = Path(home) / "lines"
     line = b"[2026-11-23 03:30:06.123][I][train:231] iter=1200 loss=3.22319 dt=0.0312 how now with Words between us\n"
     lines.write_bytes(line * (100_000_000 // len(line)))

@@ -44,7 +44,7 @@ class Case:
         batches: Position to batch, on the device.
         loss: From model and batch to a mean loss.
         by_hand: FLOPs of one sample by the formula written out, without `ezpz.train`.
-        compile: "blocks": ours by `wrap_model`, the peer's whole model; "all": model and loss as one graph, on all sides.
+        compile: "blocks": ours by `wrap_model`, the peer's whole model; "all": model and loss as one graph everywhere.
         peer: Name, folder in PEERS, and what makes its model and one step of it.
     """
 
@@ -679,7 +679,8 @@ def main():
     write(options, result)
     print(markdown(result), end="")
     say(
-        f"written: {options.out / 'gpu.json'} and {options.out / 'gpu.md'}, after {time.monotonic() - options.begun:.0f} s"
+        f"written: {options.out / 'gpu.json'} and {options.out / 'gpu.md'}, "
+        f"after {time.monotonic() - options.begun:.0f} s"
     )
     failed = [each for each in tests if each["outcome"] != "passed" and not each["outcome"].startswith("skipped")]
     return 1 if failed else 0

@@ -1,5 +1,6 @@
-"""Print the CPU time in ms that passing output on takes: of a line, all its processes included, less that of the same line whose ranks
-write nothing.
+"""Print the CPU time in ms that passing output on takes.
+
+It is that of a line, all its processes included, less that of the same line whose ranks write nothing.
 """
 
 import resource

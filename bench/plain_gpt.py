@@ -1,4 +1,4 @@
-"""A GPT as one writes it in plain torch, and the way nanoGPT's script feeds it: the peer of `ezpz.models.GPT` and its trainer.
+"""A GPT as one writes it in plain torch, fed as nanoGPT's script does: the peer of `ezpz.models.GPT` and its trainer.
 
 Names of parameters are those of `ezpz.models.GPT`, so that both sides of a comparison begin with the same numbers.
 """

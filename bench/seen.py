@@ -1,7 +1,7 @@
-"""What a step of `ezpz.train.Loop` pays for what its record says beside its metrics: sums of batches, settings, generators.
+"""Measure what a step of `ezpz.train.Loop` pays for sums of batches, settings and generators in its record.
 
-Each is called alone, many times, in one process; shown are medians of turns in microseconds of CPU time. The generators are summed up
-in every 50th step. Beside it stands what the journal keeps of 50 steps.
+Each is called alone, many times, in one process; shown are medians of turns in microseconds of CPU time. The
+generators are summed up in every 50th step. Beside it stands what the journal keeps of 50 steps.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Print the ms that becoming a rank takes, torch being imported: ``setup_torch.py FOLDER hand|ezpz``, on every rank of one host.
+"""Print the ms that becoming a rank takes, torch being imported.
+
+``setup_torch.py FOLDER hand|ezpz`` runs on every rank of one host.
 
 The ranks first wait for each other in FOLDER, so that the time at which each has torch ready is not measured.
 """

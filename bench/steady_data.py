@@ -1,9 +1,10 @@
 """The steady step with a DataLoader of two workers: `ezpz.train.Loop(data=)` beside plain torch and beside accelerate.
 
-Each side trains its own copy of one network on images that two workers crop, flip and scale, in a process of its own; the sides take
-turns of some steps, and their order changes from turn to turn. What counts is CPU time per step, of the process and its workers. A pair is a turn of ours and the turn of another side in the same round; shown are the
-median of other / ours over pairs (1: as fast) and its 95 % interval by the bootstrap. The Loop records every step and prints every
-tenth; the others do neither.
+Each side trains its own copy of one network on images that two workers crop, flip and scale, in a process of its own;
+the sides take turns of some steps, and their order changes from turn to turn. What counts is CPU time per step, of
+the process and its workers. A pair is a turn of ours and the turn of another side in the same round; shown are the
+median of other / ours over pairs (1: as fast) and its 95 % interval by the bootstrap. The Loop records every step and
+prints every tenth; the others do neither.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The models of the trainers with made-up batches of their shapes, twice each: for `ezpz.train.Loop`, and for a plain loop of torch."""
+"""The models of the trainers with made-up batches of their shapes, for `ezpz.train.Loop` and for a plain loop of torch.
+
+There are two of each, one for either side.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,10 @@ def small_vit():
 
 
 def gpt(name, layers, heads, width, recipe=False):
-    """A GPT on Shakespeare, 12 x 64 tokens as nanoGPT's README has for a CPU; `recipe`: plain torch optimizes and reads as its script."""
+    """A GPT on Shakespeare, 12 x 64 tokens as nanoGPT's README has for a CPU.
+
+    `recipe`: plain torch optimizes and reads as nanoGPT's script does.
+    """
     context, batch_size, device = 64, 12, ezpz.device()
     tokens = train.load_tokens("shakespeare")
     models = [

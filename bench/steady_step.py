@@ -1,10 +1,11 @@
-"""The steady step of `ezpz.train.Loop` beside the same model in a plain loop of torch, which records and prints nothing.
+"""The steady step of `ezpz.train.Loop` beside the same model in a plain loop of torch that records nothing.
 
-In one process both train a copy of the model in turns of some steps, and who begins changes from turn to turn, so that a slow
-minute of the machine meets both. A turn counts with the median of its steps; the figure of a pair of turns is the plain time by
-that of the Loop (1: as fast, 0.99: one percent slower). Shown are the median over pairs and its 95 % interval by the bootstrap.
-Beside it stands the same figure for the seconds of CPU of this process and all its threads; on a machine that others use at the same
-time, `--clock cpu` judges by that. Torch has one thread, and so a core is free for the thread that prints.
+In one process both train a copy of the model in turns of some steps, and who begins changes from turn to turn, so
+that a slow minute of the machine meets both. A turn counts with the median of its steps; the figure of a pair of
+turns is the plain time by that of the Loop (1: as fast, 0.99: one percent slower). Shown are the median over pairs
+and its 95 % interval by the bootstrap. Beside it stands the same figure for the seconds of CPU of this process and
+all its threads; on a machine that others use at the same time, `--clock cpu` judges by that. Torch has one thread,
+and so a core is free for the thread that prints.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def plain_turn(case, positions, stamp):
 
 
 def timed(run, steps):
-    """Seconds per step of a turn by each clock. An accelerator runs behind the host, so there only whole turns can be timed."""
+    """Seconds per step of a turn by each clock; of an accelerator, which runs behind the host, of the whole turn."""
     stamps = []
     ezpz.synchronize()
     begin = now()

@@ -80,8 +80,8 @@ class Slurm:
     machine has, so two ranks a host are no oversubscription for Slurm.
 
     With `by_groups` it is as most clusters are: processes are followed by control groups, so that SIGTERM reaches only
-    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s (else 2 s), and on all hosts but the first
-    two the partition `urgent` preempts jobs of `requeued` and `cancelled`.
+    what Slurm itself has started and SIGKILL everything, KillWait is Slurm's own 30 s (else 2 s), and on all hosts but
+    the first two the partition `urgent` preempts jobs of `requeued` and `cancelled`.
     """
 
     def __init__(self, hosts, *, by_groups=False, kill_wait=None):

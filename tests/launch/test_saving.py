@@ -91,7 +91,7 @@ def answer(number, step, armed, pace=0.1):
 class Launcher:
     """`Saving` with all that it does kept in lists."""
 
-    def __init__(self, left=1000.0, passed=1000.0, *, at_end=True):
+    def __init__(self, left=1000.0, passed=1000.0, *, at_end=True, ranks=2):
         self.loop, self.orders, self.said = FakeLoop(), [], []
         now = time.time()
         self.saving = Saving(
@@ -99,6 +99,7 @@ class Launcher:
             lambda order, hosts: self.orders.append((order, sorted(hosts))),
             self.said.append,
             lambda index: f"n{index:02}",
+            ranks=ranks,
             wall=FakeWall(now + left),
             began=now - passed,
             at_end=at_end,
@@ -217,6 +218,34 @@ def test_a_file_is_answered_once_and_while_nothing_can_save_it_waits(tmp_path):
     assert launcher.saving.verdict(0, stopped=False) == "stop"
     launcher.saving.close()
     assert not (tmp_path / "STOP").exists()
+
+
+def test_a_file_waits_until_ranks_that_start_later_can_save_as_well(tmp_path, monkeypatch):
+    launcher = Launcher(ranks=4)
+    (tmp_path / "SAVE").touch()
+    launcher.saving.watch(str(tmp_path))
+    process.wait_until(lambda: launcher.saving._files.has("SAVE", str(tmp_path)), 20, "the thread")
+    launcher.saving.hear(0, host(ranks=1))
+    launcher.saving._files._take()
+    assert not launcher.orders  # one rank alone must not save: it could be collective
+    due, look = launcher.loop.timers["settled"]
+    launcher.saving.hear(0, host(ranks=2))
+    look()
+    assert not launcher.orders
+    launcher.saving.hear(0, host(ranks=4))
+    assert launcher.orders == [(launcher.orders[0][0], [0])]
+    launcher.saving.close()
+
+    launcher = Launcher(ranks=4)
+    (tmp_path / "SAVE").touch()
+    launcher.saving.watch(str(tmp_path))
+    process.wait_until(lambda: launcher.saving._files.has("SAVE", str(tmp_path)), 20, "the thread")
+    launcher.saving.hear(0, host(ranks=1))
+    launcher.saving._files._take()
+    monkeypatch.setattr("ezpz.launch.run.saving.time.monotonic", lambda: due + 60)
+    launcher.loop.timers["settled"][1]()  # where only one of them announces that it can, that one saves
+    assert len(launcher.orders) == 1
+    launcher.saving.close()
 
 
 def test_files_are_found_where_the_folder_is(tmp_path):

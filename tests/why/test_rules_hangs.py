@@ -21,7 +21,8 @@ def entries(*ops, done=None, group="0", start=1):
 
 def rank(number, made, at=REDUCE, *, silent=False, state="S", where="", ended=False, raised=""):
     return {"rank": number, "pid": 10 + number, "answered": not silent, "silent": silent, "ended": ended, "at": at,
-            "raised": raised, "state": state, "where": where, "cpu": 1.0, "step": 6, "groups": [], "entries": made}  # fmt: skip
+            "raised": raised, "state": state, "where": where, "cpu": 1.0, "step": 6, "groups": [],
+            "entries": made}  # fmt: skip
 
 
 def facts(ranks, stacks=(), *, world=4, **launch):
@@ -275,7 +276,8 @@ ENFORCE = "terminate called: [enforce fail at pair.cc:449] op.preamble.length <=
 
 
 def failed(words, ranks, **cause):
-    return facts(ranks, world=2, hang=None, exit_code=1, cause={"rank": 0, "text": "rank 0 …", "words": words, **cause})
+    cause = {"rank": 0, "text": "rank 0 …", "words": words, **cause}
+    return facts(ranks, world=2, hang=None, exit_code=1, cause=cause)
 
 
 def test_a_collective_that_failed_is_explained_before_its_exception():

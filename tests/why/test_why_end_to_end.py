@@ -91,10 +91,17 @@ def explained(run_cli, home, name, ranks, limits, *more, env=None, job=None):
     draw = random.Random(f"{SEED} {name} {ranks} {more}")
     bad, step = draw.randrange(ranks), draw.randrange(2, 90)
     line = [sys.executable, "-m", "ezpz.launch", "-n", ranks, *limits, sys.executable, SCRIPT, name, bad, step, *more]
+    if job and ranks > 8:
+        line.insert(3, "--oversubscribe")
     line = [str(word) for word in line]
     longest = 150 + 10 * ranks
-    done = job.salloc(["-N2", "-n2", "-O"], line, env, timeout=longest) if job else run_cli(line, env, timeout=longest)
+    if job:  # each of its two hosts claims four cores
+        tasks = ["-N2", f"-n{min(ranks, 8)}"]
+        done = job.salloc(tasks, line, {**env, "SLURM_OVERCOMMIT": "1"}, timeout=longest)
+    else:
+        done = run_cli(line, env, timeout=longest)
     returned = time.time()
+    assert done.returncode != 2, done.stderr
     (record,) = home.glob("**/launches/*/run.json")
     fields = json.loads(record.read_text())
     note = f"seed {SEED}, rank {bad}, step {step}: {done.stderr}"

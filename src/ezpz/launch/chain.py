@@ -176,7 +176,7 @@ class Chain:
         except OSError as error:
             self._lease.give_back()
             raise self._not_writable(error) from None
-        except BaseException:
+        except BaseException:  # whatever ends the start: the lease is not kept
             self._lease.give_back()
             raise
         return ""

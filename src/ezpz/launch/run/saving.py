@@ -32,6 +32,7 @@ _FIRST_SHARE = 0.05  # of the limit, where nothing was saved before
 _LOOK = 20.0  # seconds between two looks at the clock: it may be set, and this process may be stopped meanwhile
 _UNSAVED, _UNSAVED_SHARE = 60.0, 0.25  # seconds, and share of the limit, until a line says that nothing can be saved
 _SILENT = 30.0  # seconds after which the hosts are named whose ranks have not read the request
+_SETTLED = 10.0  # seconds without a new rank that can save until a file is followed, where not all ranks can
 _AGAIN = 20.0  # seconds until ranks that wait for each other are asked anew
 _AHEAD = 4.0  # seconds by which the step of a save is ahead of all ranks: they read requests once per second
 _FEWEST = 2  # steps by which it is at least
@@ -75,6 +76,7 @@ class Saving:
         order: Sends an order to the agents of some hosts.
         say: Writes a line.
         name: Returns the name of a host.
+        ranks: How many the launch has.
         wall: Knows the end of the job; None outside of one.
         began: When the launch began, in seconds since 1970.
         at_end: Whether the ranks are asked before the end of the job.
@@ -89,6 +91,7 @@ class Saving:
         say: Callable[[str], None],
         name: Callable[[int], str],
         *,
+        ranks: int,
         wall: Wall | None,
         began: float,
         at_end: bool,
@@ -96,7 +99,7 @@ class Saving:
         chain: str = "",
     ) -> None:
         self._loop, self._order, self._say, self._name = loop, order, say, name
-        self._wall, self._began, self._at_end = wall, began, at_end
+        self._ranks, self._wall, self._began, self._at_end = ranks, wall, began, at_end
         self._is_over = is_over
         self._chain = chain
         self._files: TriggerFiles | None = None
@@ -105,7 +108,8 @@ class Saving:
         self._answered: dict[int, messages.SaveAnswered] = {}
         self._because = ""  # why the ranks are asked now; empty when they are not
         self._from: tuple[str, str] | None = None  # name and folder of the file that asks
-        self._waiting: list[tuple[str, str]] = []  # files that were found while nothing could save
+        self._able, self._grown_at = 0, 0.0  # the ranks that can save, and when these were fewer
+        self._waiting: list[tuple[str, str]] = []  # files that were found before all could save who will
         self._ends = False
         self._asked_at = 0.0
         self._asked_hosts: set[int] = set()
@@ -179,11 +183,11 @@ class Saving:
                 self._loop.cancel("save")
         if self._over:
             return
-        if self._waiting and self.savers:
-            for name, folder in self._waiting:
-                if self._files and self._files.has(name, folder):
-                    self._found(name, folder)
-            self._waiting.clear()
+        able = sum(host.ranks for host in self._hosts.values())
+        if able > self._able:
+            self._grown_at = time.monotonic()
+        self._able = able
+        self._follow_waiting()
         self._look_at_clock()
 
     def lost(self, index: int) -> None:
@@ -270,12 +274,27 @@ class Saving:
                     "checkpoints); nothing is asked. `ezpz kill` ends it"
                 )
             return
+        # Ranks start at different times, and a save may be collective: the first of them must not save alone.
+        settled = self._grown_at + _SETTLED
+        if self._able < self._ranks and time.monotonic() < settled:
+            self._waiting.append((name, folder))
+            self._loop.at("settled", settled, self._follow_waiting)
+            return
         if self._is_over() or self._ends or (self._because and name == "SAVE"):
             return  # that is under way
         if self._because and self._from:
             self._done_with(self._from)  # what is asked now is more
         self._from = name, folder
         self._ask(path, ends=name == "STOP")
+
+    def _follow_waiting(self) -> None:
+        """Follow the files that were found too early, and are still there."""
+        if not self.savers:
+            return
+        waiting, self._waiting = self._waiting, []
+        for name, folder in waiting:
+            if self._files and self._files.has(name, folder):
+                self._found(name, folder)
 
     # The request
 

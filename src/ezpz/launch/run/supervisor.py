@@ -293,6 +293,7 @@ class Supervisor:
                 self.control.order,
                 self.say,
                 self.world.host,
+                ranks=self.plan.placement.world_size,
                 wall=self._wall,
                 began=self.began,
                 at_end=self.limits.save_at_end,
