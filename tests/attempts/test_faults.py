@@ -186,16 +186,19 @@ class JobGround(Ground):
 
     def _launch(self, fault):
         line = shlex.join([*LAUNCH, *OPTIONS, sys.executable, "train.py"])
-        words = ["sbatch", "--parsable", "-N4", "-n4", *self.options, *["--time=1"][: fault.outside == "wall"]]
-        submit = [*words, "--chdir", self.folder, "--output", self.folder / "out"]
-        done = self.slurm.run(submit, self.env, stdin=JOB.format(line=line))
-        assert done.returncode == 0, done.stderr
+        words = ["-N4", "-n4", *self.options, *["--time=1"][: fault.outside == "wall"]]
+        self._submit(words, JOB.format(line=line))
         process.wait_until((self.folder / "granted").exists, 60, "the start of the job")
         if fault.outside == "gone":
             self.lab["n02"].vanish()
         (self.folder / "go").touch()
         self._then(fault.outside)
         return int(process.wait_until(lambda: self._read("code"), 150, "the end of the launch"))
+
+    def _submit(self, words, script):
+        submit = ["sbatch", "--parsable", *words, "--chdir", self.folder, "--output", self.folder / "out"]
+        done = self.slurm.run(submit, self.env, stdin=script)
+        assert done.returncode == 0, done.stderr
 
     def _read(self, name):
         path = self.folder / name
@@ -212,15 +215,25 @@ class JobGround(Ground):
         self.slurm.run(["scontrol", "update", "nodename=n02", "state=down", "reason=test"]).check_returncode()
 
 
-def ground(flavour, make_hosts, clean_env, tmp_path, options=("--no-kill",)):
-    """Return the ground of launches with this flavour, or skip the test; `options` are those of a job of Slurm."""
+class ShellGround(JobGround):
+    """The same from a shell of salloc on the head, which is none of the job's hosts."""
+
+    def _submit(self, words, script):
+        line = ["salloc", "--quiet", *words, "bash", "-c", script]
+        self.shell = self.lab["head"].popen(
+            line, {**self.env, **self.slurm.env}, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+
+def ground(flavour, make_hosts, clean_env, tmp_path, options=("--no-kill",), kind=JobGround):
+    """Return the ground of launches with this flavour, or skip the test; `options` and `kind` are of a job of Slurm."""
     require("slurm", slurm_problem() if flavour == "srun" else None)
     missing = flavours.Flavour(flavour).problem() if flavour in flavours.NAMES else None
     if missing:
         pytest.skip(missing)
     lab = make_hosts("head", *NAMES)
     if flavour == "srun":
-        return JobGround(lab, clean_env, tmp_path / "here", options)
+        return kind(lab, clean_env, tmp_path / "here", options)
     return Ground(flavour, lab, clean_env, tmp_path / "here")
 
 
@@ -316,6 +329,12 @@ def test_a_host_that_lacks_what_its_ranks_need_is_retired_without_a_probe(make_h
     done, rows = refused(site, *script)
     assert (done.returncode, rows[1]["hosts"]) == (0, ["n02", "n03", "n04"]), done.stderr
     assert rows[0]["retired"]["n01"].startswith("no other host reaches it (n02: "), done.stderr
+
+
+def test_a_fault_in_a_shell_of_salloc(make_hosts, clean_env, tmp_path):
+    code, err, rows = ground("srun", make_hosts, clean_env, tmp_path, kind=ShellGround).launch(FAULTS["agent killed"])
+    told = f"{err}\n{json.dumps(rows, indent=1)}"
+    assert (code, [row["hosts"] for row in rows], [*rows[0]["retired"]]) == (0, [SAME, OTHERS], ["n02"]), told
 
 
 DOWN = Fault("attempt == 1 and wait()", outside="down", retired=("n02",), then=OTHERS)
