@@ -34,6 +34,7 @@ def facts(ranks, stacks=(), *, world=4, **launch):
 
 SEVEN = ["all_reduce 4"] * 7
 EIGHT = [*SEVEN, "all_reduce 4"]
+START = ["all_gather 2", "broadcast 9", "broadcast 9", "all_reduce 60", "broadcast 3", *["all_reduce 60"] * 3]
 WAIT = [rank(number, entries(*EIGHT)) for number in range(4)]
 
 
@@ -48,6 +49,18 @@ def lagging(at, **more):
 
 # facts -> name, rank, beginning of the text
 CASES = {
+    "one of two ranks skips a call soon after DDP's own": (
+        facts([rank(0, entries(*START, "barrier")), rank(1, entries(*START, "all_reduce 60"))], world=2),
+        ("other-collective", 0, "rank 0 on n01 called barrier (train.py:33) as collective #9, where the others"),
+    ),
+    "one of two ranks gives a tensor of another size": (
+        facts([rank(0, entries(*SEVEN, "all_reduce 6")), rank(1, entries(*EIGHT))], world=2),
+        ("other-sizes", 0, "rank 0 on n01 called all_reduce of 6 (train.py:33) as collective #8, with other"),
+    ),
+    "two ranks, and no order before": (
+        facts([rank(0, entries("barrier")), rank(1, entries("all_reduce 60"))], world=2),
+        ("other-collective", None, "ranks 0 and 1 called different collectives as #1: rank 0 on n01 called "),
+    ),
     "one rank computes": (
         lagging("forward (model.py:9)"),
         ("collective-missing", 2, "rank 2 on n02 is in forward (model.py:9), and never came to all_reduce #8 (train."),

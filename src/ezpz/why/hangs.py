@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ezpz.why.facts import Facts
 
     Entry = Mapping[str, Any]
+    _Kind = tuple[str, str]  # operation, and sizes of a collective
 
 __all__ = [
     "STEPS_ADVICE",
@@ -537,25 +538,38 @@ def _different(
     seq: int | None = None,
     members: Mapping[int, Sequence[Entry]] | None = None,
 ) -> Cause:
-    """Return the cause that names ranks which called different collectives; those that are alone stand first."""
+    """Return the cause that names ranks which called different collectives, first who is alone or broke the order.
+
+    Of two ranks that have no order in common before, nobody knows which one is wrong: no rank is named as the cause.
+    """
     kinds: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(found):
         entry = found[rank]
         kinds.setdefault((str(entry["op"]), str(entry.get("sizes") or "") if seq is not None else ""), []).append(rank)
-    expected = _expected(members or {}, seq) if seq is not None else None
-    # The fewest first; of equally many, those that broke the order that all had kept so far, else the later ranks.
-    ordered = sorted(
-        kinds.items(), key=lambda each: (len(each[1]), each[0][0] == expected and expected is not None, -each[1][0])
-    )
-    (odd, ranks), (_, others) = ordered[0], ordered[-1]
+    entries = max((members or {}).values(), key=len, default=())
+    past = [(str(each["op"]), str(each.get("sizes") or "")) for each in entries if int(each["seq"]) < (seq or 0)]
+    expected, expected_op = _next_of(past), _next_of([(op, "") for op, _ in past])
+
+    def weight(kind: tuple[str, str]) -> tuple[int, int]:
+        """The fewest ranks come first; of equally many, those that broke the order that all had kept so far."""
+        return len(kinds[kind]), (kind == expected) + ((kind[0], "") == expected_op)
+
+    ordered = [(kind, kinds[kind]) for kind in sorted(kinds, key=weight)]
+    odd, ranks = ordered[0]
+    is_known = weight(odd) < weight(ordered[1][0])
     same_op = odd[0] == ordered[-1][0][0]
     number = f" as collective #{seq}" if seq is not None else ""
-    says = [f"{_named(facts, each)} called {_called(found[each[0]], sizes=same_op)}" for each in (ranks, others)]
-    rest = "with other sizes than the rest" if same_op else "where the others called another collective"
-    sole = len(ranks) == 1
+    says = [f"{_named(facts, each)} called {_called(found[each[0]], sizes=same_op)}" for _, each in ordered]
+    if is_known:
+        rest = "with other sizes than the rest" if same_op else "where the others called another collective"
+        text = f"{says[0]}{number}, {rest}: {says[-1]}"
+    else:
+        rest = "the same collective with different sizes" if same_op else "different collectives"
+        text = f"{_named(facts, sorted(found))} called {rest}{number.replace('collective ', '')}: {', '.join(says)}"
+    sole = len(ranks) == 1 and is_known
     return Cause(
         "other-sizes" if same_op else "other-collective",
-        f"{says[0]}{number}, {rest}: {says[1]}",
+        text,
         Certainty.SHOWN,
         rank=ranks[0] if sole else None,
         host=facts.host(ranks[0]) if sole else None,
@@ -569,13 +583,21 @@ def _different(
     )
 
 
-def _expected(members: Mapping[int, Sequence[Entry]], seq: int) -> str | None:
-    """Return the operation that followed the one before in the common past; None where that never occurred."""
-    entries = max(members.values(), key=len, default=[])
-    ops = {int(entry["seq"]): str(entry["op"]) for entry in entries}
-    before = ops.get(seq - 1)
-    follow = [ops[each + 1] for each in sorted(ops) if each + 1 < seq and ops[each] == before and each + 1 in ops]
-    return follow[-1] if follow and len(set(follow)) == 1 else None
+_ORDER = 8  # collectives before one that tell which follows
+
+
+def _next_of(past: Sequence[_Kind]) -> _Kind | None:
+    """Return what followed the last ones whenever they occurred before; None where that is not known.
+
+    As many are compared as have occurred together before: the first steps of a program have an order of their own,
+    such as the broadcasts of DistributedDataParallel.
+    """
+    for length in range(min(_ORDER, len(past) - 1), 0, -1):
+        last = past[-length:]
+        follow = {past[each + length] for each in range(len(past) - length) if past[each : each + length] == last}
+        if follow:
+            return follow.pop() if len(follow) == 1 else None
+    return None
 
 
 def _called(entry: Entry, *, sizes: bool) -> str:
