@@ -60,7 +60,7 @@ VERBS = {
         "show where every rank of a running launch is now",
         _RUNS,
     ),
-    "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "Why a run ended so"),
+    "why": ("ezpz.cli.why", "say why a launch ended as it did, and what to try", "Why a run ended"),
     "checkpoint": (
         "ezpz.cli.checkpoint",
         "verify checkpoints: are their files as they were written?",
