@@ -16,6 +16,7 @@ NONE = {**GROUP, "oom_kill": [0, 0], "host_oom_kill": [3, 3]}
 ELSEWHERE = {**GROUP, "oom_kill": [2, 2]}
 OF_HOST = {**GROUP, "group": None, "oom_kill": None, "limit": None, "peak": None}
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    go()\n'
+DUMP = "Fatal Python error: Aborted\n\nCurrent thread 0x00007fc1 (most recent call first):\n"
 FULL = TRACEBACK + "OSError: [Errno 28] No space left on device: '/scratch/a.pt'\n"
 ROOM = [{"path": "/scratch", "free": 0, "files": 9, "size": 20 << 20}]
 
@@ -47,6 +48,8 @@ def first(cause, *others, state="failed"):
         (failed(signal="SIGTERM", kernel=NONE), "killed-by-signal", "killed by SIGTERM, which launch did not send"),
         (failed(signal="SIGTERM", why="its launcher sent it that signal"), "killed-by-signal", "had sent"),
         (failed(signal="SIGSEGV", kernel=NONE), "crashed", "crashed with SIGSEGV"),
+        (failed(signal="SIGABRT", words=f'{TRACEBACK}ValueError: x\n{DUMP}  File "a.py", line 3 in f\n'), "crashed",
+         "crashed with SIGABRT"),
         (failed(code=139), "crashed", "ended with its program, which crashed with SIGSEGV"),
         (failed(code=1, words=FULL, room=ROOM), "disk-full", "no space left on /scratch (0 bytes of 20 MiB free"),
         (failed(code=1, words=FULL), "disk-full", "no space left for /scratch/a.pt"),
@@ -78,6 +81,8 @@ def test_the_cause_of_a_failure(failure, cause, words):
         failed(code=3, kernel=NONE),
         failed(code=3, kernel=GROUP),  # something else was killed, and nothing says that it was the rank's
         failed(code=1, words=TRACEBACK + "ValueError: x\n", room=[], kernel=NONE),
+        failed(signal="SIGABRT", words=f"{TRACEBACK}ValueError: x\n{DUMP}  <no Python frame>\n"),  # while it ended
+        failed(signal="SIGABRT", words=TRACEBACK + "ValueError: x\nterminate called without an active exception\n"),
         failed(code=1, words=TRACEBACK + "RuntimeError: PytorchStreamWriter failed writing file data/0\n",
                room=[{**ROOM[0], "free": 1 << 40}]),
     ],

@@ -65,6 +65,10 @@ CASES = {
         lagging("forward (model.py:9)"),
         ("collective-missing", 2, "rank 2 on n02 is in forward (model.py:9), and never came to all_reduce #8 (train."),
     ),
+    "one rank has done its own lines": (
+        lagging("__call__ (weakref.py:666)"),
+        ("left-early", 2, "rank 2 on n02 has come to the end of its program, and never came to all_reduce #8 (train."),
+    ),
     "one rank is in its own script": (
         lagging("<module> (train.py:21)"),
         ("collective-missing", 2, "rank 2 on n02 is at train.py:21, and never came to all_reduce #8"),

@@ -47,6 +47,10 @@ _LOST = (
 _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
 # What the user's code is in while a rank loads data: torch's loader, or a data set of the user's in the rank itself.
 _DATA = {"DataLoader", "__getitem__", "__getitems__"}
+# Where a rank is that has done its own lines: Python ends its threads and calls what is to be called at its end.
+_AT_EXIT = re.compile(
+    r"(?:__call__ \(weakref|_shutdown \(threading|_python_exit \((?:thread|process)|_exit_function \(util)\.py:\d+\)$"
+)
 _NAMED = 4  # ranks that a sentence names
 STEPS_ADVICE = (
     "let every rank make the same number of steps: drop_last=True, a sampler that pads, or `with model.join():` around "
@@ -452,8 +456,9 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     line = _line_of(place)
     where = f" ({line})" if line else ""
     state = str(each.get("state") or "")
-    if left or each.get("ended") or rank in _gone(facts):
-        does = "has come to the end of its program" if state and not left else "has ended"
+    if left or each.get("ended") or rank in _gone(facts) or _AT_EXIT.match(place):
+        lives = state or _AT_EXIT.match(place)
+        does = "has come to the end of its program" if lives and not left else "has ended"
         return "left-early", does, STEPS_ADVICE
     if state == "t" or place.startswith("stopped by"):
         return "stopped", "is stopped by a debugger", "let the debugger continue it"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 __all__ = [
+    "aborted_after_exception",
     "broken_device",
     "cannot_write",
     "ending",
@@ -23,6 +24,7 @@ __all__ = [
 
 _RANK_TAG = re.compile(r"(?m)^\[rank\d+\]: ?")  # torch's, in front of each line of a traceback
 _TRACEBACK = "Traceback (most recent call last)"
+_FRAME = '  File "'
 _LINKS = ("The above exception was the direct cause", "During handling of the above exception")
 _LAST_LINES = 20  # of a program that is no Python, or of a crash
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b")
@@ -92,6 +94,17 @@ def ending(words: str) -> str:
             break
         out.insert(0, _after_frames(part))
     return "\n".join(out)
+
+
+def aborted_after_exception(words: str) -> bool:
+    """Tell whether a rank that was aborted was ending of an exception: no Python ran any more when that happened.
+
+    torch with gloo sometimes aborts while a process ends ("terminate called without an active exception"). A crash in
+    the middle of a program has frames of Python in what faulthandler writes of it.
+    """
+    _, found, after = without_rank_tags(words).rpartition(_TRACEBACK)
+    _, dump, stacks = after.partition("(most recent call first)")
+    return bool(found) and not (dump and _FRAME in stacks)
 
 
 def _after_frames(traceback: str) -> str:

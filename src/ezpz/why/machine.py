@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 
 from ezpz.why.cause import Cause, Certainty
-from ezpz.why.last_words import broken_device, full_disk, named_file, refused_memory
+from ezpz.why.last_words import aborted_after_exception, broken_device, full_disk, named_file, refused_memory
 
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
@@ -226,6 +226,8 @@ def _killed_by_signal(facts: Facts) -> Iterator[Cause]:
         else ("ended with its program, which crashed", "ended with its program, which was")
     )
     why = str(failure.get("why") or "")
+    if name == "SIGABRT" and aborted_after_exception(_words(failure)):
+        return  # what it raised is the cause
     if name in _CRASHES:
         yield Cause(
             cause="crashed",
