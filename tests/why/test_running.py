@@ -57,7 +57,7 @@ def test_the_rank_that_others_wait_for_is_named_while_the_launch_runs(hung, run_
         return [(cause["cause"], cause["rank"]) for cause in causes] == [("collective-missing", hung.rank)]
 
     process.wait_until(named, PATIENCE, f"the cause: {verb('why', '--json')}, {hung.errors.read_text()}", every=1.0)
-    answer = verb("stacks", json.loads(hung.record.read_text())["launch_id"], "--json")  # other tests have launches, too
+    answer = verb("stacks", json.loads(hung.record.read_text())["launch_id"], "--json")  # others run, too
     assert answer["why"].startswith(f"rank {hung.rank} is in trouble (trouble.py:")
     assert len(answer["ranks"]) == 2
     fields = json.loads(hung.record.read_text())
