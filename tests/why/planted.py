@@ -36,6 +36,8 @@ PLANTED = {
     "a device that has fallen off the bus": "device-fault",
     "no more memory on the device": "out-of-device-memory",
     "a loss that becomes NaN": "non-finite-loss",
+    "a spike of one rank's loss": "loss-spike",
+    "a loss that does not change any more": "loss-still",
     "equal data on two ranks": "same-batches",
     "an exception": "exception",
     "SIGKILL by a rank to itself": "killed-by-signal",

@@ -110,3 +110,37 @@ def test_a_launch_ends_with_the_rank_and_step_of_the_first_nan(ended, tmp_path):
     assert (cause["cause"], cause["rank"], cause["step"]) == ("non-finite-loss", rank, at)
     assert f"loss is NaN from step {at} on, first on rank {rank}; it was " in end.err
     assert end.err.count("is NaN from step") == 1
+
+
+OTHERS = """\
+import random, sys
+import ezpz
+kind, rank, at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+me = ezpz.setup_torch(backend="gloo")
+noise = random.Random(me)
+with ezpz.History("mine") as history:
+    for step in range(120):
+        loss = 1.0 + 2.0 / (1 + step) + noise.gauss(0, 0.01)
+        if kind == "spike" and step == at and me == rank:
+            loss = 9.0
+        if kind == "still" and step >= at:
+            loss = 1.5
+        history.update({"loss": loss, "lr": 0.1}, step=step, summarize=False)
+ezpz.cleanup()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "trouble"), [("spike", "a spike of one rank's loss"), ("still", "a loss that does not change any more")]
+)
+def test_a_launch_keeps_a_spike_and_a_plateau_for_the_report(ended, tmp_path, kind, trouble):
+    rank, at = random.randrange(2), random.randrange(30, 65)
+    program = tmp_path / "train.py"
+    program.write_text(OTHERS)
+    end = ended([sys.executable, program, kind, str(rank), str(at)], timeout=300)
+    assert end.code == 0, end.err
+    judge(trouble, end.causes, rank=rank if kind == "spike" else None)
+    (cause,) = end.causes
+    assert cause["step"] == at
+    assert cause["text"] not in end.err  # it is no matter of the terminal
