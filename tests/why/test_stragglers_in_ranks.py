@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from planted import judge
 
 from lab.require import require
 
@@ -38,7 +39,12 @@ def test_a_rank_that_sleeps(findings, collectives):
     ranks = 2 if collectives > 1 else DRAWN.choice([2, 4])  # more make each collective slow on two cores
     late, seconds = DRAWN.randrange(ranks), DRAWN.uniform(0.35, 0.5)
     (cause,), record = findings("sleep", late, seconds, ranks, collectives=collectives)
-    assert cause["rank"] == late, (record["arrivals"], seconds)
+    judge(
+        "a straggler that sleeps in each step",
+        record["causes"],
+        rank=late,
+        where=f"{ranks} ranks, {collectives} a step",
+    )
     lags = [row["groups"][0]["lag"] for row in record["arrivals"]["windows"]]
     assert 0.5 * seconds < sum(lags) / len(lags) < 2 * seconds
     assert cause["text"].startswith(f"rank {late} arrives last in ")
@@ -47,7 +53,7 @@ def test_a_rank_that_sleeps(findings, collectives):
 def test_a_rank_with_a_slow_loader(findings):
     late = DRAWN.randrange(2)
     (cause,), record = findings("loader", late, 0.4)
-    assert cause["rank"] == late, record["arrivals"]
+    judge("a straggler whose loader is slow", record["causes"], rank=late)
     assert cause["text"].endswith("it waits for its loader")
 
 
@@ -55,8 +61,8 @@ def test_a_rank_whose_core_is_shared(findings):
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         require("cores", "fewer than two cores")
     late = DRAWN.randrange(2)
-    (cause,), record = findings("core", late, 0)
-    assert cause["rank"] == late, record["arrivals"]
+    (_,), record = findings("core", late, 0)
+    judge("a straggler whose core is shared", record["causes"], rank=late)
     assert record["arrivals"]["ranks"][str(late)]["delay"] > record["arrivals"]["others"]["delay"]
 
 
