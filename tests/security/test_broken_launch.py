@@ -92,6 +92,34 @@ def test_all_is_killed_and_told(run_cli, clean_env, home, survivors, module, nam
     killed(survivors)
 
 
+TRAINS = """
+import sys, time
+sys.path.insert(0, SRC)
+import torch, ezpz
+ezpz.setup_torch()
+for _ in range(30):
+    torch.distributed.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+ezpz.cleanup()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "what"),
+    [("arrivals", "ArrivalRecord.hear", "stragglers"), ("arrivals", "ArrivalRecord.close", "stragglers"),
+     ("hardware", "HardwareRecord.hear", "devices"), ("hardware", "HardwareRecord.close", "devices")],
+)  # fmt: skip
+def test_a_mistake_in_what_is_only_reported_ends_no_run(run_cli, home, tmp_path, module, name, what):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAINS.replace("SRC", repr(SRC)))
+    line = [sys.executable, "-c", DRIVER, RUN + module, name, "KeyError(7)", "1", "-n", "2"]
+    done = run_cli([*line, sys.executable, tmp_path / "train.py"], timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"ezpz: note: {what} are not looked at any more: KeyError: 7\n") == 1, done.stderr
+    (record,) = records(home)
+    assert (record["state"], record["causes"]) == ("finished", [])
+
+
 @pytest.mark.parametrize("name", ["Screen.close", "Screen.finish"])
 def test_a_terminal_that_breaks_at_the_end_is_told_too(run_cli, home, name):
     line = [sys.executable, "-c", DRIVER, RUN + "terminal", name, "ValueError('boom')", "1", "-n", "2", "true"]

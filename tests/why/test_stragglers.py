@@ -284,6 +284,16 @@ def test_a_long_run_keeps_a_bounded_number_of_windows(tmp_path, monkeypatch):
     assert find(summary["windows"]).rank == 1
 
 
+def test_ranks_that_start_late_belong_to_a_window_that_has_begun_without_them(tmp_path):
+    record, found = ArrivalRecord(str(tmp_path)), world(random.Random(6), 4, noise=0.2, late=3, delay=0.3)
+    numbers = sorted(found)
+    early = {number: {rank: found[number][rank] for rank in (0, 1)} for number in numbers[:40]}
+    tell(record, early, (0.0, 0.0))
+    tell(record, {number: found[number] for number in numbers[40:]}, (0.0,) * 4)
+    summary = record.close()
+    assert {(group["rank"], group["size"]) for row in summary["windows"] for group in row["groups"]} == {(3, 4)}
+
+
 def test_few_meetings_are_no_window(tmp_path):
     record = ArrivalRecord(str(tmp_path))
     tell(record, world(random.Random(5), 2, steps=5, late=1, delay=0.5), (0.0, 0.0))

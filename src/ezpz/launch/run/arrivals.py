@@ -125,12 +125,20 @@ class ArrivalRecord:
                 continue
             self._of.setdefault(one.rank, _Of()).add(one)
             waiting = self._open.setdefault(one.group, {})
-            self._members.setdefault(one.group, set()).add(one.rank)
+            self._join(one.rank, one.group)
             for number, at, device in read_times(one.times):
                 self._on_device = self._on_device or device is not None
                 waiting.setdefault(number, {})[one.rank] = Arrival(at + report.clock, device)
             for number in sorted(waiting)[: max(0, len(waiting) - _KEPT)]:
                 del waiting[number]
+
+    def _join(self, rank: int, group: str) -> None:
+        """Count a rank among its group; what the others did before it first reported were no meetings of all."""
+        members = self._members.setdefault(group, set())
+        if rank not in members:
+            members.add(rank)
+            self._ready = [meeting for meeting in self._ready if meeting.group != group]
+            self._first = [meeting for meeting in self._first if meeting.group != group]
 
     def _match(self) -> None:
         """Make meetings of the collectives that every rank of their group has reported."""

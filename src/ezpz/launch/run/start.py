@@ -211,9 +211,9 @@ class _Run(Supervisor):
             "launcher_words": self.launcher_words(),
         }
         if self.hardware:
-            more["hardware"] = self.hardware.close(self.launch)
+            more["hardware"] = self.observe("devices", self.hardware.close, self.launch)
         if self.arrivals:
-            more["arrivals"] = self.arrivals.close()
+            more["arrivals"] = self.observe("stragglers", self.arrivals.close)
         return record.ended({**begun, **more}, outcome.code, time.time(), stopped=outcome.stopped)
 
     def _explain(self, fields: dict[str, Any]) -> str:

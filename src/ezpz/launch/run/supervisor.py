@@ -42,6 +42,7 @@ from ezpz.visible import LINES, visible
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
     from typing import Any
 
     from ezpz.launch.messages import Message
@@ -153,6 +154,7 @@ class Supervisor:
         self._killed = False  # whether SIGKILL has been sent
         self.hardware: HardwareRecord | None = None  # made when a host first reports of its own
         self.arrivals: ArrivalRecord | None = None  # made when ranks first tell of their collectives
+        self._given_up: set[str] = set()  # what is observed no more, because that failed
         self._run_folder = ""
         self._saving: Saving | None = None  # made when a rank says that it can save, or keeps a record
         self._busy: set[int] = set()  # ranks that work on their record, for which others may wait
@@ -717,14 +719,31 @@ class Supervisor:
                 if self._run_folder:
                     self.hardware.use_folder(self._run_folder)
             self.hardware.trains = self.stages.reached("second_step") > 0
-            self.hardware.hear(host, message)
+            self.observe("devices", self.hardware.hear, host, message)
 
     def _hear_of_arrivals(self, message: messages.ArrivalsTold) -> None:
         if self.arrivals is None:
             from ezpz.launch.run.arrivals import ArrivalRecord
 
             self.arrivals = ArrivalRecord(self.folder)
-        self.arrivals.hear(message)
+        self.observe("stragglers", self.arrivals.hear, message)
+
+    def observe(self, what: str, action: Callable[..., Any], *given: object) -> Any:
+        """Call a function for what is only reported: a mistake of ours in it must end no run.
+
+        Returns:
+            What `action` returns; None once one for the same has failed, which is noted.
+        """
+        if what in self._given_up:
+            return None
+        try:
+            return action(*given)
+        except Exception as error:
+            if os.environ.get("EZPZ_DEBUG") == "1":
+                raise
+            self._given_up.add(what)
+            self.note(f"{what} are not looked at any more: {type(error).__name__}: {error}")
+            return None
 
     def _hear_of_host(self, index: int, message: messages.Done | messages.Alive) -> None:
         if isinstance(message, messages.Done):
