@@ -738,7 +738,7 @@ class Supervisor:
             return None
         try:
             return action(*given)
-        except Exception as error:
+        except Exception as error:  # whatever it is: what is only reported ends no run
             if os.environ.get("EZPZ_DEBUG") == "1":
                 raise
             self._given_up.add(what)
