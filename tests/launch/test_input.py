@@ -174,7 +174,7 @@ def test_two_launches_that_share_a_pipe_share_its_bytes(mpich, piped):
         time.sleep(0.005)
     for run in runs:  # each still hears
         run.send_signal(signal.SIGTERM)
-    assert [run.wait(60) for run in runs] == [143, 143]
+    assert [run.wait(20) for run in runs] == [143, 143]
     os.close(write)
 
 

@@ -220,13 +220,18 @@ def test_a_file_is_answered_once_and_while_nothing_can_save_it_waits(tmp_path):
     assert not (tmp_path / "STOP").exists()
 
 
-def test_a_file_waits_until_ranks_that_start_later_can_save_as_well(tmp_path, monkeypatch):
+def with_a_file_and_one_of_four_ranks(folder):
     launcher = Launcher(ranks=4)
-    (tmp_path / "SAVE").touch()
-    launcher.saving.watch(str(tmp_path))
-    process.wait_until(lambda: launcher.saving._files.has("SAVE", str(tmp_path)), 20, "the thread")
+    (folder / "SAVE").touch()
+    launcher.saving.watch(str(folder))
+    process.wait_until(lambda: launcher.saving._files.has("SAVE", str(folder)), 20, "the thread")
     launcher.saving.hear(0, host(ranks=1))
     launcher.saving._files._take()
+    return launcher
+
+
+def test_a_file_waits_until_ranks_that_start_later_can_save_as_well(tmp_path, monkeypatch):
+    launcher = with_a_file_and_one_of_four_ranks(tmp_path)
     assert not launcher.orders  # one rank alone must not save: it could be collective
     due, look = launcher.loop.timers["settled"]
     launcher.saving.hear(0, host(ranks=2))
@@ -236,12 +241,7 @@ def test_a_file_waits_until_ranks_that_start_later_can_save_as_well(tmp_path, mo
     assert launcher.orders == [(launcher.orders[0][0], [0])]
     launcher.saving.close()
 
-    launcher = Launcher(ranks=4)
-    (tmp_path / "SAVE").touch()
-    launcher.saving.watch(str(tmp_path))
-    process.wait_until(lambda: launcher.saving._files.has("SAVE", str(tmp_path)), 20, "the thread")
-    launcher.saving.hear(0, host(ranks=1))
-    launcher.saving._files._take()
+    launcher = with_a_file_and_one_of_four_ranks(tmp_path)
     monkeypatch.setattr("ezpz.launch.run.saving.time.monotonic", lambda: due + 60)
     launcher.loop.timers["settled"][1]()  # where only one of them announces that it can, that one saves
     assert len(launcher.orders) == 1

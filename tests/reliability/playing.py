@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PROMPT = 5.0  # seconds from the event to the prompt, besides the grace that was promised
 FAILURE_GRACE = 3.0  # seconds from SIGTERM to SIGKILL after a failure
 SIGNAL_GRACE = 10.0  # seconds after a signal from outside
-TORCH = 20.0  # seconds to import torch on a busy machine
+TORCH = 6.0  # seconds to import torch on a busy machine
 LAST_SERVANT = 6.0  # seconds for mpiexec's own servant on a host that none of our processes had reached
 LAST = 3.0  # seconds until the last process is gone, where the launcher was killed and cannot wait for it
 

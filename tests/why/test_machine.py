@@ -50,6 +50,8 @@ def first(cause, *others, state="failed"):
         (failed(signal="SIGSEGV", kernel=NONE), "crashed", "crashed with SIGSEGV"),
         (failed(signal="SIGABRT", words=f'{TRACEBACK}ValueError: x\n{DUMP}  File "a.py", line 3 in f\n'), "crashed",
          "crashed with SIGABRT"),
+        (failed(signal="SIGABRT", words=f"{TRACEBACK}ValueError: shown\nepoch 3\nterminate called after throwing\n"),
+         "crashed", "crashed with SIGABRT"),
         (failed(code=139), "crashed", "ended with its program, which crashed with SIGSEGV"),
         (failed(code=1, words=FULL, room=ROOM), "disk-full", "no space left on /scratch (0 bytes of 20 MiB free"),
         (failed(code=1, words=FULL), "disk-full", "no space left for /scratch/a.pt"),

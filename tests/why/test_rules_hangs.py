@@ -57,6 +57,16 @@ CASES = {
         facts([rank(0, entries(*SEVEN, "all_reduce 6")), rank(1, entries(*EIGHT))], world=2),
         ("other-sizes", 0, "rank 0 on n01 called all_reduce of 6 (train.py:33) as collective #8, with other"),
     ),
+    "two of four ranks, each something else": (
+        facts(
+            [
+                *(rank(each, entries(*SEVEN, "all_reduce 4")) for each in (0, 1)),
+                rank(2, entries(*SEVEN, "barrier")),
+                rank(3, entries(*SEVEN, "broadcast 9")),
+            ]
+        ),
+        ("other-collective", 2, "rank 2 on n02 called barrier (train.py:33) as collective #8, where the others"),
+    ),
     "two ranks, and no order before": (
         facts([rank(0, entries("barrier")), rank(1, entries("all_reduce 60"))], world=2),
         ("other-collective", None, "ranks 0 and 1 called different collectives as #1: rank 0 on n01 called "),

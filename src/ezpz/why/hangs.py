@@ -48,7 +48,7 @@ _OF_TORCH = r"(?i)gloo|nccl|c10d|TCPStore|Dist(?:Network|Store|Backend)Error"
 # What the user's code is in while a rank loads data: torch's loader, or a data set of the user's in the rank itself.
 _DATA = {"DataLoader", "__getitem__", "__getitems__"}
 # Where a rank is that has done its own lines: Python ends its threads and calls what is to be called at its end.
-_AT_EXIT = re.compile(
+_AT_EXIT = (
     r"(?:__call__ \(weakref|_shutdown \(threading|_python_exit \((?:thread|process)|_exit_function \(util)\.py:\d+\)$"
 )
 _NAMED = 4  # ranks that a sentence names
@@ -456,9 +456,9 @@ def _doing(facts: Facts, rank: int, place: str) -> tuple[str, str, str]:
     line = _line_of(place)
     where = f" ({line})" if line else ""
     state = str(each.get("state") or "")
-    if left or each.get("ended") or rank in _gone(facts) or _AT_EXIT.match(place):
-        lives = state or _AT_EXIT.match(place)
-        does = "has come to the end of its program" if lives and not left else "has ended"
+    at_exit = re.match(_AT_EXIT, place)
+    if left or each.get("ended") or rank in _gone(facts) or at_exit:
+        does = "has come to the end of its program" if (state or at_exit) and not left else "has ended"
         return "left-early", does, STEPS_ADVICE
     if state == "t" or place.startswith("stopped by"):
         return "stopped", "is stopped by a debugger", "let the debugger continue it"
@@ -561,7 +561,7 @@ def _different(
 
     ordered = [(kind, kinds[kind]) for kind in sorted(kinds, key=weight)]
     odd, ranks = ordered[0]
-    is_known = weight(odd) < weight(ordered[1][0])
+    is_known = weight(odd) < weight(ordered[-1][0])
     same_op = odd[0] == ordered[-1][0][0]
     number = f" as collective #{seq}" if seq is not None else ""
     says = [f"{_named(facts, each)} called {_called(found[each[0]], sizes=same_op)}" for _, each in ordered]

@@ -103,8 +103,11 @@ def aborted_after_exception(words: str) -> bool:
     the middle of a program has frames of Python in what faulthandler writes of it.
     """
     _, found, after = without_rank_tags(words).rpartition(_TRACEBACK)
-    _, dump, stacks = after.partition("(most recent call first)")
-    return bool(found) and not (dump and _FRAME in stacks)
+    raised, dump, stacks = after.partition("(most recent call first)")
+    if dump:
+        return bool(found) and _FRAME not in stacks
+    lines = _after_frames(raised).splitlines()
+    return bool(found) and (len(lines) == 1 or "terminate called without an active exception" in lines)
 
 
 def _after_frames(traceback: str) -> str:

@@ -108,7 +108,7 @@ class Saving:
         self._answered: dict[int, messages.SaveAnswered] = {}
         self._because = ""  # why the ranks are asked now; empty when they are not
         self._from: tuple[str, str] | None = None  # name and folder of the file that asks
-        self._able, self._grown_at = 0, 0.0  # the ranks that can save, and when these were fewer
+        self._grown_at = 0.0  # when ranks could save that could not before
         self._waiting: list[tuple[str, str]] = []  # files that were found before all could save who will
         self._ends = False
         self._asked_at = 0.0
@@ -125,6 +125,11 @@ class Saving:
     def savers(self) -> set[int]:
         """The hosts with ranks that can save when asked."""
         return {index for index, host in self._hosts.items() if host.ranks}
+
+    @property
+    def _able(self) -> int:
+        """How many ranks can save when asked."""
+        return sum(host.ranks for host in self._hosts.values())
 
     @property
     def _has_plain(self) -> bool:
@@ -168,7 +173,9 @@ class Saving:
                 self._answered[index] = message
                 self._judge_answers()
             return
-        self._hosts[index] = message
+        before, self._hosts[index] = self._able, message
+        if self._able > before:
+            self._grown_at = time.monotonic()
         if self._chain and message.longest >= 0 and message.step != self._noted:
             from ezpz.launch.chain import note_save
 
@@ -183,10 +190,6 @@ class Saving:
                 self._loop.cancel("save")
         if self._over:
             return
-        able = sum(host.ranks for host in self._hosts.values())
-        if able > self._able:
-            self._grown_at = time.monotonic()
-        self._able = able
         self._follow_waiting()
         self._look_at_clock()
 
