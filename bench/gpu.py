@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Case:
         loss: From model and batch to a mean loss.
         by_hand: FLOPs of one sample by the formula written out, without `ezpz.train`.
         compile: "blocks": ours by `wrap_model`, the peer's whole model; "all": model and loss as one graph everywhere.
-        peer: Name, folder in PEERS, and what makes its model and one step of it.
+        peer: Name, what makes its model from its folder, and what makes a side of that.
     """
 
     name: str
@@ -113,7 +114,7 @@ def cases(stand_in):
         return Case(
             *(name, lambda: GPT(config), tokens(vocabulary, batch, length), next_token, batch, length, hand),
             compile="all",
-            peer=("nanoGPT", lambda folder, case: nanogpt(folder, case, sizes)),
+            peer=("nanoGPT", lambda folder: nanogpt_model(folder, sizes), nanogpt),
         )
 
     def llama(name, *, compiled):
@@ -125,9 +126,9 @@ def cases(stand_in):
         hand = (6 * weights + 12 * config.n_layers * width * length) * length
         return Case(
             *(name, lambda: Llama(config), tokens(config.vocab_size, 1, length), next_token, 1, length, hand),
-            compile="blocks" if compiled else "",
+            compile="all" if compiled else "",
             recompute="op",
-            peer=("torchtitan", lambda folder, case: torchtitan(folder, case, config)),
+            peer=("torchtitan", lambda folder: torchtitan_model(folder, config), torchtitan),
         )
 
     def vit():
@@ -142,7 +143,7 @@ def cases(stand_in):
             lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]).float(), batch[1]),
             *(batch, 0, hand),
             compile="all",
-            peer=("timm", lambda folder, case: timm(folder, case, stand_in)),
+            peer=("timm", lambda folder: timm_model(folder, stand_in), timm),
         )
 
     return {
@@ -262,31 +263,40 @@ def in_bf16(module, stand_in, compiled):
     return module, call
 
 
-def nanogpt(folder, case, sizes):
-    """nanoGPT's model and optimizer as its ``bench.py`` trains them, without the dropout and the biases."""
+def nanogpt_model(folder, sizes):
+    """Make nanoGPT's model, without the dropout and the biases."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    model, call = in_bf16(module.GPT(module.GPTConfig(**sizes, dropout=0.0, bias=False)), case.stand_in, case.compile)
+    return module.GPT(module.GPTConfig(**sizes, dropout=0.0, bias=False))
+
+
+def nanogpt(make, case):
+    """nanoGPT's model and optimizer as its ``bench.py`` trains them."""
+    model, call = in_bf16(make(), case.stand_in, case.compile)
     kind = next(model.parameters()).device.type
     optimizer = model.configure_optimizers(weight_decay=1e-2, learning_rate=1e-4, betas=(0.9, 0.95), device_type=kind)
     return by_hand_loop("nanoGPT", case, model, optimizer, lambda batch: call(*batch)[1])
 
 
-def torchtitan(folder, case, config):
-    """torchtitan's Llama 3 with its sizes; `ezpz` recomputes products, as torchtitan's option ``op`` chooses them."""
-    import torch
-
-    import ezpz
-
-    sys.path.insert(0, str(folder))
+@contextmanager
+def importable(folder):
+    """Let modules be imported from a checkout; without one they are as installed."""
+    if folder is not None:
+        sys.path.insert(0, str(folder))
     try:
+        yield
+    finally:
+        if folder is not None:
+            sys.path.remove(str(folder))
+
+
+def torchtitan_model(folder, config):
+    """Make torchtitan's Llama 3 of the sizes of ours."""
+    with importable(folder):
         from torchtitan.models.llama3.model.args import TransformerModelArgs
         from torchtitan.models.llama3.model.model import Transformer
-    finally:
-        sys.path.remove(str(folder))
-    from ezpz.dist.recompute import recompute_blocks
 
     # Its own rule for the feed-forward: two thirds of 4 x dim, x the multiplier, up to a multiple of 1,024.
     args = TransformerModelArgs(
@@ -300,45 +310,61 @@ def torchtitan(folder, case, config):
         rope_theta=500000,
         max_seq_len=config.max_seq_len,
     )
+    return Transformer(args)
+
+
+def torchtitan(make, case):
+    """torchtitan's model; `ezpz` recomputes products, as torchtitan's option ``op`` chooses them."""
+    import torch
+
+    import ezpz
+    from ezpz.dist.recompute import recompute_blocks
+
     with torch.device("meta"):
-        model = Transformer(args)
+        model = make()
     model.to_empty(device=ezpz.device())
     with torch.no_grad():
         model.init_weights()
-    model, call = in_bf16(model, case.stand_in, case.compile)
     recompute_blocks(model, list(model.layers.values()), case.recompute)
+    model, call = in_bf16(model, case.stand_in, case.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    return by_hand_loop("torchtitan", case, model, optimizer, lambda batch: case.loss(call, batch))
+    compute_loss = loss_of(case, case.stand_in)
+    return by_hand_loop("torchtitan", case, model, optimizer, lambda batch: compute_loss(call, batch))
 
 
-def timm(folder, case, stand_in):
-    """timm's ViT-L/16, from a checkout or as installed."""
+def timm_model(folder, stand_in):
+    """Make timm's ViT-L/16."""
+    with importable(folder):
+        from timm import create_model
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2} if stand_in else {}
+    return create_model("vit_large_patch16_224", num_classes=10 if stand_in else 1000, **sizes)
+
+
+def timm(make, case):
+    """timm's model, with the optimizer and the loss of ours."""
     import torch
 
     import ezpz
 
-    if folder is not None:
-        sys.path.insert(0, str(folder))
-    try:
-        from timm import create_model
-    finally:
-        if folder is not None:
-            sys.path.remove(str(folder))
-    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2} if stand_in else {}
     with ezpz.device():
-        network = create_model("vit_large_patch16_224", num_classes=10 if stand_in else 1000, **sizes)
-    model, call = in_bf16(network, stand_in, case.compile)
+        network = make()
+    model, call = in_bf16(network, case.stand_in, case.compile)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    compute_loss = loss_of(case, stand_in)
+    compute_loss = loss_of(case, case.stand_in)
     return by_hand_loop("timm", case, model, optimizer, lambda batch: compute_loss(call, batch))
 
 
 FOLDERS = {"nanoGPT": "nanoGPT", "torchtitan": "torchtitan", "timm": "pytorch-image-models"}
 
 
+def side_of_peer(case, folder):
+    _, make, side_of = case.peer
+    return side_of(lambda: make(folder), case)
+
+
 def folder_of_peer(case, peers):
     """Return the folder of the peer's checkout (None: as installed), and why there is no peer."""
-    name, _ = case.peer
+    name = case.peer[0]
     folder = peers / FOLDERS[name] if peers is not None else None
     if folder is not None and folder.is_dir():
         return folder, ""
@@ -496,7 +522,7 @@ def measure(options, folder, result):
         if why:
             missing.append(f"{case.name}: {why}")
         else:
-            others.append((case.peer[0], lambda case=case, folder_of=folder_of: case.peer[1](folder_of, case)))
+            others.append((case.peer[0], lambda case=case, folder_of=folder_of: side_of_peer(case, folder_of)))
         left = (until - time.monotonic()) / (len(options.only) - number)
         for at, (label, other) in enumerate(others):
             seconds = min(options.seconds, max(1.0, left / len(others) / len(ORDER) * 0.6))  # compiling takes the rest

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 GPT_OF_NANOGPT = """
@@ -83,3 +84,16 @@ def test_the_whole_way_on_a_stand_in(tmp_path):
     page = (tmp_path / "out/gpu.md").read_text()
     assert result.stdout.endswith(page)
     assert "| GPT-2 124M, 12 x 1,024 | nanoGPT |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch has CUDA")
+def test_counting_without_a_card_needs_a_torch_with_cuda(tmp_path):
+    line = [sys.executable, str(ROOT / "bench/gpu_dry.py")]
+    result = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "has no CUDA" in result.stderr
+    assert "expected a build with it" in result.stderr
+    wrong = subprocess.run([*line, "--only", "bert"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "unknown cases ['bert']" in wrong.stderr

@@ -171,7 +171,9 @@ def test_bf16_stays_near_float32(name):
 def test_the_table_of_positions_is_float32_in_every_layer(strategy, monkeypatch):
     used = []
     rotate = ezpz.models.llama.rotate
-    monkeypatch.setattr(ezpz.models.llama, "rotate", lambda x, rope: used.append((x.dtype, rope)) or rotate(x, rope))
+    monkeypatch.setattr(
+        ezpz.models.llama, "rotate", lambda x, rope: used.append((x.dtype, rope.values)) or rotate(x, rope)
+    )
     network = build("llama")
     table = network.rope.clone()
     model = ezpz.wrap_model(network, strategy, ezpz.init_mesh(), "bf16")

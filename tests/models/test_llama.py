@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ezpz
 from ezpz.dist.blocks import find_blocks
@@ -17,7 +18,7 @@ from ezpz.dist.tensor_parallel import llama_plan
 from ezpz.errors import UsageError
 from ezpz.models import LLAMA_SIZES, Llama, LlamaConfig, ffn_width
 from ezpz.models import llama as llama_module
-from ezpz.models.llama import rotate
+from ezpz.models.llama import RotaryTable, rotate
 
 DEBUG = LLAMA_SIZES["debug"]
 
@@ -107,16 +108,55 @@ def test_positions_turn_pairs_of_features_as_complex_numbers_do():
     angles = torch.arange(32).double()[:, None] * turns
     pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
     turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)[:, None]).flatten(-2)
-    assert torch.allclose(rotate(x, model.rope[:, :32]), turned.float(), atol=1e-5)
+    assert torch.allclose(rotate(x, RotaryTable(model.rope[:, :32])), turned.float(), atol=1e-5)
 
 
 def test_positions_are_computed_in_float32_whatever_the_model_computes_in():
-    rope = Llama(DEBUG).rope
+    rope = RotaryTable(Llama(DEBUG).rope)
     x = torch.ones(1, 512, 1, DEBUG.head_dim)
-    assert rope.dtype == torch.float32
+    assert rope.values.dtype == torch.float32
     turned = rotate(x.bfloat16(), rope)
     assert turned.dtype == torch.bfloat16
     assert torch.equal(turned, rotate(x, rope).bfloat16())
+
+
+class Passes(TorchDispatchMode):
+    """Note the operations that read or write memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.names += [] if "view" in name or name == "detach" else [name]
+        return func(*args, **kwargs or {})
+
+
+def test_positions_take_three_passes_over_memory():
+    rope = RotaryTable(Llama(DEBUG).rope[:, :32])
+    x = torch.randn(2, 32, 3, DEBUG.head_dim, dtype=torch.bfloat16, requires_grad=True)
+    with Passes() as forward:
+        turned = rotate(x, rope)
+    assert forward.names == ["_to_copy", "mul", "_to_copy"]
+    ahead = torch.randn_like(turned)
+    with Passes() as backward:
+        turned.backward(ahead)
+    assert [name for name in backward.names if name not in {"_conj", "clone"}] == forward.names  # clone: of the angles
+
+
+def test_a_compiler_gets_real_numbers_and_the_same_angles():
+    rope = Llama(DEBUG).rope[:, :32]
+    x = torch.randn(2, 32, 3, DEBUG.head_dim, generator=torch.Generator().manual_seed(1))
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    turned = torch.compile(lambda x, rope: rotate(x, RotaryTable(rope)), backend=keep)(x, rope)
+    assert "complex" not in graphs[0].code
+    assert torch.allclose(turned, rotate(x, RotaryTable(rope)), atol=1e-6)
 
 
 def test_grouped_queries_share_keys_and_values():

@@ -68,6 +68,28 @@ def test_every_attention_that_a_cpu_has_computes_the_same_as_it_is_written_out()
         assert torch.allclose(gradients[name], gradients["math"], atol=1e-5)
 
 
+def test_patches_are_those_of_a_convolution():
+    torch.manual_seed(0)
+    embed = VisionTransformer(SMALL).patch_embed
+    images, _ = images_of(SMALL)
+    expected = torch.nn.Conv2d.forward(embed, images).flatten(2).transpose(1, 2)
+    assert torch.allclose(embed(images), expected, atol=1e-6)
+
+
+def test_features_lie_side_by_side_in_every_block():
+    """They lay patch by patch, so that norms and sums took twice the memory traffic on a GPU: 0.95 x timm."""
+    model, seen = VisionTransformer(SMALL), []
+    for name, module in model.named_modules():
+        if "norm" in name:
+            module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].is_contiguous()))
+            module.register_full_backward_hook(lambda _, __, grads: seen.append(grads[0].is_contiguous()))
+    images, labels = images_of(SMALL)
+    with torch.autocast("cpu", torch.bfloat16):
+        cross_entropy(model(images), labels).backward()
+    assert len(seen) == 2 * (2 * SMALL.depth + 1)
+    assert all(seen)
+
+
 def test_written_out_attention_keeps_the_number_format_under_autocast():
     model = VisionTransformer(dataclasses.replace(SMALL, attention="math"))
     images, _ = images_of(SMALL)

@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from ezpz.errors import UsageError
 from ezpz.models.llama_config import LlamaConfig
 
+_COMPLEX_ON = {"cpu", "cuda", "meta"}  # tried there, ROCm's devices are cuda as well
 _HAS_GQA = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # on CUDA 2.5, and on the CPU's kernel later
 
 
@@ -24,12 +25,19 @@ class RotaryTable:
     """Cosines and sines ``(2, length, head_dim / 2)`` in float32, on their way to the layers.
 
     As bare tensors FSDP would round them to the precision that it computes in, as it does with all inputs of a block.
+
+    Attributes:
+        values: The table.
+        turns: The same as complex numbers ``(length, 1, head_dim / 2)``; None where `rotate` takes real ones.
     """
 
-    __slots__ = ("values",)
+    __slots__ = ("turns", "values")
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
+        # A compiler of torch writes one kernel for real numbers, and none for complex ones.
+        real = torch.compiler.is_compiling() or values.device.type not in _COMPLEX_ON
+        self.turns = None if real else torch.complex(*values.float()).unsqueeze(1)
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
@@ -48,7 +56,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type ch
         """Return ``(batch, length, dim)`` for ``x`` of the same shape, and the positions of its length."""
         batch, length, _ = x.shape
         q, k, v = (each(x).view(batch, length, -1, self.head_dim) for each in (self.wq, self.wk, self.wv))
-        q, k = (rotate(each, rope.values).transpose(1, 2) for each in (q, k))
+        q, k = (rotate(each, rope).transpose(1, 2) for each in (q, k))
         v = v.transpose(1, 2)
         if kernel_repeats(q, k):
             y = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -180,13 +188,16 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         return same
 
 
-def rotate(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, rope: RotaryTable) -> torch.Tensor:
     """Turn neighbouring pairs of features by the angle of their position (arXiv:2104.09864), in float32.
 
     Args:
         x: Queries or keys ``(batch, length, heads, head_dim)``.
-        rope: Cosines and sines ``(2, length, head_dim / 2)``.
+        rope: The angles of the positions.
     """
-    cos, sin = rope[:, :, None]
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = x.float().unflatten(-1, (-1, 2))
+    if rope.turns is not None and not torch.compiler.is_compiling():  # three passes over memory instead of nine
+        return torch.view_as_real(torch.view_as_complex(pairs) * rope.turns).flatten(-2).type_as(x)
+    cos, sin = rope.values[:, :, None]
+    even, odd = pairs.unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)

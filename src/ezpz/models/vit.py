@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, linear
 
 from ezpz.errors import UsageError
 from ezpz.models.attention import attend, check_name
@@ -69,6 +69,25 @@ class ViTConfig:
         return (self.image_size // self.patch_size) ** 2
 
 
+class PatchEmbedding(nn.Conv2d):  # type: ignore[misc]  # torch is Any to the type check
+    """A convolution whose windows do not overlap, computed as one matrix product.
+
+    The product puts the features of a patch side by side. A convolution puts the patches of a feature there; the sums
+    of all blocks would keep that order, and every norm would read and write across it.
+    """
+
+    def __init__(self, channels: int, dim: int, size: int) -> None:
+        super().__init__(channels, dim, size, stride=size)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return ``(batch, patches, dim)`` for images ``(batch, channels, height, width)``."""
+        size = self.kernel_size[0]
+        # (batch, channels, rows, size, columns, size)
+        windows = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
+        patches = windows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        return linear(patches, self.weight.flatten(1), self.bias)
+
+
 class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
     """Every patch looks at every other: ``(batch, patches, dim)`` to the same shape."""
 
@@ -81,7 +100,8 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type ch
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return attention for ``x`` of ``(batch, patches, dim)``."""
         batch, length, _ = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, -1, self.head_dim).permute(2, 0, 3, 1, 4)
+        parts = self.qkv(x).chunk(3, dim=-1)  # their gradients are joined in one pass
+        q, k, v = (part.view(batch, length, -1, self.head_dim).transpose(1, 2) for part in parts)
         y = attend(self.attention, q, k, v)
         out: torch.Tensor = self.proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
@@ -126,7 +146,7 @@ class VisionTransformer(nn.Module):  # type: ignore[misc]  # torch is Any to the
         self.config = config = config or ViTConfig()
         device = torch.get_default_device()
         with torch.device("meta"):  # numbers are drawn once, by init_weights, so that a model filled later has the same
-            self.patch_embed = nn.Conv2d(config.channels, config.dim, config.patch_size, stride=config.patch_size)
+            self.patch_embed = PatchEmbedding(config.channels, config.dim, config.patch_size)
             self.pos_embed = nn.Parameter(torch.empty(config.patches, config.dim))
             self.dropout = nn.Dropout(config.dropout)
             self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
@@ -148,8 +168,7 @@ class VisionTransformer(nn.Module):  # type: ignore[misc]  # torch is Any to the
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits ``(batch, classes)`` for images ``(batch, channels, image_size, image_size)``."""
-        x = self.patch_embed(x).flatten(2).transpose(1, 2) + self.pos_embed
-        x = self.dropout(x)
+        x = self.dropout(self.patch_embed(x) + self.pos_embed)
         for block in self.blocks:
             x = block(x)
         logits: torch.Tensor = self.head(self.norm(x.mean(1)))
