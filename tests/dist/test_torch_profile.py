@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 import pickle
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from ezpz.dist import device_type  # noqa: E402  # after the check that torch is there
 from ezpz.errors import UsageError  # noqa: E402  # as above
+from ezpz.log import get_logger  # noqa: E402  # as above
 from ezpz.track.profiles.profiling import profile  # noqa: E402  # as above
 
 
@@ -25,7 +25,7 @@ def _on_a_cpu(monkeypatch):
 
 @pytest.fixture
 def said(monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("ezpz.track.profiles.profiling"), "propagate", True)
+    monkeypatch.setattr(get_logger("ezpz.track.profiles.profiling"), "propagate", True)
     return lambda: [record.getMessage() for record in caplog.records]
 
 

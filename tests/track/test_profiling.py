@@ -1,4 +1,3 @@
-import logging
 import os
 import re
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ezpz.errors import UsageError
+from ezpz.log import get_logger
 from ezpz.track import history as history_module
 from ezpz.track.profiles import profiling
 from ezpz.track.profiles.profiling import Trigger, profile, seconds_between_looks
@@ -38,7 +38,7 @@ def run_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def said(monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("ezpz.track.profiles.profiling"), "propagate", True)
+    monkeypatch.setattr(get_logger("ezpz.track.profiles.profiling"), "propagate", True)
     return lambda: [record.getMessage() for record in caplog.records if record.name == "ezpz.track.profiles.profiling"]
 
 
