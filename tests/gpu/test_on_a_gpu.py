@@ -4,6 +4,8 @@ With EZPZ_GPU_STAND_IN=1 a CPU takes the device's place: that shows that the tes
 """
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -18,6 +20,7 @@ from ezpz.train import Loop
 pytestmark = pytest.mark.gpu
 STAND_IN = os.environ.get("EZPZ_GPU_STAND_IN") == "1"
 SIZE = LLAMA_SIZES["debug"]
+OUTSIDE = dict(os.environ)  # without the group of these tests
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -180,3 +183,32 @@ def test_a_profile_is_written(tmp_path):
             (torch.ones(64, 64, device=ezpz.device()) @ torch.ones(64, 64, device=ezpz.device())).sum()
             prof.step()
     assert any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+ON_THE_CPU = """
+import time
+import ezpz
+
+history = ezpz.History(name="idle", outdir="run")
+end = time.monotonic() + 150
+step = 0
+while time.monotonic() < end:
+    history.update({"loss": 1.0}, step=step)
+    step += 1
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.skipif(STAND_IN, reason="a CPU is no device that can be idle")
+@pytest.mark.timeout(180)
+def test_a_device_that_a_rank_has_and_leaves_idle_is_named(tmp_path):
+    (tmp_path / "program.py").write_text(ON_THE_CPU)
+    line = [sys.executable, "-m", "ezpz.launch", "-n", "1", sys.executable, "program.py"]
+    begin = time.monotonic()
+    with subprocess.Popen(line, cwd=tmp_path, env=OUTSIDE, text=True, stderr=subprocess.PIPE) as launch:
+        found = next((said for said in launch.stderr if "was idle for" in said), "")
+        took = time.monotonic() - begin
+        launch.terminate()
+        launch.stderr.read()
+    assert "device 0 on " in found
+    assert took < 90  # 60 s idle, and the start
