@@ -70,8 +70,8 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is Any to the type ch
 def kernel_repeats(q: torch.Tensor, k: torch.Tensor) -> bool:
     """Return whether a fused kernel of torch's attention shares keys and values among groups of queries by itself.
 
-    On CUDA only the flash kernel does, for two bytes a number and from compute capability 8.0 on; without it
-    ``enable_gqa`` leaves the slow kernel, which writes all scores to memory.
+    On CUDA the flash kernel does, and later cuDNN's too, for two bytes a number and from compute capability 8.0 on;
+    without them ``enable_gqa`` leaves the slow kernel, which writes all scores to memory.
     """
     if q.shape[1] == k.shape[1] or not _HAS_GQA:
         return False
@@ -196,7 +196,7 @@ def rotate(x: torch.Tensor, rope: RotaryTable) -> torch.Tensor:
         rope: The angles of the positions.
     """
     pairs = x.float().unflatten(-1, (-1, 2))
-    if rope.turns is not None and not torch.compiler.is_compiling():  # three passes over memory instead of nine
+    if not torch.compiler.is_compiling() and rope.turns is not None:  # three passes over memory instead of nine
         return torch.view_as_real(torch.view_as_complex(pairs) * rope.turns).flatten(-2).type_as(x)
     cos, sin = rope.values[:, :, None]
     even, odd = pairs.unbind(-1)
