@@ -3,11 +3,15 @@
     python bench/gpu_dry.py --peers DIR                  operations and bytes of each, without a compiler
     python bench/gpu_dry.py --peers DIR --compiled       the kernels that Inductor writes, model and loss as one graph
     python bench/gpu_dry.py --only vit --operations      each operation by itself
+    python bench/gpu_dry.py --run train.py ARGUMENTS     any program of one rank: does it run, and what does it take?
 
 It takes a torch with CUDA and Triton (tried: 2.14.1+cu130), gcc, and no GPU. A runtime that runs nothing (`gpu_dry.c`)
-says that there is one card of compute capability 9.0, and tensors are torch's fake ones, of full size. So autocast, the
-kernel of attention, what is recomputed and the code of Inductor are those of a card. Numbers and times are not: a count
+says that there is one card of compute capability 9.0; counts are of torch's fake tensors, of full size. So autocast,
+attention's kernel, what is recomputed and the code of Inductor are those of a card. Numbers and times are not: a count
 tells where two models differ, and a pair on a card (`make gpu`) what that is worth.
+
+--run prints the peak of torch's allocator, which is a card's. Kernels do nothing, so that every number is what lay in
+memory. cuDNN is off, and DistributedDataParallel ends with an error, as it compares its parameters on the card.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import argparse
 import collections
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -55,9 +60,9 @@ def begin_again_with_a_card():
         folder = Path(name)
         asked = subprocess.run(["nm", "-D", "--undefined-only", *parts], capture_output=True, text=True, check=True)
         answers = HERE / "gpu_dry.c"
-        runtime = set(re.findall(r" U (cuda[A-Z]\w*)", asked.stdout)) - set(
-            re.findall(r"(cuda\w+)\(", answers.read_text())
-        )
+        libraries = r" U ((?:cuda|cublas|cusparse|cufft|curand|cusolver|nccl)[A-Z]\w*)"
+        given = set(re.findall(r"((?:cuda|cublas|nccl)\w+)\(", answers.read_text()))
+        runtime = set(re.findall(libraries, asked.stdout)) - given
         runtime = {each for each in runtime if not each.startswith("cudaGetError")}  # texts, which torch has
         compile_library(folder / "libcudart_dry.so", headers, returning_0(runtime), answers)
         # The driver: what torch asks of it, and Triton, which loads it and takes what it has.
@@ -189,6 +194,29 @@ def count_kernels(_, loss, mode):
     return found
 
 
+def run(words):
+    """Run a script, or with -m a module; print what torch's allocator gave out."""
+    import torch
+
+    torch.backends.cudnn.enabled = False  # it makes plans on the card
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.distributed.destroy_process_group = lambda *_, **__: None  # NCCL's would wait for the card
+    code = 0
+    is_module = words[0] == "-m"
+    sys.argv = words[is_module:]
+    sys.path.insert(0, "" if is_module else str(Path(words[0]).resolve().parent))
+    try:
+        if is_module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as last:
+        code = last.code if isinstance(last.code, int) else int(last.code is not None)
+    print(f"gpu_dry: {torch.cuda.max_memory_allocated() / 1e9:.2f} GB at the peak", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)  # NCCL's threads wait as well
+
+
 # What is printed.
 
 
@@ -217,12 +245,15 @@ def main():
     )
     parser.add_argument("--compiled", action="store_true", help="the kernels of Inductor instead of single operations")
     parser.add_argument("--operations", action="store_true", help="each operation by itself")
+    parser.add_argument("--run", nargs=argparse.REMAINDER, help="a script, or -m and a module, with its arguments")
     options = parser.parse_args()
     unknown = sorted(set(options.only.split(",")) - {"gpt2", "llama", "vit"})
     if unknown:
         parser.error(f"unknown cases {unknown}; expected some of gpt2,llama,vit")
     if "EZPZ_DRY" not in os.environ:
         return begin_again_with_a_card()
+    if options.run:
+        return run(options.run)
     import gpu  # isort: skip  # beside this file
     from torch._subclasses.fake_tensor import FakeTensorMode
 
