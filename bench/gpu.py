@@ -34,7 +34,7 @@ ORDER = "ABABA"
 PARTS = 4  # of a turn: each gives a rate
 WARM = 2  # steps at the begin of a turn that count in no part
 RESAMPLES = 2000
-TESTS_SHARE = 0.25  # of the minutes
+TESTS_SHARE, TESTS_LEAST = 0.25, 200.0  # of the minutes; seconds: a device has to be idle for 60 of them
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Side:
     close: object = None
 
     def batch(self, position):
-        """Return a batch, and note where a part begins: both sides ask for one at the same place of every step."""
+        """Return a batch, and note where a part begins: a side asks for one at the same place of all its steps."""
         if self.every and self.asked >= WARM and (self.asked - WARM) % self.every == 0:
             self.borders.append(border())
         self.asked += 1
@@ -618,7 +618,7 @@ def run_tests(options):
         report = Path(folder, "report.xml")
         line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={report}"]
         env = {**os.environ, "EZPZ_GPU_STAND_IN": "1" if options.stand_in else ""}
-        limit = max(150.0, options.minutes * 60 * TESTS_SHARE) if not options.stand_in else 300.0
+        limit = max(TESTS_LEAST, options.minutes * 60 * TESTS_SHARE) if not options.stand_in else 300.0
         try:
             run = subprocess.run(
                 [*line, str(ROOT / "tests/gpu")],

@@ -21,6 +21,7 @@ import collections
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from pathlib import Path
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
+BEGUN = "GPU_DRY_BEGUN"  # set where the card is there
 # They move no data: views, and questions.
 FREE = {"_reshape_alias", "_unsafe_view", "_version", "alias", "as_strided", "chunk", "detach", "device", "expand"}
 FREE |= {"permute", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze"}
@@ -42,18 +44,20 @@ PRODUCTS = {"addmm", "bmm", "convolution", "convolution_backward", "mm"}
 
 def begin_again_with_a_card():
     """Make the runtime and the driver that run nothing, and start this program again with them."""
-    import torch
+    wanted = "expected torch with CUDA, and Triton"
+    try:
+        import torch
 
-    if torch.version.cuda is None:
-        sys.exit(f"gpu_dry: torch {torch.__version__} has no CUDA (from {sys.executable}); expected a build with it.")
+        if torch.version.cuda is None:
+            sys.exit(f"gpu_dry: torch {torch.__version__} has no CUDA (from {sys.executable}); {wanted}.")
+        import triton
+    except ModuleNotFoundError as error:
+        sys.exit(f"gpu_dry: {error.name} is not installed for {sys.executable}; {wanted}.")
     if torch.cuda.is_available():
         sys.exit("gpu_dry: there is a GPU; expected none. Measure on it: make gpu.")
-    try:
-        import triton
-    except ModuleNotFoundError:
-        sys.exit(
-            "gpu_dry: Triton is missing, whose headers of CUDA are used; expected it beside torch. pip install triton"
-        )
+    missing = [each for each in ("gcc", "nm") if shutil.which(each) is None]
+    if missing:
+        sys.exit(f"gpu_dry: no {' and no '.join(missing)} on PATH; expected both. Install gcc and binutils.")
     headers = Path(triton.__file__).parent / "backends/nvidia/include"
     parts = [each for each in Path(torch.__file__).parent.glob("lib/lib*.so") if re.search("cuda|python", each.name)]
     with tempfile.TemporaryDirectory(prefix="ezpz-dry-") as name:
@@ -71,7 +75,8 @@ def begin_again_with_a_card():
         driver.discard("cuDevicePrimaryCtxGetState")
         active = "int cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *on) { *flags = 0; *on = 1; return 0; }\n"
         compile_library(folder / "libcuda.so.1", headers, returning_0(driver) + active)
-        env = {**os.environ, "LD_PRELOAD": str(folder / "libcudart_dry.so"), "LD_LIBRARY_PATH": name, "EZPZ_DRY": "1"}
+        paths = os.pathsep.join(filter(None, (name, os.environ.get("LD_LIBRARY_PATH"))))
+        env = {**os.environ, "LD_PRELOAD": str(folder / "libcudart_dry.so"), "LD_LIBRARY_PATH": paths, BEGUN: "1"}
         env |= {"TORCHINDUCTOR_CACHE_DIR": name, "TRITON_CACHE_DIR": name, "TORCH_DEVICE": "cuda"}
         return subprocess.run([sys.executable, __file__, *sys.argv[1:]], env=env, check=False).returncode
 
@@ -247,10 +252,12 @@ def main():
     parser.add_argument("--operations", action="store_true", help="each operation by itself")
     parser.add_argument("--run", nargs=argparse.REMAINDER, help="a script, or -m and a module, with its arguments")
     options = parser.parse_args()
+    if options.run == []:
+        parser.error("--run has no program; expected a script, or -m and a module")
     unknown = sorted(set(options.only.split(",")) - {"gpt2", "llama", "vit"})
     if unknown:
         parser.error(f"unknown cases {unknown}; expected some of gpt2,llama,vit")
-    if "EZPZ_DRY" not in os.environ:
+    if BEGUN not in os.environ:
         return begin_again_with_a_card()
     if options.run:
         return run(options.run)

@@ -93,7 +93,10 @@ def test_counting_without_a_card_needs_a_torch_with_cuda(tmp_path):
     result = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "has no CUDA" in result.stderr
-    assert "expected a build with it" in result.stderr
+    assert "expected torch with CUDA, and Triton" in result.stderr
+    empty = subprocess.run([*line, "--run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert empty.returncode == 2
+    assert "--run has no program" in empty.stderr
     wrong = subprocess.run([*line, "--only", "bert"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "unknown cases ['bert']" in wrong.stderr

@@ -3,6 +3,7 @@
 With EZPZ_GPU_STAND_IN=1 a CPU takes the device's place: that shows that the tests run, and nothing of a GPU.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -185,6 +186,78 @@ def test_a_profile_is_written(tmp_path):
     assert any(path.is_file() for path in tmp_path.rglob("*"))
 
 
+def run(folder, program, *words, **env):
+    """The program, started by a command of ezpz outside of the group of these tests."""
+    (folder / "program.py").write_text(program)
+    line = [sys.executable, "-m", *words, sys.executable, "program.py"]
+    env = {**OUTSIDE, **({"TORCH_DEVICE": "cpu"} if STAND_IN else {}), **env}
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+TWO_RANKS = """
+import torch
+import ezpz
+
+rank = ezpz.setup_torch(seed=1)
+model = ezpz.wrap_model(torch.nn.Linear(8, 8), "ddp", dtype="fp32")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    inputs = torch.full((4, 8), 1.0 + rank + step, device=ezpz.device())
+    model(inputs).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+mine = [each.detach().sum().item() for each in model.parameters()]
+assert ezpz.gather_objects(mine) == [mine, mine]
+print(rank, ezpz.device(), torch.distributed.get_backend())
+ezpz.cleanup()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_two_ranks_share_the_device(tmp_path):
+    """By NCCL where it lets them, else by gloo."""
+    words = ("ezpz.launch", "-n", "2", "--oversubscribe")
+    done = run(tmp_path, TWO_RANKS, *words)
+    if "uplicate GPU" in done.stdout + done.stderr:
+        done = run(tmp_path, TWO_RANKS, *words, TORCH_BACKEND="gloo")
+    assert done.returncode == 0, done.stderr
+    ranks = sorted(line.split()[:2] for line in done.stdout.splitlines() if line[:2] in {"0 ", "1 "})
+    assert ranks == [["0", "cpu"], ["1", "cpu"]] if STAND_IN else [["0", "cuda:0"], ["1", "cuda:0"]]
+
+
+THREE_STEPS = """
+import dataclasses
+import torch
+import ezpz
+from ezpz.models import LLAMA_SIZES, Llama
+
+ezpz.setup_torch(seed=1)
+model = Llama(dataclasses.replace(LLAMA_SIZES["10m"], n_layers=4, dim=1024, n_heads=8, n_kv_heads=8, ffn_dim=4096))
+model = ezpz.wrap_model(model, "none", dtype="bf16")
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+tokens = torch.zeros(2, 128, dtype=torch.int64, device=ezpz.device())
+for _ in range(3):
+    torch.nn.functional.cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("allocated", ezpz.max_memory_allocated())
+ezpz.cleanup()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_simulate_tells_what_the_allocator_gives(tmp_path):
+    """A CPU's figure is that of the whole process, torch included."""
+    told = run(tmp_path, THREE_STEPS, "ezpz", "simulate", "-n", "1", "--no-data", "--json", "--", TORCH_DEVICE="cpu")
+    assert told.returncode == 0, told.stderr
+    done = run(tmp_path, THREE_STEPS, "ezpz.launch", "-n", "1")
+    assert done.returncode == 0, done.stderr
+    simulated, allocated = json.loads(told.stdout)["peak"], int(done.stdout.split("allocated ")[1].split()[0])
+    assert simulated > 4 * 4 * 50_000_000  # weights, gradients and AdamW's two
+    assert simulated < allocated * 1.05
+    assert STAND_IN or simulated > allocated * 0.9
+
+
 ON_THE_CPU = """
 import time
 import ezpz
@@ -202,7 +275,7 @@ while time.monotonic() < end:
 @pytest.mark.skipif(STAND_IN, reason="a CPU is no device that can be idle")
 @pytest.mark.timeout(180)
 def test_a_device_that_a_rank_has_and_leaves_idle_is_named(tmp_path):
-    (tmp_path / "program.py").write_text(ON_THE_CPU)
+    (tmp_path / "program.py").write_text(ON_THE_CPU)  # not by `run`: the note is looked for while it goes on
     line = [sys.executable, "-m", "ezpz.launch", "-n", "1", sys.executable, "program.py"]
     begin = time.monotonic()
     with subprocess.Popen(line, cwd=tmp_path, env=OUTSIDE, text=True, stderr=subprocess.PIPE) as launch:

@@ -76,6 +76,12 @@ def test_patches_are_those_of_a_convolution():
     assert torch.allclose(embed(images), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(8, 1, 32, 32), (8, 3, 40, 40), (8, 3, 32, 30), (3, 32, 32)])
+def test_images_of_another_shape_are_refused(shape):
+    with pytest.raises(UsageError, match=r"do not fit this model; expected \(batch, 3, 32, 32\) \(from ViTConfig\)"):
+        VisionTransformer(SMALL)(torch.zeros(shape))
+
+
 def test_features_lie_side_by_side_in_every_block():
     """They lay patch by patch, so that norms and sums took twice the memory traffic on a GPU: 0.95 x timm."""
     model, seen = VisionTransformer(SMALL), []

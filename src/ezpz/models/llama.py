@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from ezpz.errors import UsageError
 from ezpz.models.llama_config import LlamaConfig
 
-_COMPLEX_ON = {"cpu", "cuda", "meta"}  # tried there, ROCm's devices are cuda as well
+_COMPLEX_ON = {"cpu", "cuda", "meta"}  # others may have no kernels for complex numbers
 _HAS_GQA = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # on CUDA 2.5, and on the CPU's kernel later
 
 

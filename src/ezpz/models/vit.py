@@ -167,7 +167,18 @@ class VisionTransformer(nn.Module):  # type: ignore[misc]  # torch is Any to the
                 module.reset_parameters()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits ``(batch, classes)`` for images ``(batch, channels, image_size, image_size)``."""
+        """Return logits ``(batch, classes)`` for images ``(batch, channels, image_size, image_size)``.
+
+        Raises:
+            UsageError: The images are of another shape.
+        """
+        expected = (self.config.channels, self.config.image_size, self.config.image_size)
+        if tuple(x.shape[1:]) != expected:
+            raise UsageError(
+                f"images of shape {tuple(x.shape)} do not fit this model; expected (batch, "
+                f"{', '.join(map(str, expected))}) (from ViTConfig). Resize them, or make the model with their "
+                "image_size and channels."
+            )
         x = self.dropout(self.patch_embed(x) + self.pos_embed)
         for block in self.blocks:
             x = block(x)
