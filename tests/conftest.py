@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import flavours, process, selection
+from lab import flavours, process, seed, selection
 from lab import hosts as lab_hosts
 from lab import openpbs as lab_openpbs
 from lab import slurm as lab_slurm
@@ -29,6 +29,10 @@ def pytest_configure(config):
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_report_header():
+    return f"seed of the day: {seed.of_the_day()} ({seed.VARIABLE} names another)"
 
 
 @pytest.hookimpl(optionalhook=True)
