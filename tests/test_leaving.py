@@ -75,6 +75,24 @@ def test_a_profiler_gets_its_end(tmp_path):
     assert code in {0, 4}  # by version of cProfile
 
 
+def test_whatever_watches_the_interpreter_gets_its_end(tmp_path, subtests):
+    program = """
+import sys
+if not hasattr(sys, "monitoring"):  # before Python 3.12 a stand-in
+    tools = {}
+    sys.monitoring = type("monitoring", (), {"use_tool_id": tools.__setitem__, "get_tool": tools.get})
+class Watching:
+    def __del__(self):
+        print("its end")
+kept = Watching()
+sys.monitoring.use_tool_id(NUMBER, "coverage")
+leave(3)
+"""
+    for number in (0, 1, 5):  # a debugger, coverage, the last of the numbers
+        with subtests.test(number):
+            assert run(program.replace("NUMBER", str(number)), tmp_path) == (3, "its end\n", "")
+
+
 def test_a_program_is_found_as_shutil_finds_it(tmp_path, monkeypatch):
     for name, mode in (("one/tool", 0o644), ("two/tool", 0o755), ("two/folder/x", 0o755), ("two/text", 0o644)):
         path = tmp_path / name

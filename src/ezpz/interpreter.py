@@ -79,8 +79,7 @@ def leave(code: int | str | None) -> NoReturn:
     ordinary exit under a profiler, a debugger or ``python -i``, which wait for one, and with torch, whose libraries in
     C++ may have output that only they can flush.
     """
-    waited_for = sys.getprofile() or sys.gettrace() or sys.flags.inspect or "torch" in sys.modules
-    if waited_for or not isinstance(code, int):
+    if _is_watched() or sys.flags.inspect or "torch" in sys.modules or not isinstance(code, int):
         sys.exit(code)
     threading = sys.modules.get("threading")
     if threading:
@@ -94,3 +93,11 @@ def leave(code: int | str | None) -> NoReturn:
         except (AttributeError, OSError, ValueError):  # it is missing, or its reader has gone, or it is closed
             code = code or 120  # as the interpreter does
     os._exit(code & 0xFF)
+
+
+def _is_watched() -> bool:
+    """Tell whether a profiler, a debugger or a measurement of coverage is at work in this process."""
+    if sys.getprofile() or sys.gettrace():
+        return True
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on cProfile and coverage are found there alone
+    return any(monitoring.get_tool(number) for number in range(6)) if monitoring else False  # it has six numbers
