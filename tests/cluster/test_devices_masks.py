@@ -24,36 +24,37 @@ def nvidia(count):
     return {"/proc/driver/nvidia/version": "NVRM", "/proc/bus/pci/devices": "".join(lines)}
 
 
-@pytest.mark.parametrize(
-    ("text", "exist", "count", "noted"),
-    [
-        ("0,3", 0, 2, ""),
-        (" 0 , 3 ", 0, 2, ""),
-        ("", 0, 0, ""),
-        ("-1", 0, 0, ""),
-        ("0,2,-1,1", 0, 2, "'-1' hides itself and all after it"),  # NVIDIA's own example
-        ("0,x,1", 0, 1, "'x' hides itself and all after it"),
-        ("0,,1", 0, 1, "'' hides itself and all after it"),
-        ("1gpu2,2ampere", 0, 2, ""),  # torch's own example
-        ("0,1,2,3", 2, 2, "'2' names no device (there are 2) and hides itself and all after it"),
-        ("5,0", 2, 0, "'5' names no device"),
-        ("1,1", 0, 0, "the repeated '1' hides all devices"),
-        ("0,00", 0, 0, "the repeated '00' hides all devices"),
-        ("GPU-8932f937,GPU-5d5ba0d6", 0, 2, ""),
-        ("GPU-8932f937,1", 0, 1, "'1' hides itself and all after it"),
-        ("0,GPU-8932f937", 0, 1, "'GPU-8932f937' hides itself and all after it"),
-        ("GPU-1,GPU-1", 0, 0, "the repeated 'GPU-1' hides all devices"),
-        ("MIG-c6d4f1ef", 0, 1, ""),
-        ("MIG-c6d4f1ef,MIG-cba663e8", 0, 1, "names 2 MIG devices, of which one process sees 1"),
-        ("MIG-GPU-5d5ba0d6/7/0", 0, 1, ""),
-    ],
-)
-def test_cuda_lists_end_at_the_first_entry_that_is_none(text, exist, count, noted):
-    files = nvidia(exist) if exist else {"/proc/driver/nvidia/version": "NVRM"}
-    found = masks.visible({"CUDA_VISIBLE_DEVICES": text}, "nvidia", exist, files.get)
-    assert found[:3] == (count, "cuda" if count else "cpu", "CUDA_VISIBLE_DEVICES")
-    assert noted in "; ".join(found.notes)
-    assert bool(noted) == bool(found.notes)
+CUDA = [
+    ("0,3", 0, 2, ""),
+    (" 0 , 3 ", 0, 2, ""),
+    ("", 0, 0, ""),
+    ("-1", 0, 0, ""),
+    ("0,2,-1,1", 0, 2, "'-1' hides itself and all after it"),  # NVIDIA's own example
+    ("0,x,1", 0, 1, "'x' hides itself and all after it"),
+    ("0,,1", 0, 1, "'' hides itself and all after it"),
+    ("1gpu2,2ampere", 0, 2, ""),  # torch's own example
+    ("0,1,2,3", 2, 2, "'2' names no device (there are 2) and hides itself and all after it"),
+    ("5,0", 2, 0, "'5' names no device"),
+    ("1,1", 0, 0, "the repeated '1' hides all devices"),
+    ("0,00", 0, 0, "the repeated '00' hides all devices"),
+    ("GPU-8932f937,GPU-5d5ba0d6", 0, 2, ""),
+    ("GPU-8932f937,1", 0, 1, "'1' hides itself and all after it"),
+    ("0,GPU-8932f937", 0, 1, "'GPU-8932f937' hides itself and all after it"),
+    ("GPU-1,GPU-1", 0, 0, "the repeated 'GPU-1' hides all devices"),
+    ("MIG-c6d4f1ef", 0, 1, ""),
+    ("MIG-c6d4f1ef,MIG-cba663e8", 0, 1, "names 2 MIG devices, of which one process sees 1"),
+    ("MIG-GPU-5d5ba0d6/7/0", 0, 1, ""),
+]
+
+
+def test_cuda_lists_end_at_the_first_entry_that_is_none(subtests):
+    for text, exist, count, noted in CUDA:
+        with subtests.test(text=text, exist=exist):
+            files = nvidia(exist) if exist else {"/proc/driver/nvidia/version": "NVRM"}
+            found = masks.visible({"CUDA_VISIBLE_DEVICES": text}, "nvidia", exist, files.get)
+            assert found[:3] == (count, "cuda" if count else "cpu", "CUDA_VISIBLE_DEVICES")
+            assert noted in "; ".join(found.notes)
+            assert bool(noted) == bool(found.notes)
 
 
 def test_a_process_sees_several_mig_devices_from_release_570_on():
@@ -62,69 +63,73 @@ def test_a_process_sees_several_mig_devices_from_release_570_on():
     assert "one of each GPU instance" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("environ", "count", "noted"),
-    [
-        ({"ROCR_VISIBLE_DEVICES": "0,2"}, 2, ""),
-        ({"ROCR_VISIBLE_DEVICES": "0,GPU-4b2c1a9f"}, 1, "'GPU-4b2c1a9f' hides itself"),
-        ({"ROCR_VISIBLE_DEVICES": "4"}, 0, "'4' names no device (there are 4)"),
-        ({"HIP_VISIBLE_DEVICES": "1"}, 1, ""),
-        ({"CUDA_VISIBLE_DEVICES": "1,2,3"}, 3, ""),
-        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, ""),
-        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, 1, ""),
-        (
-            {"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"},
-            0,
-            "run `unset HIP_VISIBLE_DEVICES` to filter once",
-        ),
-        (
-            {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"},
-            0,
-            "run `unset CUDA_VISIBLE_DEVICES` to filter once",
-        ),
-        ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1,2"}, 2, "so that 2 remain"),
-        ({"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0"}, 0, ""),
-        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "-1"}, 0, ""),
-        ({"ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2", "HIP_VISIBLE_DEVICES": "GPU-2"}, 1, ""),
-    ],
-)
-def test_hip_counts_among_what_rocr_leaves(environ, count, noted):
-    found = count_devices(environ, FOUR_AMD.get, nothing)
-    assert found[:2] == (count, "cuda" if count else "cpu")
-    assert found.origin.split(", ")[0] == next(name for name in masks.MASKS[1:3] + masks.MASKS[:1] if name in environ)
-    assert noted in "; ".join(found.notes)
-    assert bool(noted) == bool(found.notes)
+HIP = [
+    ({"ROCR_VISIBLE_DEVICES": "0,2"}, 2, ""),
+    ({"ROCR_VISIBLE_DEVICES": "0,GPU-4b2c1a9f"}, 1, "'GPU-4b2c1a9f' hides itself"),
+    ({"ROCR_VISIBLE_DEVICES": "4"}, 0, "'4' names no device (there are 4)"),
+    ({"HIP_VISIBLE_DEVICES": "1"}, 1, ""),
+    ({"CUDA_VISIBLE_DEVICES": "1,2,3"}, 3, ""),
+    ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, ""),
+    ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, 1, ""),
+    (
+        {"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"},
+        0,
+        "run `unset HIP_VISIBLE_DEVICES` to filter once",
+    ),
+    (
+        {"ROCR_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"},
+        0,
+        "run `unset CUDA_VISIBLE_DEVICES` to filter once",
+    ),
+    ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1,2"}, 2, "so that 2 remain"),
+    ({"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0"}, 0, ""),
+    ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "-1"}, 0, ""),
+    ({"ROCR_VISIBLE_DEVICES": "GPU-1,GPU-2", "HIP_VISIBLE_DEVICES": "GPU-2"}, 1, ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("model", "text", "count", "noted"),
-    [
-        # two cards of two tiles; the examples of the specification, cut down from four tiles
-        ("COMPOSITE", "0, 1", 2, ""),
-        ("COMPOSITE", "0", 1, ""),
-        ("COMPOSITE", "0.0", 1, ""),
-        ("COMPOSITE", "1.0, 1.1", 1, ""),
-        ("COMPOSITE", "0.1, 1.1, 1.0, 0.0", 2, ""),
-        ("COMPOSITE", "0,1.0", 2, ""),
-        ("COMPOSITE", "0,0", 1, ""),
-        ("COMPOSITE", "0.2,1.0", 1, "0.2 names no device (there are 2)"),
-        ("COMPOSITE", "2", 0, "2 names no device (there are 2)"),
-        ("FLAT", "0,1,2,3", 4, ""),
-        ("FLAT", "3", 1, ""),
-        ("FLAT", "3,0,3", 2, ""),
-        ("FLAT", "0.1", 0, "0.1 names no device (there are 4)"),
-        ("FLAT", "7,0", 1, "7 names no device (there are 4)"),
-        ("COMBINED", "0,3", 2, ""),
-        ("COMBINED", "0.1,2", 1, "0.1 names no device"),
-        ("", "0,3", 2, ""),
-    ],
-)
-def test_level_zero_reads_the_hierarchy_before_the_mask(model, text, count, noted):
-    environ = {"ZE_AFFINITY_MASK": text} | ({"ZE_FLAT_DEVICE_HIERARCHY": model} if model else {})
-    found = count_devices(environ, TWO_CARDS.get, nothing)
-    assert found[:3] == (count, "xpu" if count else "cpu", f"ZE_AFFINITY_MASK, {model or 'FLAT'}")
-    assert noted in "; ".join(found.notes)
-    assert bool(noted) == bool(found.notes)
+def test_hip_counts_among_what_rocr_leaves(subtests):
+    for environ, count, noted in HIP:
+        with subtests.test(**environ):
+            found = count_devices(environ, FOUR_AMD.get, nothing)
+            assert found[:2] == (count, "cuda" if count else "cpu")
+            assert found.origin.split(", ")[0] == next(
+                name for name in masks.MASKS[1:3] + masks.MASKS[:1] if name in environ
+            )
+            assert noted in "; ".join(found.notes)
+            assert bool(noted) == bool(found.notes)
+
+
+LEVEL_ZERO = [
+    # two cards of two tiles; the examples of the specification, cut down from four tiles
+    ("COMPOSITE", "0, 1", 2, ""),
+    ("COMPOSITE", "0", 1, ""),
+    ("COMPOSITE", "0.0", 1, ""),
+    ("COMPOSITE", "1.0, 1.1", 1, ""),
+    ("COMPOSITE", "0.1, 1.1, 1.0, 0.0", 2, ""),
+    ("COMPOSITE", "0,1.0", 2, ""),
+    ("COMPOSITE", "0,0", 1, ""),
+    ("COMPOSITE", "0.2,1.0", 1, "0.2 names no device (there are 2)"),
+    ("COMPOSITE", "2", 0, "2 names no device (there are 2)"),
+    ("FLAT", "0,1,2,3", 4, ""),
+    ("FLAT", "3", 1, ""),
+    ("FLAT", "3,0,3", 2, ""),
+    ("FLAT", "0.1", 0, "0.1 names no device (there are 4)"),
+    ("FLAT", "7,0", 1, "7 names no device (there are 4)"),
+    ("COMBINED", "0,3", 2, ""),
+    ("COMBINED", "0.1,2", 1, "0.1 names no device"),
+    ("", "0,3", 2, ""),
+]
+
+
+def test_level_zero_reads_the_hierarchy_before_the_mask(subtests):
+    for model, text, count, noted in LEVEL_ZERO:
+        with subtests.test(model=model, text=text):
+            environ = {"ZE_AFFINITY_MASK": text} | ({"ZE_FLAT_DEVICE_HIERARCHY": model} if model else {})
+            found = count_devices(environ, TWO_CARDS.get, nothing)
+            assert found[:3] == (count, "xpu" if count else "cpu", f"ZE_AFFINITY_MASK, {model or 'FLAT'}")
+            assert noted in "; ".join(found.notes)
+            assert bool(noted) == bool(found.notes)
 
 
 def test_masks_of_other_vendors_say_nothing_of_this_ones_devices():

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -23,32 +24,28 @@ def nothing(_):
     return None
 
 
-@pytest.mark.parametrize(
-    ("version", "listing", "count"),
-    [
-        ("nvidia-version-535.txt", "nvidia-smi-L-2xa100.txt", 2),
-        ("nvidia-version-590-open.txt", "nvidia-smi-L-2xa100.txt", 2),
-        ("nvidia-version-535.txt", "nvidia-smi-L-mig-h100.txt", 1),
-        (
-            "nvidia-version-590-open.txt",
-            "nvidia-smi-L-mig-h100.txt",
-            3,
-        ),  # three compute instances share one GPU instance
-        ("nvidia-version-535.txt", "nvidia-smi-L-mig-8xa100.txt", 1),
-        ("nvidia-version-590-open.txt", "nvidia-smi-L-mig-8xa100.txt", 7 + 3 + 2 + 1 + 2 + 1 + 1 + 3),
-    ],
-)
-def test_nvidia_counts_what_one_process_sees(version, listing, count):
-    started = []
+NVIDIA = [
+    ("nvidia-version-535.txt", "nvidia-smi-L-2xa100.txt", 2),
+    ("nvidia-version-590-open.txt", "nvidia-smi-L-2xa100.txt", 2),
+    ("nvidia-version-535.txt", "nvidia-smi-L-mig-h100.txt", 1),
+    (
+        "nvidia-version-590-open.txt",
+        "nvidia-smi-L-mig-h100.txt",
+        3,
+    ),  # three compute instances share one GPU instance
+    ("nvidia-version-535.txt", "nvidia-smi-L-mig-8xa100.txt", 1),
+    ("nvidia-version-590-open.txt", "nvidia-smi-L-mig-8xa100.txt", 7 + 3 + 2 + 1 + 2 + 1 + 1 + 3),
+]
 
-    def run(argv):
-        started.append(argv)
-        return recorded(listing)
 
-    found = count_devices({}, {VERSION: recorded(version)}.get, run)
-    assert found[:3] == (count, "cuda", "nvidia-smi -L")
-    assert started == [["nvidia-smi", "-L"]]
-    assert ["MIG" in note for note in found.notes] == ([True] if "mig" in listing else [])
+def test_nvidia_counts_what_one_process_sees(subtests):
+    for version, listing, count in NVIDIA:
+        with subtests.test(version=version, listing=listing):
+            run = Mock(return_value=recorded(listing))
+            found = count_devices({}, {VERSION: recorded(version)}.get, run)
+            assert found[:3] == (count, "cuda", "nvidia-smi -L")
+            assert run.mock_calls == [call(["nvidia-smi", "-L"])]
+            assert ["MIG" in note for note in found.notes] == ([True] if "mig" in listing else [])
 
 
 def test_gpus_without_mig_count_beside_mig_devices_from_release_570_on():
@@ -57,12 +54,13 @@ def test_gpus_without_mig_count_beside_mig_devices_from_release_570_on():
         assert count_devices({}, {VERSION: recorded(version)}.get, lambda _: listing).count == count
 
 
-@pytest.mark.parametrize("answer", [None, "", "No devices were found\n"])
-def test_a_silent_nvidia_smi_leaves_the_kernels_list_of_pci_devices(answer):
-    files = {VERSION: recorded("nvidia-version-535.txt"), PCI: recorded("proc-bus-pci-devices-2xnvidia.txt")}
-    found = count_devices({}, files.get, lambda _: answer)
-    assert found[:3] == (2, "cuda", PCI)
-    assert "nvidia-smi -L is missing, failed or took too long" in found.notes[0]
+def test_a_silent_nvidia_smi_leaves_the_kernels_list_of_pci_devices(subtests):
+    for answer in (None, "", "No devices were found\n"):
+        with subtests.test(answer=answer):
+            files = {VERSION: recorded("nvidia-version-535.txt"), PCI: recorded("proc-bus-pci-devices-2xnvidia.txt")}
+            found = count_devices({}, files.get, Mock(return_value=answer))
+            assert found[:3] == (2, "cuda", PCI)
+            assert "nvidia-smi -L is missing, failed or took too long" in found.notes[0]
 
 
 def kfd(*simd_counts):
@@ -85,20 +83,21 @@ def test_a_host_whose_kfd_shows_cpus_only_has_no_amd_device():
     assert count_devices({}, kfd(0, 0).get, nothing).kind == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ({"amd-smi": "amd-smi-list-2xmi210.txt"}, (2, "cuda", "amd-smi list")),
-        ({"rocm-smi": "rocm-smi-showid-2xmi300a.txt"}, (2, "cuda", "rocm-smi --showid")),
-        ({}, (0, "cpu", "/sys/class/kfd/kfd/topology/nodes")),
-    ],
-)
-def test_amds_tools_are_asked_where_kfd_cannot_be_read(answers, expected):
-    files = {"/sys/module/amdgpu/initstate": "live\n"}
-    run = {name: recorded(file) for name, file in answers.items()}
-    found = count_devices({}, files.get, lambda argv: run.get(argv[0]))
-    assert found[:3] == expected
-    assert bool(found.notes) == (not answers)
+AMDS_TOOLS = [
+    ({"amd-smi": "amd-smi-list-2xmi210.txt"}, (2, "cuda", "amd-smi list")),
+    ({"rocm-smi": "rocm-smi-showid-2xmi300a.txt"}, (2, "cuda", "rocm-smi --showid")),
+    ({}, (0, "cpu", "/sys/class/kfd/kfd/topology/nodes")),
+]
+
+
+def test_amds_tools_are_asked_where_kfd_cannot_be_read(subtests):
+    for answers, expected in AMDS_TOOLS:
+        with subtests.test(answers=answers):
+            files = {"/sys/module/amdgpu/initstate": "live\n"}
+            run = {name: recorded(file) for name, file in answers.items()}
+            found = count_devices({}, files.get, lambda argv, run=run: run.get(argv[0]))
+            assert found[:3] == expected
+            assert bool(found.notes) == (not answers)
 
 
 def test_a_hanging_amd_smi_is_not_followed_by_another_tool():
@@ -119,12 +118,13 @@ I915 = "/sys/class/drm/card{}/gt/gt{}/id"
 XE = "/sys/class/drm/card{0}/device/tile{1}/gt{1}/freq0/min_freq"
 
 
-@pytest.mark.parametrize("path", [I915, XE])
-@pytest.mark.parametrize(("model", "count"), [("", 12), ("FLAT", 12), ("COMBINED", 12), ("COMPOSITE", 6)])
-def test_intel_cards_have_two_tiles_on_aurora(path, model, count):
-    environ = {"ZE_FLAT_DEVICE_HIERARCHY": model}
-    found = count_devices(environ, cards([2] * 6, path=path).get, nothing)
-    assert found == (count, "xpu", f"/sys/class/drm, {model or 'FLAT'}", ())
+def test_intel_cards_have_two_tiles_on_aurora(subtests):
+    for path in (I915, XE):
+        for model, count in (("", 12), ("FLAT", 12), ("COMBINED", 12), ("COMPOSITE", 6)):
+            with subtests.test(path=path, model=model):
+                environ = {"ZE_FLAT_DEVICE_HIERARCHY": model}
+                found = count_devices(environ, cards([2] * 6, path=path).get, nothing)
+                assert found == (count, "xpu", f"/sys/class/drm, {model or 'FLAT'}", ())
 
 
 def test_an_arc_card_counts_although_its_class_is_that_of_a_gpu_inside_a_cpu():
@@ -143,11 +143,13 @@ def test_the_gpu_inside_a_cpu_is_told_and_not_counted():
     assert "export TORCH_DEVICE=xpu EZPZ_NGPU_PER_HOST=1" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    "uevent", ["DRIVER=ast\nPCI_ID=1A03:2000\n", "DRIVER=vfio-pci\nPCI_ID=8086:0BD6\n", "\n", "DRIVER"]
-)
-def test_other_cards_are_none_of_intels(uevent):
-    assert count_devices({}, {CARD.format(0): uevent}.get, nothing).kind == "cpu"
+OTHER_CARDS = ["DRIVER=ast\nPCI_ID=1A03:2000\n", "DRIVER=vfio-pci\nPCI_ID=8086:0BD6\n", "\n", "DRIVER"]
+
+
+def test_other_cards_are_none_of_intels(subtests):
+    for uevent in OTHER_CARDS:
+        with subtests.test(uevent=uevent):
+            assert count_devices({}, {CARD.format(0): uevent}.get, nothing).kind == "cpu"
 
 
 def test_an_unknown_hierarchy_is_refused_where_it_matters():
@@ -178,9 +180,12 @@ def test_torch_device_chooses_among_the_vendors_of_a_host():
     assert count_devices({"TORCH_DEVICE": "XPU:0"}, files.get, lambda _: listing)[:2] == (1, "xpu")
 
 
-@pytest.mark.parametrize(
-    ("sysname", "machine", "count"), [("Darwin", "arm64", 1), ("Darwin", "x86_64", None), ("Linux", "arm64", None)]
-)
-def test_apple_silicon_has_one_device(sysname, machine, count):
-    assert apple.exists({}, nothing, lambda: SimpleNamespace(sysname=sysname, machine=machine)) == count
-    assert apple.probe({}, nothing, nothing)[:2] == (1, "mps")
+APPLE = [("Darwin", "arm64", 1), ("Darwin", "x86_64", None), ("Linux", "arm64", None)]
+
+
+def test_apple_silicon_has_one_device(subtests):
+    for sysname, machine, count in APPLE:
+        with subtests.test(sysname=sysname, machine=machine):
+            system = SimpleNamespace(sysname=sysname, machine=machine)
+            assert apple.exists({}, nothing, Mock(return_value=system)) == count
+            assert apple.probe({}, nothing, nothing)[:2] == (1, "mps")

@@ -74,112 +74,112 @@ def test_healthy_hosts_are_not_worth_a_word():
     assert summary(three()).startswith("Python 3.11.7, torch 2.13.0, ezpz 0.1.0, numpy 2.4, the driver NVRM")
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_problem", "said", "cure"),
-    [
-        ({"python__versions": {"ezpz": "0.1.0"}}, True, "no torch in /venv/bin/python3", "ezpz_setup_env"),
-        (
-            {"python__torch_build": "cpu"},
-            True,
-            "torch is a CPU build, and there are 4 cuda devices",
-            "TORCH_DEVICE=cpu",
-        ),
-        (
-            {"devices": {"count": 0, "kind": "cpu"}, "driver": ""},
-            False,
-            "no NVIDIA driver is here",
-            "tenth of its size",
-        ),
-        ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
-        ({"python__launch_programs": ["/opt/bin/launch"]}, False, "launch on PATH is /opt/bin/launch", "`ezpz launch`"),
-        (
-            {"python__ezpz_programs": ["/venv/bin/ezpz", "/b/ezpz"]},
-            False,
-            "on PATH: /venv/bin/ezpz hides /b/ezpz",
-            "first on PATH",
-        ),
-        ({"folder__is_there": False}, True, "the working folder /project is not there", "all hosts share"),
-        (
-            {"script__problem": "Permission denied"},
-            True,
-            "cannot read /project/train.py: Permission denied",
-            "all hosts",
-        ),
-        ({"places__/dev/shm__free": 1 << 20}, False, "/dev/shm has 1 MiB left", "make room"),
-        ({"places__the run's folder__inodes": 3}, False, "has room for 3 more files", "quota"),
-        (
-            {"places__the run's folder__can_write": False},
-            False,
-            "the run's folder (/project/outputs) cannot be written",
-            "",
-        ),
-        ({"limits__nofile": 256}, False, "the limit nofile is 256", "ulimit -n 1024"),
-        ({"limits__memlock": 65536}, False, "only 64 KiB of memory may be locked", "unlimited memlock"),
-        (
-            {"interface_variables": {"GLOO_SOCKET_IFNAME": "ib"}},
-            True,
-            "GLOO_SOCKET_IFNAME=ib names no interface",
-            "unset",
-        ),
-        ({"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth9"}}, True, "NCCL_SOCKET_IFNAME==eth9 names no", "unset"),
-        ({"stale": {"RANK": "3"}}, False, "this shell is no rank, and holds RANK=3", "unset RANK"),
-        (
-            {"proxies": {"https_proxy": "timed out"}},
-            False,
-            "the proxy of https_proxy cannot be reached: timed out",
-            "unset",
-        ),
-        ({"hanging": ["place the home folder"]}, True, "the home folder does not answer", "administrators"),
-        (
-            {"health": [{"device": "1", "errors": 3, "throttled": False}]},
-            False,
-            "device 1 has 3 uncorrected memory",
-            "reset",
-        ),
-        ({"health": [{"device": "1", "errors": None, "throttled": True}]}, False, "device 1 is throttled", "slowest"),
-        (
-            {"quotas": [{"place": "nas:/home", "what": "files", "used": 99, "limit": 100}]},
-            False,
-            "the quota of nas:/home is used up: 99 of 100 files",
-            "ask for more",
-        ),
-        ({"masks": {"CUDA_VISIBLE_DEVICES": "0,1,1"}}, True, "names device 1 for two ranks", "once"),
-        ({"cpus": [2, 64]}, False, "processes may use 2 of 64 CPUs, and there are 4 devices", "--cpus-per-task"),
-        ({"own_address": ["127.0.1.1"]}, False, "own name means 127.0.1.1", "/etc/hosts"),
-        ({"interfaces__ib1": {"address": "10.9.0.1", "state": "down"}}, False, "ib1 (10.9.0.1) is down", "bring it up"),
-        (
-            {"interface_variables": {"NCCL_SOCKET_IFNAME": "docker"}, "interfaces__docker0": {"address": "172.17.0.1"}},
-            True,
-            "names docker0, a bridge to containers",
-            "unset NCCL_SOCKET_IFNAME",
-        ),
-        ({"places__/dev/shm": {"path": "/dev/shm", "problem": "Stale"}}, True, "cannot be used: Stale", "server"),
-        ({"hanging": ["own_address"]}, False, "the name server does not answer", "administrators"),
-        (
-            {"mpi": "/usr/bin/mpiexec.hydra", "python__mpi4py_for": "Open MPI"},
-            False,
-            "mpi4py is built for Open MPI, mpiexec on PATH is of MPICH or Intel MPI (/usr/bin/mpiexec.hydra)",
-            "--no-binary=mpi4py",
-        ),
-    ],
-)
-def test_a_fault_is_named_with_its_cure_and_on_several_hosts_with_the_host(changes, is_problem, said, cure):
-    [finding] = diagnose([host(**changes)])
-    assert (finding.is_problem, said in finding.text, cure in finding.cure) == (is_problem, True, True), finding
-    among = [each for each in diagnose(three(**changes)) if each.check == finding.check]
-    assert [each.text for each in among] == [f"n03: {finding.text}"]
-    everywhere = diagnose([host(number, **changes) for number in (1, 2, 3)])
-    assert [each.text for each in everywhere] == [f"all 3 hosts: {finding.text}"]
+FAULTS = [
+    ({"python__versions": {"ezpz": "0.1.0"}}, True, "no torch in /venv/bin/python3", "ezpz_setup_env"),
+    (
+        {"python__torch_build": "cpu"},
+        True,
+        "torch is a CPU build, and there are 4 cuda devices",
+        "TORCH_DEVICE=cpu",
+    ),
+    (
+        {"devices": {"count": 0, "kind": "cpu"}, "driver": ""},
+        False,
+        "no NVIDIA driver is here",
+        "tenth of its size",
+    ),
+    ({"python__ezpz_copies": ["/a", "/venv/lib/ezpz"]}, False, "a second ezpz is at /a", "pip uninstall ezpz"),
+    ({"python__launch_programs": ["/opt/bin/launch"]}, False, "launch on PATH is /opt/bin/launch", "`ezpz launch`"),
+    (
+        {"python__ezpz_programs": ["/venv/bin/ezpz", "/b/ezpz"]},
+        False,
+        "on PATH: /venv/bin/ezpz hides /b/ezpz",
+        "first on PATH",
+    ),
+    ({"folder__is_there": False}, True, "the working folder /project is not there", "all hosts share"),
+    (
+        {"script__problem": "Permission denied"},
+        True,
+        "cannot read /project/train.py: Permission denied",
+        "all hosts",
+    ),
+    ({"places__/dev/shm__free": 1 << 20}, False, "/dev/shm has 1 MiB left", "make room"),
+    ({"places__the run's folder__inodes": 3}, False, "has room for 3 more files", "quota"),
+    (
+        {"places__the run's folder__can_write": False},
+        False,
+        "the run's folder (/project/outputs) cannot be written",
+        "",
+    ),
+    ({"limits__nofile": 256}, False, "the limit nofile is 256", "ulimit -n 1024"),
+    ({"limits__memlock": 65536}, False, "only 64 KiB of memory may be locked", "unlimited memlock"),
+    (
+        {"interface_variables": {"GLOO_SOCKET_IFNAME": "ib"}},
+        True,
+        "GLOO_SOCKET_IFNAME=ib names no interface",
+        "unset",
+    ),
+    ({"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth9"}}, True, "NCCL_SOCKET_IFNAME==eth9 names no", "unset"),
+    ({"stale": {"RANK": "3"}}, False, "this shell is no rank, and holds RANK=3", "unset RANK"),
+    (
+        {"proxies": {"https_proxy": "timed out"}},
+        False,
+        "the proxy of https_proxy cannot be reached: timed out",
+        "unset",
+    ),
+    ({"hanging": ["place the home folder"]}, True, "the home folder does not answer", "administrators"),
+    (
+        {"health": [{"device": "1", "errors": 3, "throttled": False}]},
+        False,
+        "device 1 has 3 uncorrected memory",
+        "reset",
+    ),
+    ({"health": [{"device": "1", "errors": None, "throttled": True}]}, False, "device 1 is throttled", "slowest"),
+    (
+        {"quotas": [{"place": "nas:/home", "what": "files", "used": 99, "limit": 100}]},
+        False,
+        "the quota of nas:/home is used up: 99 of 100 files",
+        "ask for more",
+    ),
+    ({"masks": {"CUDA_VISIBLE_DEVICES": "0,1,1"}}, True, "names device 1 for two ranks", "once"),
+    ({"cpus": [2, 64]}, False, "processes may use 2 of 64 CPUs, and there are 4 devices", "--cpus-per-task"),
+    ({"own_address": ["127.0.1.1"]}, False, "own name means 127.0.1.1", "/etc/hosts"),
+    ({"interfaces__ib1": {"address": "10.9.0.1", "state": "down"}}, False, "ib1 (10.9.0.1) is down", "bring it up"),
+    (
+        {"interface_variables": {"NCCL_SOCKET_IFNAME": "docker"}, "interfaces__docker0": {"address": "172.17.0.1"}},
+        True,
+        "names docker0, a bridge to containers",
+        "unset NCCL_SOCKET_IFNAME",
+    ),
+    ({"places__/dev/shm": {"path": "/dev/shm", "problem": "Stale"}}, True, "cannot be used: Stale", "server"),
+    ({"hanging": ["own_address"]}, False, "the name server does not answer", "administrators"),
+    (
+        {"mpi": "/usr/bin/mpiexec.hydra", "python__mpi4py_for": "Open MPI"},
+        False,
+        "mpi4py is built for Open MPI, mpiexec on PATH is of MPICH or Intel MPI (/usr/bin/mpiexec.hydra)",
+        "--no-binary=mpi4py",
+    ),
+]
 
 
-@pytest.mark.parametrize("value", ["ib0", "=ib0", "^lo", "ib0,eth7", "ib0:1"])
-def test_names_of_interfaces_are_read_as_nccl_reads_them(value):
-    assert diagnose([host(interface_variables={"NCCL_SOCKET_IFNAME": value})]) == []
+def test_a_fault_is_named_with_its_cure_and_on_several_hosts_with_the_host(subtests):
+    for changes, is_problem, said, cure in FAULTS:
+        with subtests.test(said=said):
+            [finding] = diagnose([host(**changes)])
+            assert (finding.is_problem, said in finding.text, cure in finding.cure) == (is_problem, True, True), finding
+            among = [each for each in diagnose(three(**changes)) if each.check == finding.check]
+            assert [each.text for each in among] == [f"n03: {finding.text}"]
+            everywhere = diagnose([host(number, **changes) for number in (1, 2, 3)])
+            assert [each.text for each in everywhere] == [f"all 3 hosts: {finding.text}"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_names_of_interfaces_are_read_as_nccl_reads_them(subtests):
+    for value in ("ib0", "=ib0", "^lo", "ib0,eth7", "ib0:1"):
+        with subtests.test(value=value):
+            assert diagnose([host(interface_variables={"NCCL_SOCKET_IFNAME": value})]) == []
+
+
+DIFFERENCES = [
         ({"python__versions__torch": "2.12.0"}, "torch 2.12.0 on n03, 2.13.0 on 2 hosts"),
         ({"python__versions": {"torch": "2.13.0", "numpy": "2.4"}}, "ezpz is missing on n03, 0.1.0 on 2 hosts"),
         ({"python__versions__nvidia_nccl_cu13": "2.28.9"}, "NCCL 2.28.9 on n03, none on 2 hosts"),
@@ -191,11 +191,14 @@ def test_names_of_interfaces_are_read_as_nccl_reads_them(value):
         ({"master__addresses": ["127.0.1.1"]}, "n01 means 127.0.1.1 on n03, 10.0.0.1 on 1 other(s)"),
         ({"master__problem": "Connection refused"}, "n03 cannot reach n01: Connection refused"),
         ({"interfaces__ib0__address": "10.0.0.2"}, "n02, n03 have the same address 10.0.0.2 on the interface"),
-    ],
-)  # fmt: skip
-def test_hosts_are_compared_by_majority(changes, said):
-    [finding] = diagnose(three(**changes))
-    assert finding.text.startswith(said)
+    ]  # fmt: skip
+
+
+def test_hosts_are_compared_by_majority(subtests):
+    for changes, said in DIFFERENCES:
+        with subtests.test(said=said):
+            [finding] = diagnose(three(**changes))
+            assert finding.text.startswith(said)
 
 
 def test_a_clock_that_was_measured_counts_before_the_moment_of_the_answer():
@@ -320,22 +323,25 @@ def test_versions_are_the_names_of_metadata_and_the_first_folder_counts(tmp_path
     assert found == {"torch": "2.13.0+cpu", "ezpz": "0.1.0"}
 
 
-@pytest.mark.parametrize(
-    ("modules", "built_for"),
-    [
-        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libc.so.6\0libmpi.so.40\0"}, "Open MPI"),
-        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libmpich.so.12\0libc.so.6\0"}, "MPICH or Intel MPI"),
-        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libmpi_gnu_123.so.12\0"}, "MPICH or Intel MPI"),
-        ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libc.so.6\0"}, ""),
-        ({"MPI.mpich.so": b"\0libmpi.so.12\0", "MPI.openmpi.so": b"\0libmpi.so.40\0"}, ""),
-        ({}, ""),
-    ],
-)
-def test_the_mpi_of_mpi4py_is_what_its_module_asks_the_linker_for(modules, built_for, tmp_path):
-    (tmp_path / "second" / "mpi4py").mkdir(parents=True)
-    for name, content in modules.items():
-        (tmp_path / "second" / "mpi4py" / name).write_bytes(content)
-    assert mpi_of_mpi4py([str(tmp_path / "first"), str(tmp_path / "second")]) == built_for
+MODULES = [
+    ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libc.so.6\0libmpi.so.40\0"}, "Open MPI"),
+    ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libmpich.so.12\0libc.so.6\0"}, "MPICH or Intel MPI"),
+    ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libmpi_gnu_123.so.12\0"}, "MPICH or Intel MPI"),
+    ({"MPI.cpython-311-x86_64-linux-gnu.so": b"\x7fELF\0libc.so.6\0"}, ""),
+    ({"MPI.mpich.so": b"\0libmpi.so.12\0", "MPI.openmpi.so": b"\0libmpi.so.40\0"}, ""),
+    ({}, ""),
+]
+
+
+def test_the_mpi_of_mpi4py_is_what_its_module_asks_the_linker_for(subtests, tmp_path):
+    for number, (modules, built_for) in enumerate(MODULES):
+        with subtests.test(modules=modules):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "second" / "mpi4py").mkdir(parents=True)
+            for name, content in modules.items():
+                (folder / "second" / "mpi4py" / name).write_bytes(content)
+            assert mpi_of_mpi4py([str(folder / "first"), str(folder / "second")]) == built_for
 
 
 @pytest.mark.slow

@@ -55,14 +55,13 @@ def answering(*answers):
     return run, lines
 
 
-@pytest.mark.parametrize(
-    ("fields", "wanted"), SLURM, ids=lambda value: value.get("state") if isinstance(value, dict) else ""
-)
-def test_states_of_slurm(fields, wanted):
-    run, lines = answering(Reply(0, SCONTROL.format(**{**PLAIN, **fields}), ""))
-    found = ask("slurm", "12", run)
-    assert (found.state, found.exit_code, found.ending, found.restarts) == wanted
-    assert lines == [["scontrol", "show", "job", "12"]]
+def test_states_of_slurm(subtests):
+    for fields, wanted in SLURM:
+        with subtests.test(fields=fields):
+            run, lines = answering(Reply(0, SCONTROL.format(**{**PLAIN, **fields}), ""))
+            found = ask("slurm", "12", run)
+            assert (found.state, found.exit_code, found.ending, found.restarts) == wanted
+            assert lines == [["scontrol", "show", "job", "12"]]
 
 
 def test_start_of_slurm_in_seconds():
@@ -73,24 +72,25 @@ def test_start_of_slurm_in_seconds():
 FORGOTTEN = Reply(1, "", "slurm_load_jobs error: Invalid job id specified\n")
 
 
-@pytest.mark.parametrize(
-    ("answers", "state", "words"),
-    [
-        ([FORGOTTEN, Reply(0, "CANCELLED by 1000|0:15|2026-11-24T02:38:43\n", "")], "cancelled", "by 1000"),
-        ([FORGOTTEN, Reply(0, "TIMEOUT|0:0|2026-11-24T02:38:43\n", "")], "time limit", "TIMEOUT"),
-        ([FORGOTTEN, Reply(1, "", "Slurm accounting storage is disabled\n")], "unknown", "storage is disabled"),
-        ([FORGOTTEN, Reply(0, "\n", "")], "unknown", "no line about it"),
-        ([FORGOTTEN, Reply(None, "", "no sacct on PATH")], "unknown", "no sacct on PATH"),
-        ([Reply(None, "", "no scontrol on PATH")], "unknown", "no scontrol on PATH"),
-        ([Reply(1, "", "Unable to contact slurm controller (connect failure)\n")], "unknown", "Unable to contact"),
-        ([Reply(0, "", "")], "unknown", ""),
-    ],
-)
-def test_slurm_that_has_forgotten_or_does_not_answer(answers, state, words):
-    run, _ = answering(*answers)
-    found = ask("slurm", "12", run)
-    assert found.state == state
-    assert words in found.reason
+NO_SLURM = [
+    ([FORGOTTEN, Reply(0, "CANCELLED by 1000|0:15|2026-11-24T02:38:43\n", "")], "cancelled", "by 1000"),
+    ([FORGOTTEN, Reply(0, "TIMEOUT|0:0|2026-11-24T02:38:43\n", "")], "time limit", "TIMEOUT"),
+    ([FORGOTTEN, Reply(1, "", "Slurm accounting storage is disabled\n")], "unknown", "storage is disabled"),
+    ([FORGOTTEN, Reply(0, "\n", "")], "unknown", "no line about it"),
+    ([FORGOTTEN, Reply(None, "", "no sacct on PATH")], "unknown", "no sacct on PATH"),
+    ([Reply(None, "", "no scontrol on PATH")], "unknown", "no scontrol on PATH"),
+    ([Reply(1, "", "Unable to contact slurm controller (connect failure)\n")], "unknown", "Unable to contact"),
+    ([Reply(0, "", "")], "unknown", ""),
+]
+
+
+def test_slurm_that_has_forgotten_or_does_not_answer(subtests):
+    for answers, state, words in NO_SLURM:
+        with subtests.test(answers=answers):
+            run, _ = answering(*answers)
+            found = ask("slurm", "12", run)
+            assert found.state == state
+            assert words in found.reason
 
 
 PBS = [
@@ -112,18 +112,19 @@ PBS = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "wanted"), PBS, ids=str)
-@pytest.mark.parametrize("form", ["json", "lines"])
-def test_states_of_pbs(fields, wanted, form):
-    if form == "json":
-        answers = [Reply(0, json.dumps({"timestamp": 1795188151, "Jobs": {"1.head": fields}}), "")]
-    else:  # an older one, which does not know -F json
-        text = "Job Id: 1.head\n" + "".join(f"    {name} = {value}\n" for name, value in fields.items())
-        answers = [Reply(2, "", "usage: qstat"), Reply(0, text, "")]
-    run, lines = answering(*answers)
-    found = ask("pbs", "1.head", run)
-    assert (found.state, found.exit_code, found.restarts) == wanted
-    assert lines[0] == ["qstat", "-x", "-f", "-F", "json", "1.head"]
+def test_states_of_pbs(subtests):
+    for fields, wanted in PBS:
+        for form in ("json", "lines"):
+            with subtests.test(form=form, fields=fields):
+                if form == "json":
+                    answers = [Reply(0, json.dumps({"timestamp": 1795188151, "Jobs": {"1.head": fields}}), "")]
+                else:  # an older one, which does not know -F json
+                    text = "Job Id: 1.head\n" + "".join(f"    {name} = {value}\n" for name, value in fields.items())
+                    answers = [Reply(2, "", "usage: qstat"), Reply(0, text, "")]
+                run, lines = answering(*answers)
+                found = ask("pbs", "1.head", run)
+                assert (found.state, found.exit_code, found.restarts) == wanted
+                assert lines[0] == ["qstat", "-x", "-f", "-F", "json", "1.head"]
 
 
 def test_pbs_estimates_the_start_and_a_number_without_a_server_is_found():

@@ -1,6 +1,7 @@
 """What is refused before a job is queued: the limits that schedulers state, and folders that one host alone sees."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,35 +52,44 @@ def test_queues_of_pbs_are_read_with_their_limits():
     assert not ROUTES.by_name["demand"].is_open
 
 
-@pytest.mark.parametrize("answer", [None, "", "garbage\n", "Queue", "slurm_load_partitions error"])
-def test_no_answer_is_none(answer):
-    assert partitions(lambda _: answer) is None
-    assert queues(lambda _: answer) is None
+def test_no_answer_is_none(subtests):
+    for answer in (None, "", "garbage\n", "Queue", "slurm_load_partitions error"):
+        with subtests.test(answer=answer):
+            run = Mock(return_value=answer)
+            assert (partitions(run), queues(run)) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "hosts", "hours", "expected"),
-    [
-        ("debug", 2, 1, None),
-        ("debug", 2, 6, "too long: --time 06:00:00; expected at most 01:00:00, which queue debug grants to a job of 2"),
-        ("debug", 3, 1, "wrong number of hosts: --nhosts 3; expected 1 to 2, as queue debug takes (from `qstat -Qf`)"),
-        ("prod", 30, 6, None),
-        ("prod", 30, 7, "too long: --time 07:00:00; expected at most 06:00:00, which queue prod grants to a job of 30"),
-        ("prod", 4, 1, "wrong number of hosts: --nhosts 4; expected 10 to 496, as queue prod takes"),
-        ("debgu", 1, 1, "unknown queue: 'debgu' (from -q); expected one of prod, debug, small"),
-        ("demand", 1, 1, "closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`); expected an open one"),
-        ("", 9999, 9999, None),  # this server names no queue of its own choice
-        ("elsewhere@other", 1, 1, None),
-    ],
-)
-def test_what_a_queue_does_not_take_is_refused(name, hosts, hours, expected):
-    if expected is None:
-        check_queue(ROUTES, name, "-q", hosts, hours * HOUR)
-        return
-    with pytest.raises(UsageError) as error:
-        check_queue(ROUTES, name, "-q", hosts, hours * HOUR)
-    assert str(error.value).startswith(expected)
-    assert str(error.value).endswith("`--force` submits it all the same.")
+ASKED_OF_QUEUES = [
+    ("debug", 2, 1, None),
+    ("debug", 2, 6, "too long: --time 06:00:00; expected at most 01:00:00, which queue debug grants to a job of 2"),
+    ("debug", 3, 1, "wrong number of hosts: --nhosts 3; expected 1 to 2, as queue debug takes (from `qstat -Qf`)"),
+    ("prod", 30, 6, None),
+    ("prod", 30, 7, "too long: --time 07:00:00; expected at most 06:00:00, which queue prod grants to a job of 30"),
+    ("prod", 4, 1, "wrong number of hosts: --nhosts 4; expected 10 to 496, as queue prod takes"),
+    ("debgu", 1, 1, "unknown queue: 'debgu' (from -q); expected one of prod, debug, small"),
+    ("demand", 1, 1, "closed: queue demand (from -q) takes no jobs now (from `qstat -Qf`); expected an open one"),
+    ("", 9999, 9999, None),  # this server names no queue of its own choice
+    ("elsewhere@other", 1, 1, None),
+]
+
+
+def refusal(check, *arguments):
+    """What a check says against something, or None."""
+    try:
+        check(*arguments)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def test_what_a_queue_does_not_take_is_refused(subtests):
+    for name, hosts, hours, expected in ASKED_OF_QUEUES:
+        with subtests.test(queue=name, hosts=hosts, hours=hours):
+            said = refusal(check_queue, ROUTES, name, "-q", hosts, hours * HOUR)
+            assert (said is None) == (expected is None), said
+            if said:
+                assert said.startswith(expected)
+                assert said.endswith("`--force` submits it all the same.")
 
 
 def test_a_queue_that_takes_the_job_is_named():
@@ -114,32 +124,29 @@ lustre /tmp/shared lustre rw 0 0
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "at", "expected"),
-    [
-        ("/home/ann/runs", None, None),
-        ("/lus/project/ann", "polaris", None),
-        ("/tmp/shared/ann", None, None),  # a file system of all hosts, whatever it is called
-        ("/opt/work", None, None),  # nothing is known against it
-        ("/tmp/runs", None, "on the disk of one host (/tmp, ext4 at /)"),
-        ("/tmpfiles/runs", None, None),
-        ("/dev/shm/x", None, "in the memory of this host (tmpfs at /dev/shm, from /proc/self/mounts)"),
-        ("/home/ann/in memory/x", None, "in the memory of this host (tmpfs at /home/ann/in memory"),
-        ("/local/scratch/x", "polaris", "on the disk of one host (/local/scratch is node_local of site polaris)"),
-        ("/mnt/bb/ann/x", "frontier", "on the disk of one host (/mnt/bb/ann is node_local of site frontier)"),
-        ("/mnt/bb/ann/x", None, None),
-    ],
-)
-def test_a_folder_of_one_host_is_refused(path, at, expected):
-    def check():
-        check_shared([("/home/ann", "the working folder"), (path, "--output")], SITES.get(at), "ann", lambda _: MOUNTS)
+FOLDERS = [
+    ("/home/ann/runs", None, None),
+    ("/lus/project/ann", "polaris", None),
+    ("/tmp/shared/ann", None, None),  # a file system of all hosts, whatever it is called
+    ("/opt/work", None, None),  # nothing is known against it
+    ("/tmp/runs", None, "on the disk of one host (/tmp, ext4 at /)"),
+    ("/tmpfiles/runs", None, None),
+    ("/dev/shm/x", None, "in the memory of this host (tmpfs at /dev/shm, from /proc/self/mounts)"),
+    ("/home/ann/in memory/x", None, "in the memory of this host (tmpfs at /home/ann/in memory"),
+    ("/local/scratch/x", "polaris", "on the disk of one host (/local/scratch is node_local of site polaris)"),
+    ("/mnt/bb/ann/x", "frontier", "on the disk of one host (/mnt/bb/ann is node_local of site frontier)"),
+    ("/mnt/bb/ann/x", None, None),
+]
 
-    if expected is None:
-        check()
-        return
-    with pytest.raises(UsageError) as error:
-        check()
-    assert str(error.value).startswith(f"not seen by all hosts: {path} (from --output) is {expected}")
+
+def test_a_folder_of_one_host_is_refused(subtests):
+    for path, at, expected in FOLDERS:
+        with subtests.test(path=path, at=at):
+            folders = [("/home/ann", "the working folder"), (path, "--output")]
+            said = refusal(check_shared, folders, SITES.get(at), "ann", lambda _: MOUNTS)
+            assert (said is None) == (expected is None), said
+            if said:
+                assert said.startswith(f"not seen by all hosts: {path} (from --output) is {expected}")
 
 
 def test_without_a_table_of_mounts_names_decide():
@@ -172,20 +179,21 @@ def test_words_about_chains_warn_and_only_some_forbid():
     assert about_chain(SITES["polaris"], "prod") == about_chain(None, "debug") == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("slurm", "--nodes=2", ("--nodes", "2", "--nodes=2")),
-        ("slurm", "-N 2", ("--nodes", "2", "--nodes=2")),
-        ("slurm", "-N2", ("--nodes", "2", "--nodes=2")),
-        ("slurm", "--exclusive", ("--exclusive", "", "--exclusive")),
-        ("slurm", "-C gpu&hbm80g", ("--constraint", "gpu&hbm80g", "--constraint=gpu&hbm80g")),
-        ("pbs", "-A mine", ("-A", "mine", "-A mine")),
-        ("pbs", "-l select=2:system=polaris", ("-l select", "2:system=polaris", "-l select=2:system=polaris")),
-        ("pbs", "-l walltime=01:00:00", ("-l walltime", "01:00:00", "-l walltime=01:00:00")),
-        ("pbs", "-k doe", ("-k", "doe", "-k doe")),
-    ],
-)
-def test_an_option_is_read_and_written(name, text, expected):
-    option = read_option(text, scheduler(name).job_script)
-    assert (option.name, option.value, option.line()) == expected
+OPTIONS = [
+    ("slurm", "--nodes=2", ("--nodes", "2", "--nodes=2")),
+    ("slurm", "-N 2", ("--nodes", "2", "--nodes=2")),
+    ("slurm", "-N2", ("--nodes", "2", "--nodes=2")),
+    ("slurm", "--exclusive", ("--exclusive", "", "--exclusive")),
+    ("slurm", "-C gpu&hbm80g", ("--constraint", "gpu&hbm80g", "--constraint=gpu&hbm80g")),
+    ("pbs", "-A mine", ("-A", "mine", "-A mine")),
+    ("pbs", "-l select=2:system=polaris", ("-l select", "2:system=polaris", "-l select=2:system=polaris")),
+    ("pbs", "-l walltime=01:00:00", ("-l walltime", "01:00:00", "-l walltime=01:00:00")),
+    ("pbs", "-k doe", ("-k", "doe", "-k doe")),
+]
+
+
+def test_an_option_is_read_and_written(subtests):
+    for name, text, expected in OPTIONS:
+        with subtests.test(text=text):
+            option = read_option(text, scheduler(name).job_script)
+            assert (option.name, option.value, option.line()) == expected

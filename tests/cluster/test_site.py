@@ -27,45 +27,46 @@ def files(node="laptop", own=None, **others):
     return {HOSTNAME: f"{node}\n", FILE: own, **others}.get
 
 
-PACKAGED_SITES = load({}, nothing)
+@pytest.fixture(scope="module")
+def packaged():
+    return load({}, nothing)
 
 
-@pytest.mark.parametrize("site", PACKAGED_SITES.values(), ids=lambda site: site.name)
-class TestEveryPackagedSite:
-    def test_says_where_its_facts_come_from(self, site):
-        assert all((site.centre, site.source, site.date, site.confidence == "docs", site.python or site.modules))
-        assert set(site.origins.values()) == {PACKAGED}
+def test_every_packaged_site_can_be_trusted(packaged, subtests):
+    for site in packaged.values():
+        with subtests.test("it says where its facts come from", site=site.name):
+            assert all((site.centre, site.source, site.date, site.confidence == "docs", site.python or site.modules))
+            assert set(site.origins.values()) == {PACKAGED}
+        with subtests.test("it is recognised by more than one kind of evidence", site=site.name):
+            how = site.recognise
+            assert sum(map(bool, (how.variables, how.domains, how.hosts))) >= 2
+        with subtests.test("it is not recognised by names that others share", site=site.name):
+            shared = ("login", "nid", "uan", "x1*", "x1[", "c1", "c[", "c*", "*", "[")
+            assert not [name for name in site.recognise.hosts if name.startswith(shared)]
+            assert not [name for name in site.recognise.domains if name.count(".") + name.count("-") < 1]
+        with subtests.test("it binds only to CPUs that it has and leaves free", site=site.name):
+            assert_cpus_are_there(site)
+        with subtests.test("it has no devices on CPU hosts only", site=site.name):
+            for values in ({"device": site.device, "count": site.devices_per_host}, *map(kind_of, site.variants)):
+                assert (values["device"] != "cpu") or not values["count"]
+            assert len(site.device_cpus) in {0, site.devices_per_host}
+        with subtests.test("it derives only what it says", site=site.name):
+            for name in site.derived:
+                value = site
+                for part in name.split("."):
+                    value = value[part] if isinstance(value, dict) else getattr(value, part)
+                assert value
 
-    def test_is_recognised_by_more_than_one_kind_of_evidence(self, site):
-        how = site.recognise
-        assert sum(map(bool, (how.variables, how.domains, how.hosts))) >= 2
 
-    def test_is_not_recognised_by_names_that_others_share(self, site):
-        shared = ("login", "nid", "uan", "x1*", "x1[", "c1", "c[", "c*", "*", "[")
-        assert not [name for name in site.recognise.hosts if name.startswith(shared)]
-        assert not [name for name in site.recognise.domains if name.count(".") + name.count("-") < 1]
-
-    def test_binds_only_to_cpus_that_it_has_and_leaves_free(self, site):
-        for ranks, binding in site.cpu_bind.items():
-            kind, _, groups = binding.partition(":")
-            if kind == "list":
-                taken = [cpu for group in groups.split(":") for cpu in cpus(group)]
-                assert len(groups.split(":")) == int(ranks)
-                assert len(taken) == len(set(taken))
-                assert max(taken) < (site.threads or site.cores)
-                assert not set(taken) & set(site.reserved_cpus)
-
-    def test_has_no_devices_on_cpu_hosts_only(self, site):
-        for values in ({"device": site.device, "count": site.devices_per_host}, *map(kind_of, site.variants)):
-            assert (values["device"] != "cpu") or not values["count"]
-        assert len(site.device_cpus) in {0, site.devices_per_host}
-
-    def test_derives_only_what_it_says(self, site):
-        for name in site.derived:
-            value = site
-            for part in name.split("."):
-                value = value[part] if isinstance(value, dict) else getattr(value, part)
-            assert value
+def assert_cpus_are_there(site):
+    for ranks, binding in site.cpu_bind.items():
+        kind, _, groups = binding.partition(":")
+        if kind == "list":
+            taken = [cpu for group in groups.split(":") for cpu in cpus(group)]
+            assert len(groups.split(":")) == int(ranks)
+            assert len(taken) == len(set(taken))
+            assert max(taken) < (site.threads or site.cores)
+            assert not set(taken) & set(site.reserved_cpus)
 
 
 def cpus(group):
@@ -97,14 +98,12 @@ def test_the_documentation_explains_every_key_and_placeholder_and_no_other():
     assert rows - told == {f"{{{name}}}" for name in PLACEHOLDERS}
 
 
-def test_the_documentation_names_every_packaged_site():
+def test_the_documentation_names_every_packaged_site(packaged):
     text = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")
-    assert [name for name in PACKAGED_SITES if f"`{name}`" not in text] == []
+    assert [name for name in packaged if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("environ", "job", "expected"),
-    [
+WISHES = [
         ({"EZPZ_SITE": "lumi", "NERSC_HOST": "perlmutter"}, "", ("lumi", "EZPZ_SITE")),
         ({"EZPZ_SITE": "lumi", "EZPZ_JOBID": "7"}, "7", ("lumi", "EZPZ_SITE")),
         (
@@ -120,11 +119,14 @@ def test_the_documentation_names_every_packaged_site():
             "",
             ("vista", "TACC_SYSTEM=vista"),
         ),
-    ],
-)  # fmt: skip
-def test_the_users_word_counts_unless_it_is_of_another_job(environ, job, expected):
-    found = recognise(environ, files(), job)
-    assert (found.site.name, found.origin) == expected
+    ]  # fmt: skip
+
+
+def test_the_users_word_counts_unless_it_is_of_another_job(subtests):
+    for environ, job, expected in WISHES:
+        with subtests.test(environ=environ, job=job):
+            found = recognise(environ, files(), job)
+            assert (found.site.name, found.origin) == expected
 
 
 def test_an_unknown_wish_is_told_with_the_nearest_names():
@@ -151,9 +153,7 @@ def test_two_variables_of_one_site_are_none():
     )
 
 
-@pytest.mark.parametrize(
-    ("node", "others", "expected"),
-    [
+NAMES = [
         (
             "login2.LS6.tacc.utexas.edu",
             {"/etc/hosts": "1.1.1.1 other.example login2.ls6.tacc.utexas.edu"},
@@ -175,30 +175,34 @@ def test_two_variables_of_one_site_are_none():
             {"/etc/hosts": "10.0.0.2 login2.a.org login2", "/etc/resolv.conf": "search b.org"},
             ("login2", "login2.a.org", "login2.b.org"),
         ),
-    ],
-)  # fmt: skip
-def test_the_names_of_a_host_come_from_three_files(node, others, expected):
-    assert host_names(files(node, **others)) == expected
+    ]  # fmt: skip
+
+
+def test_the_names_of_a_host_come_from_three_files(subtests):
+    for node, others, expected in NAMES:
+        with subtests.test(node=node, **others):
+            assert host_names(files(node, **others)) == expected
 
 
 def test_the_kernel_is_asked_where_proc_is_missing():
     assert host_names(nothing)[0]
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({"TACC_SYSTEM": "stampede3"}, ("cpu", None, "", "own")),
-        ({"TACC_SYSTEM": "stampede3", "SLURM_JOB_PARTITION": "h100"}, ("cuda", 4, "", "own")),
-        ({"TACC_SYSTEM": "stampede3", "SLURM_JOB_PARTITION": "pvc"}, ("xpu", 8, "pytorch", "modules")),
-        ({"TACC_SYSTEM": "ls6", "SLURM_JOB_PARTITION": "gpu-h100"}, ("cuda", 2, "", "own")),
-        ({"TACC_SYSTEM": "ls6", "SLURM_JOB_PARTITION": "gpu-a100-small"}, ("cuda", None, "", "own")),
-        ({"EZPZ_SITE": "perlmutter", "SLURM_JOB_PARTITION": "regular_milan_ss11"}, ("cpu", 0, "", "modules")),
-    ],
-)
-def test_a_job_gets_the_values_of_its_variant(variables, expected):
-    site = recognise(variables, files()).site
-    assert (site.device, site.devices_per_host, site.conda, site.python) == expected
+VARIANTS = [
+    ({"TACC_SYSTEM": "stampede3"}, ("cpu", None, "", "own")),
+    ({"TACC_SYSTEM": "stampede3", "SLURM_JOB_PARTITION": "h100"}, ("cuda", 4, "", "own")),
+    ({"TACC_SYSTEM": "stampede3", "SLURM_JOB_PARTITION": "pvc"}, ("xpu", 8, "pytorch", "modules")),
+    ({"TACC_SYSTEM": "ls6", "SLURM_JOB_PARTITION": "gpu-h100"}, ("cuda", 2, "", "own")),
+    ({"TACC_SYSTEM": "ls6", "SLURM_JOB_PARTITION": "gpu-a100-small"}, ("cuda", None, "", "own")),
+    ({"EZPZ_SITE": "perlmutter", "SLURM_JOB_PARTITION": "regular_milan_ss11"}, ("cpu", 0, "", "modules")),
+]
+
+
+def test_a_job_gets_the_values_of_its_variant(subtests):
+    for variables, expected in VARIANTS:
+        with subtests.test(variables=variables):
+            site = recognise(variables, files()).site
+            assert (site.device, site.devices_per_host, site.conda, site.python) == expected
 
 
 def test_variants_add_up_and_say_so():
@@ -209,7 +213,7 @@ def test_variants_add_up_and_say_so():
     assert not recognise({"SLURM_CLUSTER_NAME": "lumi", "SLURM_JOB_PARTITION": "dev-g"}, files()).site.cpu_bind
 
 
-def test_the_users_file_adds_sites_and_overrides_single_keys():
+def test_the_users_file_adds_sites_and_overrides_single_keys(packaged):
     own = """
 [site.polaris]
 modules = [["conda/2026-01-01", "conda"]]
@@ -228,7 +232,7 @@ hosts = ["den[0-9]"]
     assert list(sites)[-1] == "den"
     assert [site.name for site in sites.values() if site.is_users] == ["polaris", "den"]
     assert recognise(HOME, files("den4", own))[1] == "the host name den4"
-    assert load({}, files(own=own)).keys() == PACKAGED_SITES.keys()
+    assert load({}, files(own=own)).keys() == packaged.keys()
 
 
 def test_what_the_user_says_is_derived_no_longer():
@@ -241,16 +245,10 @@ def test_the_users_own_site_is_asked_before_a_packaged_one():
     assert recognise({**HOME, "NERSC_HOST": "perlmutter"}, files(own=own)).site.name == "mine"
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, "/x/ezpz/sites.toml"),
-        ({"HOME": "/h", "XDG_CONFIG_HOME": ""}, "/h/.config/ezpz/sites.toml"),
-        ({}, ""),
-    ],
-)
-def test_the_users_file_stands_where_configuration_does(environ, expected):
-    assert user_file(environ) == expected
+def test_the_users_file_stands_where_configuration_does():
+    assert user_file({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}) == "/x/ezpz/sites.toml"
+    assert user_file({"HOME": "/h", "XDG_CONFIG_HOME": ""}) == "/h/.config/ezpz/sites.toml"
+    assert user_file({}) == ""
 
 
 NEW = '[site.x]\nscheduler = "slurm"\n'
@@ -313,14 +311,15 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
-def test_a_bad_table_is_one_line_that_names_file_and_key(text, words):
-    with pytest.raises(UsageError, match=words) as raised:
-        load(HOME, files(own=text))
-    message = str(raised.value)
-    assert f"(from {FILE}" in message
-    assert "\n" not in message
-    assert raised.value.exit_code == 2
+def test_a_bad_table_is_one_line_that_names_file_and_key(subtests):
+    for name, (text, words) in BAD.items():
+        with subtests.test(name):
+            with pytest.raises(UsageError, match=words) as raised:
+                load(HOME, files(own=text))
+            message = str(raised.value)
+            assert f"(from {FILE}" in message
+            assert "\n" not in message
+            assert raised.value.exit_code == 2
 
 
 def test_the_packaged_table_is_read_once_and_nothing_at_import(tmp_path):

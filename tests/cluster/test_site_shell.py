@@ -192,10 +192,11 @@ def test_both_halves_name_the_same_site(shell):
     assert shell(script).splitlines() == expected
 
 
-@pytest.mark.parametrize(("variables", "node", "hosts", "resolv", "expected"), CASES.values(), ids=CASES)
-def test_a_machine_is_known_and_no_other_is_taken_for_it(variables, node, hosts, resolv, expected):
-    found = answer(variables, files(node, hosts, resolv))
-    assert ("two sites" if found.startswith("||") and found != "||" else found.split("|")[0]) == expected
+def test_a_machine_is_known_and_no_other_is_taken_for_it(subtests):
+    for name, (variables, node, hosts, resolv, expected) in CASES.items():
+        with subtests.test(name):
+            found = answer(variables, files(node, hosts, resolv))
+            assert ("two sites" if found.startswith("||") and found != "||" else found.split("|")[0]) == expected
 
 
 def test_the_cases_cover_every_site():
@@ -289,17 +290,23 @@ def test_the_writer_replaces_only_what_is_between_the_lines(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.sh", "utils.sh"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", MARKED + MARKED, f"echo '{BEGIN}'\n{END}\n"],
-    ids=["none", "no end", "end first", "twice", "inside a line"],
-)
-def test_a_file_without_a_place_is_refused_and_kept(text, tmp_path):
-    file = tmp_path / "utils.sh"
-    file.write_text(text)
-    with pytest.raises(UsageError, match=r"no place for the sites: .*utils\.sh \(from the command line\)"):
-        write(str(file), "new\n")
-    assert file.read_text() == text
+WITHOUT_A_PLACE = {
+    "none": "",
+    "no end": f"{BEGIN}\n",
+    "end first": f"{END}\n{BEGIN}\n",
+    "twice": MARKED + MARKED,
+    "inside a line": f"echo '{BEGIN}'\n{END}\n",
+}
+
+
+def test_a_file_without_a_place_is_refused_and_kept(subtests, tmp_path):
+    for name, text in WITHOUT_A_PLACE.items():
+        with subtests.test(name):
+            file = tmp_path / "utils.sh"
+            file.write_text(text)
+            with pytest.raises(UsageError, match=r"no place for the sites: .*utils\.sh \(from the command line\)"):
+                write(str(file), "new\n")
+            assert file.read_text() == text
 
 
 @pytest.mark.parametrize("path", ["missing.sh", "."])
