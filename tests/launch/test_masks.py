@@ -18,24 +18,22 @@ def settings(environ, entries=(), around=SLURM, devices=None):
     return {name: value for name, (value, _) in mask_settings(environ, devices, entries, around).items()}
 
 
-@pytest.mark.parametrize(
-    ("text", "entries"),
-    [
+def test_a_list_of_devices_is_read(subtests):
+    for text, entries in [
         ("0,1", "0 1"),
         ("2-3", "2 3"),
         ("3", "3"),
         ("0,2-3", "0 2 3"),
         ("GPU-8932f937,GPU-5d5b", "GPU-8932f937 GPU-5d5b"),
-    ],
-)
-def test_a_list_of_devices_is_read(text, entries):
-    assert parse(["--devices", text, "true"], {}).devices == tuple(entries.split())
+    ]:
+        with subtests.test(text):
+            assert parse(["--devices", text, "true"], {}).devices == tuple(entries.split())
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,,2", "1,1", "0-2,1", "3-1", "-1"])
-def test_what_is_no_list_of_devices_is_refused(text):
-    with pytest.raises(UsageError, match=r"--devices"):
-        parse(["--devices", text, "true"], {})
+def test_what_is_no_list_of_devices_is_refused(subtests):
+    for text in ["", "a", "1,,2", "1,1", "0-2,1", "3-1", "-1"]:
+        with subtests.test(text), pytest.raises(UsageError, match=r"--devices"):
+            parse(["--devices", text, "true"], {})
 
 
 def test_devices_are_chosen_among_the_visible_ones():
@@ -46,17 +44,15 @@ def test_devices_are_chosen_among_the_visible_ones():
         chosen_devices(Devices(0, "cpu", "no driver"), ("0",))
 
 
-@pytest.mark.parametrize(
-    ("environ", "entries", "expected"),
-    [
+def test_a_launcher_that_passes_masks_on_gets_the_mask_alone(subtests):
+    for environ, entries, expected in [
         ({}, "2 3", {"CUDA_VISIBLE_DEVICES": "2,3"}),
         ({"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, "2 3", {"CUDA_VISIBLE_DEVICES": "6,7"}),
         ({"HIP_VISIBLE_DEVICES": "1,3"}, "1", {"HIP_VISIBLE_DEVICES": "3"}),
         ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "1", {"CUDA_VISIBLE_DEVICES": "GPU-b"}),
-    ],
-)
-def test_a_launcher_that_passes_masks_on_gets_the_mask_alone(environ, entries, expected):
-    assert settings(environ, tuple(entries.split()), None) == expected
+    ]:
+        with subtests.test(entries):
+            assert settings(environ, tuple(entries.split()), None) == expected
 
 
 def test_tiles_have_a_mask_of_their_own():
@@ -64,9 +60,8 @@ def test_tiles_have_a_mask_of_their_own():
     assert settings({}, ("10", "11"), None, tiles) == {"ZE_AFFINITY_MASK": "10,11"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "places"),
-    [
+def test_the_users_own_mask_is_carried_past_a_launcher_that_sets_masks_anew(subtests):
+    for environ, places in [
         # What Slurm itself has set is no choice of the user's.
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3", "GPU_DEVICE_ORDINAL": "0,1,2,3"}, None),
         ({"CUDA_VISIBLE_DEVICES": "4,5,6,7", "SLURM_JOB_GPUS": "4-7"}, None),
@@ -75,34 +70,31 @@ def test_tiles_have_a_mask_of_their_own():
         ({"CUDA_VISIBLE_DEVICES": "2,3", "GPU_DEVICE_ORDINAL": "0,1,2,3", "SLURM_JOB_GPUS": "2-5"}, "2,3"),
         ({"CUDA_VISIBLE_DEVICES": "6,7", "SLURM_JOB_GPUS": "4-7"}, "2,3"),
         ({"CUDA_VISIBLE_DEVICES": "GPU-b", "SLURM_JOB_GPUS": "4-7"}, "GPU-b"),
-    ],
-)
-def test_the_users_own_mask_is_carried_past_a_launcher_that_sets_masks_anew(environ, places):
-    told = settings(environ)
-    mask = environ["CUDA_VISIBLE_DEVICES"]
-    assert told == ({} if places is None else {"EZPZ_DEVICES": f"CUDA_VISIBLE_DEVICES {mask} {places}"})
+    ]:
+        with subtests.test(environ):
+            told = settings(environ)
+            mask = environ["CUDA_VISIBLE_DEVICES"]
+            assert told == ({} if places is None else {"EZPZ_DEVICES": f"CUDA_VISIBLE_DEVICES {mask} {places}"})
 
 
 def test_a_mask_of_a_host_that_is_none_of_the_jobs_is_not_carried():
     assert settings({"CUDA_VISIBLE_DEVICES": "0"}, devices=Devices(4, "cuda", "SLURM_GPUS_PER_NODE")) == {}
 
 
-@pytest.mark.parametrize(
-    ("given", "carried", "expected"),
-    [
+def test_the_shim_chooses_the_same_devices_again(subtests):
+    for given, carried, expected in [
         ("0,1,2,3", "6,7 2,3", "2,3"),  # the launcher has counted anew
         ("0,1,6,7", "6,7 2,3", "6,7"),  # another host of the job has other devices
         ("6,7", "6,7 2,3", "6,7"),  # the user's mask came through
         ("0,1", "6,7 2,3", ""),  # a host with fewer: nothing is shared in silence
         ("GPU-a,GPU-b", "GPU-b GPU-b", "GPU-b"),
         (None, "6,7 2,3", "2,3"),
-    ],
-)
-def test_the_shim_chooses_the_same_devices_again(given, carried, expected):
-    environ = {"EZPZ_DEVICES": f"CUDA_VISIBLE_DEVICES {carried}"}
-    environ |= {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-    restore_mask(environ)
-    assert environ == {"CUDA_VISIBLE_DEVICES": expected}
+    ]:
+        with subtests.test(given):
+            environ = {"EZPZ_DEVICES": f"CUDA_VISIBLE_DEVICES {carried}"}
+            environ |= {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+            restore_mask(environ)
+            assert environ == {"CUDA_VISIBLE_DEVICES": expected}
 
 
 def test_without_a_choice_the_shim_changes_nothing():

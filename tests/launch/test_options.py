@@ -21,120 +21,124 @@ def error(line, environ=None):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("argv", "ranks", "per_host", "command"),
-    [
-        (["python3", "t.py"], None, None, ("python3", "t.py")),
-        (["-n", "4", "--ppn", "2", "python3"], 4, 2, ("python3",)),
-        (["--np=4", "x", "-n", "9", "--help"], 4, None, ("x", "-n", "9", "--help")),
-        (["-n4", "x"], 4, None, ("x",)),
-        (["-np", "4", "-ppn", "2", "--", "-x", "--"], 4, 2, ("-x", "--")),
-        (["--", "python3", "-c", "print(1)"], None, None, ("python3", "-c", "print(1)")),
-        (["--", "--", "x"], None, None, ("--", "x")),
-        (["-n", "2", "-n", "3", "x"], 3, None, ("x",)),
-        (["-n", "2", "--"], 2, None, ()),
-        (["-n", "2"], 2, None, ()),
-        (
-            ["python3", "t.py", "--ppn", "2", "--hosts", "a"],
-            None,
-            None,
-            ("python3", "t.py", "--ppn", "2", "--hosts", "a"),
-        ),
-        (["t.py", "--timeout", "3", "--nprocs=2"], None, None, ("t.py", "--timeout", "3", "--nprocs=2")),
-    ],
-)
-def test_our_options_end_where_the_command_begins(argv, ranks, per_host, command):
-    options = parse(argv, {})
-    assert (options.ranks, options.per_host, options.command) == (ranks, per_host, command)
+COMMANDS = [
+    (["python3", "t.py"], None, None, ("python3", "t.py")),
+    (["-n", "4", "--ppn", "2", "python3"], 4, 2, ("python3",)),
+    (["--np=4", "x", "-n", "9", "--help"], 4, None, ("x", "-n", "9", "--help")),
+    (["-n4", "x"], 4, None, ("x",)),
+    (["-np", "4", "-ppn", "2", "--", "-x", "--"], 4, 2, ("-x", "--")),
+    (["--", "python3", "-c", "print(1)"], None, None, ("python3", "-c", "print(1)")),
+    (["--", "--", "x"], None, None, ("--", "x")),
+    (["-n", "2", "-n", "3", "x"], 3, None, ("x",)),
+    (["-n", "2", "--"], 2, None, ()),
+    (["-n", "2"], 2, None, ()),
+    (
+        ["python3", "t.py", "--ppn", "2", "--hosts", "a"],
+        None,
+        None,
+        ("python3", "t.py", "--ppn", "2", "--hosts", "a"),
+    ),
+    (["t.py", "--timeout", "3", "--nprocs=2"], None, None, ("t.py", "--timeout", "3", "--nprocs=2")),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "options"),
-    [
-        ("", LaunchOptions()),
-        ("--nhosts 3", LaunchOptions(nhosts=3)),
-        ("--hosts n[01-03],x", LaunchOptions(hosts=("n01", "n02", "n03", "x"))),
-        ("--exclude n01 --exclude=n[03-04]", LaunchOptions(exclude=("n01", "n03", "n04"))),
-        ("--exclude ''", LaunchOptions()),
-        ("--hostfile f --exclude n01", LaunchOptions(hostfile="f", exclude=("n01",))),
-        ("--devices-per-host 0 --oversubscribe", LaunchOptions(devices_per_host=0, oversubscribe=True)),
-        ("--flavour openmpi --cpu-bind list:0-3:4-7", LaunchOptions(flavour="openmpi", cpu_bind="list:0-3:4-7")),
-        ("--cpu-bind=--odd", LaunchOptions(cpu_bind="--odd")),
-        (
-            "--launcher-args '-v --mca a \"b c\"' --launcher-args=-l --launcher-args -q",
-            LaunchOptions(launcher_args=("-v", "--mca", "a", "b c", "-l", "-q")),
-        ),
-        ("--comm-env none --unset A,B_1 --unset=C", LaunchOptions(comm_env="none", unset=("A", "B_1", "C"))),
-        ("--label --log-dir logs/x", LaunchOptions(label=True, log_dir="logs/x")),
-        ("--start-timeout 90 --timeout=1h30m", LaunchOptions(start_timeout=90, timeout=5400)),
-        ("--start-timeout off --timeout none --exit-timeout 0", LaunchOptions(start_timeout=None)),
-        ("--idle-timeout 10m --exit-timeout 0.5", LaunchOptions(idle_timeout=600, exit_timeout=0.5)),
-        ("--timeout 01:30:10", LaunchOptions(timeout=5410)),
-        ("--dry-run --explain --json", LaunchOptions(dry_run=True, explain=True, json=True)),
-    ],
-)
-@pytest.mark.parametrize("command", [(), ("python3", "t.py", "--nhosts", "9", "--json")])
-def test_every_option_has_a_field(line, options, command):
-    assert parse([*shlex.split(line), *command], {}) == LaunchOptions(**{**vars(options), "command": command})
+def test_our_options_end_where_the_command_begins(subtests):
+    for argv, ranks, per_host, command in COMMANDS:
+        with subtests.test(argv):
+            options = parse(argv, {})
+            assert (options.ranks, options.per_host, options.command) == (ranks, per_host, command)
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--nhostz 2 true", ("unknown option --nhostz", "Did you mean --nhosts?", "launch [options] COMMAND --nhostz")),
-        ("--oversubscribed true", ("Did you mean --oversubscribe?",)),
-        ("--flavor=mpich true", ("unknown option --flavor=mpich", "Did you mean --flavour?")),
-        ("--log-dir '' t.py", ("--log-dir", "the value is empty")),
-        ("--timeout 10min t.py", ("--timeout", "'10min' is not a time", "expected seconds (90), 90s, 10m,", "or off")),
-        ("--timeout '' t.py", ("--timeout", "'' is not a time")),
-        ("--timeout -5 t.py", ("--timeout", "'-5' is not a time")),
-        ("--timeout inf t.py", ("'inf' is not a time",)),
-        ("--timeout 1e3 t.py", ("'1e3' is not a time",)),
-        ("--timeout 30m1h t.py", ("'30m1h' is not a time",)),
-        ("--timeout 10:00 t.py", ("'10:00' is not a time", "HH:MM:SS")),
-        ("--timeout 1:60:00 t.py", ("'1:60:00' is not a time",)),
-        ("--timeout ٣ t.py", ("is not a time",)),
-        ("--start-timeout 1001d t.py", ("--start-timeout", "'1001d' is longer than 1000 days")),
-        ("--idle-timeout --timeout 3 t.py", ("--idle-timeout needs a value, but --timeout follows",)),
-        ("--zzz t.py", ("unknown option --zzz (from the command line). Options of the command",)),
-        ("--dry-run=yes t.py", ("--dry-run", "yes")),
-        ("-n 0 true", ("-n/--np", "'0' is not a whole number of at least 1", "--help")),
-        ("-n two true", ("'two' is not a whole number",)),
-        ("-n 2.0 true", ("'2.0' is not a whole number",)),
-        ("-n ٣ true", ("is not a whole number",)),
-        (f"-n {'9' * 5000} true", ("-n/--np", "9..9", "is too large; expected a whole number of at most 999999999")),
-        ("--attempts 99999999999999 true", ("--attempts", "'99999999999999' is too large; expected a whole number of")),
-        ("--ppn -1 true", ("--ppn", "'-1' is not a whole number of at least 1")),
-        ("--nhosts 0 true", ("--nhosts", "'0' is not a whole number of at least 1")),
-        ("--devices-per-host -2 true", ("--devices-per-host", "'-2' is not a whole number of at least 0")),
-        ("-n", ("-n needs a value, and nothing follows (from the command line)", "`launch -n N COMMAND`")),
-        ("--hosts", ("--hosts needs a value", "`launch --hosts LIST COMMAND`")),
-        ("--hosts --ppn 4 t.py", ("--hosts needs a value, but --ppn follows", "`--hosts VALUE`", "`--hosts=--ppn`")),
-        ("--hosts -- t.py", ("--hosts needs a value, but -- follows",)),
-        ("--flavour=-- t.py", ("--flavour needs a value, but -- follows",)),
-        ("--hosts '' t.py", ("--hosts", "the value is empty")),
-        ("--hostfile= t.py", ("--hostfile", "the value is empty")),
-        ("--flavour ' ' t.py", ("--flavour", "the value is empty")),
-        ("--cpu-bind '' t.py", ("--cpu-bind", "the value is empty")),
-        (
-            "--hosts n[01- t.py",
-            ("--hosts", "'n[01-'", "this bracket is never closed", "expected e.g. n01,n02 or n[01-04]"),
-        ),
-        ("--exclude a,,b t.py", ("--exclude", "'a,,b'", "a host name is missing")),
-        ("--hosts n01:4 t.py", ("--hosts", "'n01:4' is not a host name")),
-        ("--hosts me@n01 t.py", ("--hosts", "'me@n01' is not a host name")),
-        ("--hosts 'n01;rm' t.py", ("--hosts", "'n01;rm' is not a host name")),
-        ("""--launcher-args '-x "a' t.py""", ("--launcher-args", "no closing quotation", "as a shell reads them")),
-        ("--comm-env on t.py", ("--comm-env", "'on' is not known; expected site or none")),
-        ("--unset A=1 t.py", ("--unset", "'A=1' is not the name of a variable")),
-        ("--unset 'NCCL_*' t.py", ("--unset", "'NCCL_*' is not the name of a variable")),
-        ("--unset LC_ALL,RANK t.py", ("--unset", "RANK is what launch itself tells every rank", "env -u RANK")),
-        ("--hosts n01 --hostfile f t.py", ("--hosts and --hostfile f both name the hosts", "Leave one out")),
-    ],
-)
-def test_a_wrong_option_is_one_clear_line(line, words):
-    text = error(line)
-    assert all(word in text for word in words), text
+FIELDS = [
+    ("", LaunchOptions()),
+    ("--nhosts 3", LaunchOptions(nhosts=3)),
+    ("--hosts n[01-03],x", LaunchOptions(hosts=("n01", "n02", "n03", "x"))),
+    ("--exclude n01 --exclude=n[03-04]", LaunchOptions(exclude=("n01", "n03", "n04"))),
+    ("--exclude ''", LaunchOptions()),
+    ("--hostfile f --exclude n01", LaunchOptions(hostfile="f", exclude=("n01",))),
+    ("--devices-per-host 0 --oversubscribe", LaunchOptions(devices_per_host=0, oversubscribe=True)),
+    ("--flavour openmpi --cpu-bind list:0-3:4-7", LaunchOptions(flavour="openmpi", cpu_bind="list:0-3:4-7")),
+    ("--cpu-bind=--odd", LaunchOptions(cpu_bind="--odd")),
+    (
+        "--launcher-args '-v --mca a \"b c\"' --launcher-args=-l --launcher-args -q",
+        LaunchOptions(launcher_args=("-v", "--mca", "a", "b c", "-l", "-q")),
+    ),
+    ("--comm-env none --unset A,B_1 --unset=C", LaunchOptions(comm_env="none", unset=("A", "B_1", "C"))),
+    ("--label --log-dir logs/x", LaunchOptions(label=True, log_dir="logs/x")),
+    ("--start-timeout 90 --timeout=1h30m", LaunchOptions(start_timeout=90, timeout=5400)),
+    ("--start-timeout off --timeout none --exit-timeout 0", LaunchOptions(start_timeout=None)),
+    ("--idle-timeout 10m --exit-timeout 0.5", LaunchOptions(idle_timeout=600, exit_timeout=0.5)),
+    ("--timeout 01:30:10", LaunchOptions(timeout=5410)),
+    ("--dry-run --explain --json", LaunchOptions(dry_run=True, explain=True, json=True)),
+]
+
+
+def test_every_option_has_a_field(subtests):
+    for line, options in FIELDS:
+        for command in ((), ("python3", "t.py", "--nhosts", "9", "--json")):
+            with subtests.test(line, command=command):
+                expected = LaunchOptions(**{**vars(options), "command": command})
+                assert parse([*shlex.split(line), *command], {}) == expected
+
+
+WRONG = [
+    ("--nhostz 2 true", ("unknown option --nhostz", "Did you mean --nhosts?", "launch [options] COMMAND --nhostz")),
+    ("--oversubscribed true", ("Did you mean --oversubscribe?",)),
+    ("--flavor=mpich true", ("unknown option --flavor=mpich", "Did you mean --flavour?")),
+    ("--log-dir '' t.py", ("--log-dir", "the value is empty")),
+    ("--timeout 10min t.py", ("--timeout", "'10min' is not a time", "expected seconds (90), 90s, 10m,", "or off")),
+    ("--timeout '' t.py", ("--timeout", "'' is not a time")),
+    ("--timeout -5 t.py", ("--timeout", "'-5' is not a time")),
+    ("--timeout inf t.py", ("'inf' is not a time",)),
+    ("--timeout 1e3 t.py", ("'1e3' is not a time",)),
+    ("--timeout 30m1h t.py", ("'30m1h' is not a time",)),
+    ("--timeout 10:00 t.py", ("'10:00' is not a time", "HH:MM:SS")),
+    ("--timeout 1:60:00 t.py", ("'1:60:00' is not a time",)),
+    ("--timeout ٣ t.py", ("is not a time",)),
+    ("--start-timeout 1001d t.py", ("--start-timeout", "'1001d' is longer than 1000 days")),
+    ("--idle-timeout --timeout 3 t.py", ("--idle-timeout needs a value, but --timeout follows",)),
+    ("--zzz t.py", ("unknown option --zzz (from the command line). Options of the command",)),
+    ("--dry-run=yes t.py", ("--dry-run", "yes")),
+    ("-n 0 true", ("-n/--np", "'0' is not a whole number of at least 1", "--help")),
+    ("-n two true", ("'two' is not a whole number",)),
+    ("-n 2.0 true", ("'2.0' is not a whole number",)),
+    ("-n ٣ true", ("is not a whole number",)),
+    (f"-n {'9' * 5000} true", ("-n/--np", "9..9", "is too large; expected a whole number of at most 999999999")),
+    ("--attempts 99999999999999 true", ("--attempts", "'99999999999999' is too large; expected a whole number of")),
+    ("--ppn -1 true", ("--ppn", "'-1' is not a whole number of at least 1")),
+    ("--nhosts 0 true", ("--nhosts", "'0' is not a whole number of at least 1")),
+    ("--devices-per-host -2 true", ("--devices-per-host", "'-2' is not a whole number of at least 0")),
+    ("-n", ("-n needs a value, and nothing follows (from the command line)", "`launch -n N COMMAND`")),
+    ("--hosts", ("--hosts needs a value", "`launch --hosts LIST COMMAND`")),
+    ("--hosts --ppn 4 t.py", ("--hosts needs a value, but --ppn follows", "`--hosts VALUE`", "`--hosts=--ppn`")),
+    ("--hosts -- t.py", ("--hosts needs a value, but -- follows",)),
+    ("--flavour=-- t.py", ("--flavour needs a value, but -- follows",)),
+    ("--hosts '' t.py", ("--hosts", "the value is empty")),
+    ("--hostfile= t.py", ("--hostfile", "the value is empty")),
+    ("--flavour ' ' t.py", ("--flavour", "the value is empty")),
+    ("--cpu-bind '' t.py", ("--cpu-bind", "the value is empty")),
+    (
+        "--hosts n[01- t.py",
+        ("--hosts", "'n[01-'", "this bracket is never closed", "expected e.g. n01,n02 or n[01-04]"),
+    ),
+    ("--exclude a,,b t.py", ("--exclude", "'a,,b'", "a host name is missing")),
+    ("--hosts n01:4 t.py", ("--hosts", "'n01:4' is not a host name")),
+    ("--hosts me@n01 t.py", ("--hosts", "'me@n01' is not a host name")),
+    ("--hosts 'n01;rm' t.py", ("--hosts", "'n01;rm' is not a host name")),
+    ("""--launcher-args '-x "a' t.py""", ("--launcher-args", "no closing quotation", "as a shell reads them")),
+    ("--comm-env on t.py", ("--comm-env", "'on' is not known; expected site or none")),
+    ("--unset A=1 t.py", ("--unset", "'A=1' is not the name of a variable")),
+    ("--unset 'NCCL_*' t.py", ("--unset", "'NCCL_*' is not the name of a variable")),
+    ("--unset LC_ALL,RANK t.py", ("--unset", "RANK is what launch itself tells every rank", "env -u RANK")),
+    ("--hosts n01 --hostfile f t.py", ("--hosts and --hostfile f both name the hosts", "Leave one out")),
+]
+
+
+def test_a_wrong_option_is_one_clear_line(subtests):
+    for line, words in WRONG:
+        with subtests.test(line):
+            text = error(line)
+            assert all(word in text for word in words), text
 
 
 def test_world_size_without_rank_asks_for_ranks_and_the_option_outranks_it():

@@ -140,23 +140,21 @@ def test_a_traceback_that_was_logged_long_ago_is_no_last_word():
     assert rank.words == "[rank3]: " + TRACEBACK.decode()
 
 
-@pytest.mark.parametrize(
-    ("later", "code", "counts"),
-    [
+def test_a_traceback_that_a_rank_outlived_is_a_last_word_only_where_it_may_have_ended_of_it(subtests):
+    for later, code, counts in [
         (b"", 1, True),  # its threads took long to end
         (b"/a/b.py:9: UserWarning: leaked\n  warnings.warn(x)\n", 1, True),
         (b"", 3, False),  # an exception ends a Python with 1
         (b"", -9, False),
         (b"no more shards\n", 1, False),
-    ],
-)
-def test_a_traceback_that_a_rank_outlived_is_a_last_word_only_where_it_may_have_ended_of_it(later, code, counts):
-    rank = fed(TRACEBACK)
-    rank.take(6.0)
-    rank.feed(2, later, 60.0)
-    rank.end(True, 61.0, code=code)
-    assert ("ValueError: no" in rank.words) == counts
-    assert rank.words.endswith(later.decode())
+    ]:
+        with subtests.test(later):
+            rank = fed(TRACEBACK)
+            rank.take(6.0)
+            rank.feed(2, later, 60.0)
+            rank.end(True, 61.0, code=code)
+            assert ("ValueError: no" in rank.words) == counts
+            assert rank.words.endswith(later.decode())
 
 
 def test_a_traceback_is_held_up_to_a_quarter_of_a_mebibyte():

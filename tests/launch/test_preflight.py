@@ -318,9 +318,8 @@ def test_the_administrators_default_gives_way_to_the_option(environ, tmp_path):
 # Without processes.
 
 
-@pytest.mark.parametrize(
-    ("command", "script"),
-    [
+def test_the_script_of_a_command_is_known(subtests):
+    for command, script in [
         ("python3 train.py --lr 1", "train.py"),
         ("python -u -W ignore -Xdev a/b.py", "a/b.py"),
         ("/usr/bin/python3.12 -X dev -O x", "x"),
@@ -331,10 +330,9 @@ def test_the_administrators_default_gives_way_to_the_option(environ, tmp_path):
         ("./train.py", ""),
         ("pythonic train.py", ""),
         ("", ""),
-    ],
-)
-def test_the_script_of_a_command_is_known(command, script):
-    assert script_of(command.split()) == script
+    ]:
+        with subtests.test(command):
+            assert script_of(command.split()) == script
 
 
 def looked_at(environ, count, *, own=True, by_shim=False):
@@ -342,9 +340,8 @@ def looked_at(environ, count, *, own=True, by_shim=False):
     return look(request, environ, "", count, first=True, by_shim=by_shim)
 
 
-@pytest.mark.parametrize(
-    ("environ", "count", "by_shim", "devices", "shared"),
-    [
+def test_the_device_of_each_rank_is_known(subtests):
+    for environ, count, by_shim, devices, shared in [
         ({}, 2, False, "0 1", ""),
         ({"CUDA_VISIBLE_DEVICES": "2, 5,7"}, 2, False, "2 5", ""),
         ({"CUDA_VISIBLE_DEVICES": "2,2,7"}, 2, False, "2 2", "CUDA_VISIBLE_DEVICES=2,2,7"),
@@ -357,15 +354,14 @@ def looked_at(environ, count, *, own=True, by_shim=False):
         # Two tiles of one card, and each a device of its own.
         ({"ZE_AFFINITY_MASK": "0.0,0.1", "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}, 2, False, "0", "0.0,0.1"),
         ({"ZE_AFFINITY_MASK": "0.0,0.1"}, 2, False, "0.0 0.1", ""),
-    ],
-)
-def test_the_device_of_each_rank_is_known(environ, count, by_shim, devices, shared):
-    for own in (True, False):
-        found = looked_at(environ, count, own=own, by_shim=by_shim)
-        assert found.devices == (devices.split() if own else [])
-        assert bool(found.shared) is bool(shared and own)
-        assert found.shared.endswith(shared if own else "")
-        assert bool(found.machine) is own
+    ]:
+        with subtests.test(environ):
+            for own in (True, False):
+                found = looked_at(environ, count, own=own, by_shim=by_shim)
+                assert found.devices == (devices.split() if own else [])
+                assert bool(found.shared) is bool(shared and own)
+                assert found.shared.endswith(shared if own else "")
+                assert bool(found.machine) is own
 
 
 def test_two_names_of_a_machine_do_not_share_its_devices_unasked():

@@ -23,9 +23,8 @@ from lab import flavours, process
 SCRIPT = Path(__file__).parent / "scripts" / "saves_when_asked.py"
 
 
-@pytest.mark.parametrize(
-    ("limit", "longest", "more", "before"),
-    [
+def test_when_to_ask(subtests):
+    for limit, longest, more, before in [
         (3600, None, {}, 180),  # before the first save: 5 % of the limit
         (3600, 10, {}, 80),  # twice the longest save, and a minute
         (600, 10, {}, 38),  # of a short job 3 % of the limit
@@ -38,18 +37,16 @@ SCRIPT = Path(__file__).parent / "scripts" / "saves_when_asked.py"
         (60, 1, {"reaction": 8}, 10),
         (60, None, {"reaction": 8}, 16),
         (10, None, {"reaction": 8}, 5),
-    ],
-)
-def test_when_to_ask(limit, longest, more, before):
-    began = 1795289400.0
-    assert ask_at(began, began + limit, longest, **more) == began + limit - before
+    ]:
+        with subtests.test(limit):
+            began = 1795289400.0
+            assert ask_at(began, began + limit, longest, **more) == began + limit - before
 
 
-@pytest.mark.parametrize(
-    ("step", "pace", "tries", "chosen"), [(100, 0.1, 0, 140), (100, 30, 0, 102), (100, 0, 0, 102), (100, 0.1, 1, 180)]
-)
-def test_the_step_is_ahead_of_all_ranks(step, pace, tries, chosen):
-    assert step_ahead(step, pace, tries) == chosen
+def test_the_step_is_ahead_of_all_ranks(subtests):
+    for step, pace, tries, chosen in [(100, 0.1, 0, 140), (100, 30, 0, 102), (100, 0, 0, 102), (100, 0.1, 1, 180)]:
+        with subtests.test(step):
+            assert step_ahead(step, pace, tries) == chosen
 
 
 class FakeLoop:

@@ -43,36 +43,39 @@ def error(allocation, options, named=None):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "numbers", "origin"),
-    [
-        (LaunchOptions(), [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
-        (LaunchOptions(hosts=("n03", "n01")), [3, 1], "--hosts"),
-        (LaunchOptions(hosts=("N02", "n04.cluster", "n01.other")), [2, 4, 1], "--hosts"),
-        (LaunchOptions(nhosts=2), [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
-        (LaunchOptions(nhosts=4), [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
-        (
-            LaunchOptions(exclude=("n02", "n02", "n04")),
-            [1, 3],
-            "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster",
-        ),
-        (
-            LaunchOptions(hosts=("n04", "n02", "n01"), exclude=("n02", "n03"), nhosts=1),
-            [4],
-            "--hosts, --exclude n02.cluster, --nhosts 1",
-        ),
-    ],
-)
-def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_spelling(options, numbers, origin):
-    chosen, wanted, _ = select(JOB, options)
-    assert chosen.hosts == tuple(f"n{number:02d}.cluster" for number in numbers)
-    assert (chosen.slots, chosen.cpus) == (tuple(numbers), tuple(8 * number for number in numbers))
-    assert chosen.tasks == sum(numbers)
-    assert (chosen.origin["hosts"], chosen.origin["slots"]) == (origin, "SLURM_TASKS_PER_NODE")
-    assert (chosen.job_id, chosen.end_time, chosen.notes) == ("12", 99, ("a note",))
-    assert chosen.devices == tuple(JOB.devices[number - 1] for number in numbers)
-    assert chosen.hostfile == ("/var/spool/nodes" if numbers == [1, 2, 3, 4] else "")  # it names all hosts, in order
-    assert wanted is None
+CHOICES = [
+    (LaunchOptions(), [1, 2, 3, 4], "SLURM_JOB_NODELIST"),
+    (LaunchOptions(hosts=("n03", "n01")), [3, 1], "--hosts"),
+    (LaunchOptions(hosts=("N02", "n04.cluster", "n01.other")), [2, 4, 1], "--hosts"),
+    (LaunchOptions(nhosts=2), [1, 2], "SLURM_JOB_NODELIST, --nhosts 2"),
+    (LaunchOptions(nhosts=4), [1, 2, 3, 4], "SLURM_JOB_NODELIST, --nhosts 4"),
+    (
+        LaunchOptions(exclude=("n02", "n02", "n04")),
+        [1, 3],
+        "SLURM_JOB_NODELIST, --exclude n02.cluster, n04.cluster",
+    ),
+    (
+        LaunchOptions(hosts=("n04", "n02", "n01"), exclude=("n02", "n03"), nhosts=1),
+        [4],
+        "--hosts, --exclude n02.cluster, --nhosts 1",
+    ),
+]
+
+
+def test_the_jobs_hosts_are_chosen_in_the_users_order_and_keep_the_schedulers_spelling(subtests):
+    for options, numbers, origin in CHOICES:
+        with subtests.test(options):
+            chosen, wanted, _ = select(JOB, options)
+            assert chosen.hosts == tuple(f"n{number:02d}.cluster" for number in numbers)
+            assert (chosen.slots, chosen.cpus) == (tuple(numbers), tuple(8 * number for number in numbers))
+            assert chosen.tasks == sum(numbers)
+            assert (chosen.origin["hosts"], chosen.origin["slots"]) == (origin, "SLURM_TASKS_PER_NODE")
+            assert (chosen.job_id, chosen.end_time, chosen.notes) == ("12", 99, ("a note",))
+            assert chosen.devices == tuple(JOB.devices[number - 1] for number in numbers)
+            assert chosen.hostfile == (
+                "/var/spool/nodes" if numbers == [1, 2, 3, 4] else ""
+            )  # it names all hosts, in order
+            assert wanted is None
 
 
 def test_a_choice_tells_whether_it_keeps_the_schedulers_order():
@@ -92,22 +95,23 @@ def component(number, hosts, slots, devices=None):
 HETEROGENEOUS = heterogeneous((component(0, ("head",), (2,)), component(1, ("g1", "g2"), (1, 1), (4, 4))))
 
 
-@pytest.mark.parametrize(
-    ("options", "hosts", "components", "slots", "cpus", "devices", "tasks"),
-    [
-        (LaunchOptions(), ("head",), (0,), (2,), (4,), (0,), 2),
-        (LaunchOptions(hosts=("head",)), ("head",), (0,), (2,), (4,), (0,), 2),
-        (LaunchOptions(hosts=("g1", "g2")), ("g1", "g2"), (1, 1), (1, 1), (8, 8), (4, 4), 2),
-        (LaunchOptions(hosts=("G2.site",)), ("g2",), (1,), (1,), (8,), (4,), 1),
-        (LaunchOptions(hosts=("g2", "head")), ("g2", "head"), (1, 0), (1, 2), (8, 4), (4, 0), 3),
-        (LaunchOptions(exclude=("g1",)), ("head",), (0,), (2,), (4,), (0,), 2),
-    ],
-)
-def test_the_components_whose_hosts_are_named_are_used(options, hosts, components, slots, cpus, devices, tasks):
-    chosen = select(HETEROGENEOUS, options).allocation
-    assert (chosen.hosts, chosen.components) == (hosts, components)
-    assert (chosen.slots, chosen.cpus, chosen.devices, chosen.tasks) == (slots, cpus, devices, tasks)
-    assert bool(chosen.notes) == (options.hosts is None)  # who has named hosts need not be told
+COMPONENTS = [
+    (LaunchOptions(), ("head",), (0,), (2,), (4,), (0,), 2),
+    (LaunchOptions(hosts=("head",)), ("head",), (0,), (2,), (4,), (0,), 2),
+    (LaunchOptions(hosts=("g1", "g2")), ("g1", "g2"), (1, 1), (1, 1), (8, 8), (4, 4), 2),
+    (LaunchOptions(hosts=("G2.site",)), ("g2",), (1,), (1,), (8,), (4,), 1),
+    (LaunchOptions(hosts=("g2", "head")), ("g2", "head"), (1, 0), (1, 2), (8, 4), (4, 0), 3),
+    (LaunchOptions(exclude=("g1",)), ("head",), (0,), (2,), (4,), (0,), 2),
+]
+
+
+def test_the_components_whose_hosts_are_named_are_used(subtests):
+    for options, hosts, components, slots, cpus, devices, tasks in COMPONENTS:
+        with subtests.test(options):
+            chosen = select(HETEROGENEOUS, options).allocation
+            assert (chosen.hosts, chosen.components) == (hosts, components)
+            assert (chosen.slots, chosen.cpus, chosen.devices, chosen.tasks) == (slots, cpus, devices, tasks)
+            assert bool(chosen.notes) == (options.hosts is None)  # who has named hosts need not be told
 
 
 def test_a_stranger_to_a_heterogeneous_job_is_told_the_hosts_of_all_components():
@@ -138,69 +142,71 @@ def test_names_that_shorten_to_the_same_label_must_be_written_in_full():
     assert select(job, LaunchOptions(exclude=("a.east",))).allocation.hosts == ("a.west",)
 
 
-@pytest.mark.parametrize(
-    ("allocation", "options", "words"),
-    [
-        (
-            JOB,
-            LaunchOptions(hosts=("n01", "n07")),
-            ("n07 (from --hosts) is not a host of slurm job 12; expected one of n01.cluster, n02.cluster,",),
-        ),
-        (JOB, LaunchOptions(hosts=("n05.cluster",)), ("n05.cluster (from --hosts)", "Did you mean n04.cluster?")),
-        (JOB, LaunchOptions(hosts=("elsewhere",)), ("elsewhere (from --hosts)", "`ezpz where` shows the hosts")),
-        (JOB, LaunchOptions(exclude=("n9",)), ("n9 (from --exclude) is not a host of slurm job 12",)),
-        (
-            HERE,
-            LaunchOptions(exclude=("desc",)),
-            ("desc (from --exclude) is not one of the hosts", "Did you mean desk?"),
-        ),
-        (
-            JOB,
-            LaunchOptions(hosts=("n01", "n02", "n01.cluster")),
-            ("n01.cluster is named twice (from --hosts)", "More ranks on a host are asked for with --ppn or -n"),
-        ),
-        (HERE, LaunchOptions(hosts=("x", "x")), ("x is named twice (from --hosts)",)),
-        (
-            JOB,
-            LaunchOptions(exclude=("n01", "n02", "n03", "n04")),
-            ("no host is left: --exclude removes all 4 hosts (n01.cluster, n02.cluster, n03.cluster, n04.cluster)",),
-        ),
-        (HERE, LaunchOptions(exclude=("desk",)), ("no host is left: --exclude removes the only host (desk)",)),
-        (
-            JOB,
-            LaunchOptions(nhosts=5),
-            ("cannot use 5 hosts (from --nhosts): there are 4 (4 from SLURM_JOB_NODELIST). Use `--nhosts 4`.",),
-        ),
-        (
-            JOB,
-            LaunchOptions(hosts=("n01", "n02"), exclude=("n01",), nhosts=2),
-            ("there is 1 (2 from --hosts, less 1 by --exclude). Use `--nhosts 1`.",),
-        ),
-        (HERE, LaunchOptions(nhosts=2), ("1 from the host name", "name more with `--hosts LIST` or `--hostfile FILE`")),
-    ],
-)
-def test_an_impossible_choice_says_what_there_is(allocation, options, words):
-    text = error(allocation, options)
-    assert all(word in text for word in words), text
+IMPOSSIBLE = [
+    (
+        JOB,
+        LaunchOptions(hosts=("n01", "n07")),
+        ("n07 (from --hosts) is not a host of slurm job 12; expected one of n01.cluster, n02.cluster,",),
+    ),
+    (JOB, LaunchOptions(hosts=("n05.cluster",)), ("n05.cluster (from --hosts)", "Did you mean n04.cluster?")),
+    (JOB, LaunchOptions(hosts=("elsewhere",)), ("elsewhere (from --hosts)", "`ezpz where` shows the hosts")),
+    (JOB, LaunchOptions(exclude=("n9",)), ("n9 (from --exclude) is not a host of slurm job 12",)),
+    (
+        HERE,
+        LaunchOptions(exclude=("desc",)),
+        ("desc (from --exclude) is not one of the hosts", "Did you mean desk?"),
+    ),
+    (
+        JOB,
+        LaunchOptions(hosts=("n01", "n02", "n01.cluster")),
+        ("n01.cluster is named twice (from --hosts)", "More ranks on a host are asked for with --ppn or -n"),
+    ),
+    (HERE, LaunchOptions(hosts=("x", "x")), ("x is named twice (from --hosts)",)),
+    (
+        JOB,
+        LaunchOptions(exclude=("n01", "n02", "n03", "n04")),
+        ("no host is left: --exclude removes all 4 hosts (n01.cluster, n02.cluster, n03.cluster, n04.cluster)",),
+    ),
+    (HERE, LaunchOptions(exclude=("desk",)), ("no host is left: --exclude removes the only host (desk)",)),
+    (
+        JOB,
+        LaunchOptions(nhosts=5),
+        ("cannot use 5 hosts (from --nhosts): there are 4 (4 from SLURM_JOB_NODELIST). Use `--nhosts 4`.",),
+    ),
+    (
+        JOB,
+        LaunchOptions(hosts=("n01", "n02"), exclude=("n01",), nhosts=2),
+        ("there is 1 (2 from --hosts, less 1 by --exclude). Use `--nhosts 1`.",),
+    ),
+    (HERE, LaunchOptions(nhosts=2), ("1 from the host name", "name more with `--hosts LIST` or `--hostfile FILE`")),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts", "wanted"),
-    [
-        ("n03\nn01\n", (3, 1), None),
-        ("n03:9\nn01:1\n", (3, 1), (9, 1)),
-        ("n02 slots=2\n", (2,), (2,)),
-        ("n02\nn02\n", (2,), None),  # the lines that the scheduler's own node file has
-        ("n02\nn02\nn02\n", (2,), (3,)),
-        ("n02\nn02.cluster\nn02\n", (2,), (3,)),
-    ],
-)
-def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(hostfile, text, hosts, wanted):
-    named = hostfile(text)
-    result = select(JOB, LaunchOptions(hostfile=named.path), named)
-    assert result.allocation.hosts == tuple(f"n{number:02d}.cluster" for number in hosts)
-    assert result.allocation.slots == hosts  # still what the scheduler granted
-    assert (result.wanted, result.wanted_origin) == (wanted, f"--hostfile {named.path}" if wanted else "")
+def test_an_impossible_choice_says_what_there_is(subtests):
+    for allocation, options, words in IMPOSSIBLE:
+        with subtests.test(options):
+            text = error(allocation, options)
+            assert all(word in text for word in words), text
+
+
+FILES = [
+    ("n03\nn01\n", (3, 1), None),
+    ("n03:9\nn01:1\n", (3, 1), (9, 1)),
+    ("n02 slots=2\n", (2,), (2,)),
+    ("n02\nn02\n", (2,), None),  # the lines that the scheduler's own node file has
+    ("n02\nn02\nn02\n", (2,), (3,)),
+    ("n02\nn02.cluster\nn02\n", (2,), (3,)),
+]
+
+
+def test_a_host_file_chooses_hosts_of_the_job_and_may_name_ranks(subtests, hostfile):
+    for text, hosts, wanted in FILES:
+        with subtests.test(text):
+            named = hostfile(text)
+            result = select(JOB, LaunchOptions(hostfile=named.path), named)
+            assert result.allocation.hosts == tuple(f"n{number:02d}.cluster" for number in hosts)
+            assert result.allocation.slots == hosts  # still what the scheduler granted
+            assert (result.wanted, result.wanted_origin) == (wanted, f"--hostfile {named.path}" if wanted else "")
 
 
 def test_slots_of_a_file_stay_with_their_hosts(hostfile):

@@ -35,9 +35,8 @@ def told(wall):
     return said
 
 
-@pytest.mark.parametrize(
-    ("environ", "end"),
-    [
+def test_a_variable_tells_the_end_where_it_belongs_to_this_job(subtests):
+    for environ, end in [
         ({}, None),
         ({"SLURM_JOB_END_TIME": "1795289400"}, None),  # no job around it: a leftover
         ({"SLURM_JOB_ID": "12", "SLURM_JOB_END_TIME": "1795289400"}, 1795289400.0),
@@ -46,24 +45,24 @@ def told(wall):
         ({"PBS_JOBID": "2.head", "EZPZ_JOBID": "1.head", "EZPZ_JOB_END": "1795289400"}, None),
         ({"EZPZ_JOBID": "1.head", "EZPZ_JOB_END": "1795289400"}, None),
         ({"PBS_JOBID": "1.head", "EZPZ_JOBID": "1.head", "EZPZ_JOB_END": ""}, None),
-    ],
-)
-def test_a_variable_tells_the_end_where_it_belongs_to_this_job(environ, end):
-    assert ends(environ) == end
+    ]:
+        with subtests.test(environ):
+            assert ends(environ) == end
 
 
-@pytest.mark.parametrize(
-    ("left", "text"), [(45, "44 seconds|45 seconds"), (200, "3 minutes"), (60.5, "1 minute"), (600, "10 minutes")]
-)
-def test_a_launch_that_starts_late_is_told_at_once_and_once(left, text):
-    environ = slurm(left)
-    wall = Wall(JOB, environ)
-    assert wall.due() <= time.monotonic()
-    said = wall.take(time.monotonic())
-    at = clock(int(environ["SLURM_JOB_END_TIME"]))
-    assert said in {f"the job's wall time ends in {one} (at {at}, from SLURM_JOB_END_TIME)" for one in text.split("|")}
-    assert wall.take(time.monotonic()) is None
-    assert wall.due() is None if left <= 75 else wall.due() > time.monotonic() + left - 62
+def test_a_launch_that_starts_late_is_told_at_once_and_once(subtests):
+    for left, text in [(45, "44 seconds|45 seconds"), (200, "3 minutes"), (60.5, "1 minute"), (600, "10 minutes")]:
+        with subtests.test(left):
+            environ = slurm(left)
+            wall = Wall(JOB, environ)
+            assert wall.due() <= time.monotonic()
+            said = wall.take(time.monotonic())
+            at = clock(int(environ["SLURM_JOB_END_TIME"]))
+            assert said in {
+                f"the job's wall time ends in {one} (at {at}, from SLURM_JOB_END_TIME)" for one in text.split("|")
+            }
+            assert wall.take(time.monotonic()) is None
+            assert wall.due() is None if left <= 75 else wall.due() > time.monotonic() + left - 62
 
 
 def test_ten_minutes_and_one_minute_before_each_are_told():

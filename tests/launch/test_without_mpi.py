@@ -75,24 +75,24 @@ def test_an_mpi_that_the_launcher_does_not_bring_is_refused(name):
         decided(name, "yes")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_options_that_give_each_rank_its_part_of_a_host_are_refused(subtests):
+    for name, words in [
         ("srun", ("-c7",)),
         ("srun", ("--gpus-per-task=1",)),
         ("srun", ("--gpu-bind", "closest")),
         ("srun", ("-l", "--cpu-bind=cores")),
         ("mpich", ("-bind-to", "core")),
         ("openmpi5", ("--map-by", "core")),
-    ],
-)
-def test_options_that_give_each_rank_its_part_of_a_host_are_refused(name, words):
-    with pytest.raises(UsageError, match=r"\(from --launcher-args\) gives each rank a part of its host.*`--mpi yes`"):
-        decided(name, "no", args=words)
-    assert decided(name, "yes", args=words) == ("yes", "--mpi")
-    if name == "srun":
-        with pytest.raises(UsageError, match=r"\(from site den\) gives each rank"):
-            decided(name, table="no", site_args=words)
+    ]:
+        with subtests.test(words):
+            with pytest.raises(
+                UsageError, match=r"\(from --launcher-args\) gives each rank a part of its host.*`--mpi yes`"
+            ):
+                decided(name, "no", args=words)
+            assert decided(name, "yes", args=words) == ("yes", "--mpi")
+            if name == "srun":
+                with pytest.raises(UsageError, match=r"\(from site den\) gives each rank"):
+                    decided(name, table="no", site_args=words)
 
 
 def test_options_that_bind_nothing_are_left_alone():
@@ -114,9 +114,8 @@ def test_the_agents_bind_what_a_launcher_would_have_bound():
         assert made.variables["EZPZ_CPUS"].value == "0-1:2-3"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_the_line_starts_one_agent_on_each_host(subtests):
+    for name, words in [
         ("mpich", "-n 2 -f /f"),
         ("impi", "-n 2 -machinefile /f"),
         ("openmpi5", "-n 2 --map-by slot:OVERSUBSCRIBE --bind-to none --hostfile /f"),
@@ -124,18 +123,17 @@ def test_the_agents_bind_what_a_launcher_would_have_bound():
             "srun",
             "-N 2 -n 2 --ntasks-per-node=1 --nodelist=n01,n02 --distribution=block -c 8 --overlap --mpi=none",
         ),
-    ],
-)
-def test_the_line_starts_one_agent_on_each_host(name, words):
-    made = plan(name, hostfile="/f")
-    line = shlex.join(made.argv())
-    assert f"{words} " in line
-    assert made.argv()[-6:] == [sys.executable, "-I", "-S", AGENT, "--by-launcher", "true"]
-    assert made.launcher_environment()["EZPZ_PLACEMENT"] == "3,1"
-    assert made.launcher_environment()["EZPZ_NO_MPI"] == "--mpi no"
-    assert "OMP_NUM_THREADS" not in made.variables
-    again = made.prefix()
-    assert again[-9:] == ["--flavour", name, "--mpi", "no", "-n", "4", "--hosts", "n01,n02", "--"]
+    ]:
+        with subtests.test(name):
+            made = plan(name, hostfile="/f")
+            line = shlex.join(made.argv())
+            assert f"{words} " in line
+            assert made.argv()[-6:] == [sys.executable, "-I", "-S", AGENT, "--by-launcher", "true"]
+            assert made.launcher_environment()["EZPZ_PLACEMENT"] == "3,1"
+            assert made.launcher_environment()["EZPZ_NO_MPI"] == "--mpi no"
+            assert "OMP_NUM_THREADS" not in made.variables
+            again = made.prefix()
+            assert again[-9:] == ["--flavour", name, "--mpi", "no", "-n", "4", "--hosts", "n01,n02", "--"]
 
 
 def test_srun_gives_an_agent_all_that_the_ranks_of_its_host_would_get():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -37,132 +38,136 @@ def error(line, environ=None):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("line", "fields"),
-    [
-        ("--nproc 2", {"ranks": 2}),
-        ("--nprocs=2", {"ranks": 2}),
-        ("--ntasks 2", {"ranks": 2}),
-        ("--world_size 2", {"ranks": 2}),
-        ("--world-size=2", {"ranks": 2}),
-        ("--num_processes 2", {"ranks": 2}),
-        ("--n 2", {"ranks": 2}),
-        ("--nproc_per_node 2", {"per_host": 2}),
-        ("--nproc-per-node=2", {"per_host": 2}),
-        ("--ntasks-per-node=2", {"per_host": 2}),
-        ("-perhost 2", {"per_host": 2}),
-        ("-npernode 2", {"per_host": 2}),
-        ("--nnodes 2", {"nhosts": 2}),
-        ("--nnodes=2:2", {"nhosts": 2}),
-        ("--nodes 2", {"nhosts": 2}),
-        ("-nh 2", {"nhosts": 2}),
-        ("--nhost 2", {"nhosts": 2}),
-        ("--num_machines 2", {"nhosts": 2}),
-        ("--gpus-per-node=2", {"devices_per_host": 2}),
-        ("--gpu_ids 0,1", {"devices": ("0", "1")}),
-        ("-H n01,n02", {"hosts": ("n01", "n02")}),
-        ("-hosts n01,n02", {"hosts": ("n01", "n02")}),
-        ("--nodelist n[01-02]", {"hosts": ("n01", "n02")}),
-        ("-f file", {"hostfile": "file"}),
-        ("-hostfile file", {"hostfile": "file"}),
-        ("--machinefile file", {"hostfile": "file"}),
-        ("--host-file file", {"hostfile": "file"}),
-        ("-l", {"label": True}),
-        ("--tag-output", {"label": True}),
-        ("--overcommit", {"oversubscribe": True}),
-        ("-W 30", {"exit_timeout": 30}),
-        ("--wait=0", {"exit_timeout": None}),
-        ("--log_dir logs", {"log_dir": "logs"}),
-        ("--dry_run", {"dry_run": True}),
-        ("--verbose", {"verbose": True}),
-        ("-v", {"verbose": True}),
-        ("--cpu_bind cores", {"cpu_bind": "cores"}),
-        ("--bind-to core", {"cpu_bind": "cores"}),
-        ("-bind-to hwthread", {"cpu_bind": "threads"}),
-        ("--cpu-bind depth -d 8", {"cpu_bind": "depth:8"}),
-        ("--cpu-bind=depth --depth=8", {"cpu_bind": "depth:8"}),
-        ("--depth 8", {"cpu_bind": "depth:8", "cpu_bind_origin": "--depth"}),
-        ("--cpus-per-task=8", {"cpu_bind": "depth:8", "cpu_bind_origin": "--depth"}),
-        ("--env A=1 --env=B=x=y", {"env": (("A", "1"), ("B", "x=y"))}),
-        ("-x A=1", {"env": (("A", "1"),)}),
-        ("-genv A 1 -env B=2", {"env": (("A", "1"), ("B", "2"))}),
-        ("--export=ALL,A=1", {"env": (("A", "1"),)}),
-        ("--mca btl self,tcp", {"launcher_args": ("--mca", "btl", "self,tcp")}),
-        ("--master_addr n01 --master_port=4711", {"master_addr": "n01", "master_port": "4711"}),
-        ("--main_process_port 4711", {"master_port": "4711"}),
-    ],
-)
-def test_a_word_of_the_same_meaning_is_ours(line, fields):
-    options = read(line)
-    assert options == LaunchOptions(**fields, command=("prog", "--nproc", "7"))
-    assert not options.notes
+SAME = [
+    ("--nproc 2", {"ranks": 2}),
+    ("--nprocs=2", {"ranks": 2}),
+    ("--ntasks 2", {"ranks": 2}),
+    ("--world_size 2", {"ranks": 2}),
+    ("--world-size=2", {"ranks": 2}),
+    ("--num_processes 2", {"ranks": 2}),
+    ("--n 2", {"ranks": 2}),
+    ("--nproc_per_node 2", {"per_host": 2}),
+    ("--nproc-per-node=2", {"per_host": 2}),
+    ("--ntasks-per-node=2", {"per_host": 2}),
+    ("-perhost 2", {"per_host": 2}),
+    ("-npernode 2", {"per_host": 2}),
+    ("--nnodes 2", {"nhosts": 2}),
+    ("--nnodes=2:2", {"nhosts": 2}),
+    ("--nodes 2", {"nhosts": 2}),
+    ("-nh 2", {"nhosts": 2}),
+    ("--nhost 2", {"nhosts": 2}),
+    ("--num_machines 2", {"nhosts": 2}),
+    ("--gpus-per-node=2", {"devices_per_host": 2}),
+    ("--gpu_ids 0,1", {"devices": ("0", "1")}),
+    ("-H n01,n02", {"hosts": ("n01", "n02")}),
+    ("-hosts n01,n02", {"hosts": ("n01", "n02")}),
+    ("--nodelist n[01-02]", {"hosts": ("n01", "n02")}),
+    ("-f file", {"hostfile": "file"}),
+    ("-hostfile file", {"hostfile": "file"}),
+    ("--machinefile file", {"hostfile": "file"}),
+    ("--host-file file", {"hostfile": "file"}),
+    ("-l", {"label": True}),
+    ("--tag-output", {"label": True}),
+    ("--overcommit", {"oversubscribe": True}),
+    ("-W 30", {"exit_timeout": 30}),
+    ("--wait=0", {"exit_timeout": None}),
+    ("--log_dir logs", {"log_dir": "logs"}),
+    ("--dry_run", {"dry_run": True}),
+    ("--verbose", {"verbose": True}),
+    ("-v", {"verbose": True}),
+    ("--cpu_bind cores", {"cpu_bind": "cores"}),
+    ("--bind-to core", {"cpu_bind": "cores"}),
+    ("-bind-to hwthread", {"cpu_bind": "threads"}),
+    ("--cpu-bind depth -d 8", {"cpu_bind": "depth:8"}),
+    ("--cpu-bind=depth --depth=8", {"cpu_bind": "depth:8"}),
+    ("--depth 8", {"cpu_bind": "depth:8", "cpu_bind_origin": "--depth"}),
+    ("--cpus-per-task=8", {"cpu_bind": "depth:8", "cpu_bind_origin": "--depth"}),
+    ("--env A=1 --env=B=x=y", {"env": (("A", "1"), ("B", "x=y"))}),
+    ("-x A=1", {"env": (("A", "1"),)}),
+    ("-genv A 1 -env B=2", {"env": (("A", "1"), ("B", "2"))}),
+    ("--export=ALL,A=1", {"env": (("A", "1"),)}),
+    ("--mca btl self,tcp", {"launcher_args": ("--mca", "btl", "self,tcp")}),
+    ("--master_addr n01 --master_port=4711", {"master_addr": "n01", "master_port": "4711"}),
+    ("--main_process_port 4711", {"master_port": "4711"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "note"),
-    [
-        ("--standalone", "--standalone is not needed: launch starts the ranks of one job by itself"),
-        ("--rdzv-backend=c10d", "--rdzv-backend c10d is not needed: launch finds where the ranks meet"),
-        ("--rdzv_endpoint n01:1", "--rdzv_endpoint n01:1 is not needed"),
-        ("--rdzv_id 7", "--rdzv_id 7 is not needed"),
-        ("--node_rank 0", "--node_rank 0 is not needed: launch starts the ranks of all hosts itself"),
-        ("--nproc_per_node gpu", "--nproc_per_node gpu is not needed: there is a rank per device"),
-        ("--envall", "--envall is not needed: ranks get the whole environment"),
-        ("-genvall", "-genvall is not needed: ranks get the whole environment"),
-        ("-x LD_LIBRARY_PATH", "-x LD_LIBRARY_PATH is not needed: ranks get the whole environment"),
-        ("--export=ALL", "--export=ALL is not needed"),
-        ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
-        ("--tee 3", "--tee 3 is not needed"),
-        ("--max-restarts 0", "--max-restarts 0 is not needed: nothing is started again without --attempts"),
-        ("--job-name test --", "--job-name test is not needed: the job has its name"),
-        ("-J test", "-J test is not needed"),
-        ("--cpu-bind list:0:1 --depth 4", "--depth 4 has no effect beside --cpu-bind list:0:1"),
-    ],
-)
-def test_a_word_for_what_is_done_anyway_is_a_note(line, note):
-    options = read(line)
-    assert any(text.startswith(note) for text in options.notes), options.notes
-    assert options.command == ("prog", "--nproc", "7")
+def test_a_word_of_the_same_meaning_is_ours(subtests):
+    for line, fields in SAME:
+        with subtests.test(line):
+            options = read(line)
+            assert options == LaunchOptions(**fields, command=("prog", "--nproc", "7"))
+            assert not options.notes
 
 
-@pytest.mark.parametrize("line", ["--max_restarts 3", "--max-restarts=3", "--retries 3", "--max-failover-retries 3"])
-def test_restarts_are_attempts_without_the_first_start(line):
-    options = read(line)
-    given = line.replace("=", " ")
-    assert (options.attempts, options.notes) == (4, (f"{given} is taken as --attempts 4, the starts in all",))
+DONE = [
+    ("--standalone", "--standalone is not needed: launch starts the ranks of one job by itself"),
+    ("--rdzv-backend=c10d", "--rdzv-backend c10d is not needed: launch finds where the ranks meet"),
+    ("--rdzv_endpoint n01:1", "--rdzv_endpoint n01:1 is not needed"),
+    ("--rdzv_id 7", "--rdzv_id 7 is not needed"),
+    ("--node_rank 0", "--node_rank 0 is not needed: launch starts the ranks of all hosts itself"),
+    ("--nproc_per_node gpu", "--nproc_per_node gpu is not needed: there is a rank per device"),
+    ("--envall", "--envall is not needed: ranks get the whole environment"),
+    ("-genvall", "-genvall is not needed: ranks get the whole environment"),
+    ("-x LD_LIBRARY_PATH", "-x LD_LIBRARY_PATH is not needed: ranks get the whole environment"),
+    ("--export=ALL", "--export=ALL is not needed"),
+    ("--kill-on-bad-exit=1", "--kill-on-bad-exit is not needed"),
+    ("--tee 3", "--tee 3 is not needed"),
+    ("--max-restarts 0", "--max-restarts 0 is not needed: nothing is started again without --attempts"),
+    ("--job-name test --", "--job-name test is not needed: the job has its name"),
+    ("-J test", "-J test is not needed"),
+    ("--cpu-bind list:0:1 --depth 4", "--depth 4 has no effect beside --cpu-bind list:0:1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("line", "words_"),
-    [
-        ("-N 2", ("-N", "hosts to srun", "--nhosts or --ppn")),
-        ("--time 10", ("--time", "minutes to srun", "--timeout")),
-        ("--nnodes 1:4", ("--nnodes 1:4", "range of hosts", "--nhosts 4")),
-        ("--node_rank 1", ("--node_rank 1", "starts the ranks of all hosts itself", "Run it once")),
-        ("--max_restarts=two", ("--max_restarts two", "no number of restarts", "--attempts N")),
-        ("--auto-retry", ("--auto-retry", "--attempts N", "--nhosts")),
-        ("--spare_nodes 2", ("--spare_nodes", "--attempts N", "--nhosts")),
-        ("--redirects 3", ("--redirects", "--log-dir")),
-        ("--map-by core", ("--map-by", "--ppn N")),
-        ("-x n07", ("-x n07", "hosts that are left out to srun", "--exclude n07")),
-        ("--export=NONE", ("--export=NONE", "--unset")),
-        ("--bind-to board", ("--bind-to board", "core, hwthread")),
-        ("--gpus-per-task=1", ("--gpus-per-task", "--launcher-args")),
-        ("--partition debug", ("--partition", "salloc")),
-        ("--mpi=pmix", ("--mpi", "plugin of srun", "--launcher-args=--mpi=pmix")),
-        ("--env A", ("--env", "expected NAME=VALUE")),
-        ("--env RANK=1", ("--env", "RANK is what launch itself")),
-        ("--env EZPZ_PLACEMENT=1", ("--env", "EZPZ_PLACEMENT is what launch itself")),
-        ("-x WORLD_SIZE=1", ("-x", "WORLD_SIZE is what launch itself")),
-        ("--master_port 70000", ("--master-port", "'70000' is no port")),
-        ("--nproc two", ("--nproc", "'two' is not a whole number")),
-        ("--standalone=1", ("--standalone takes no value",)),
-        ("--zzz 3", ("unknown option --zzz",)),
-    ],
-)
-def test_a_word_of_another_meaning_says_so_and_what_to_write(line, words_):
-    text = error(line)
-    assert all(word in text for word in words_), text
+def test_a_word_for_what_is_done_anyway_is_a_note(subtests):
+    for line, note in DONE:
+        with subtests.test(line):
+            options = read(line)
+            assert any(text.startswith(note) for text in options.notes), options.notes
+            assert options.command == ("prog", "--nproc", "7")
+
+
+def test_restarts_are_attempts_without_the_first_start(subtests):
+    for line in ["--max_restarts 3", "--max-restarts=3", "--retries 3", "--max-failover-retries 3"]:
+        with subtests.test(line):
+            options = read(line)
+            given = line.replace("=", " ")
+            assert (options.attempts, options.notes) == (4, (f"{given} is taken as --attempts 4, the starts in all",))
+
+
+DIFFERENT = [
+    ("-N 2", ("-N", "hosts to srun", "--nhosts or --ppn")),
+    ("--time 10", ("--time", "minutes to srun", "--timeout")),
+    ("--nnodes 1:4", ("--nnodes 1:4", "range of hosts", "--nhosts 4")),
+    ("--node_rank 1", ("--node_rank 1", "starts the ranks of all hosts itself", "Run it once")),
+    ("--max_restarts=two", ("--max_restarts two", "no number of restarts", "--attempts N")),
+    ("--auto-retry", ("--auto-retry", "--attempts N", "--nhosts")),
+    ("--spare_nodes 2", ("--spare_nodes", "--attempts N", "--nhosts")),
+    ("--redirects 3", ("--redirects", "--log-dir")),
+    ("--map-by core", ("--map-by", "--ppn N")),
+    ("-x n07", ("-x n07", "hosts that are left out to srun", "--exclude n07")),
+    ("--export=NONE", ("--export=NONE", "--unset")),
+    ("--bind-to board", ("--bind-to board", "core, hwthread")),
+    ("--gpus-per-task=1", ("--gpus-per-task", "--launcher-args")),
+    ("--partition debug", ("--partition", "salloc")),
+    ("--mpi=pmix", ("--mpi", "plugin of srun", "--launcher-args=--mpi=pmix")),
+    ("--env A", ("--env", "expected NAME=VALUE")),
+    ("--env RANK=1", ("--env", "RANK is what launch itself")),
+    ("--env EZPZ_PLACEMENT=1", ("--env", "EZPZ_PLACEMENT is what launch itself")),
+    ("-x WORLD_SIZE=1", ("-x", "WORLD_SIZE is what launch itself")),
+    ("--master_port 70000", ("--master-port", "'70000' is no port")),
+    ("--nproc two", ("--nproc", "'two' is not a whole number")),
+    ("--standalone=1", ("--standalone takes no value",)),
+    ("--zzz 3", ("unknown option --zzz",)),
+]
+
+
+def test_a_word_of_another_meaning_says_so_and_what_to_write(subtests):
+    for line, words_ in DIFFERENT:
+        with subtests.test(line):
+            text = error(line)
+            assert all(word in text for word in words_), text
 
 
 def test_a_word_without_its_value_is_one_clear_line():
@@ -191,25 +196,26 @@ def test_options_for_the_launcher_pass_where_two_dashes_show_that_they_are_no_co
             parse(argv, {})
 
 
-@pytest.mark.parametrize(
-    ("text", "bind"),
-    [
-        ("list:0-3:4-7", "list:0-3:4-7"),
-        ("--cpu-bind=list:0:1", "list:0:1"),
-        ("--cpu-bind depth -d 16", "depth:16"),
-        ("--depth 4", "depth:4"),
-        ("depth", "depth"),
-        (" cores ", "cores"),
-    ],
-)
-def test_cpu_bind_of_the_environment_is_used(text, bind):
-    options = read("", {"CPU_BIND": text})
-    assert (options.cpu_bind, options.cpu_bind_origin) == (bind, "CPU_BIND")
-    assert read("--cpu-bind none", {"CPU_BIND": text}) == LaunchOptions(
-        cpu_bind="none",
-        notes=(f"CPU_BIND={text.strip()} has no effect beside --cpu-bind",),
-        command=("prog", "--nproc", "7"),
-    )
+CPU_BINDS = [
+    ("list:0-3:4-7", "list:0-3:4-7"),
+    ("--cpu-bind=list:0:1", "list:0:1"),
+    ("--cpu-bind depth -d 16", "depth:16"),
+    ("--depth 4", "depth:4"),
+    ("depth", "depth"),
+    (" cores ", "cores"),
+]
+
+
+def test_cpu_bind_of_the_environment_is_used(subtests):
+    for text, bind in CPU_BINDS:
+        with subtests.test(text):
+            options = read("", {"CPU_BIND": text})
+            assert (options.cpu_bind, options.cpu_bind_origin) == (bind, "CPU_BIND")
+            assert read("--cpu-bind none", {"CPU_BIND": text}) == LaunchOptions(
+                cpu_bind="none",
+                notes=(f"CPU_BIND={text.strip()} has no effect beside --cpu-bind",),
+                command=("prog", "--nproc", "7"),
+            )
 
 
 def test_a_cpu_bind_of_the_environment_with_other_options_is_refused():
@@ -223,15 +229,25 @@ def test_the_world_size_that_ezpz_setup_job_has_exported_asks_for_nothing():
     assert read("", {"WORLD_SIZE": "12", "EZPZ_WORLD_SIZE": "24"}).ranks == 12
 
 
+def meaning(name):
+    """What a word means here: our option, "" for none or a refusal; None where it is not known."""
+    try:
+        word = words.understand([name, "1", "1"], {})
+    except UsageError:
+        return ""
+    return word and word.ours
+
+
 def test_every_word_leads_to_an_option_that_there_is_and_the_page_has_it():
-    names = {name for row in OPTIONS for name in row[0]}
-    assert {ours for table in (words._SAME, words._FLAGS) for ours in table.values()} <= names
-    assert not {name for table in (words._SAME, words._FLAGS, words._DIFFERENT) for name in table} & names
     page = (Path(__file__).parents[2] / "docs" / "older-scripts.md").read_text(encoding="utf-8")
-    tables = (words._SAME, words._FLAGS, words._DONE_FLAGS, words._DONE_VALUES, words._DIFFERENT, words._SPECIAL)
-    missing = [name for table in tables for name in table if f"`{name}`" not in page]
-    assert not missing
-    assert sum(len(table) for table in tables) > 100
+    names = {name for row in OPTIONS for name in row[0]}
+    written = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", Path(words.__file__).read_text(encoding="utf-8")))
+    meanings = {name: meaning(name) for name in {*map(words.plain, written), *names}}
+    known = {name: ours for name, ours in meanings.items() if ours is not None}
+    assert len(known) > 100
+    assert set(known.values()) <= {"", *names}
+    assert not known.keys() & names
+    assert not [name for name in known if f"`{name}`" not in page and f"`{name} " not in page]
 
 
 # ---- bindings --------------------------------------------------------------------------------------------------------
