@@ -1,9 +1,7 @@
 """The documentation: what its pages type exists and runs, and the site works as files without a network."""
 
 import re
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -72,28 +70,25 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("where", WRONG)
-def test_what_does_not_exist_is_found(where, tmp_path):
-    text, found = WRONG[where]
+def test_what_does_not_exist_is_found(subtests, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"# Title\n\n{text}\n")
-    assert [line.rpartition("`: ")[2] for line in check_pages.unknown_words([page], tmp_path)] == [found]
+    for where, (text, found) in WRONG.items():
+        page.write_text(f"# Title\n\n{text}\n")
+        with subtests.test(where):
+            assert [line.rpartition("`: ")[2] for line in check_pages.unknown_words([page], tmp_path)] == [found]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_exists_is_not_found(tmp_path):
+    page = tmp_path / "page.md"
+    lines = [
         "`launch -n 2 python3 train.py --whatever 3`, `ezpz simulate -n 64 python3 train.py --own`",
         "`ezpz runs --state failed`, `ezpz help runs`, `ezpz VERB --help`, `ezpz --version`, `ezpz.History`",
         "`launch [options] [--] COMMAND [ARG ...]`, `-n 2`, `--train.max_iters 3`, `--max-iters`",
         '`python3 -m torchtitan.train --module llama3`, `make bench ARGS="--markdown"`, `make test K=meeting`',
         "```bash\nlaunch env -u RANK python3 train.py --own # --jsno of a comment\n```",
         "```text\nezpz: unknown option --jsno\n```",
-    ],
-)
-def test_what_exists_is_not_found(text, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(text)
+    ]
+    page.write_text("\n\n".join(lines))
     assert check_pages.unknown_words([page], tmp_path) == []
 
 
@@ -125,14 +120,13 @@ def unmarked(text):
     return found + [rest.count("\n", 0, line.start()) + 1 for line in indented]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_a_page_is_run_or_says_what_it_needs(page):
-    assert unmarked(page.read_text(encoding="utf-8")) == []
+def test_every_command_of_a_page_is_run_or_says_what_it_needs():
+    found = {str(page.relative_to(ROOT)): unmarked(page.read_text(encoding="utf-8")) for page in PAGES}
+    assert {page: lines for page, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
+def test_commands_without_a_mark_are_found(subtests):
+    for text, lines in [
         ("```bash\nezpz where\n```\n", []),
         ("```bash needs a cluster\nezpz where\n```\n", []),
         ("```bash ends with 124\nezpz where\n```\n", []),
@@ -144,10 +138,9 @@ def test_every_command_of_a_page_is_run_or_says_what_it_needs(page):
         ("one\n\n```\nezpz where\n```\n", [3]),
         ("one\n\n    launch -n 2 true\n", [3]),
         ("- one:\n\n  ```bash\n  ezpz where\n  ```\n", [3]),
-    ],
-)
-def test_commands_without_a_mark_are_found(text, lines):
-    assert unmarked(text) == lines
+    ]:
+        with subtests.test(text):
+            assert unmarked(text) == lines
 
 
 REFUSED = re.findall(r"^\|[^|]*\|[^|]*\| (\w[^|]*) \|$", (DOCS / "style.md").read_text(encoding="utf-8"), re.MULTILINE)[
@@ -164,10 +157,10 @@ def refused_words(text):
     return re.findall(rf"\b(?:{words})(?:s|es|d)?\b", prose, re.IGNORECASE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_use_the_words_of_the_style(page):
-    if page.name not in {"style.md", *check_pages.FOREIGN_PAGES}:
-        assert refused_words(page.read_text(encoding="utf-8")) == []
+def test_pages_use_the_words_of_the_style():
+    pages = [page for page in PAGES if page.name not in {"style.md", *check_pages.FOREIGN_PAGES}]
+    found = {str(page.relative_to(ROOT)): refused_words(page.read_text(encoding="utf-8")) for page in pages}
+    assert {page: words for page, words in found.items() if words} == {}
 
 
 def test_refused_words_are_found():
@@ -210,7 +203,7 @@ def build(source, out):
     python = ROOT / ".test" / "docs" / "bin" / "python"
     require("docs", None if python.exists() else "`tests/lab/setup docs` has not run")
     command = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", source / "docs", out]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    return process.run(command, timeout=280)
 
 
 @pytest.mark.lab
@@ -236,11 +229,7 @@ def site(tmp_path_factory):
 
 def script(page, what):
     """Wait for a value that scripts of the page make."""
-    end = time.monotonic() + 60
-    while not (found := page.ask(what)):
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    return found
+    return process.wait_until(lambda: page.ask(what), 60, what)
 
 
 @pytest.mark.lab
