@@ -3,14 +3,12 @@
 import copy
 import subprocess
 import sys
-import time
 
 import pytest
 
-from ezpz.cluster import examine as examination
 from ezpz.cluster.baseline import compare
 from ezpz.cluster.diagnosis import diagnose, summary
-from ezpz.cluster.examine import examine, parse_answer, stale_variables
+from ezpz.cluster.examine import parse_answer, stale_variables
 from ezpz.cluster.health import device_health, quotas
 from ezpz.cluster.installed import installed_versions, mpi_of_mpi4py
 
@@ -275,26 +273,6 @@ def test_facts_that_could_not_be_had_are_no_fault_of_the_host():
     facts = host(python=error, devices=error, folder=error, script=error, interfaces=error, proxies=error, master=None)
     facts["places"] = {"TMPDIR": error, "the home folder": None}
     assert diagnose([facts]) == []
-
-
-def test_this_host_is_looked_at_and_what_hangs_holds_nobody(tmp_path, monkeypatch):
-    space = examination._space
-    monkeypatch.setattr(examination, "_space", lambda path: time.sleep(30) if "hangs" in path else space(path))
-    monkeypatch.setattr(examination, "_LIMIT", 0.5)
-    (tmp_path / "train.py").write_text("pass\n")
-    request = {
-        "folder": str(tmp_path),
-        "script": str(tmp_path / "train.py"),
-        "places": {"TMPDIR": str(tmp_path), "the run's folder": str(tmp_path / "a/b"), "the home folder": "/hangs"},
-    }
-    facts = examine(request, {"PATH": "", "TORCH_DEVICE": "cpu"})
-    assert "place the home folder" in facts["hanging"]
-    assert facts["places"]["TMPDIR"]["free"] == pytest.approx(facts["places"]["the run's folder"]["free"], rel=0.5)
-    assert facts["script"]["size"] == 5
-    assert facts["master"] in ({}, None)
-    assert [finding.check for finding in diagnose([facts]) if finding.is_problem and finding.check != "torch"] == [
-        "hangs"
-    ]
 
 
 def test_only_a_shell_that_is_no_rank_holds_stale_variables():

@@ -27,14 +27,15 @@ from ezpz.cluster.network import INTERFACE_VARIABLES, route_to
 TYPE_CHECKING = False  # `typing` costs 5 ms; type checkers know this spelling
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from typing import Any, NoReturn
 
-__all__ = ["PROBE", "RUN_FOLDER", "compute", "examine", "parse_answer", "stale_variables"]
+__all__ = ["PROBE", "RUN_FOLDER", "compute", "examine", "parse_answer", "print_facts", "stale_variables"]
 
 MARK = '{"examined": 1,'
 RUN_FOLDER = "the run's folder"  # its name in ``places``: the one that is measured
 _LIMIT = 2.0  # seconds for what may hang: a mount, the name server
 _SPEEDS = 40.0  # seconds to import torch and to measure
+_ALL = 180.0  # seconds for everything together, in a process of its own
 _COMPUTING = 60.0  # seconds to import torch, on a busy machine, and to compute on each device
 _LIMITS = {  # seconds for what only a busy host, or a slow disk, makes late, and what waits by itself
     "python": 20.0,
@@ -100,7 +101,15 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
             `stale_variables` returned where the command was typed), ``full`` (whether to measure the speed of the
             network, the devices and the run's folder, in turn, which takes seconds).
         environ: The environment.
+
+    A process that has threads leaves it to one of its own, because what it would have to fork here is a copy in which
+    the locks of its threads stay held.
+
+    Raises:
+        MachineError: Such a process gave no answer.
     """
+    if not _is_alone():
+        return _elsewhere(request, environ)
     places, full = _paths(request.get("places") or {}, environ), bool(request.get("full"))
     on_mounts: dict[str, Callable[[], Any]] = {
         "folder": lambda: _folder(str(request.get("folder", ""))),
@@ -117,7 +126,7 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "quotas": lambda: quotas(environ, list(places.values())),
         "health": lambda: device_health(environ),
     }
-    answers, children = {}, _begin(on_mounts)  # before there are threads: a fork copies their locks
+    answers, children = {}, _begin(on_mounts)  # before there are threads
     answers.update(_all_at_once(elsewhere))
     answers.update(_answers_of(children))
     return {
@@ -136,6 +145,49 @@ def examine(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str,
         "hanging": sorted(name for name in (*on_mounts, *elsewhere) if name not in answers),
         **(_speeds(places.get(RUN_FOLDER, ""), answers) if full else {}),
     }
+
+
+def _is_alone() -> bool:
+    """Tell whether this process has one thread; on Linux those count that Python knows nothing of."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return threading.active_count() == 1
+
+
+def _elsewhere(request: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `examine` finds in a process of its own, which imports from the same folders as this one."""
+    import select
+    import subprocess
+
+    from ezpz.errors import MachineError
+
+    begin = f"import sys; sys.path[:] = {sys.path!r}; from ezpz.cluster.examine import print_facts; print_facts()"
+    line = [sys.executable, "-c", begin, json.dumps({**request, "compute": False})]
+    reading, writing = os.pipe()
+    child = subprocess.Popen(line, env=dict(environ), stdin=subprocess.DEVNULL, stdout=writing)
+    os.close(writing)
+    text, end, waiting = b"", time.monotonic() + _ALL, select.poll()
+    waiting.register(reading, select.POLLIN)
+    # Its line counts, not its end: what hangs in a mount may keep it, and the pipe, for ever.
+    while not text.endswith(b"\n") and waiting.poll(max(0.0, end - time.monotonic()) * 1000):
+        more = os.read(reading, 1 << 16)
+        if not more:
+            break
+        text += more
+    os.close(reading)
+    child.kill()
+    try:
+        child.wait(1.0)
+    except subprocess.TimeoutExpired:
+        pass
+    facts = parse_answer(text.decode(errors="replace"))
+    if facts is None:
+        raise MachineError(
+            f"the process that looks at this host ({sys.executable}) gave no answer; expected a line of JSON within "
+            f"{_ALL:g} s. See what `{sys.executable} -m ezpz.cluster.examine` says."
+        )
+    return facts
 
 
 def _paths(places: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
@@ -494,8 +546,9 @@ def _master(environ: Mapping[str, str], *, full: bool) -> dict[str, Any]:
     return {"name": name, "addresses": addresses, "interface": route.interface, "rank": int(rank), **met}
 
 
-def _main(words: Sequence[str]) -> int:
-    request = json.loads(words[0]) if words else {}
+def print_facts() -> NoReturn:
+    """Print what the command line asks for, and end this process."""
+    request = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     facts = examine(request, os.environ)
     _print(facts)
     if request.get("compute") and (computed := compute((facts["devices"] or {}).get("kind"))):
@@ -509,4 +562,4 @@ def _print(facts: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))
+    print_facts()
