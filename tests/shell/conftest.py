@@ -1,13 +1,11 @@
 """Fixtures that run `utils.sh` in real shells."""
 
-import os
 import shlex
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
-from shells import FAKE_PYTHON, FOREIGN, ROOT, Shell, on_host
+from shells import FAKE_PYTHON, ROOT, make_shell, on_host
 
 from lab.require import require
 
@@ -17,13 +15,7 @@ def shell(request, tmp_path):
     """A shell with an empty home, in an empty folder, that sees the system's programs and no job."""
     if request.param == "zsh":
         require("zsh", None if shutil.which("zsh") else "no zsh on PATH")
-    folders = {name: tmp_path / name for name in ("home", "tmp", "bin", "work")}
-    for folder in folders.values():
-        folder.mkdir()
-    env = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
-    env |= {"HOME": str(folders["home"]), "TMPDIR": str(folders["tmp"]), "LC_ALL": "C.UTF-8"}
-    env |= {"PATH": f"{folders['bin']}:/usr/bin:/bin", "FAKE_LOG": str(tmp_path / "calls")}
-    return Shell(request.param, folders["work"], folders["bin"], env)
+    return make_shell(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -38,7 +30,6 @@ def fake(shell):
     """A shell whose only Python is the fake one."""
     shell.program("python3", FAKE_PYTHON)
     shell.env["EZPZ_TORCH"] = "default"  # whatever scheduler or driver this machine has
-    shell.calls = lambda: Path(shell.env["FAKE_LOG"]).read_text() if Path(shell.env["FAKE_LOG"]).exists() else ""
     return shell
 
 

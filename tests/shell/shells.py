@@ -1,7 +1,9 @@
 """Shells that have sourced `utils.sh`, with an environment and a Python that each test controls."""
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +78,20 @@ class Shell:
     bin: Path
     env: dict[str, str] = field(default_factory=dict)
 
+    def another(self) -> "Shell":
+        """Return a shell with a copy of these programs and variables, and with empty folders of its own: a row's."""
+        rows = self.bin.parent / "rows"
+        rows.mkdir(exist_ok=True)
+        other = make_shell(self.name, rows / str(len(list(rows.iterdir()))))
+        shutil.copytree(self.bin, other.bin, dirs_exist_ok=True)
+        other.env = {**self.env, **{name: other.env[name] for name in ("HOME", "TMPDIR", "PATH", "FAKE_LOG")}}
+        return other
+
+    def calls(self) -> str:
+        """Return what the programs have noted in $FAKE_LOG."""
+        log = Path(self.env["FAKE_LOG"])
+        return log.read_text() if log.exists() else ""
+
     def program(self, name: str, text: str) -> Path:
         """Write an executable onto PATH."""
         path = self.bin / name
@@ -106,6 +122,44 @@ class Shell:
         """Run a script after `source utils.sh`."""
         return self.bare(f"source '{utils}'\n{script}", **env)
 
+    def rows(self, cases, before: str = "") -> dict:
+        """Answer ``{label: (script, variables)}`` in one process: a subshell for each, which has sourced utils.sh."""
+        folder = self.bin.parent / f"answers-{len(list(self.bin.parent.glob('answers-*')))}"
+        folder.mkdir()
+        lines = [f"source '{UTILS}'", before]
+        for number, (script, env) in enumerate(cases.values()):
+            words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+            lines.append(f"(\n{words}{script}\n) >'{folder}/{number}.out' 2>'{folder}/{number}.err'")
+            lines.append(f"echo $? >'{folder}/{number}.code'")
+        done = self.bare("\n".join(lines))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        return {
+            label: subprocess.CompletedProcess(
+                label,
+                int((folder / f"{number}.code").read_text()),
+                *(_text(folder / f"{number}.{end}") for end in ENDS),
+            )
+            for number, label in enumerate(cases)
+        }
+
+
+ENDS = ("out", "err")
+
+
+def _text(file):
+    return file.read_bytes().decode()  # as it is: read_text() would take \r\n for \n
+
+
+def make_shell(name: str, base: Path) -> Shell:
+    """Return a shell with an empty home, in an empty folder, that sees the system's programs and no job."""
+    folders = {each: base / each for each in ("home", "tmp", "bin", "work")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    env = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
+    env |= {"HOME": str(folders["home"]), "TMPDIR": str(folders["tmp"]), "LC_ALL": "C.UTF-8"}
+    env |= {"PATH": f"{folders['bin']}:/usr/bin:/bin", "FAKE_LOG": str(base / "calls")}
+    return Shell(name, folders["work"], folders["bin"], env)
+
 
 def errors(result: subprocess.CompletedProcess) -> list[str]:
     """Return the error lines of a run, after checking that nothing else than ezpz spoke on stderr."""
@@ -126,9 +180,21 @@ NAMES = (
 NAMES += " WORLD_SIZE EZPZ_WORLD_SIZE"
 
 
+JOB = "{}\n{}\nrc=$?\necho '==='\nenv -0\nexit $rc"
+
+
 def job(shell, before="", call="ezpz_setup_job", **env):
     """Run ezpz_setup_job and return (its result, what it exports)."""
-    result = shell(f"{before}\n{call}\nrc=$?\necho '==='\nenv -0\nexit $rc", **env)
+    return _told(shell(JOB.format(before, call), **env))
+
+
+def jobs(shell, cases, before="", call="ezpz_setup_job"):
+    """Run it for each of ``{label: variables}`` in one process; return ``{label: (its result, what it exports)}``."""
+    done = shell.rows({label: (JOB.format(before, call), env) for label, env in cases.items()})
+    return {label: _told(result) for label, result in done.items()}
+
+
+def _told(result):
     result.stdout, _, told = result.stdout.partition("===\n")
     exported = dict(line.split("=", 1) for line in told.split("\0") if line)
     return result, {name: exported.get(name, "") for name in NAMES.split()}

@@ -33,10 +33,18 @@ def nothing_of_this_machine(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["lmod", pytest.param("tcl", marks=pytest.mark.slow)])
-def modules(request, fake):
-    """A module system with a Python that brings torch, in a shell in which `module` is not defined yet."""
-    system = Modules(fake.bin.parent / request.param, request.param)
+KINDS = ("lmod", "tcl")
+
+
+@pytest.fixture
+def modules(fake):
+    """A module system of one kind in bash and of the other in zsh."""
+    return system_of(fake, "lmod" if fake.name == "bash" else "tcl")
+
+
+def system_of(fake, kind):
+    """Give a shell in which `module` is not defined yet a module system with a Python that brings torch."""
+    system = Modules(fake.bin.parent / kind, kind)
     python = fake.bin.parent / "module/bin"
     python.mkdir(parents=True)
     (python / "python3").write_text(FAKE_PYTHON.replace('if [ -n "$FAKE_TORCH" ]', "if true"))
@@ -83,12 +91,15 @@ RECOGNISED = {
 }
 
 
-@pytest.mark.parametrize("case", RECOGNISED)
-@pytest.mark.parametrize("options", ["", "set -euo pipefail"], ids=["plain", "strict"])
-def test_the_site_is_known_by_variables(shell, case, options):
-    env, job, expected = RECOGNISED[case]
-    result = shell(f"{options}\n{SITE.format(job)}", **env)
-    assert (result.stdout, result.stderr) == (f"{expected}\n", "")
+def test_the_site_is_known_by_variables(shell, subtests):
+    rows = {
+        (case, options): (f"{options}\n{SITE.format(job)}", env)
+        for case, (env, job, _) in RECOGNISED.items()
+        for options in ("", "set -euo pipefail")
+    }
+    for (case, options), result in shell.rows(rows).items():
+        with subtests.test(case, options=options):
+            assert (result.stdout, result.stderr) == (f"{RECOGNISED[case][-1]}\n", "")
 
 
 HOSTS = {  # what uname says, /etc/hosts, /etc/resolv.conf, the names of this host
@@ -116,70 +127,75 @@ HOSTS = {  # what uname says, /etc/hosts, /etc/resolv.conf, the names of this ho
 }
 
 
-def host(shell, name, hosts="", resolv=""):
-    """Give the shell another host name and other files about names."""
-    folder = shell.bin.parent
-    (folder / "hosts").write_text(hosts + "\n")
-    (folder / "resolv").write_text(resolv + "\n")
-    shell.program("uname", f"echo '{name}'")
+def host(shell):
+    """Let the shell stand on the host $NAME, with $HOSTS and $RESOLV in place of the system's files about names."""
+    shell.program("uname", 'printf "%s\\n" "$NAME"')
     shell.program(
         "cat",
-        f'case "$*" in "/etc/hosts /etc/resolv.conf") set -- {folder}/hosts {folder}/resolv ;; esac\n'
-        'exec /bin/cat "$@"',
+        'case "$*" in "/etc/hosts /etc/resolv.conf") printf "%s\\n%s\\n" "$HOSTS" "$RESOLV" ;;\n'
+        '*) exec /bin/cat "$@" ;; esac',
     )
 
 
-@pytest.mark.parametrize("case", HOSTS)
-def test_the_names_of_a_host(shell, case):
-    name, hosts, resolv, expected = HOSTS[case]
-    host(shell, name, hosts, resolv)
-    assert shell("ezpz__host_names").stdout.split() == expected
+def test_the_names_of_a_host(shell, subtests):
+    host(shell)
+    rows = {
+        case: ("ezpz__host_names", {"NAME": name, "HOSTS": hosts, "RESOLV": resolv})
+        for case, (name, hosts, resolv, _) in HOSTS.items()
+    }
+    for case, result in shell.rows(rows).items():
+        with subtests.test(case):
+            assert result.stdout.split() == HOSTS[case][-1]
 
 
-@pytest.mark.parametrize(
-    ("name", "hosts", "expected"),
-    [
-        ("aurora-uan-0009", "", "aurora|the host name aurora-uan-0009"),
-        (
-            "login2",
-            "10.0.0.2 login2.frontier.olcf.ornl.gov login2",
-            "frontier|the host name login2.frontier.olcf.ornl.gov",
-        ),
-        ("login2", "", "|"),
-        ("nid001234", "", "|"),
-    ],
-)
-def test_the_site_is_known_by_names(shell, name, hosts, expected):
-    host(shell, name, hosts)
-    assert shell(SITE.format("")).stdout == f"0|{expected}\n"
+FRONTIER_HOSTS = "10.0.0.2 login2.frontier.olcf.ornl.gov login2"
+BY_NAME = {  # what uname says, /etc/hosts, variables: the site
+    ("aurora-uan-0009", "", ""): "aurora|the host name aurora-uan-0009",
+    ("login2", FRONTIER_HOSTS, ""): "frontier|the host name login2.frontier.olcf.ornl.gov",
+    ("login2", "", ""): "|",
+    ("nid001234", "", ""): "|",
+    ("aurora-uan-0009", "", "polaris"): f"polaris|PBS_JOBID={POLARIS['PBS_JOBID']}",
+}
 
 
-@pytest.mark.parametrize("variable", [scheduler.job_variables[0] for scheduler in schedulers()])
-def test_a_site_exported_for_this_job_counts_under_every_scheduler(shell, variable):
+def test_the_site_is_known_by_names_where_no_variable_tells_it(shell, subtests):
+    host(shell)
+    rows = {
+        row: (SITE.format("7"), {"NAME": row[0], "HOSTS": row[1], **(POLARIS if row[2] else {})}) for row in BY_NAME
+    }
+    for row, result in shell.rows(rows).items():
+        with subtests.test(str(row)):
+            assert result.stdout == f"0|{BY_NAME[row]}\n"
+
+
+def test_a_site_exported_for_this_job_counts_under_every_scheduler(shell, subtests):
     """What names a site is believed over variables of another one only in the job for which it was exported."""
     mine = {"EZPZ_SITE": "nosuchsite", "EZPZ_JOBID": "12", "LMOD_SYSTEM_NAME": "frontier"}
-    result = shell("set -eu\nezpz_setup_python || echo rc=$?", **mine, **{variable: "12"})
-    assert result.stdout == "rc=2\n"
-    assert "unknown site: nosuchsite" in errors(result)[0]
-
-
-def test_variables_beat_names(shell):
-    host(shell, "aurora-uan-0009")
-    assert shell(SITE.format("7"), **POLARIS).stdout.startswith("0|polaris|PBS_JOBID=")
+    script = "set -eu\nezpz_setup_python || echo rc=$?"
+    variables = [scheduler.job_variables[0] for scheduler in schedulers()]
+    for variable, result in shell.rows({each: (script, {**mine, each: "12"}) for each in variables}).items():
+        with subtests.test(variable):
+            assert result.stdout == "rc=2\n"
+            assert "unknown site: nosuchsite" in errors(result)[0]
 
 
 def test_two_sites_at_once_are_an_error_that_names_both(shell):
-    result = shell(SITE.format("12"), **AURORA, PBS_O_HOST="polaris-login-02")
-    assert result.stdout.startswith("125||")
-    (line,) = errors(result)
+    both = {**AURORA, "PBS_O_HOST": "polaris-login-02"}
+    told = shell.rows(
+        {
+            "two": (SITE.format("12"), both),
+            "settled": (SITE.format("12"), {**both, "EZPZ_SITE": "aurora", "EZPZ_JOBID": "11"}),
+        }
+    )
+    assert told["two"].stdout.startswith("125||")
+    (line,) = errors(told["two"])
     for word in (
         "aurora (from PBS_JOBID=12.aurora",
         "polaris (from PBS_O_HOST=polaris-login-02)",
         "export EZPZ_SITE=NAME",
     ):
         assert word in line
-    settled = shell(SITE.format("12"), **AURORA, PBS_O_HOST="polaris-login-02", EZPZ_SITE="aurora", EZPZ_JOBID="11")
-    assert settled.stdout == "0|aurora|EZPZ_SITE\n"
+    assert told["settled"].stdout == "0|aurora|EZPZ_SITE\n"
 
 
 def test_an_unknown_site_is_an_error_that_lists_the_known_ones(shell):
@@ -208,10 +224,14 @@ def test_the_users_own_sites_come_first(shell):
     folder = shell.bin.parent / "home/.config/ezpz"
     folder.mkdir(parents=True)
     (folder / "sites.sh").write_text(USERS)
-    assert shell(SITE.format(""), MY_LAB="1", **AURORA).stdout == "0|lab|MY_LAB=1\n"
-    assert shell(SITE.format(""), **FRONTIER).stdout.startswith("0|frontier")
-    assert shell(SITE.format(""), EZPZ_SITE="lab").stdout == "0|lab|EZPZ_SITE\n"
-    assert " lab" in errors(shell(SITE.format(""), EZPZ_SITE="nolab"))[0]
+    rows = [{"MY_LAB": "1", **AURORA}, FRONTIER, {"EZPZ_SITE": "lab"}, {"EZPZ_SITE": "nolab"}]
+    told = list(shell.rows({number: (SITE.format(""), env) for number, env in enumerate(rows)}).values())
+    assert [each.stdout for each in told[:3]] == [
+        "0|lab|MY_LAB=1\n",
+        "0|frontier|LMOD_SYSTEM_NAME=frontier\n",
+        "0|lab|EZPZ_SITE\n",
+    ]
+    assert " lab" in errors(told[3])[0]
     (folder / "sites.toml").touch()
     result = shell(SITE.format(""), MY_LAB="1")
     assert result.stdout == "0|lab|MY_LAB=1\n"
@@ -224,21 +244,28 @@ def test_the_users_own_sites_come_first(shell):
 # ---- its modules ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", ["", "set -euo pipefail"], ids=["plain", "strict"])
-def test_a_known_site_gets_its_modules_and_a_venv_on_top(fake, modules, options):
-    modules.add("frameworks/2026.1.0", modules.brings, default=True)
-    result = fake(f'{options}\nezpz_setup_python\necho "$PATH|$LOADEDMODULES|$-"', **AURORA)
-    assert result.returncode == 0, result.stderr
-    path, loaded, flags = result.stdout.strip().split("|")
-    assert path.startswith(f"{fake.cwd}/.venv/bin:{modules.python}:")
-    assert loaded == "frameworks/2026.1.0"
-    assert ("e" in flags, "u" in flags) == (bool(options), bool(options))
-    assert errors(result) == []
-    assert f"[ezpz] site: aurora (from PBS_JOBID={AURORA['PBS_JOBID']})" in result.stderr
-    assert f"on {modules.python}/python3 (python3 on PATH, of the loaded module frameworks/2026.1.0" in result.stderr
-    assert "-m venv --system-site-packages" in fake.calls()
-    assert "proved:" in result.stderr
-    assert not any("torch" in line for line in fake.calls().splitlines() if line.startswith("plan"))
+@pytest.mark.parametrize(
+    "options", ["", pytest.param("set -euo pipefail", marks=pytest.mark.slow)], ids=["plain", "strict"]
+)
+def test_a_known_site_gets_its_modules_and_a_venv_on_top(fake, options, subtests):
+    for kind in KINDS:
+        shell = fake.another()
+        modules = system_of(shell, kind)
+        modules.add("frameworks/2026.1.0", modules.brings, default=True)
+        with subtests.test(kind):
+            result = shell(f'{options}\nezpz_setup_python\necho "$PATH|$LOADEDMODULES|$-"', **AURORA)
+            assert result.returncode == 0, result.stderr
+            path, loaded, flags = result.stdout.strip().split("|")
+            assert path.startswith(f"{shell.cwd}/.venv/bin:{modules.python}:")
+            assert loaded == "frameworks/2026.1.0"
+            assert ("e" in flags, "u" in flags) == (bool(options), bool(options))
+            assert errors(result) == []
+            said = result.stderr
+            assert f"[ezpz] site: aurora (from PBS_JOBID={AURORA['PBS_JOBID']})" in said
+            assert f"on {modules.python}/python3 (python3 on PATH, of the loaded module frameworks/2026.1.0" in said
+            assert "proved:" in said
+            assert "-m venv --system-site-packages" in shell.calls()
+            assert not any("torch" in line for line in shell.calls().splitlines() if line.startswith("plan"))
 
 
 def test_the_current_folder_does_not_count_as_torch(shell):
@@ -282,19 +309,29 @@ BROKEN = {
 }
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_module_that_does_not_load_is_replaced_aloud(fake, modules, case):
+def broken(fake):
+    """Yield for each way of being broken and each kind of system (its name, a shell, its modules, the cause)."""
+    for case, (text, cause) in BROKEN.items():
+        for kind in KINDS:
+            shell = fake.another()
+            modules = system_of(shell, kind)
+            modules.add("other/1")
+            if text:
+                modules.add("frameworks/2027", text, default=True)
+            yield f"{case}, {kind}", shell, modules, cause
+
+
+@pytest.mark.slow
+def test_a_module_that_does_not_load_is_replaced_aloud(fake, subtests):
     """The bare name is broken: a version that the site lists is taken."""
-    text, cause = BROKEN[case]
-    if text:
-        modules.add("frameworks/2027", text, default=True)
-    modules.add("frameworks/2025.3.1", modules.brings)
-    result = fake("ezpz_setup_python; echo $LOADEDMODULES", **AURORA)
-    assert result.stdout == "frameworks/2025.3.1\n", result.stderr
-    (line,) = [line for line in lines(result) if "INSTEAD OF" in line]
-    assert line.startswith("[ezpz]   loaded frameworks/2025.3.1, INSTEAD OF frameworks, frameworks/2026.1.0: ")
-    assert re.search(cause, line)
+    for case, shell, modules, cause in broken(fake):
+        modules.add("frameworks/2025.3.1", modules.brings)
+        with subtests.test(case):
+            result = shell("ezpz_setup_python; echo $LOADEDMODULES", **AURORA)
+            assert result.stdout == "frameworks/2025.3.1\n", result.stderr
+            (line,) = [line for line in lines(result) if "INSTEAD OF" in line]
+            assert line.startswith("[ezpz]   loaded frameworks/2025.3.1, INSTEAD OF frameworks, frameworks/2026.1.0: ")
+            assert re.search(cause, line)
 
 
 def test_a_pinned_version_that_is_gone_becomes_the_default_then_the_newest(fake, modules):
@@ -310,23 +347,27 @@ def test_a_pinned_version_that_is_gone_becomes_the_default_then_the_newest(fake,
     assert "INSTEAD OF two/1.0, two: " in result.stderr
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("case", BROKEN)
-def test_without_any_version_it_ends_with_what_to_try(fake, modules, case):
-    text, cause = BROKEN[case]
-    modules.add("other/1")
-    if text:
-        modules.add("frameworks/2027", text, default=True)
-    result = fake("ezpz_setup_python; echo rc=$?; echo ${VIRTUAL_ENV:-none} ${EZPZ_READY:-none}; ls -A", **AURORA)
-    assert result.stdout == "rc=125\nnone none\n"
-    (line,) = errors(result)
-    assert line.startswith(
-        "[ezpz] error: cannot load the module frameworks or frameworks/2026.1.0 or frameworks/2025.3.1"
-    )
-    assert re.search(cause, line)
-    for word in ("of the site aurora", "module avail", "module spider frameworks", "EZPZ_MODULES=", "EZPZ_PYTHON="):
-        assert word in line
-    assert "proved" not in result.stderr
+@pytest.mark.slow
+def test_without_any_version_it_ends_with_what_to_try(fake, subtests):
+    for case, shell, _, cause in broken(fake):
+        with subtests.test(case):
+            show = "echo rc=$?; echo ${VIRTUAL_ENV:-none} ${EZPZ_READY:-none}; ls -A"
+            result = shell(f"ezpz_setup_python; {show}", **AURORA)
+            assert result.stdout == "rc=125\nnone none\n"
+            (line,) = errors(result)
+            assert line.startswith(
+                "[ezpz] error: cannot load the module frameworks or frameworks/2026.1.0 or frameworks/2025.3.1"
+            )
+            assert re.search(cause, line)
+            for word in (
+                "of the site aurora",
+                "module avail",
+                "module spider frameworks",
+                "EZPZ_MODULES=",
+                "EZPZ_PYTHON=",
+            ):
+                assert word in line
+            assert "proved" not in result.stderr
 
 
 CONDA_BROKEN = """echo 'Lmod has detected the following error: The following module(s) are unknown:' >&2
@@ -514,18 +555,20 @@ OVERRIDES = {
 }
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("case", OVERRIDES)
-def test_the_user_can_choose_other_modules_or_none(fake, modules, case):
-    env, expected, said = OVERRIDES[case]
-    for name in ("frameworks/1", "gcc/1", "my-python/3"):
-        modules.add(name, modules.brings, default=True)
-    result = fake("ezpz_setup_python", **AURORA, **env)
-    assert result.returncode == 0, result.stderr
-    assert loads(fake) == expected
-    assert said in result.stderr
-    again = fake("ezpz_setup_python", PBS_JOBID="4.unknown-pbs", **env)
-    assert again.returncode == 0, "the words hold on an unknown machine as well"
+@pytest.mark.slow
+def test_the_user_can_choose_other_modules_or_none(fake, subtests):
+    for case, (env, expected, said) in OVERRIDES.items():
+        shell = fake.another()
+        modules = system_of(shell, "lmod")
+        for name in ("frameworks/1", "gcc/1", "my-python/3"):
+            modules.add(name, modules.brings, default=True)
+        with subtests.test(case):
+            result = shell("ezpz_setup_python", **AURORA, **env)
+            assert result.returncode == 0, result.stderr
+            assert loads(shell) == expected
+            assert said in result.stderr
+            again = shell("ezpz_setup_python", PBS_JOBID="4.unknown-pbs", **env)
+            assert again.returncode == 0, "the words hold on an unknown machine as well"
 
 
 # ---- its proxy ------------------------------------------------------------------------------------------------------
@@ -548,18 +591,19 @@ def test_a_compute_host_gets_the_sites_proxy(fake):
     assert found["all_proxy"] == ""
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "ALL_PROXY"])
-@pytest.mark.parametrize("value", ["http://mine:1", ""])
-def test_the_users_proxy_is_kept(fake, name, value):
-    found, said = proxies(fake, **AURORA, **{name: value, "no_proxy": "here"})
-    assert found == dict.fromkeys(PROXIES, "") | {name: value, "no_proxy": "here"}
-    assert "proxy:" not in said
+@pytest.mark.slow
+def test_the_users_proxy_is_kept(fake, subtests):
+    for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        for value in ("http://mine:1", ""):
+            with subtests.test(f"{name}={value}"):
+                found, said = proxies(fake, **AURORA, **{name: value, "no_proxy": "here"})
+                assert found == dict.fromkeys(PROXIES, "") | {name: value, "no_proxy": "here"}
+                assert "proxy:" not in said
 
 
 def test_a_login_host_that_skips_the_proxy_gets_none(fake):
-    host(fake, "aurora-uan-0009")
-    found, said = proxies(fake)
+    host(fake)
+    found, said = proxies(fake, NAME="aurora-uan-0009")
     assert "site: aurora (from the host name aurora-uan-0009)" in said
     assert set(found.values()) == {""}
 
