@@ -1,7 +1,5 @@
 """Whether the next job of a chain may train: every way in which a job ends, beside the verdict on it."""
 
-import pytest
-
 from ezpz.cluster.job_state import JobState
 from ezpz.launch.chain_verdict import Ending, read, verdict
 from ezpz.launch.decision import Clock
@@ -106,13 +104,14 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("fields", "is_newer", "clock", "wanted"), TABLE.values(), ids=TABLE)
-def test_verdicts(fields, is_newer, clock, wanted):
-    ending = Ending(**{"row": None, "state": None, **fields, "is_newer": is_newer})
-    found = verdict(ending, clock)
-    assert found.startswith(wanted) if wanted else found == ""
-    assert found in {"done", "again", ""} or found.startswith("stop: ")
-    assert "\n" not in found
+def test_verdicts(subtests):
+    for name, (fields, is_newer, clock, wanted) in TABLE.items():
+        with subtests.test(name):
+            ending = Ending(**{"row": None, "state": None, **fields, "is_newer": is_newer})
+            found = verdict(ending, clock)
+            assert found.startswith(wanted) if wanted else found == ""
+            assert found in {"done", "again", ""} or found.startswith("stop: ")
+            assert "\n" not in found
 
 
 def test_two_jobs_without_anything_new_stop_the_chain():
@@ -123,18 +122,17 @@ def test_two_jobs_without_anything_new_stop_the_chain():
     assert verdict(Ending({"exit_code": 0}, None, is_newer=False, idle=5), CLOCK) == "done"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (None, ""),
-        ("again\n", "again"),
-        ("  done", "done"),
-        ("stop: a bug\nmore", "stop: a bug"),
-        ("stop:", "stop: no reason is given"),
-        ("", "stop: the verdict reads ''"),
-        ("yes please", "stop: the verdict reads 'yes please'"),
-        ("Again", "stop: the verdict reads 'Again'"),
-    ],
-)
-def test_what_is_no_verdict_stops(text, found):
-    assert read(text) == found
+READ = {
+    None: "",
+    "again\n": "again",
+    "  done": "done",
+    "stop: a bug\nmore": "stop: a bug",
+    "stop:": "stop: no reason is given",
+    "": "stop: the verdict reads ''",
+    "yes please": "stop: the verdict reads 'yes please'",
+    "Again": "stop: the verdict reads 'Again'",
+}
+
+
+def test_what_is_no_verdict_stops():
+    assert {text: read(text) for text in READ} == READ

@@ -16,17 +16,16 @@ def failure(rank, at, status=1, **more):
     return Failure(f"rank {rank}", how(status), 1, at, rank, "n01", 7, status, **more)
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (3, "exited with code 3"),
-        (-signal.SIGSEGV, "was killed by SIGSEGV"),
-        (-signal.SIGKILL, "was killed by SIGKILL"),
-        (-45, "was killed by signal 45"),
-    ],
-)
-def test_an_end_in_words(status, words):
-    assert how(status) == words
+ENDS = {
+    3: "exited with code 3",
+    -signal.SIGSEGV: "was killed by SIGSEGV",
+    -signal.SIGKILL: "was killed by SIGKILL",
+    -45: "was killed by signal 45",
+}
+
+
+def test_an_end_in_words():
+    assert {status: how(status) for status in ENDS} == ENDS
 
 
 def test_the_earliest_is_the_cause_whatever_came_first_and_a_killed_shim_comes_last():
@@ -72,23 +71,24 @@ ConnectionResetError: [Errno 104] Connection reset by peer
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "is_lost"),
-    [
-        (GLOO.format("Connection closed by peer"), True),
-        (GLOO.format("Connection reset by peer"), True),
-        (GLOO.format("Timed out waiting 1800000ms for recv operation to complete"), False),
-        (NCCL, True),
-        (STORE, True),
-        (STORE.replace("failed to recv, got 0 bytes", "Broken pipe"), True),
-        (WATCHDOG, True),
-        (NOISE, False),
-        (DOWNLOAD, False),
-        ("", False),
-    ],
-)
-def test_a_rank_that_only_reports_a_lost_peer_is_known_by_its_exception(words, is_lost):
-    assert failure(0, 1.0, words=words).lost_peer == is_lost
+LOSES_A_PEER = [
+    (GLOO.format("Connection closed by peer"), True),
+    (GLOO.format("Connection reset by peer"), True),
+    (GLOO.format("Timed out waiting 1800000ms for recv operation to complete"), False),
+    (NCCL, True),
+    (STORE, True),
+    (STORE.replace("failed to recv, got 0 bytes", "Broken pipe"), True),
+    (WATCHDOG, True),
+    (NOISE, False),
+    (DOWNLOAD, False),
+    ("", False),
+]
+
+
+def test_a_rank_that_only_reports_a_lost_peer_is_known_by_its_exception(subtests):
+    for words, is_lost in LOSES_A_PEER:
+        with subtests.test(words):
+            assert failure(0, 1.0, words=words).lost_peer == is_lost
 
 
 def test_one_that_has_waited_in_vain_for_others_has_not_lost_one():
@@ -200,20 +200,21 @@ def test_a_host_in_anothers_place_is_told_and_an_alias_is_not(world):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "host"),
-    [
-        ("ssh: connect to host n02 port 22: No route to host", "n02.cluster"),
-        ("[mpiexec@n01] Error: Unable to run bstrap_proxy on N02.cluster (pid 7)", "n02.cluster"),
-        ("starting on n01 and n02\n  srun: error: n02: no answer", "n02.cluster"),
-        ("  my node:   n02\n  target node:  n01\n", ""),  # Open MPI 4 so speaks of hosts that it has reached
-        ("n02b, bn02 and n02-x are others", ""),
-        ("[n02:4711] something else", ""),
-        ("", ""),
-    ],
-)
-def test_the_host_that_a_launcher_blames_first_is_found_in_its_words(world, words, host):
-    assert world.named_in(words) == (host, words.splitlines()[-1].strip() if host else "")
+BLAMES = {
+    "ssh: connect to host n02 port 22: No route to host": "n02.cluster",
+    "[mpiexec@n01] Error: Unable to run bstrap_proxy on N02.cluster (pid 7)": "n02.cluster",
+    "starting on n01 and n02\n  srun: error: n02: no answer": "n02.cluster",
+    "  my node:   n02\n  target node:  n01\n": "",  # Open MPI 4 so speaks of hosts that it has reached
+    "n02b, bn02 and n02-x are others": "",
+    "[n02:4711] something else": "",
+    "": "",
+}
+
+
+def test_the_host_that_a_launcher_blames_first_is_found_in_its_words(world, subtests):
+    for words, host in BLAMES.items():
+        with subtests.test(words):
+            assert world.named_in(words) == (host, words.splitlines()[-1].strip() if host else "")
 
 
 def test_a_host_that_has_come_is_not_blamed(world):

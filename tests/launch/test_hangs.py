@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 import ezpz
 from ezpz.launch.host.stacks import Frame, parse_dump
 from ezpz.launch.run.hangs import Place, locate, summarise
@@ -104,35 +102,38 @@ def frames(words):
         yield Frame(function, file, int(line))
 
 
-@pytest.mark.parametrize(("inside", "what"), STORIES.values(), ids=STORIES.keys())
-def test_the_function_that_the_user_called_is_named(inside, what):
-    assert locate(list(frames([*inside, *USER]))) == Place(what, "/home/me/train.py", 88)
+def test_the_function_that_the_user_called_is_named(subtests):
+    for name, (inside, what) in STORIES.items():
+        with subtests.test(name):
+            assert locate(list(frames([*inside, *USER]))) == Place(what, "/home/me/train.py", 88)
 
 
-def test_the_innermost_file_of_the_user_counts():
-    """A data set's own code inside torch's loader, in the rank itself (``num_workers=0``)."""
-    loader = [
-        f"{SITE}/torch/utils/data/_utils/fetch.py:54 fetch",
-        f"{SITE}/torch/utils/data/dataloader.py:741 __next__",
-    ]
-    stack = [f"{STD}/socket.py:718 readinto", "/home/me/data.py:31 __getitem__", *loader, *USER]
-    assert locate(list(frames(stack))) == Place("readinto", "/home/me/data.py", 31)
+REDUCES = f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce"
+LOADER = [f"{SITE}/torch/utils/data/_utils/fetch.py:54 fetch", f"{SITE}/torch/utils/data/dataloader.py:741 __next__"]
+OTHERS = {
+    "a data set's own code in the rank itself (num_workers=0): the innermost file of the user": (
+        [f"{STD}/socket.py:718 readinto", "/home/me/data.py:31 __getitem__", *LOADER, *USER],
+        Place("readinto", "/home/me/data.py", 31),
+    ),
+    "our own trainer, which is the user's code where there is no other": (
+        [REDUCES, f"{OWN}/test_dist.py:120 main", "<frozen runpy>:88 _run_code"],
+        Place("all_reduce", f"{OWN}/test_dist.py", 120),
+    ),
+    "a user's own folder, called ezpz": (
+        [REDUCES, "/home/me/ezpz/my_train.py:3 main"],
+        Place("all_reduce", "/home/me/ezpz/my_train.py", 3),
+    ),
+    "no code of the user: the outermost frame": (
+        [f"{STD}/threading.py:327 wait", "<frozen runpy>:88 _run_code"],
+        Place("wait", "<frozen runpy>", 88),
+    ),
+}
 
 
-def test_our_own_trainer_is_the_users_code_where_there_is_no_other():
-    trainer = f"{OWN}/test_dist.py:120 main"
-    stack = [f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce", trainer, "<frozen runpy>:88 _run_code"]
-    assert locate(list(frames(stack)))[:2] == ("all_reduce", f"{OWN}/test_dist.py")
-
-
-def test_a_users_own_folder_may_be_called_ezpz():
-    stack = [f"{SITE}/torch/distributed/distributed_c10d.py:3251 all_reduce", "/home/me/ezpz/my_train.py:3 main"]
-    assert locate(list(frames(stack))) == Place("all_reduce", "/home/me/ezpz/my_train.py", 3)
-
-
-def test_a_stack_without_any_code_of_the_user_ends_at_its_outermost_frame():
-    stack = [f"{STD}/threading.py:327 wait", "<frozen runpy>:88 _run_code"]
-    assert locate(list(frames(stack))) == Place("wait", "<frozen runpy>", 88)
+def test_the_file_that_counts_as_the_users_is_named(subtests):
+    for name, (stack, place) in OTHERS.items():
+        with subtests.test(name):
+            assert locate(list(frames(stack))) == place
 
 
 def test_code_given_on_the_command_line_is_the_users():
