@@ -84,7 +84,7 @@ class Shell:
         rows.mkdir(exist_ok=True)
         other = make_shell(self.name, rows / str(len(list(rows.iterdir()))))
         shutil.copytree(self.bin, other.bin, dirs_exist_ok=True)
-        other.env = {**self.env, **{name: other.env[name] for name in ("HOME", "TMPDIR", "PATH", "FAKE_LOG")}}
+        other.env = self.env | {name: other.env[name] for name in OWN}
         return other
 
     def calls(self) -> str:
@@ -123,12 +123,17 @@ class Shell:
         return self.bare(f"source '{utils}'\n{script}", **env)
 
     def rows(self, cases, before: str = "") -> dict:
-        """Answer ``{label: (script, variables)}`` in one process: a subshell for each, which has sourced utils.sh."""
+        """Answer ``{label: (script, variables)}`` in one process: a subshell for each, which has sourced utils.sh.
+
+        A third part is `another` shell, in whose folders and with whose programs the row runs.
+        """
         folder = self.bin.parent / f"answers-{len(list(self.bin.parent.glob('answers-*')))}"
         folder.mkdir()
         lines = [f"source '{UTILS}'", before]
-        for number, (script, env) in enumerate(cases.values()):
-            words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+        for number, (script, env, *place) in enumerate(cases.values()):
+            own = {name: other.env[name] for other in place for name in OWN} | env
+            words = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in own.items())
+            words += "".join(f"cd {shlex.quote(str(other.cwd))}\n" for other in place)
             lines.append(f"(\n{words}{script}\n) >'{folder}/{number}.out' 2>'{folder}/{number}.err'")
             lines.append(f"echo $? >'{folder}/{number}.code'")
         done = self.bare("\n".join(lines))
@@ -144,6 +149,7 @@ class Shell:
 
 
 ENDS = ("out", "err")
+OWN = ("HOME", "TMPDIR", "PATH", "FAKE_LOG")  # what no two shells share
 
 
 def _text(file):
@@ -189,8 +195,12 @@ def job(shell, before="", call="ezpz_setup_job", **env):
 
 
 def jobs(shell, cases, before="", call="ezpz_setup_job"):
-    """Run it for each of ``{label: variables}`` in one process; return ``{label: (its result, what it exports)}``."""
-    done = shell.rows({label: (JOB.format(before, call), env) for label, env in cases.items()})
+    """Run it for each of ``{label: variables}`` in one process; return ``{label: (its result, what it exports)}``.
+
+    A pair of variables and `another` shell runs there.
+    """
+    pairs = {label: case if isinstance(case, tuple) else (case,) for label, case in cases.items()}
+    done = shell.rows({label: (JOB.format(before, call), *pair) for label, pair in pairs.items()})
     return {label: _told(result) for label, result in done.items()}
 
 

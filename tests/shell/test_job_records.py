@@ -8,12 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
-from shells import ROOT, answers, job, on_host
+from shells import ROOT, answers, job, jobs, on_host
 
 from ezpz.cluster import expand
 from ezpz.errors import UsageError
-
-RECORDS = sorted((ROOT / "tests/data/environments").glob("*.json"))
 
 
 def replay(shell, record):
@@ -30,9 +28,8 @@ def replay(shell, record):
     return env
 
 
-def check(shell, record, env):
-    """Run in strict mode, because that is how job scripts run, and compare; return what was exported."""
-    result, told = job(shell, before="set -u", **env)
+def check(shell, record, env, result, told):
+    """Compare what was exported with what the record expects."""
     assert result.returncode == 0, result.stderr
     expect = record["expect"]
     assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"]) == (expect["scheduler"] or "none", expect["job_id"])
@@ -43,54 +40,55 @@ def check(shell, record, env):
     assert told["NGPU_PER_HOST"] == str(devices)
     if devices or expect["slots"]:
         assert told["EZPZ_NRANKS"] == str(devices * len(expect["hosts"]) or sum(expect["slots"]))
-    assert list(shell.cwd.iterdir()) == [], "nothing is written into the working folder"
-    return told
-
-
-@pytest.mark.few(6)
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_the_small_answer_agrees_with_the_recorded_environments(small, path):
-    record = json.loads(path.read_text())
-    env = replay(small, record)
-    told = check(small, record, env)
-    listed = small("ezpz_print_hosts", **env)
-    assert (listed.stdout.split(), listed.returncode) == (record["expect"]["hosts"], 0)
+    assert (shell.cwd.parent / "listed").read_text().split() == expect["hosts"]
     if told["EZPZ_SCHEDULER"] == "slurm":
         assert told["DIST_LAUNCH"].startswith("srun ")
+    assert list(shell.cwd.iterdir()) == [], "nothing is written into the working folder"
 
 
-def test_there_are_records():
-    assert len(RECORDS) >= 8
+def replayed(small, subtests, paths, without=(), leave_out=()):
+    """Run the records in one shell, each in folders of its own, and check each; without parts of them and variables."""
+    rows = {}
+    for path in paths:
+        record = json.loads(path.read_text())
+        shell = small.another()
+        env = replay(shell, {**record, **{part: {} for part in without}})
+        rows[path.stem] = (record, shell, {name: value for name, value in env.items() if name not in leave_out})
+    call = "ezpz_print_hosts >../listed\nezpz_setup_job"
+    # in strict mode, because that is how job scripts run
+    told = jobs(small, {stem: (env, shell) for stem, (_, shell, env) in rows.items()}, before="set -u", call=call)
+    for stem, (record, shell, env) in rows.items():
+        with subtests.test(stem):
+            check(shell, record, env, *told[stem])
+
+
+RECORDS = {path: path.read_text() for path in sorted((ROOT / "tests/data/environments").glob("*.json"))}
 
 
 def records(*needed):
     """Return the records whose variables, files or commands hold all that is named."""
-    texts = {path: path.read_text() for path in RECORDS}
-    return [path for path, text in texts.items() if all(f'"{word}' in text for word in needed)]
+    return [path for path, text in RECORDS.items() if all(f'"{word}' in text for word in needed)]
 
 
-@pytest.mark.few(5)
-@pytest.mark.parametrize("path", records("SLURM_JOB_ID"), ids=lambda path: path.stem)
-def test_variables_of_slurm_need_no_command(small, path):
-    record = json.loads(path.read_text())
-    check(small, record, replay(small, {**record, "commands": {}}))
+def test_the_small_answer_agrees_with_the_recorded_environments(small, subtests):
+    assert len(RECORDS) >= 8
+    replayed(small, subtests, RECORDS)
 
 
-WITH_NODE_FILE = [path for path in records("PBS_JOBID") if json.loads(path.read_text())["files"]]
+@pytest.mark.slow
+def test_variables_of_slurm_need_no_command(small, subtests):
+    replayed(small, subtests, records("SLURM_JOB_ID"), without=["commands"])
 
 
-@pytest.mark.parametrize("path", WITH_NODE_FILE, ids=lambda path: path.stem)
-def test_the_node_file_is_found_where_pbs_keeps_it(small, path):
-    record = json.loads(path.read_text())
-    env = replay(small, {**record, "commands": {}})
-    env.pop("PBS_NODEFILE")
-    check(small, record, env)
+@pytest.mark.slow
+def test_the_node_file_is_found_where_pbs_keeps_it(small, subtests):
+    paths = [path for path in records("PBS_JOBID") if json.loads(RECORDS[path])["files"]]
+    replayed(small, subtests, paths, without=["commands"], leave_out=["PBS_NODEFILE"])
 
 
-@pytest.mark.parametrize("path", records("PBS_JOBID", "qstat -f "), ids=lambda path: path.stem)
-def test_without_the_node_file_qstat_tells(small, path):
-    record = json.loads(path.read_text())
-    check(small, record, replay(small, {**record, "files": {}}))
+@pytest.mark.slow
+def test_without_the_node_file_qstat_tells(small, subtests):
+    replayed(small, subtests, records("PBS_JOBID", "qstat -f "), without=["files"])
 
 
 LINES_ARE_CUT = """Job Id: 9.head
@@ -132,28 +130,26 @@ def test_host_expressions_mean_what_python_takes_them_for(small):
     assert [line.split() for line in said] == [list(dict.fromkeys(expand(text))) for text in EXPRESSIONS]
 
 
-@pytest.mark.few(6)
-@pytest.mark.parametrize(
-    "text", [*MALFORMED, "n[1-99999999]", "$(touch hacked)", "a;touch hacked", "a b", "-rf", "`id`"]
-)
-def test_what_is_no_host_name_is_refused(small, text):
-    if text != "-rf" and text in MALFORMED:
-        with pytest.raises(UsageError):
-            expand(text)
-    nodefile = small.cwd.parent / "nodefile"
-    nodefile.write_text(f"{text}\n")
-    for env in (
-        {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": text},
-        {"PBS_JOBID": "5", "PBS_NODEFILE": str(nodefile)},
-        {"FLUX_JOB_ID": "f5", "FLUX_SAYS": text},
+def test_what_is_no_host_name_is_refused(small, subtests):
+    small.program("flux", 'printf "%s\\n" "$FLUX_SAYS"')
+    rows = {}
+    for number, text in enumerate(
+        [*MALFORMED, "n[1-99999999]", "$(touch hacked)", "a;touch hacked", "a b", "-rf", "`id`"]
     ):
-        small.program("flux", 'printf "%s\\n" "$FLUX_SAYS"')
-        if text in ("a,", "n[1-3]") and "PBS_JOBID" in env:
-            continue
-        result, told = job(small, **env)
-        assert (result.returncode, told["EZPZ_HOSTS"]) == (125, "")
-        assert "error: not a host name: " in result.stderr
-        assert result.stderr.count("\n") == 1
+        if text in MALFORMED:
+            with subtests.test(text, by="Python"), pytest.raises(UsageError):
+                expand(text)
+        nodefile = small.cwd.parent / f"nodefile-{number}"
+        nodefile.write_text(f"{text}\n")
+        rows[text, "Slurm"] = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": text}
+        rows[text, "PBS"] = {"PBS_JOBID": "5", "PBS_NODEFILE": str(nodefile)}
+        rows[text, "Flux"] = {"FLUX_JOB_ID": "f5", "FLUX_SAYS": text}
+    del rows["a,", "PBS"]  # a line of a node file may end so
+    for (text, by), (result, told) in jobs(small, rows).items():
+        with subtests.test(text, by=by):
+            assert (result.returncode, told["EZPZ_HOSTS"]) == (125, "")
+            assert "error: not a host name: " in result.stderr
+            assert result.stderr.count("\n") == 1
     assert list(small.cwd.iterdir()) == []
 
 
@@ -204,32 +200,34 @@ def both(small):
     return small
 
 
-@pytest.mark.parametrize(
-    ("above", "taken"), [("slurmstepd pbs_mom", "slurm"), ("pbs_mom srun", "pbs"), ("/opt/pbs/sbin/pbs_mom x", "pbs")]
-)
-def test_of_two_schedulers_the_nearest_daemon_counts(both, above, taken):
-    near, far = above.split()
-    both.program("ps", f"printf '%s\\n' \"$ME 90 {both.name}\" '90 80 make' '80 70 {near}' '70 1 {far}' '1 0 init'")
-    result, told = job(both, before="set -u; export ME=$$")
-    assert told["EZPZ_SCHEDULER"] == taken, result.stderr
-    assert result.stderr.count("several schedulers at once: ") == 1
+def test_of_two_schedulers_the_nearest_daemon_counts(both, subtests):
+    both.program("ps", f"printf '%s\\n' \"$ME 90 {both.name}\" '90 80 make' \"80 70 $NEAR\" \"70 1 $FAR\" '1 0 init'")
+    rows = {
+        ("slurmstepd", "pbs_mom"): "slurm",
+        ("pbs_mom", "srun"): "pbs",
+        ("/opt/pbs/sbin/pbs_mom", "x"): "pbs",
+    }
+    cases = {row: dict(zip(("NEAR", "FAR"), row, strict=True)) for row in rows}
+    for row, (result, told) in jobs(both, cases, before="set -u; export ME=$$").items():
+        with subtests.test(str(row)):
+            assert told["EZPZ_SCHEDULER"] == rows[row], result.stderr
+            assert result.stderr.count("several schedulers at once: ") == 1
 
 
-@pytest.mark.parametrize(
-    ("host", "taken", "why"),
-    [
-        ("s2", "slurm", "only its job holds this host"),
-        ("p1", "pbs", "only its job holds this host"),
-        ("p2.elsewhere", "pbs", "only its job holds this host"),
-        ("login", "slurm", "no sign which is the inner one"),
-    ],
-)
-def test_else_the_job_that_holds_this_host(both, host, taken, why):
-    on_host(both, host)
+def test_else_the_job_that_holds_this_host(both, subtests):
+    both.program("uname", 'echo "$NAME"')
     both.program("ps", "exit 1")
-    result, told = job(both)
-    assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"]) == (taken, {"slurm": "5", "pbs": "7.head"}[taken])
-    assert why in result.stderr
+    rows = {
+        "s2": ("slurm", "only its job holds this host"),
+        "p1": ("pbs", "only its job holds this host"),
+        "p2.elsewhere": ("pbs", "only its job holds this host"),
+        "login": ("slurm", "no sign which is the inner one"),
+    }
+    for name, (result, told) in jobs(both, {name: {"NAME": name} for name in rows}).items():
+        with subtests.test(name):
+            taken, why = rows[name]
+            assert (told["EZPZ_SCHEDULER"], told["EZPZ_JOBID"]) == (taken, {"slurm": "5", "pbs": "7.head"}[taken])
+            assert why in result.stderr
 
 
 def test_flux_is_inside_any_other(both):
