@@ -9,8 +9,9 @@ reader and catches what that reader may raise; any other exception, or one input
 failure. Inputs are mutations of the target's seeds and of inputs that did something new: a target may return what
 happened (any hashable value), and an input with a value not seen before is mutated further.
 
-`make test` runs each target for the few seconds that it names; all of them together have 60, the control protocol 30.
-A failure is written to `.test/fuzz/NAME-DIGEST`, and the seed of the random numbers is printed.
+A failure is written to `.test/fuzz/NAME-DIGEST`, and the seed of the random numbers is printed. An input that has
+broken a reader belongs into `inputs/` beside this file, under that name: `make test` feeds all of these, and of the
+mutations as many as the target names, always the same. Those in `inputs/unsolved` break one that is not mended yet.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import itertools
 import json
 import random
 import signal
@@ -28,6 +30,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KEPT = HERE.parents[1] / ".test" / "fuzz"
+RECORDED = HERE / "inputs"
 SLOWEST = 10.0  # CPU seconds for one input
 _STUCK = 12  # times as long by the clock: other processes may keep the machine busy
 _MOST_KEPT = 2000  # inputs that did something new
@@ -38,21 +41,21 @@ TARGETS = {}
 
 @dataclass(frozen=True)
 class Target:
-    """One reader: `feed` gets damaged bytes; `seconds` are its share of `make test`."""
+    """One reader: `feed` gets damaged bytes, in `make test` so many of them as `inputs` says."""
 
     name: str
     feed: object
     seeds: tuple[bytes, ...]
-    seconds: float
+    inputs: int = 0
     words: tuple[bytes, ...] = ()  # pieces of its format, to be strewn in
 
 
-def target(*, seeds, seconds, words=()):
+def target(*, seeds, inputs, words=()):
     """Register a function of bytes as a target under its own name."""
 
     def register(function):
         assert function.__name__ not in TARGETS
-        TARGETS[function.__name__] = Target(function.__name__, function, tuple(seeds), seconds, tuple(words))
+        TARGETS[function.__name__] = Target(function.__name__, function, tuple(seeds), inputs, tuple(words))
         return function
 
     return register
@@ -190,44 +193,50 @@ def _too_slow(number, _):
     raise TooSlow(f"longer than {SLOWEST:g} s" if number == signal.SIGPROF else f"waits for {SLOWEST * _STUCK:g} s")
 
 
-def run(one, seconds, seed, *, most_failures=3):
-    """Feed mutations to a target for so many seconds, at least one; the same seed gives the same inputs in the same
-    order.
+def run(one, seed, *, inputs=None, seconds=None, most_failures=3):
+    """Feed so many mutations to a target, or for so many seconds, at least one.
 
-    The seeds come before that time begins: with the first one a reader may import torch.
+    The same seed gives the same inputs in the same order. The target's own seeds come before, and before that time
+    begins: with the first one a reader may import torch.
     """
     random_ = random.Random(f"{one.name} {seed}")
     words = (*_ODD_WORDS, *one.words * 3)
     corpus, seen, result = list(one.seeds), set(), Result()
-    earlier = {number: signal.signal(number, _too_slow) for number in (signal.SIGPROF, signal.SIGALRM)}
-    end = 0.0
-    try:
-        while len(result.failures) < most_failures:
-            if result.inputs < len(one.seeds):  # the seeds themselves come first
-                data = one.seeds[result.inputs]
-            elif not end:
-                end = time.monotonic() + seconds
-                continue
-            elif result.inputs > len(one.seeds) and time.monotonic() >= end:
-                break
-            else:
-                data = mutated(random_.choice(corpus), random_.choice(corpus), words, random_)
-            result.inputs += 1
-            error, behaviour = _feed(one, data)
-            if error:
-                result.failures.append((_keep(one.name, data), error))
-            elif behaviour is not None and behaviour not in seen and len(corpus) < _MOST_KEPT:
-                seen.add(behaviour)
-                corpus.append(data)
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+
+    def take(data):
+        result.inputs += 1
+        error, behaviour = feed(one, data)
+        if error:
+            result.failures.append((_keep(one.name, data), error))
+        elif behaviour is not None and behaviour not in seen and len(corpus) < _MOST_KEPT:
+            seen.add(behaviour)
+            corpus.append(data)
+
+    for data in one.seeds:
+        take(data)
+    end = time.monotonic() + (seconds or 0)
+    for number in itertools.count():
+        is_over = number == inputs if seconds is None else number > 0 and time.monotonic() >= end
+        if is_over or len(result.failures) >= most_failures:
+            break
+        take(mutated(random_.choice(corpus), random_.choice(corpus), words, random_))
     result.behaviours = len(seen)
     return result
 
 
-def _feed(one, data):
+def recorded():
+    """Return the inputs that have broken a reader before it was mended, as files named ``TARGET-DIGEST``."""
+    return sorted(path for path in RECORDED.iterdir() if path.is_file() and "-" in path.name)
+
+
+def target_of(path):
+    """Return the target of a kept input, which its file is named after."""
+    return load_targets()[Path(path).name.rpartition("-")[0]]
+
+
+def feed(one, data):
     """Return the error of one input, or an empty text, and what happened."""
+    earlier = {number: signal.signal(number, _too_slow) for number in (signal.SIGPROF, signal.SIGALRM)}
     signal.setitimer(signal.ITIMER_PROF, SLOWEST)
     signal.setitimer(signal.ITIMER_REAL, SLOWEST * _STUCK)
     try:
@@ -237,6 +246,8 @@ def _feed(one, data):
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def _keep(name, data):
@@ -255,8 +266,8 @@ def main():
     options = parser.parse_args()
     targets = load_targets()
     if options.replay:
-        name = options.replay.name.rpartition("-")[0]
-        print(f"{name}: {targets[name].feed(options.replay.read_bytes())!r}")
+        one = target_of(options.replay)
+        print(f"{one.name}: {one.feed(options.replay.read_bytes())!r}")
         return 0
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     chosen = [one for name, one in targets.items() if options.only in name]
@@ -266,7 +277,7 @@ def main():
     print(f"seed {seed}")
     broken = 0
     for one in chosen:
-        result = run(one, options.seconds, seed)
+        result = run(one, seed, seconds=options.seconds)
         broken += bool(result.failures)
         print(f"{one.name}: {result.inputs} inputs, {result.behaviours} behaviours, {len(result.failures)} failures")
         for path, error in result.failures:

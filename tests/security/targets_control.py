@@ -66,18 +66,18 @@ def happened(direction, line):
     return type(message).__name__
 
 
-@target(seconds=3, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', b'"ended"'])
+@target(inputs=10000, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', b'"ended"'])
 def reports(data):
     return happened(messages.REPORTS, data)
 
 
-@target(seconds=2, seeds=[messages.ORDERS.encode(one) for one in ORDERS], words=[b'"do"', b'"signal"'])
+@target(inputs=10000, seeds=[messages.ORDERS.encode(one) for one in ORDERS], words=[b'"do"', b'"signal"'])
 def orders(data):
     return happened(messages.ORDERS, data)
 
 
 @target(
-    seconds=2,
+    inputs=10000,
     seeds=[
         b"shim 0 2 0 2 0 openmpi 7 1.5",
         b"ready",
@@ -96,7 +96,7 @@ def from_ranks(data):
     return happened(messages.FROM_RANKS, data)
 
 
-@target(seconds=2, seeds=[b"0 1\nabc", b"-3 2\n", b"0 1 15 131072\n"], words=[b"0 1 ", b"16777216", b"16777217"])
+@target(inputs=10000, seeds=[b"0 1\nabc", b"-3 2\n", b"0 1 15 131072\n"], words=[b"0 1 ", b"16777216", b"16777217"])
 def output(data):
     try:
         return Piece.decode(memoryview(data), SHARED).stream
@@ -171,7 +171,7 @@ def launcher():
     return LAUNCHER[0]
 
 
-@target(seconds=5, seeds=[GREETING, GREETING[:-1], GREETING * 2, HEAD, b'{"say": []}\n', b"GET / HTTP/1.1\r\n\r\n"])
+@target(inputs=1000, seeds=[GREETING, GREETING[:-1], GREETING * 2, HEAD, b'{"say": []}\n', b"GET / HTTP/1.1\r\n\r\n"])
 def stranger(data):
     """Whatever a stranger says, the launcher hears its agent, and nothing else."""
     called = launcher()
@@ -186,7 +186,7 @@ def stranger(data):
     assert len(called.hears_its_agent()) == 1
 
 
-@target(seconds=4, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', HEAD])
+@target(inputs=1000, seeds=[messages.REPORTS.encode(one) for one in REPORTS], words=[b'"say"', HEAD])
 def false_agent(data):
     """What an agent of another host says wrongly loses that host, and no other."""
     called = launcher()
@@ -201,7 +201,7 @@ def false_agent(data):
     return len(items)
 
 
-@target(seconds=3, seeds=[HEAD + b"abcde", FrameWriter(b"k").frame(b"abc") + FrameWriter(b"k").frame(b"")])
+@target(inputs=10000, seeds=[HEAD + b"abcde", FrameWriter(b"k").frame(b"abc") + FrameWriter(b"k").frame(b"")])
 def frame(data):
     """No bytes make a frame but those of the key's holder; cut anywhere, they come to the same."""
 
@@ -221,7 +221,7 @@ def frame(data):
     return str(came[:2])
 
 
-@target(seconds=3, seeds=[FrameWriter(b"").frame(messages.ORDERS.encode(one)) for one in ORDERS], words=[b'"do"'])
+@target(inputs=4000, seeds=[FrameWriter(b"").frame(messages.ORDERS.encode(one)) for one in ORDERS], words=[b'"do"'])
 def agent_side(data):
     """What an agent hears is orders, and at the end that its launcher has gone."""
     ours, its = pair()

@@ -59,7 +59,7 @@ def of_a_file(name):
 HOSTS = (b"n01:2\nn02 slots=4 # two\n\nn02\n", b"\xef\xbb\xbfhost.example.org:1\r\n", b"10.0.0.1\n10.0.0.1\n")
 
 
-@target(seconds=1, seeds=HOSTS, words=[b"slots=", b":", b"max-slots=", b"#"])
+@target(inputs=500, seeds=HOSTS, words=[b"slots=", b":", b"max-slots=", b"#"])
 @of_a_file("hosts")
 def host_file(path):
     return _ended(lambda: read_hostfile(str(path)))
@@ -78,7 +78,7 @@ recognise = { variables = { CLUSTER = ["mine"] }, hosts = ["n[0-9]*"] }
 """
 
 
-@target(seconds=1, seeds=[SITES], words=[b"[site.", b"scheduler", b" = ", b"{", b"[["])
+@target(inputs=400, seeds=[SITES], words=[b"[site.", b"scheduler", b" = ", b"{", b"[["])
 def sites_file(data):
     text = data.decode(errors="replace")
     environ = {"XDG_CONFIG_HOME": "/c", "XDG_CACHE_HOME": "/nowhere"}
@@ -123,7 +123,7 @@ y'''
 """
 
 
-@target(seconds=1, seeds=[SETTINGS], words=[b"[training]", b'"""', b"steps", b" = ", b"{", b"[["])
+@target(inputs=200, seeds=[SETTINGS], words=[b"[training]", b'"""', b"steps", b" = ", b"{", b"[["])
 @of_a_file("a.toml")
 def settings_file(path):
     files = ("--job.config_file", "--config")
@@ -131,13 +131,13 @@ def settings_file(path):
     return _ended(lambda: parse(parser, ["--config", str(path)]))
 
 
-@target(seconds=0.5, seeds=[struct.pack("<8H", *range(8))])
+@target(inputs=300, seeds=[struct.pack("<8H", *range(8))])
 @of_a_file("train.bin")
 def token_file(path):
     return _ended(lambda: read_token_file(path, 7)), _ended(lambda: read_token_file(path, None))
 
 
-@target(seconds=0.5, seeds=["Ein Text, ünï.\n".encode()])
+@target(inputs=300, seeds=["Ein Text, ünï.\n".encode()])
 @of_a_file("a.txt")
 def text_file(path):
     return _ended(lambda: read_text(path))
@@ -152,19 +152,19 @@ def _foreign(path):
     return _ended(read)
 
 
-@target(seconds=2.5, seeds=[next((RECORDED / "wandb").rglob("*.wandb")).read_bytes()])
+@target(inputs=50, seeds=[next((RECORDED / "wandb").rglob("*.wandb")).read_bytes()])
 @of_a_file("run-abc123.wandb")
 def wandb_file(path):
     return _foreign(path)
 
 
-@target(seconds=2.5, seeds=[path.read_bytes() for path in sorted(RECORDED.rglob("events.out.*"))])
+@target(inputs=80, seeds=[path.read_bytes() for path in sorted(RECORDED.rglob("events.out.*"))])
 @of_a_file("events.out.tfevents.1795314299.vm.18639.0")
 def tensorboard_file(path):
     return _foreign(path)
 
 
-@target(seconds=1.5, seeds=[b"step=1 loss=0.5 lr=1e-3\nnoise\niter: 2, loss: nan\n"], words=[b"step=", b"loss=", b"="])
+@target(inputs=100, seeds=[b"step=1 loss=0.5 lr=1e-3\nnoise\niter: 2, loss: nan\n"], words=[b"step=", b"loss=", b"="])
 @of_a_file("train.log")
 def plain_log(path):
     return _foreign(path)
@@ -188,7 +188,7 @@ MANIFEST = {  # of schema 1, which has no digests, so that damage comes through
 }
 
 
-@target(seconds=1, seeds=[json.dumps(MANIFEST).encode()], words=[b'"schema"', b'"files"'])
+@target(inputs=400, seeds=[json.dumps(MANIFEST).encode()], words=[b'"schema"', b'"files"'])
 @of_a_file("checkpoint.json")
 def checkpoint_manifest(path):
     return _ended(lambda: read_manifest(path.parent), Unusable)
@@ -201,7 +201,7 @@ def _safetensors():
     return len(head).to_bytes(8, "little") + head + struct.pack("<2f", 1.0, 2.0)
 
 
-@target(seconds=1, seeds=[_safetensors()], words=[b'"shape"', b'"data_offsets"', b'"dtype"', b"BF16"])
+@target(inputs=60, seeds=[_safetensors()], words=[b'"shape"', b'"data_offsets"', b'"dtype"', b"BF16"])
 @of_a_file("model.safetensors")
 def safetensors_file(path):
     def read():
@@ -210,7 +210,7 @@ def safetensors_file(path):
     return _ended(read, UnreadableError)
 
 
-@target(seconds=0.5, seeds=[b'{"metadata": {}, "weight_map": {"a": "model.safetensors"}}'])
+@target(inputs=300, seeds=[b'{"metadata": {}, "weight_map": {"a": "model.safetensors"}}'])
 @of_a_file("model.safetensors.index.json")
 def safetensors_index(path):
     (path.parent / "model.safetensors").write_bytes(_safetensors())
@@ -225,6 +225,8 @@ _DUMP = {
 }  # fmt: skip
 
 
-@target(seconds=1, seeds=[pickle.dumps(_DUMP, 2)], words=[b"\x8a", b"r\xff\xff\xff\xff", b"cos\nsystem\n", b"R", b"("])
+@target(
+    inputs=4000, seeds=[pickle.dumps(_DUMP, 2)], words=[b"\x8a", b"r\xff\xff\xff\xff", b"cos\nsystem\n", b"R", b"("]
+)
 def dump_of_collectives(data):
     return _ended(lambda: read_dump(data), MalformedDump)

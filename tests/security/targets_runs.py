@@ -109,17 +109,17 @@ def _continued(folder):
     return 0
 
 
-@target(seconds=4, seeds=[JOURNAL], words=[b'"m":{', b'"k":"ranks"', b'"steps"', b'"a":', b"}\n{"])
+@target(inputs=25, seeds=[JOURNAL], words=[b'"m":{', b'"k":"ranks"', b'"steps"', b'"a":', b"}\n{"])
 def journal_of_a_run(data):
     return _ends(data, json.dumps(FACTS).encode())
 
 
-@target(seconds=3, seeds=[json.dumps(row).encode() for row in ROWS])
+@target(inputs=25, seeds=[json.dumps(row).encode() for row in ROWS])
 def row_of_a_journal(data):
     return _ends(JOURNAL + data.replace(b"\n", b" ") + b"\n" + JOURNAL, json.dumps(FACTS).encode())
 
 
-@target(seconds=4, seeds=[json.dumps(FACTS).encode()], words=[b'"ranks"', b'"earlier"'])
+@target(inputs=25, seeds=[json.dumps(FACTS).encode()], words=[b'"ranks"', b'"earlier"'])
 def facts_of_a_run(data):
     return _ends(JOURNAL, data)
 
@@ -132,7 +132,7 @@ def _columns():
     return block.head + b"\n" + block.read(0, block.size)
 
 
-@target(seconds=4, seeds=[_columns()], words=[b'"float"', b'"str"', b'"late":', b'"attempt":null', b'"bytes":'])
+@target(inputs=25, seeds=[_columns()], words=[b'"float"', b'"str"', b'"late":', b'"attempt":null', b'"bytes":'])
 def columns_of_a_run(data):
     head, _, rest = data.partition(b"\n")
     total = zlib.crc32(rest, zlib.crc32(head))  # whoever wants to do harm writes a sum that is right
