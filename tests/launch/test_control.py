@@ -1,5 +1,6 @@
 """Connections between the launcher and its agents: who is let in, what crosses them, and what a lost one means."""
 
+import contextlib
 import socket
 import sys
 import threading
@@ -15,7 +16,6 @@ from ezpz.launch.messages import (
     NO_LOOK,
     NOTHING_COUNTED,
     Done,
-    Hello,
     Lost,
     Note,
     Piece,
@@ -55,12 +55,11 @@ def control():
     made.close()
 
 
-@pytest.fixture
-def heard(control):
+def hearing(control):
     """``heard(kind, count)``: wait until so many reports of a kind, or pieces, have come; all that came so far."""
     items = []
 
-    def wait(kind, count=1):
+    def heard(kind, count=1):
         def enough():
             items.extend(control.read())
             return sum(isinstance(getattr(item, "message", item), kind) for item in items) >= count
@@ -68,7 +67,12 @@ def heard(control):
         wait_until(enough, 5, kind.__name__, every=0.01)
         return items
 
-    return wait
+    return heard
+
+
+@pytest.fixture
+def heard(control):
+    return hearing(control)
 
 
 def no_socket(*_):
@@ -91,7 +95,7 @@ def connection(control, request, monkeypatch):
 
 def test_an_agent_is_let_in_and_told_the_settings(control, connection):
     assert connection.settings == SETTINGS
-    assert abs(connection.clock) < 1.0
+    assert abs(connection.clock) < 60
     assert set(control.heard) == {1}
     assert control.done == set()
 
@@ -202,49 +206,51 @@ def test_a_launcher_that_cannot_be_reached_is_named():
         connect(f"00@{port}@127.0.0.1", 0)
 
 
-def test_an_agent_that_was_forked_off_needs_no_secret():
+@contextlib.contextmanager
+def forked():
+    """A launcher and the agent that it has forked off: what it has heard, and the agent's connection and its ends."""
     control = Control(SETTINGS)
     ours, its = pair()
     control.adopt(0, "here", *ours)
-    connection = Connection(*map(End.made, its), SETTINGS)
-    connection.report(Up(ranks=2))
-    connection.show(0, 1, b"x\n")
-    items = []
-    wait_until(lambda: items.extend(control.read()) or len(items) == 2, 5, "both", every=0.01)
-    assert Piece(0, 1, b"x\n") in items
-    assert Report(0, Up(ranks=2)) in items
-    connection.control.close()
-    wait_until(lambda: items.extend(control.read()) or items[-1] == Report(0, Lost()), 5, "lost", every=0.01)
+    ends = [End.made(each) for each in its]
+    yield control, hearing(control), Connection(*ends, SETTINGS), ends
     control.close()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"say": []}',
-        b'{"say": "no such kind"}',
-        b'{"say": "up"}',
-        b'{"say": "up", "ranks": "2"}',
-        b'{"say": "done", "stuck": [1, "two"]}',
-        b'{"say": "mismatch", "host": "n01", "worlds": [["1", "openmpi"]]}',
-        b'{"say": "up", "ranks": 1' + b"0" * 400 + b"}",
-        b"[" * 100_000,
-    ],
-)
-def test_an_agent_that_sends_what_is_no_report_is_lost_and_the_launch_lives_on(connection, heard, line):
-    connection.report(Note(text="before"))
-    connection.control.sendall(connection._reports.frame(line))
-    items = heard(Lost)
-    assert [item.message for item in items if isinstance(item, Report) and not isinstance(item.message, Hello)] == [
-        Note(text="before"),
-        Lost(),
-    ]
+def test_an_agent_that_was_forked_off_needs_no_secret():
+    with forked() as (_, heard, connection, _):
+        connection.report(Up(ranks=2))
+        connection.show(0, 1, b"x\n")
+        assert Report(0, Up(ranks=2)) in heard(Up)
+        assert Piece(0, 1, b"x\n") in heard(Piece)
+        connection.control.close()
+        assert heard(Lost)[-1] == Report(0, Lost())
 
 
-@pytest.mark.parametrize("content", [b"a b\n", b"0 3\nx", b"0 1", b"0 1 1\n", b"", b"0" * 4096])
-def test_output_that_is_none_loses_the_host(connection, heard, control, content):
-    connection.show(0, 1, b"x\n")
-    connection.output.sendall(connection._pieces.frame(content))
-    items = heard(Lost)
-    assert Piece(0, 1, b"x\n") in items
-    assert not control.open_outputs
+NO_REPORTS = [
+    b'{"say": []}',
+    b'{"say": "no such kind"}',
+    b'{"say": "up"}',
+    b'{"say": "up", "ranks": "2"}',
+    b'{"say": "done", "stuck": [1, "two"]}',
+    b'{"say": "mismatch", "host": "n01", "worlds": [["1", "openmpi"]]}',
+    b'{"say": "up", "ranks": 1' + b"0" * 400 + b"}",
+    b"[" * 100_000,
+]
+
+
+def test_an_agent_that_sends_what_is_no_report_is_lost_and_the_launch_lives_on(subtests):
+    for line in NO_REPORTS:
+        with subtests.test(line[:70]), forked() as (_, heard, connection, ends):
+            connection.report(Note(text="before"))
+            connection.control.sendall(ends[0].writer.frame(line))
+            assert heard(Lost) == [Report(0, Note(text="before")), Report(0, Lost())]
+
+
+def test_output_that_is_none_loses_the_host(subtests):
+    for content in (b"a b\n", b"0 3\nx", b"0 1", b"0 1 1\n", b"", b"0" * 4096):
+        with subtests.test(content[:20]), forked() as (control, heard, connection, ends):
+            connection.show(0, 1, b"x\n")
+            connection.output.sendall(ends[1].writer.frame(content))
+            assert Piece(0, 1, b"x\n") in heard(Lost)
+            assert not control.open_outputs
