@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
-
-import pytest
 
 import ezpz.track
 
@@ -28,28 +27,32 @@ ASSEMBLERS = {
 UPWARDS = {("trackers.to_wandb", "wandb")}  # both know how wandb is started, and which run the program itself has
 
 
+@functools.cache
 def imported(name):
     """The modules of `ezpz.track` that one of them imports, in functions and for type checkers too."""
+    found = []
     for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ezpz.track"):
             module = node.module.removeprefix("ezpz.track").removeprefix(".")
             for alias in node.names:
                 inner = f"{module}.{alias.name}".lstrip(".")
                 package = f"{module}.__init__".lstrip(".")
-                yield next((each for each in (inner, module, package) if each in FILES), "__init__")
+                found.append(next((each for each in (inner, module, package) if each in FILES), "__init__"))
+    return found
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_a_room_uses_the_top_and_no_other_room(name):
-    room = name.partition(".")[0] if "." in name else ""
-    for other in imported(name):
-        target = other.partition(".")[0] if "." in other else ""
-        if not room:
-            assert not target or target in ASSEMBLERS.get(name, ()), f"{name} imports {other}"
-        elif target:
-            assert target == room or (name, other) in BETWEEN_ROOMS, f"{name} imports {other}"
-        else:
-            assert other not in ASSEMBLERS or (name, other) in UPWARDS, f"{name} imports {other}"
+def test_a_room_uses_the_top_and_no_other_room(subtests):
+    for name in sorted(FILES):
+        with subtests.test(name):
+            room = name.partition(".")[0] if "." in name else ""
+            for other in imported(name):
+                target = other.partition(".")[0] if "." in other else ""
+                if not room:
+                    assert not target or target in ASSEMBLERS.get(name, ()), f"{name} imports {other}"
+                elif target:
+                    assert target == room or (name, other) in BETWEEN_ROOMS, f"{name} imports {other}"
+                else:
+                    assert other not in ASSEMBLERS or (name, other) in UPWARDS, f"{name} imports {other}"
 
 
 def test_the_named_arrows_are_there():
@@ -62,7 +65,6 @@ def test_the_named_arrows_are_there():
     assert {"compare", "effective", "foreign", "over_ranks", "profiles", "report", "terminal", "trackers"} == ROOMS
 
 
-@pytest.mark.slow
 def test_there_is_no_circle():
     below = {name: set(imported(name)) - {name} for name in FILES}
     while ready := {name for name, others in below.items() if not others & below.keys()}:

@@ -1,61 +1,60 @@
 """What two runs have set differently: kinds by name, order, and what is material."""
 
-import pytest
-
 from ezpz.track.compare.differences import change_of, differences, folded, same, shorten
 from ezpz.track.compare.kinds import Kind, kind_of
 from ezpz.track.compare.settings import why_not
 
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("hidden-dropout", Kind.STOCHASTIC),
-        ("model.attn_pdrop", Kind.STOCHASTIC),
-        ("drop_path_rate", Kind.STOCHASTIC),
-        ("data.drop_last", Kind.DATA),
-        ("lr-decay-iters", Kind.SCHEDULE),
-        ("min_lr", Kind.SCHEDULE),
-        ("lrWarmupFrac", Kind.SCHEDULE),
-        ("lr", Kind.OPTIMIZER),
-        ("learning_rate", Kind.OPTIMIZER),
-        ("weight_decay", Kind.OPTIMIZER),
-        ("clip_grad", Kind.OPTIMIZER),
-        ("bf16", Kind.DTYPE),
-        ("use_flash_attn", Kind.ATTENTION),
-        ("micro_batch_size", Kind.BATCH),
-        ("train.bs", Kind.BATCH),
-        ("data_path", Kind.DATA),
-        ("tensor_parallel_size", Kind.WORLD),
-        ("dropout_seed", Kind.SEED),
-        ("tf32", Kind.NUMERICS),
-        ("train_iters", Kind.LENGTH),
-        ("num_layers", Kind.MODEL),
-        ("outdir", Kind.NEVER),
-        ("log_interval", Kind.NEVER),
-        ("colour", Kind.OTHER),
-    ],
-)
-def test_a_name_tells_the_kind_of_a_setting(name, kind):
-    assert kind_of(name) is kind
+KINDS = [
+    ("hidden-dropout", Kind.STOCHASTIC),
+    ("model.attn_pdrop", Kind.STOCHASTIC),
+    ("drop_path_rate", Kind.STOCHASTIC),
+    ("data.drop_last", Kind.DATA),
+    ("lr-decay-iters", Kind.SCHEDULE),
+    ("min_lr", Kind.SCHEDULE),
+    ("lrWarmupFrac", Kind.SCHEDULE),
+    ("lr", Kind.OPTIMIZER),
+    ("learning_rate", Kind.OPTIMIZER),
+    ("weight_decay", Kind.OPTIMIZER),
+    ("clip_grad", Kind.OPTIMIZER),
+    ("bf16", Kind.DTYPE),
+    ("use_flash_attn", Kind.ATTENTION),
+    ("micro_batch_size", Kind.BATCH),
+    ("train.bs", Kind.BATCH),
+    ("data_path", Kind.DATA),
+    ("tensor_parallel_size", Kind.WORLD),
+    ("dropout_seed", Kind.SEED),
+    ("tf32", Kind.NUMERICS),
+    ("train_iters", Kind.LENGTH),
+    ("num_layers", Kind.MODEL),
+    ("outdir", Kind.NEVER),
+    ("log_interval", Kind.NEVER),
+    ("colour", Kind.OTHER),
+]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "is_same"),
-    [
-        (1, 1.0, True),
-        (0.1, "0.1", True),
-        (True, "true", True),
-        (0.3, 0.1 + 0.2, True),
-        (1795194001234, 1795194001235, False),
-        ("a", "b", False),
-        ([1, 2], [1, 2.0], True),
-        ([1, 2], [2, 1], False),
-        (None, 0, False),
-    ],
-)
-def test_values_are_the_same_however_tools_write_them(a, b, is_same):
-    assert same(a, b) is is_same
+def test_a_name_tells_the_kind_of_a_setting(subtests):
+    for name, kind in KINDS:
+        with subtests.test(name):
+            assert kind_of(name) is kind
+
+
+VALUES = [
+    (1, 1.0, True),
+    (0.1, "0.1", True),
+    (True, "true", True),
+    (0.3, 0.1 + 0.2, True),
+    (1795194001234, 1795194001235, False),
+    ("a", "b", False),
+    ([1, 2], [1, 2.0], True),
+    ([1, 2], [2, 1], False),
+    (None, 0, False),
+]
+
+
+def test_values_are_the_same_however_tools_write_them(subtests):
+    for a, b, is_same in VALUES:
+        with subtests.test(f"{a!r} {b!r}"):
+            assert same(a, b) is is_same
 
 
 def facts(effective=None, config=None, **more):
@@ -142,13 +141,20 @@ def test_what_only_counts_or_says_how_it_is_computed_is_not_material():
     assert (groups["variables.OMP_NUM_THREADS"], groups["system"]) == ("environment variables", "environment")
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["model.parameters", "model.class", "model.dtypes.bfloat16", "optimizer.groups.1.weight_decay", "schedule.T_max"],
-)
-def test_what_is_trained_otherwise_is_material(key):
-    [item] = differences(facts({key: 1}), facts({key: 2}))
-    assert item.material
+TRAINED = [
+    "model.parameters",
+    "model.class",
+    "model.dtypes.bfloat16",
+    "optimizer.groups.1.weight_decay",
+    "schedule.T_max",
+]
+
+
+def test_what_is_trained_otherwise_is_material(subtests):
+    for key in TRAINED:
+        with subtests.test(key):
+            [item] = differences(facts({key: 1}), facts({key: 2}))
+            assert item.material
 
 
 def test_schedules_that_were_asked_at_other_steps_are_not_material():
@@ -180,22 +186,23 @@ def test_a_change_shows_what_matters_of_long_values():
     assert shorten("abcdefghij", 6) == "ab..ij"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "reason"),
-    [
-        ({"batch_size": 8}, {"batch_size": 8}, ""),
-        ({"batch_size": 8}, {"batch_size": 16}, "batch size 8 in A and 16 in B"),
-        ({"bs": 8}, {"bs": 16}, "batch size 8 in A and 16 in B"),
-        ({"batch_size": 8, "grad_accum": 2}, {"batch_size": 16}, ""),
-        ({"global_batch_size": 64, "micro_batch_size": 2}, {"global_batch_size": 64, "micro_batch_size": 4}, ""),
-        ({"global_batch_size": 64}, {"global_batch_size": 32}, "global batch size 64 in A and 32 in B"),
-        ({"seq_length": 128}, {"seq_length": 256}, "sequence length 128 in A and 256 in B"),
-    ],
-)
-def test_a_step_of_other_samples_cannot_be_compared(first, second, reason):
-    told = why_not(facts(config=first), facts(config=second), ("A", "B"))
-    assert told.startswith(reason)
-    assert bool(told) == bool(reason)
+SAMPLES = [
+    ({"batch_size": 8}, {"batch_size": 8}, ""),
+    ({"batch_size": 8}, {"batch_size": 16}, "batch size 8 in A and 16 in B"),
+    ({"bs": 8}, {"bs": 16}, "batch size 8 in A and 16 in B"),
+    ({"batch_size": 8, "grad_accum": 2}, {"batch_size": 16}, ""),
+    ({"global_batch_size": 64, "micro_batch_size": 2}, {"global_batch_size": 64, "micro_batch_size": 4}, ""),
+    ({"global_batch_size": 64}, {"global_batch_size": 32}, "global batch size 64 in A and 32 in B"),
+    ({"seq_length": 128}, {"seq_length": 256}, "sequence length 128 in A and 256 in B"),
+]
+
+
+def test_a_step_of_other_samples_cannot_be_compared(subtests):
+    for first, second, reason in SAMPLES:
+        with subtests.test(f"{first} {second}"):
+            told = why_not(facts(config=first), facts(config=second), ("A", "B"))
+            assert told.startswith(reason)
+            assert bool(told) == bool(reason)
 
 
 def test_another_world_size_counts_unless_the_batch_makes_up_for_it():
@@ -213,14 +220,15 @@ def of_schedulers(first, second):
     return [(item.key, item.change, item.b, item.kind, item.material) for item in found]
 
 
-@pytest.mark.parametrize("mark", ["optimizer.initial_lr", "optimizer.groups.1.initial_lr"])
-def test_a_scheduler_that_only_one_run_has_is_named_as_that(mark):
-    name = "a scheduler that was not given to log_config"
-    assert of_schedulers({}, {mark: 0.1}) == [("schedule.class", "only in B", name, Kind.SCHEDULE, True)]
-    described = {mark: 0.1, "schedule.class": "StepLR"}
-    assert of_schedulers({}, described) == [("schedule.class", "only in B", "StepLR", Kind.SCHEDULE, True)]
-    assert of_schedulers({mark: 0.1}, {mark: 0.1}) == []
-    assert of_schedulers({mark: 0.1}, {mark: 0.2}) == [(mark, "changed", 0.2, Kind.OPTIMIZER, True)]
+def test_a_scheduler_that_only_one_run_has_is_named_as_that(subtests):
+    for mark in ["optimizer.initial_lr", "optimizer.groups.1.initial_lr"]:
+        with subtests.test(mark):
+            name = "a scheduler that was not given to log_config"
+            assert of_schedulers({}, {mark: 0.1}) == [("schedule.class", "only in B", name, Kind.SCHEDULE, True)]
+            described = {mark: 0.1, "schedule.class": "StepLR"}
+            assert of_schedulers({}, described) == [("schedule.class", "only in B", "StepLR", Kind.SCHEDULE, True)]
+            assert of_schedulers({mark: 0.1}, {mark: 0.1}) == []
+            assert of_schedulers({mark: 0.1}, {mark: 0.2}) == [(mark, "changed", 0.2, Kind.OPTIMIZER, True)]
 
 
 def test_a_schedule_that_only_one_run_described_is_no_proof_that_the_other_has_none():

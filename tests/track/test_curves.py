@@ -53,23 +53,28 @@ def kinds(run):
 # Something planted
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_the_first_rank_whose_loss_is_lost_is_named(tmp_path, seed, value):
-    chance = random.Random(seed)
-    world, steps = chance.choice([2, 4, 16]), chance.randint(20, 300)
-    rank, at = chance.randrange(world), chance.randrange(5, steps - 2)
-    ranks = [falling(steps, seed=each) for each in range(world)]
-    for number, values in enumerate(ranks):  # gradients carry it to the others one step later
-        first = at if number == rank else at + 1
-        values[first:] = [value] * (steps - first)
-    rate = [1e-3 * (steps - step) for step in range(steps)]
-    (found,) = curve_findings(journal(tmp_path / "r", ranks, lr=rate, grad_norm=[step + 0.5 for step in range(steps)]))
-    assert (found["kind"], found["rank"], found["step"], found["ranks"]) == ("non-finite-loss", rank, at, 1)
-    assert found["value"] == encode(value)
-    assert (found["before"], found["before_step"]) == (ranks[rank][at - 1], at - 1)
-    assert found["beside"] == {"lr": rate[at - 1], "grad_norm": at - 0.5}
-    assert f"from step {at} on, first on rank {rank}; it was " in found["text"]
+def test_the_first_rank_whose_loss_is_lost_is_named(subtests, tmp_path):
+    for value in [NAN, INF, -INF]:
+        for seed in range(5):
+            with subtests.test(f"{value} {seed}"):
+                chance = random.Random(seed)
+                world, steps = chance.choice([2, 4, 16]), chance.randint(20, 300)
+                rank, at = chance.randrange(world), chance.randrange(5, steps - 2)
+                ranks = [falling(steps, seed=each) for each in range(world)]
+                for number, values in enumerate(ranks):  # gradients carry it to the others one step later
+                    first = at if number == rank else at + 1
+                    values[first:] = [value] * (steps - first)
+                rate = [1e-3 * (steps - step) for step in range(steps)]
+                (found,) = curve_findings(
+                    journal(
+                        tmp_path / f"{value} {seed}", ranks, lr=rate, grad_norm=[step + 0.5 for step in range(steps)]
+                    )
+                )
+                assert (found["kind"], found["rank"], found["step"], found["ranks"]) == ("non-finite-loss", rank, at, 1)
+                assert found["value"] == encode(value)
+                assert (found["before"], found["before_step"]) == (ranks[rank][at - 1], at - 1)
+                assert found["beside"] == {"lr": rate[at - 1], "grad_norm": at - 0.5}
+                assert f"from step {at} on, first on rank {rank}; it was " in found["text"]
 
 
 def test_all_ranks_at_once_are_no_single_culprit(tmp_path):
@@ -83,16 +88,17 @@ def test_the_last_row_alone_is_enough(tmp_path):
     assert kinds(journal(tmp_path / "r", [[*falling(20), NAN]])) == [("non-finite-loss", "loss", 0, 20)]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_spike_is_found_with_its_numbers(tmp_path, seed):
-    chance = random.Random(seed)
-    ranks = [falling(400, seed=each) for each in range(4)]
-    rank, at, length = chance.randrange(4), chance.randrange(60, 380), chance.randint(1, 5)
-    ranks[rank][at : at + length] = [30.0 - each for each in range(length)]
-    (found,) = curve_findings(journal(tmp_path / "r", ranks))
-    assert (found["kind"], found["rank"], found["step"], found["value"]) == ("loss-spike", rank, at, 30.0)
-    assert found["back"] == at + length
-    assert found["median"] == pytest.approx(sorted(ranks[rank][at // 25 * 25 - 25 : at // 25 * 25])[12])
+def test_a_spike_is_found_with_its_numbers(subtests, tmp_path):
+    for seed in range(5):
+        with subtests.test(f"seed {seed}"):
+            chance = random.Random(seed)
+            ranks = [falling(400, seed=each) for each in range(4)]
+            rank, at, length = chance.randrange(4), chance.randrange(60, 380), chance.randint(1, 5)
+            ranks[rank][at : at + length] = [30.0 - each for each in range(length)]
+            (found,) = curve_findings(journal(tmp_path / str(seed), ranks))
+            assert (found["kind"], found["rank"], found["step"], found["value"]) == ("loss-spike", rank, at, 30.0)
+            assert found["back"] == at + length
+            assert found["median"] == pytest.approx(sorted(ranks[rank][at // 25 * 25 - 25 : at // 25 * 25])[12])
 
 
 def test_a_spike_that_does_not_come_back_says_so(tmp_path):
@@ -127,18 +133,21 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("values", HEALTHY.values(), ids=HEALTHY.keys())
-def test_nothing_is_found_in_a_healthy_loss(tmp_path, values):
-    assert kinds(journal(tmp_path / "r", [values])) == []
-    assert kinds(journal(tmp_path / "s", [values, values[::1], falling(len(values), seed=9)])) == []
+def test_nothing_is_found_in_a_healthy_loss(subtests, tmp_path):
+    for name, values in HEALTHY.items():
+        with subtests.test(name):
+            assert kinds(journal(tmp_path / name, [values])) == []
+            three = [values, values, falling(len(values), seed=9)]
+            assert kinds(journal(tmp_path / f"{name}, 3 ranks", three)) == []
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_no_alarm_in_noise_of_any_size(tmp_path, seed):
-    chance = random.Random(seed)
-    noise = chance.choice([0.01, 0.1, 0.3])
-    values = falling(500, seed, noise, start=chance.choice([2.3, 10.0]), end=chance.choice([0.001, 0.1, 2.0]))
-    assert kinds(journal(tmp_path / "r", [values])) == []
+def test_no_alarm_in_noise_of_any_size(subtests, tmp_path):
+    for seed in range(60):
+        with subtests.test(f"seed {seed}"):
+            chance = random.Random(seed)
+            noise = chance.choice([0.01, 0.1, 0.3])
+            values = falling(500, seed, noise, start=chance.choice([2.3, 10.0]), end=chance.choice([0.001, 0.1, 2.0]))
+            assert kinds(journal(tmp_path / str(seed), [values])) == []
 
 
 def test_a_step_that_a_rank_did_not_record_is_no_nan(tmp_path):

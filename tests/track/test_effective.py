@@ -222,50 +222,51 @@ def warmup(step, *, num_training_steps):
     return max(0.0, 1 - step / num_training_steps)
 
 
-@pytest.mark.few(8)
+SCHEDULERS = [
+    (lambda o: schedulers.LambdaLR(o, lambda step: 1 / (1 + step)), ()),
+    (lambda o: schedulers.LambdaLR(o, Counting()), ()),
+    (lambda o: schedulers.LambdaLR(o, functools.partial(warmup, num_training_steps=3000)), (300, 1500, 3000)),
+    (lambda o: schedulers.MultiplicativeLR(o, lambda _: 0.99), ()),
+    (lambda o: schedulers.StepLR(o, 300), (30, 150, 300)),
+    (lambda o: schedulers.MultiStepLR(o, [7, 40, 1500]), (7, 40, 1500)),
+    (lambda o: schedulers.ConstantLR(o, 0.5, 12), (12,)),
+    (lambda o: schedulers.LinearLR(o, 0.1, total_iters=200), (20, 100, 200)),
+    (lambda o: schedulers.ExponentialLR(o, 0.999), ()),
+    (lambda o: schedulers.PolynomialLR(o, 4000, 2), (400, 2000, 4000)),
+    (lambda o: schedulers.CosineAnnealingLR(o, 2000, 0.1), (200, 2000)),
+    (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 50), (5, 25, 50)),
+    (lambda o: schedulers.OneCycleLR(o, 2.0, total_steps=1500), (150, 750, 1499)),
+    (lambda o: schedulers.OneCycleLR(o, 2.0, total_steps=30), (3, 15, 29)),
+    (lambda o: schedulers.CyclicLR(o, 0.1, 1.0, step_size_up=30), ()),
+    (sequential, (20, 520, 2520, 5020)),
+    (
+        lambda o: schedulers.ChainedScheduler([schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.99)]),
+        (),
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("make", "landmarks"),
-    [
-        (lambda o: schedulers.LambdaLR(o, lambda step: 1 / (1 + step)), ()),
-        (lambda o: schedulers.LambdaLR(o, Counting()), ()),
-        (lambda o: schedulers.LambdaLR(o, functools.partial(warmup, num_training_steps=3000)), (300, 1500, 3000)),
-        (lambda o: schedulers.MultiplicativeLR(o, lambda _: 0.99), ()),
-        (lambda o: schedulers.StepLR(o, 300), (30, 150, 300)),
-        (lambda o: schedulers.MultiStepLR(o, [7, 40, 1500]), (7, 40, 1500)),
-        (lambda o: schedulers.ConstantLR(o, 0.5, 12), (12,)),
-        (lambda o: schedulers.LinearLR(o, 0.1, total_iters=200), (20, 100, 200)),
-        (lambda o: schedulers.ExponentialLR(o, 0.999), ()),
-        (lambda o: schedulers.PolynomialLR(o, 4000, 2), (400, 2000, 4000)),
-        (lambda o: schedulers.CosineAnnealingLR(o, 2000, 0.1), (200, 2000)),
-        (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 50), (5, 25, 50)),
-        (lambda o: schedulers.OneCycleLR(o, 2.0, total_steps=1500), (150, 750, 1499)),
-        (lambda o: schedulers.OneCycleLR(o, 2.0, total_steps=30), (3, 15, 29)),
-        (lambda o: schedulers.CyclicLR(o, 0.1, 1.0, step_size_up=30), ()),
-        (sequential, (20, 520, 2520, 5020)),
-        (
-            lambda o: schedulers.ChainedScheduler(
-                [schedulers.ConstantLR(o, 0.5, 5), schedulers.ExponentialLR(o, 0.99)]
-            ),
-            (),
-        ),
-    ],
-)  # fmt: skip
-def test_the_rates_told_ahead_are_those_that_come_and_nothing_is_touched(make, landmarks):
-    model, optimizer = linear(momentum=0.9)
-    scheduler = make(optimizer)
-    before = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
-    told = describe(model, optimizer, scheduler)
-    assert (optimizer.state_dict(), scheduler.state_dict()) == before
-    assert "problems" not in told
-    rates = {int(step): rate for step, rate in told["schedule.lr"].items()}
-    last = {30: 29, 1500: 1499}.get(getattr(scheduler, "total_steps", 0), 5020)
-    assert {step for step in (0, 1, 10, 100, 1000, *landmarks) if step <= last} <= set(rates)
-    for step in range(max(rates) + 1):
-        if step in rates:
-            assert math.isclose(rates[step], optimizer.param_groups[0]["lr"], rel_tol=1e-9, abs_tol=1e-12), step
-        optimizer.step()
-        if step < last:
-            scheduler.step()
+    "kinds", [SCHEDULERS[:6], pytest.param(SCHEDULERS[6:], marks=pytest.mark.slow)], ids=["some", "the others"]
+)
+def test_the_rates_told_ahead_are_those_that_come_and_nothing_is_touched(subtests, kinds):
+    for make, landmarks in kinds:
+        with subtests.test(str(landmarks)):
+            model, optimizer = linear(momentum=0.9)
+            scheduler = make(optimizer)
+            before = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+            told = describe(model, optimizer, scheduler)
+            assert (optimizer.state_dict(), scheduler.state_dict()) == before
+            assert "problems" not in told
+            rates = {int(step): rate for step, rate in told["schedule.lr"].items()}
+            last = {30: 29, 1500: 1499}.get(getattr(scheduler, "total_steps", 0), 5020)
+            assert {step for step in (0, 1, 10, 100, 1000, *landmarks) if step <= last} <= set(rates)
+            for step in range(max(rates) + 1):
+                if step in rates:
+                    assert math.isclose(rates[step], optimizer.param_groups[0]["lr"], rel_tol=1e-9, abs_tol=1e-12), step
+                optimizer.step()
+                if step < last:
+                    scheduler.step()
 
 
 def test_a_schedule_in_the_middle_is_told_from_there_on():
@@ -379,6 +380,6 @@ def test_a_thousand_modules_take_a_moment():
     model = Model(config(), layers=200)
     assert sum(1 for _ in model.modules()) > 1000
     describe(model)
-    start = time.perf_counter()
+    start = time.thread_time()  # of this thread alone: other work does not count
     describe(model)
-    assert time.perf_counter() - start < 2.0  # 0.1 s is usual, a third of it the checksum
+    assert time.thread_time() - start < 2.0  # 0.1 s is usual, a third of it the checksum

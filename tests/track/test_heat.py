@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -52,14 +53,13 @@ def test_steps_that_lack_ranks_are_told():
     assert "1 of 4 steps hold fewer than all 2 ranks, 1 at least" in told
 
 
-@pytest.mark.parametrize("width", [20, 80, 200])
-@pytest.mark.parametrize("ascii_only", [False, True])
-@pytest.mark.parametrize("number", [1, 7, 300])
-def test_a_strip_takes_the_whole_width(width, ascii_only, number):
-    cells = np.random.default_rng(0).random((4, number))
-    lines = strip("a title", list("0123"), cells, np.arange(number) * 1.0, Drawing(width, ascii_only=ascii_only))
-    assert {columns(line) for line in lines} == {width}
-    assert "".join(lines).isascii() == ascii_only
+def test_a_strip_takes_the_whole_width(subtests):
+    for number, ascii_only, width in itertools.product([1, 7, 300], [False, True], [20, 80, 200]):
+        with subtests.test(f"{number} steps, ascii_only={ascii_only}, {width} columns"):
+            cells, drawing = np.random.default_rng(0).random((4, number)), Drawing(width, ascii_only=ascii_only)
+            lines = strip("a title", list("0123"), cells, np.arange(number) * 1.0, drawing)
+            assert {columns(line) for line in lines} == {width}
+            assert "".join(lines).isascii() == ascii_only
 
 
 def test_values_that_are_all_alike_or_all_missing_have_a_strip():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ezpz.track.names import (
     group_names,
     is_counter,
@@ -123,11 +121,12 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_what_its_name_says(name):
-    kinds, _, shown = METRICS[name].partition("|")
-    assert " ".join(sorted(kind for kind, fits in TESTS.items() if fits(name))) == kinds
-    assert unit(name) == shown
+def test_a_metric_is_what_its_name_says(subtests):
+    for name, told in METRICS.items():
+        with subtests.test(name):
+            kinds, _, shown = told.partition("|")
+            assert " ".join(sorted(kind for kind, fits in TESTS.items() if fits(name))) == kinds
+            assert unit(name) == shown
 
 
 def test_no_metric_has_two_places():
@@ -158,34 +157,36 @@ def test_people_look_at_losses_first_then_throughput_then_times():
     assert sorted(names, key=order_of) == ["loss", "aux_loss", "sps", "dt", "lr"]
 
 
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (["val/loss", "train/loss"], "train/loss"),
-        (["train/loss", "loss"], "loss"),
-        (["aux_loss", "train_loss", "val_loss"], "train_loss"),
-        (["aux_loss", "val_loss"], "val_loss"),
-        (["lr", "ce_loss"], "ce_loss"),
-        (["lm loss", "lr"], "lm loss"),
-        (["loss_scale", "accuracy"], None),
-        ([], None),
-    ],
-)
-def test_a_run_has_one_loss(names, chosen):
-    assert main_loss(names) == chosen
+LOSSES = [
+    (["val/loss", "train/loss"], "train/loss"),
+    (["train/loss", "loss"], "loss"),
+    (["aux_loss", "train_loss", "val_loss"], "train_loss"),
+    (["aux_loss", "val_loss"], "val_loss"),
+    (["lr", "ce_loss"], "ce_loss"),
+    (["lm loss", "lr"], "lm loss"),
+    (["loss_scale", "accuracy"], None),
+    ([], None),
+]
 
 
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        (["dt", "sps", "tps"], ("tps", False)),
-        (["lr", "train/dt"], ("train/dt", True)),
-        (["Train/Tokens_per_sec"], ("Train/Tokens_per_sec", False)),
-        (["mfu", "loss"], None),
-    ],
-)
-def test_a_run_has_one_throughput(names, chosen):
-    assert main_throughput(names) == chosen
+def test_a_run_has_one_loss(subtests):
+    for names, chosen in LOSSES:
+        with subtests.test(" ".join(names)):
+            assert main_loss(names) == chosen
+
+
+THROUGHPUTS = [
+    (["dt", "sps", "tps"], ("tps", False)),
+    (["lr", "train/dt"], ("train/dt", True)),
+    (["Train/Tokens_per_sec"], ("Train/Tokens_per_sec", False)),
+    (["mfu", "loss"], None),
+]
+
+
+def test_a_run_has_one_throughput(subtests):
+    for names, chosen in THROUGHPUTS:
+        with subtests.test(" ".join(names)):
+            assert main_throughput(names) == chosen
 
 
 def test_words_are_found_in_every_spelling():

@@ -33,20 +33,21 @@ def test_whatever_goes_into_json_comes_back_the_same(value):
     assert same(decode(json.loads(json.dumps(encode(value), allow_nan=False))), value)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (math.nan, '"NaN"'),
-        (math.inf, '"Infinity"'),
-        (-math.inf, '"-Infinity"'),
-        ("NaN", '"str:NaN"'),
-        ("str:x", '"str:str:x"'),
-        ("nan", '"nan"'),
-        ([math.nan, 1], '["NaN", 1]'),
-    ],
-)
-def test_the_documented_encoding_is_what_is_written(value, text):
-    assert json.dumps(encode(value)) == text
+ENCODED = [
+    (math.nan, '"NaN"'),
+    (math.inf, '"Infinity"'),
+    (-math.inf, '"-Infinity"'),
+    ("NaN", '"str:NaN"'),
+    ("str:x", '"str:str:x"'),
+    ("nan", '"nan"'),
+    ([math.nan, 1], '["NaN", 1]'),
+]
+
+
+def test_the_documented_encoding_is_what_is_written(subtests):
+    for value, text in ENCODED:
+        with subtests.test(text):
+            assert json.dumps(encode(value)) == text
 
 
 class ZeroDim:
@@ -62,51 +63,49 @@ class ZeroDim:
         return self.value
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (True, True),
-        (2**70, 2**70),
-        (np.float64(0.1), 0.1),
-        (np.float32(0.1), float(np.float32(0.1))),
-        (np.int64(2**53 + 1), 2**53 + 1),
-        (np.bool_(True), True),
-        (np.array(3), 3),
-        (np.array([1.5, 2.5], dtype=np.float32), [1.5, 2.5]),
-        (np.array([1, 2]), [1, 2]),
-        ((1, 2.5, "a"), [1, 2.5, "a"]),
-        ([np.float32(0.5), np.array(2)], [0.5, 2]),
-        (ZeroDim(0.25), 0.25),
-        (ZeroDim([1.0, 2.0], (2,)), [1.0, 2.0]),
-        ([], []),
-    ],
-    ids=lambda value: re.sub(" object at 0x[0-9a-f]+", "", repr(value)),  # the same in every process of pytest -n
-)
-def test_numbers_of_any_library_become_plain_ones(value, expected):
-    assert same(plain({"x": value})["x"], expected)
+NUMBERS = [
+    (True, True),
+    (2**70, 2**70),
+    (np.float64(0.1), 0.1),
+    (np.float32(0.1), float(np.float32(0.1))),
+    (np.int64(2**53 + 1), 2**53 + 1),
+    (np.bool_(True), True),
+    (np.array(3), 3),
+    (np.array([1.5, 2.5], dtype=np.float32), [1.5, 2.5]),
+    (np.array([1, 2]), [1, 2]),
+    ((1, 2.5, "a"), [1, 2.5, "a"]),
+    ([np.float32(0.5), np.array(2)], [0.5, 2]),
+    (ZeroDim(0.25), 0.25),
+    (ZeroDim([1.0, 2.0], (2,)), [1.0, 2.0]),
+    ([], []),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "names"),
-    [
-        (None, "NoneType"),
-        ({"a": 1}, "dict"),
-        (1j, "complex"),
-        (np.array(1j), "numpy.ndarray"),
-        (np.zeros((2, 3)), r"numpy.ndarray of shape \(2, 3\)"),
-        (np.zeros(LONGEST_ARRAY + 1), "numpy.ndarray of shape"),
-        ([1, [2]], "list of 2"),
-        ([0.0] * (LONGEST_ARRAY + 1), f"list of {LONGEST_ARRAY + 1}"),
-        (object(), "object"),
-        (b"x", "bytes"),
-    ],
-    ids=["none", "dict", "complex", "complex array", "2-D", "long", "nested", "long list", "object", "bytes"],
-)
-def test_anything_else_is_refused_by_key_type_and_what_is_accepted(value, names):
-    with pytest.raises(
-        TrackError, match=rf"cannot record metric 'train/x': {names}.*expected a bool, int, float or str"
-    ):
-        plain({"train/x": value})
+def test_numbers_of_any_library_become_plain_ones(subtests):
+    for value, expected in NUMBERS:
+        with subtests.test(f"{value!r} {type(value).__name__}"):
+            assert same(plain({"x": value})["x"], expected)
+
+
+REFUSED = [
+    (None, "NoneType"),
+    ({"a": 1}, "dict"),
+    (1j, "complex"),
+    (np.array(1j), "numpy.ndarray"),
+    (np.zeros((2, 3)), r"numpy.ndarray of shape \(2, 3\)"),
+    (np.zeros(LONGEST_ARRAY + 1), "numpy.ndarray of shape"),
+    ([1, [2]], "list of 2"),
+    ([0.0] * (LONGEST_ARRAY + 1), f"list of {LONGEST_ARRAY + 1}"),
+    (object(), "object"),
+    (b"x", "bytes"),
+]
+
+
+def test_anything_else_is_refused_by_key_type_and_what_is_accepted(subtests):
+    for value, names in REFUSED:
+        told = rf"cannot record metric 'train/x': {names}.*expected a bool, int, float or str"
+        with subtests.test(names), pytest.raises(TrackError, match=told):
+            plain({"train/x": value})
 
 
 def test_a_tensor_that_has_no_number_yet_is_refused_with_its_own_reason():
@@ -118,10 +117,10 @@ def test_a_tensor_that_has_no_number_yet_is_refused_with_its_own_reason():
         plain({"x": Meta(0)})
 
 
-@pytest.mark.parametrize("key", ["", ".", " x", "a\nb", "a\0b", 3, None, "\ud800"], ids=repr)
-def test_names_that_no_file_can_carry_are_refused(key):
-    with pytest.raises(TrackError, match=re.escape(repr(key))):
-        check_key(key)
+def test_names_that_no_file_can_carry_are_refused(subtests):
+    for key in ["", ".", " x", "a\nb", "a\0b", 3, None, "\ud800"]:
+        with subtests.test(repr(key)), pytest.raises(TrackError, match=re.escape(repr(key))):
+            check_key(key)
 
 
 def test_the_line_has_six_significant_digits_and_leaves_the_rest_alone():

@@ -78,21 +78,39 @@ def make(folder, rows, facts=FACTS):
 
 
 def verbs(folder, good):
-    """The exit codes of all verbs that read a run."""
+    """The exit codes of all verbs that read a run; together they cost a quarter of a second."""
     codes = [verb.main([str(folder)]) for verb in (export, plot, report)]
     return [*codes, runs.main([str(folder.parent)]), compare.main([str(good), str(folder)])]
 
 
-@pytest.mark.parametrize("wrong", WRONG_ROWS, ids=json.dumps)
-def test_a_row_of_wrong_types_is_left_out_and_counted(tmp_path, capsys, wrong):
-    folder = make(tmp_path / "run", [GOOD[0], wrong, *GOOD[1:], wrong])
-    assert [row["step"] for row in read_journal(folder)] == [0, 1, 2, 3]
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 1
-    assert "metrics.jsonl:2: passed over what is no record of ezpz: 2 line(s), this the first." in said[0]
-    assert open_run(folder).windows == []
-    assert verbs(folder, make(tmp_path / "good", GOOD)) == [0] * 5
-    assert open_dataset(folder / "train.h5")["loss"].values.tolist() == [row["m"]["loss"] for row in GOOD]
+def test_a_row_of_wrong_types_is_left_out_and_counted(subtests, tmp_path, capsys):
+    for number, wrong in enumerate(WRONG_ROWS):
+        with subtests.test(json.dumps(wrong)[:200]):
+            folder = make(tmp_path / str(number), [GOOD[0], wrong, *GOOD[1:], wrong])
+            assert [row["step"] for row in read_journal(folder)] == [0, 1, 2, 3]
+            said = capsys.readouterr().out.splitlines()
+            assert len(said) == 1
+            assert "metrics.jsonl:2: passed over what is no record of ezpz: 2 line(s), this the first." in said[0]
+            assert open_run(folder).windows == []
+            capsys.readouterr()
+
+
+def check_verbs(folder, wrong):
+    run, good = make(folder / "run", [GOOD[0], *wrong, *GOOD[1:], *wrong]), make(folder / "good", GOOD)
+    assert verbs(run, good) == [0] * 5
+    assert open_dataset(run / "train.h5")["loss"].values.tolist() == [row["m"]["loss"] for row in GOOD]
+
+
+def test_every_verb_passes_over_rows_of_wrong_types(tmp_path):
+    check_verbs(tmp_path, WRONG_ROWS)
+
+
+@pytest.mark.slow
+def test_every_verb_passes_over_each_row_of_wrong_types(subtests, tmp_path):
+    for number, wrong in enumerate(WRONG_ROWS):
+        with subtests.test(json.dumps(wrong)[:200]):
+            (tmp_path / str(number)).mkdir()
+            check_verbs(tmp_path / str(number), [wrong])
 
 
 def test_a_window_of_right_types_is_read(tmp_path, capsys):
@@ -101,20 +119,32 @@ def test_a_window_of_right_types_is_read(tmp_path, capsys):
     assert "passed over" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("facts", WRONG_FACTS, ids=json.dumps)
-def test_facts_of_wrong_types_count_as_missing(tmp_path, capsys, facts):
-    folder = make(tmp_path / "run", GOOD, facts)
-    assert verbs(folder, make(tmp_path / "good", GOOD)) in ([0] * 5, [0] * 4 + [1])
-    noted = [line for line in capsys.readouterr().out.splitlines() if "as missing" in line]
-    wrong = isinstance(facts, dict)
-    assert len(noted) == int(wrong)
+def test_facts_of_wrong_types_count_as_missing(subtests, tmp_path, capsys):
+    for number, facts in enumerate(WRONG_FACTS):
+        with subtests.test(json.dumps(facts)):
+            run = open_run(make(tmp_path / str(number), GOOD, facts))
+            assert run.table.steps == [0, 1, 2, 3]
+            assert capsys.readouterr().out.count("as missing") == int(isinstance(facts, dict))
 
 
-@pytest.mark.parametrize("earlier", [7, "x", {"a": 1}, [1, "x", {"trackers": 3}]])
-def test_a_run_goes_on_in_a_folder_whatever_its_facts_hold(tmp_path, earlier):
-    facts = RunFile(make(tmp_path / "run", GOOD, {**FACTS, "earlier": earlier}), "train", {}).facts
-    assert facts["earlier"][-1] == FACTS
-    assert facts["earlier"][:-1] == (earlier if isinstance(earlier, list) else [earlier])
+@pytest.mark.slow
+def test_every_verb_takes_facts_of_wrong_types_and_says_so_once(subtests, tmp_path, capsys):
+    for number, facts in enumerate(WRONG_FACTS):
+        with subtests.test(json.dumps(facts)):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            run, good = make(folder / "run", GOOD, facts), make(folder / "good", GOOD)
+            assert verbs(run, good) in ([0] * 5, [0] * 4 + [1])
+            noted = [line for line in capsys.readouterr().out.splitlines() if "as missing" in line]
+            assert len(noted) == int(isinstance(facts, dict))
+
+
+def test_a_run_goes_on_in_a_folder_whatever_its_facts_hold(subtests, tmp_path):
+    for number, earlier in enumerate([7, "x", {"a": 1}, [1, "x", {"trackers": 3}]]):
+        with subtests.test(str(earlier)):
+            facts = RunFile(make(tmp_path / str(number), GOOD, {**FACTS, "earlier": earlier}), "train", {}).facts
+            assert facts["earlier"][-1] == FACTS
+            assert facts["earlier"][:-1] == (earlier if isinstance(earlier, list) else [earlier])
 
 
 def test_the_note_names_the_fields(tmp_path, capsys):
