@@ -1,5 +1,6 @@
 """What a rank's output becomes on its way through its agent: whole lines, held tracebacks, stacks kept apart, a log."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -7,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,33 +86,34 @@ def test_the_end_of_a_stream_shows_its_unfinished_line():
     assert rank.take(0.0) == [(1, b"half")]
 
 
-@pytest.mark.parametrize("failed", [True, False])
-@pytest.mark.parametrize(
-    "first",
-    [
-        b"Traceback (most recent call last):\n",
-        b"[rank0]: Traceback (most recent call last):\n",
-        b"/usr/bin/python3: can't open file '/tmp/x.py': [Errno 2] No such file or directory\n",
-        b"/usr/bin/python3.11: No module named trian\n",
-        b"\x1b[1;31mTraceback\x1b[0m \x1b[2m(most recent call last)\x1b[0m:\n",
-        (
-            b"\x1b[31m\xe2\x94\x80 \x1b[0m\x1b[1;31mTraceback "
-            b"\x1b[0m\x1b[1;2;31m(most recent call last\x1b[0m) \xe2\x94\x80\n"
-        ),
-        b" 45%|##  | 45/100 [00:00<00:00]Traceback (most recent call last):\n",
-        b"  + Exception Group Traceback (most recent call last):\n",
-    ],
-)
-def test_a_traceback_waits_for_the_end_of_its_rank(first, failed):
-    rank = fed(b"before\n" + first + b"  File ...\n", b"ValueError: no\n", b"half")
-    assert rank.take(0.0) == [(2, b"before\n")]
-    rest = rank.end(failed, 2.0)
-    held = first + b"  File ...\nValueError: no\nhalf"
-    if failed:
-        assert (rest, rank.words, rank.words_shown) == ([], held.decode(), False)
-    else:
-        assert rest == [(2, held)]
-    assert rank.due() is None
+FIRST_LINES = [
+    b"Traceback (most recent call last):\n",
+    b"[rank0]: Traceback (most recent call last):\n",
+    b"/usr/bin/python3: can't open file '/tmp/x.py': [Errno 2] No such file or directory\n",
+    b"/usr/bin/python3.11: No module named trian\n",
+    b"\x1b[1;31mTraceback\x1b[0m \x1b[2m(most recent call last)\x1b[0m:\n",
+    (
+        b"\x1b[31m\xe2\x94\x80 \x1b[0m\x1b[1;31mTraceback "
+        b"\x1b[0m\x1b[1;2;31m(most recent call last\x1b[0m) \xe2\x94\x80\n"
+    ),
+    b" 45%|##  | 45/100 [00:00<00:00]Traceback (most recent call last):\n",
+    b"  + Exception Group Traceback (most recent call last):\n",
+]
+
+
+def test_a_traceback_waits_for_the_end_of_its_rank(subtests):
+    for first, failed in itertools.product(FIRST_LINES, (True, False)):
+        with subtests.test(first, failed=failed):
+            rank = fed(b"before\n" + first + b"  File ...\n", b"ValueError: no\n", b"half")
+            assert rank.take(0.0) == [(2, b"before\n")]
+            rest = rank.end(failed, 2.0)
+            held = first + b"  File ...\nValueError: no\nhalf"
+            if failed:
+                assert (rest, rank.words, rank.words_shown) == ([], held.decode(), False)
+            else:
+                assert rest == [(2, held)]
+            assert rank.due() is None
+    assert fed(b"most recent call last\n").take(0.0)  # words about recent calls are no traceback
 
 
 def test_a_chain_of_tracebacks_is_held_as_one_and_stdout_goes_on():
@@ -148,7 +149,7 @@ def test_a_traceback_that_a_rank_outlived_is_a_last_word_only_where_it_may_have_
         (b"", -9, False),
         (b"no more shards\n", 1, False),
     ]:
-        with subtests.test(later):
+        with subtests.test(later, code=code):
             rank = fed(TRACEBACK)
             rank.take(6.0)
             rank.feed(2, later, 60.0)
@@ -160,10 +161,6 @@ def test_a_traceback_that_a_rank_outlived_is_a_last_word_only_where_it_may_have_
 def test_a_traceback_is_held_up_to_a_quarter_of_a_mebibyte():
     rank = fed(TRACEBACK, *[b"y" * 1023 + b"\n"] * 256)
     assert text(rank.take(0.0)) == TRACEBACK + (b"y" * 1023 + b"\n") * 256
-
-
-def test_words_about_recent_calls_are_no_traceback():
-    assert fed(b"most recent call last\n").take(0.0)
 
 
 def test_a_rank_without_traceback_leaves_its_last_twenty_lines():
@@ -225,7 +222,6 @@ print("over", file=sys.stderr, flush=True)
 """
 
 
-@pytest.mark.timeout(60)
 def test_the_stacks_of_a_real_process_are_known(clean_env):
     process = subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", ASK], env=clean_env, stderr=subprocess.PIPE)
     rank = RankOutput(0)
@@ -341,13 +337,13 @@ def test_an_agent_imports_it_in_little_time(clean_env, tmp_path):
     assert not [name for name in loaded if not name.startswith("ezpz") and name != "__future__"]
 
 
-@pytest.mark.parametrize("before", [0, 100000])
-def test_a_refusal_of_python_is_held_behind_much_else(before):
+def test_a_refusal_of_python_is_held_behind_much_else():
     refusal = b"/usr/bin/python3: can't open file '/home/me/trian.py': [Errno 2] No such file or directory\n"
-    rank = fed(b"y" * before + b"\n" + refusal)
-    assert text(rank.take(0.0)) == b"y" * before + b"\n"
-    rank.end(True, 0.1)
-    assert rank.words == refusal.decode()
+    for before in (0, 100000):
+        rank = fed(b"y" * before + b"\n" + refusal)
+        assert text(rank.take(0.0)) == b"y" * before + b"\n"
+        rank.end(True, 0.1)
+        assert rank.words == refusal.decode()
 
 
 class Blocked:

@@ -226,12 +226,17 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
     for number in range(1000):
         files.screen.show(0, 2, b"warning %d\n" % number, 0.0)
     files.screen.show(0, 2, b"warning " + b"x" * 5000 + b"\n", 0.0)
-    assert len(files.screen._folds._warned) <= 256
-    files.screen.show(0, 2, b"y" * (2 << 20), 0.0)
+    files.screen.show(0, 2, b"y" * (2 << 20) + b"\n", 0.0)
     assert files.screen.full
     files.screen.tick(0.3)
     assert not files.screen.full
     assert files.err().count(b"warning") == 1001
+    for number in range(1000):  # those that are forgotten are shown again
+        files.screen.show(1, 2, b"warning %d\n" % number, 1.5)
+    shown_again = files.err().count(b"warning") - 1001
+    files.screen.tick(20.0)
+    assert files.err().count(b"1 more rank wrote the same: warning") == 1000 - shown_again
+    assert 0 < 1000 - shown_again <= 256
 
 
 # Who reads
@@ -244,7 +249,8 @@ def test_what_is_remembered_of_warnings_is_bounded(make_files):
 def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
     """Both streams share one pipe, as with `2>&1`; every piece is one line of its own letter."""
     read, write = os.pipe()
-    terminal = Screen(4, label=label, out=write, err=os.dup(write))
+    err = os.dup(write)
+    terminal = Screen(4, label=label, out=write, err=err)
     got = []
     reader = threading.Thread(target=lambda: got.extend(iter(lambda: os.read(read, 65536), b"")))
     reader.start()
@@ -257,9 +263,9 @@ def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
             if select.select([], [fd], [], 0)[1]:
                 terminal.write(fd)
     terminal.close()
-    os.close(terminal._fds[1])
+    os.close(err)
     os.close(write)
-    reader.join(10)
+    reader.join(200)
     os.close(read)
     for line in b"".join(got).split(b"\n"):
         label_of, _, rest = line.rpartition(b": ")
@@ -273,10 +279,16 @@ def test_lines_of_ranks_never_mix_and_nothing_is_lost(pieces, label):
 def way(request, monkeypatch):
     """How a screen writes without waiting: on a way of its own, or where the system has none."""
     if request.param == "small pieces":
-        monkeypatch.setattr(terminal._Second, "of", lambda *_: None)
+        opened = os.open
+
+        def refuse(path, *more, **options):
+            if str(path).startswith("/proc/self/fd/"):
+                raise PermissionError(path)
+            return opened(path, *more, **options)
+
+        monkeypatch.setattr(os, "open", refuse)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.usefixtures("way")
 def test_a_reader_that_reads_nothing_holds_nobody_up(pipe, make_files):
     terminal = Screen(2, out=pipe.writer, err=make_files().fds[1])
@@ -292,7 +304,7 @@ def test_a_reader_that_reads_nothing_holds_nobody_up(pipe, make_files):
     thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, total)))
     thread.start()
     terminal.close()
-    thread.join(30)
+    thread.join(200)
     assert got == [(b"x" * 9999 + b"\n") * (total // 10000)]
     assert (terminal.full, terminal.wants()) == (False, [])
 
@@ -352,7 +364,7 @@ def test_many_short_pieces_and_one_large_one_arrive_in_order(pipe):
     while terminal.wants():
         select.select([], terminal.wants(), [])
         terminal.write(pipe.writer)
-    thread.join(30)
+    thread.join(200)
     assert got == [b"".join(pieces)]
 
 
@@ -364,7 +376,7 @@ def test_somebody_elses_non_blocking_pipe_loses_nothing(pipe):
     thread = threading.Thread(target=lambda: got.append(pipe_read(pipe.reader, 300000)))
     thread.start()
     terminal.close()
-    thread.join(30)
+    thread.join(200)
     assert got == [b"x" * 300000]
 
 
@@ -389,17 +401,24 @@ def test_large_output_takes_few_writes(pipe, make_files):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 def test_a_pipe_that_was_full_is_made_larger_and_no_other(pipe, make_files):
+    usual = fcntl.fcntl(pipe.writer, fcntl.F_GETPIPE_SZ)
+    read, write = os.pipe()
+    try:
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+    except OSError as error:
+        pytest.skip(f"this user may not have larger pipes: {error}")
+    finally:
+        os.close(read)
+        os.close(write)
     terminal = Screen(2, out=pipe.writer, err=make_files().fds[1])
     sizes = []
-    for size in (1000, 200000):
+    for size in (1000, 2 * usual):
         terminal.show(0, 1, b"x" * size + b"\n", 0.0)
         terminal.push()
         sizes.append(fcntl.fcntl(pipe.writer, fcntl.F_GETPIPE_SZ))
-    assert sizes == [65536, 1 << 20]
+    assert sizes == [usual, max(usual, 1 << 20)]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.usefixtures("way")
 def test_a_socket_whose_reader_sleeps_holds_nobody_up():
     """As of `ssh HOST launch …`, whose server reads a socket."""
     reader, writer = socket.socketpair()
@@ -414,18 +433,18 @@ def test_a_socket_whose_reader_sleeps_holds_nobody_up():
     thread.start()
     terminal.close()
     writer.close()
-    thread.join(30)
+    thread.join(200)
     reader.close()
     assert set(b"".join(got).split(b"\n")) == {b"x" * 9999, b""}
     assert terminal.lost == {}
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.usefixtures("way")
 def test_a_terminal_that_stands_still_holds_nobody_up():
     master, slave = pty.openpty()
     tty.setraw(slave)
-    terminal = Screen(2, out=slave, err=os.dup(slave))
+    err = os.dup(slave)
+    terminal = Screen(2, out=slave, err=err)
     for number in range(200):
         terminal.show(number % 2, 1 + number % 2, b"%d" % (number % 2) * 999 + b"\n", 0.0)
         for fd in terminal.wants():
@@ -441,7 +460,7 @@ def test_a_terminal_that_stands_still_holds_nobody_up():
             if select.select([], [fd], [], 0)[1]:
                 terminal.write(fd)
     assert data == (b"0" * 999 + b"\n" + b"1" * 999 + b"\n") * 100
-    os.close(terminal._fds[1])
+    os.close(err)
     os.close(slave)
     os.close(master)
 
@@ -449,7 +468,8 @@ def test_a_terminal_that_stands_still_holds_nobody_up():
 def test_both_streams_on_one_terminal_share_its_lines():
     master, slave = pty.openpty()
     tty.setraw(slave)
-    terminal = Screen(2, out=slave, err=os.dup(slave))
+    err = os.dup(slave)
+    terminal = Screen(2, out=slave, err=err)
     terminal.show(0, 1, b"step 3 ", 0.0)
     terminal.show(1, 2, b"oh\n", 0.0)
     terminal.say("ezpz: ours")
@@ -458,8 +478,8 @@ def test_both_streams_on_one_terminal_share_its_lines():
     os.close(master)
     terminal.show(0, 1, b"nobody sees this\n", 0.0)
     terminal.close()
-    assert terminal.lost == {slave: "Input/output error", terminal._fds[1]: "Input/output error"}
-    os.close(terminal._fds[1])
+    assert terminal.lost == {slave: "Input/output error", err: "Input/output error"}
+    os.close(err)
     os.close(slave)
 
 
@@ -468,7 +488,7 @@ import os, select, sys, time
 from ezpz.launch.run.terminal import Screen
 screen = Screen(4, out=1, err=2)
 line = b"x" * 79 + b"\\n"
-for number in range(400):
+for number in range(100):
     screen.show(number % 4, 1, line * 800, 0.0)
     while screen.full:
         select.select([], [1], [])
@@ -477,11 +497,11 @@ screen.close()
 """
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.slow
 def test_large_output_passes_through_a_pipe_untouched(clean_env):
     env = {**clean_env, "PYTHONPATH": str(Path(terminal.__file__).parents[2])}
-    process = subprocess.run([sys.executable, "-c", BURST], env=env, capture_output=True, check=True, timeout=50)
-    assert process.stdout == (b"x" * 79 + b"\n") * 800 * 400
+    process = subprocess.run([sys.executable, "-c", BURST], env=env, capture_output=True, check=True, timeout=250)
+    assert process.stdout == (b"x" * 79 + b"\n") * 800 * 100
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from ezpz.launch import shared_slots
 from ezpz.launch.host import local_socket
 from ezpz.launch.host.agent import RankPipes
 from ezpz.launch.host.connection import Connection, End, connect, pair
@@ -143,7 +142,7 @@ class Agent:
         threads = self.write(texts, size)
         wanted = sum(map(len, texts.values()))
         now = 0.0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 250
         while sum(map(len, self.came)) < wanted:
             assert time.monotonic() < deadline, "bytes are missing"
             now += 0.001
@@ -151,11 +150,19 @@ class Agent:
             self.receive(most)
             self.screen.tick(now)
         for thread in threads:
-            thread.join(10)
+            thread.join(200)
         return {
             (rank, stream): [line for line in self.came[stream - 1].splitlines(True) if line.startswith(b"%d:" % rank)]
             for rank, stream in texts
         }
+
+
+def all_are_free(slots):
+    """Whether no slot is lent: each is handed out in turn."""
+    free = [slot for slot in range(SLOTS) if slots.free() == slot and (slots.lend(slot) or True)]
+    for slot in free:
+        slots.give_back(slot)
+    return len(free) == SLOTS
 
 
 def lines(rank, count, seed):
@@ -163,6 +170,7 @@ def lines(rank, count, seed):
     return b"".join(b"%d:%d %s\n" % (rank, number, b"x" * draw.randint(0, 300)) for number in range(count))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "slots", [forked, pytest.param(both_of_file, marks=LINUX), none], ids=["forked", "file", "none"]
 )
@@ -174,8 +182,7 @@ def test_all_lines_arrive_whole_and_in_the_order_of_their_writer(slots, size, mo
     assert {who: b"".join(whole) for who, whole in came.items()} == texts
     if agent.slots:
         assert agent.lent > sum(map(len, texts.values())) / 10
-        assert {agent.slots.free() for _ in range(2)} == {0}
-        assert not any(agent.slots._memory[:SLOTS])
+        assert all_are_free(agent.slots)
     else:
         assert agent.lent == 0
     agent.close()
@@ -190,16 +197,16 @@ def test_a_log_and_labels_are_as_without_slots(tmp_path):
     agent = Agent(forked(), label=True)
     threads = agent.write({(0, 1): text}, 300_000)
     labelled = b"".join(b"[0]: " + line for line in text.splitlines(True))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 250
     while len(agent.came[0]) < len(labelled):
         assert time.monotonic() < deadline, "bytes are missing"
         agent.turn(0.0)
         agent.receive(1 << 20)
     for thread in threads:
-        thread.join(10)
+        thread.join(200)
     assert agent.came[0] == labelled
     assert agent.lent
-    assert not any(agent.slots._memory[:SLOTS])
+    assert all_are_free(agent.slots)
     agent.close()
 
 
@@ -316,7 +323,7 @@ def test_an_agent_of_this_host_gets_memory_and_one_behind_tcp_none(way, monkeypa
     thread = threading.Thread(target=lambda: made.append(connect(control.variable, 1)))
     thread.start()
     wait_until(lambda: list(control.read()) is None or (made and control.heard), 5, "both connections", every=0.01)
-    thread.join(5)
+    thread.join(200)
     connection, items = made[0], []
     assert memories() == before + (2 if way == "Unix socket" else 0)  # Python keeps the file of a map open, no more
     assert bool(connection.slots) == (way == "Unix socket")
@@ -360,4 +367,4 @@ def test_flags_and_slots_do_not_overlap():
     for slot in range(SLOTS):
         slots.lend(slot)
     assert slots.free() is None
-    assert len(slots._memory) == shared_slots._SIZE
+    assert len(slots.room(SLOTS - 1)) == SLOT_SIZE
