@@ -1,6 +1,8 @@
-# make test [K=expression] [JOBS=4] [ARGS="pytest arguments"]: set up all that is needed, run every test but the trainings
+# make test [K=expression] [JOBS=12] [SEED=s] [ARGS="pytest arguments"]: set up all that is needed, run every test but the
+# trainings, each fault case on one flavour, which the seed draws (the day's, if none is given)
 # make learn [SEED=s]: the tests that train whole networks, and 60 random kills of a training, up to an hour
-# plain `pytest` in a venv: the quick tests alone
+# plain `pytest` in a venv: the quick tests alone    make plain: the same as an ordinary user, in a venv without torch
+# make caught [ONLY=text]: take mends of the history back one by one, and ask the tests whether they notice
 # make check    make bench [ARGS="--markdown --strict"] (--strict: ends with an error where a budget was missed)    make clean
 # make gpu [PEERS=DIR] [PY=python3] [ARGS="--minutes 3"]: on a GPU, the tests that need one and the trainers' speed beside
 # plain torch and beside checkouts of nanoGPT, torchtitan and pytorch-image-models in DIR (docs/gpu.md); PY has torch
@@ -10,7 +12,9 @@
 # the tables of docs/reliability.md; set-up and ends of ranks under every launcher; what a run leaves when its job's time is
 # over; random kills of a chain of jobs, a training in jobs of one minute, and probes of hosts after as many failures
 # make distros [K=expression]: the first hour and the core faults on distributions with their own Python and MPIs: this
-# machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes
+# machine's, and those that debootstrap can fetch, into the same page; root, some 20 minutes; then `make pythons`
+# make pythons [PYTHONS="3.10 3.12 3.13"] [K=expression]: the quick tests and all trainers under each Python that is on
+# PATH or in pyenv, with torch of its own, into the same page
 # make soak [N=3000] [HEALTHY=300] [MINUTES=m] [SEED=s]: random kills for an hour or two, into the same page
 # make older SOURCES=DIR [ARGS="--only wordplay"]: run public programs of the older package, from checkouts in DIR, into
 # docs/older-scripts.md
@@ -26,25 +30,33 @@
 PY ?= python3
 K ?=
 ARGS ?=
-JOBS ?= 4
+JOBS ?= 12
 N ?= 3000
 HEALTHY ?= 300
 SECONDS ?= 300
 REPEATS ?= 20
 KILLS ?= 200
 PROBES ?= 300
-export PY TORCH_ARGS EZPZ_REQUIRE
+PYTHONS ?= 3.10 3.12 3.13
+export PY PYTHONS TORCH_ARGS EZPZ_REQUIRE
 
 BIN := .test/venv/bin
-SHELL_FILES := .ci/run tests/lab/setup tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
+SHELL_FILES := .ci/run tests/lab/setup tests/lab/plain tests/reliability/enter tests/reliability/roots $(filter-out %.zsh,$(wildcard src/ezpz/bin/*)) $(wildcard tests/*/*.sh bench/*.sh examples/*.sh examples/*.pbs examples/*.slurm)
 
-.PHONY: help test learn check bench fuzz matrix distros soak older names sites examples completion docs gallery gpu clean
+.PHONY: help test plain caught learn check bench fuzz matrix distros pythons soak older names sites examples completion docs gallery gpu clean
 help:
 	@sed -n '/^PY ?=/q;s/^# //p' Makefile
 
 test:
 	@tests/lab/setup venv mpi trackers hugging_face distribution docs uv
-	@$(BIN)/python tests/lab/tries.py $(JOBS) tests $(if $(K),-k "$(K)") $(ARGS)
+	@$(if $(SEED),EZPZ_TEST_SEED="$(SEED)") $(BIN)/python tests/lab/tries.py $(JOBS) tests $(if $(K),-k "$(K)") $(ARGS)
+
+plain:
+	@tests/lab/plain $(ARGS)
+
+caught:
+	@tests/lab/setup venv
+	@$(BIN)/python tests/lab/caught.py $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
 learn:
 	@tests/lab/setup venv
@@ -54,8 +66,8 @@ check:
 	@tests/lab/setup venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/shellcheck --shell=bash $(SHELL_FILES)
 	$(BIN)/mypy
-	shellcheck --shell=bash $(SHELL_FILES)
 
 bench:
 	@tests/lab/setup venv mpi bench
@@ -99,7 +111,15 @@ distros:
 	@$(if $(K),,rm -f .test/distros.json) # with K, the other cells stay as they were found
 	@EZPZ_MATRIX=$(CURDIR)/.test/distros.json $(BIN)/python -m pytest tests/reliability/test_distributions.py \
 	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
-	  $(BIN)/python tests/reliability/tables.py distributions .test/distros.json docs/reliability.md && exit $$code
+	  $(BIN)/python tests/reliability/tables.py distributions .test/distros.json docs/reliability.md || exit; \
+  $(if $(K),,$(MAKE) --no-print-directory pythons || code=$$?;) exit $$code
+
+pythons:
+	@tests/lab/setup venv pythons
+	@$(if $(K),,rm -f .test/pythons.json) # with K, the other cells stay as they were found
+	@EZPZ_MATRIX=$(CURDIR)/.test/pythons.json $(BIN)/python -m pytest tests/reliability/test_pythons.py \
+	  $(if $(K),-k "$(K)") $(ARGS); code=$$?; \
+	  $(BIN)/python tests/reliability/tables.py pythons .test/pythons.json docs/reliability.md && exit $$code
 
 soak:
 	@tests/lab/setup venv mpi

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from ezpz import proc
+from lab.idle import Deadline
 
 TAG = "EZPZ_TEST_TAG"
 KEPT_PREFIXES = ("PIP_", "SSL_CERT_", "EZPZ_TEST_")
@@ -32,6 +33,8 @@ def minimal_env(home, tag, *bins):
 def run(args, env=None, *, timeout=60, cwd=None, stdin=None):
     """Run `args` to its end and return a CompletedProcess (text); at `timeout` its whole process group is killed.
 
+    The limit is that of a machine with an idle core: a busy one is given up to ten times as long.
+
     `stdin` is text for it to read; without, it reads an empty stream. The end of the process counts, not the end of
     its output: a child that lives on and holds the pipe does not keep the caller waiting. On a time limit the
     TimeoutExpired that is raised holds the output so far.
@@ -48,8 +51,15 @@ def run(args, env=None, *, timeout=60, cwd=None, stdin=None):
     outputs = [_Reader(process.stdout), _Reader(process.stderr)]
     if stdin is not None:
         threading.Thread(target=_feed, args=(process.stdin, stdin.encode()), daemon=True).start()
+    deadline = Deadline(timeout)
     try:
-        process.wait(timeout)
+        while True:
+            try:
+                process.wait(min(timeout, 1))
+                break
+            except subprocess.TimeoutExpired:
+                if deadline.is_over():
+                    raise
     except subprocess.TimeoutExpired:
         kill_group(process)
         raise subprocess.TimeoutExpired(process.args, timeout, *(reader.text() for reader in outputs)) from None
@@ -147,13 +157,16 @@ def ignoring(signals):
 
 
 def wait_until(condition, timeout, what, every=0.1):
-    """Wait until `condition()` is true and return its value; after `timeout` seconds fail: `what` was missing."""
-    end = time.monotonic() + timeout
+    """Wait until `condition()` is true and return its value; after `timeout` seconds fail: `what` was missing.
+
+    A busy machine is given up to ten times as long.
+    """
+    deadline = Deadline(timeout)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        if deadline.is_over():
             raise AssertionError(f"after {timeout} s still waiting: {what}")
         time.sleep(every)
 

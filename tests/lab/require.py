@@ -22,6 +22,7 @@ PARTS = (
     "hugging_face",
     "distribution",
     "distributions",
+    "pythons",
     "docs",
     "uv",
 )

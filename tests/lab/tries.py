@@ -1,202 +1,465 @@
-"""Run tests beside each other, and those that fail there again alone: `make test`.
+"""Run test files side by side as far as the machine's CPUs go, and what fails there again alone: `make test`.
 
-    python tests/lab/tries.py JOBS PATH [OPTION OF PYTEST …]
+    python tests/lab/tries.py JOBS PATH… [OPTION OF PYTEST …]
+
+This program deals out test files, the longest first, to at most JOBS workers. Each worker is a pytest process that
+collects a file only when it is told to run it, so that all is collected once. Most tests wait: a worker beyond the
+first ones gets a file only while a core is idle and memory is left. Tests that need Slurm or the browser go to one
+worker each, so that there is one of either per run.
 
 What fails beside other tests runs again alone, twice at most: a real failure fails at all three tries, and the exit
-code is 1 then. Where the first run is interrupted, by an error of pytest or a signal that a test has sent, the tests
-that have not been reported run, too. Each try is a pytest process of its own, in a session of its own: no test can
-reach this program by a signal to its process group. A Ctrl-C, which comes here, ends all.
+code is 1 then. A worker that ends before its time fails the test that it ran, and another one takes over the rest. Each
+worker is in a session of its own: no test can reach this program by a signal to its process group. A Ctrl-C, which
+comes here, ends all.
+
+`.test/results.jsonl` keeps one line per test of the last run: outcome, seconds, and the CPU-seconds that were used
+until its processes were waited for. Of pytest's options, -x, --exitfirst, --maxfail and --durations are understood
+here; all others reach every worker.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
+import re
+import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+import time
+from collections import Counter
 from pathlib import Path
 
-import pytest
+from idle import Idle
 
 TRIES = 3  # of a test, the first one beside others
-_ROUNDS = 3  # of tests that have not been reported
-_PASSED, _USAGE = {0, 5}, 4  # exit codes of pytest: all passed, or none was chosen; the command line is wrong
+_PASSED, _FAILED, _USAGE, _NOTHING = 0, 1, 4, 5  # exit codes of pytest
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEATH = 1  # linux/prctl.h: PR_SET_PDEATHSIG
+_LONGEST = Path(__file__).with_name("longest.txt")  # files, the longest first; all others follow
+_PLACES = {  # fixtures that are dear to set up, and the worker at whose place each is
+    "slurm": "slurm",
+    "slurm_by_groups": "slurm by groups",
+    "open_pbs": "openpbs",
+    "browser": "browser",
+}
+_LEAST_MEMORY = 2 << 30  # bytes that must be available where another worker begins a file
 
 
-class Recorder:
-    """A plugin of pytest that writes down at once what is collected, begins, ends and fails."""
+def place_of(item):
+    """Return where a test must run, "" if anywhere: the name of the dear thing that it needs."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    for name in (*item.fixturenames, *map(str, params.values())):
+        if name in _PLACES:
+            return _PLACES[name]
+    return ""
 
-    def __init__(self, path):
-        self._file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115  # to the end of the process
 
-    def _note(self, kind, what):
-        self._file.write(f"{json.dumps([kind, what])}\n")
+class Stay:
+    """Stands for a next test that shares nothing but the session: fixtures of the session are kept."""
 
-    def pytest_collection_finish(self, session):
-        self._note("chosen", [item.nodeid for item in session.items])
+    def __init__(self, session):
+        self._session = session
 
-    @pytest.hookimpl(optionalhook=True)  # of a plugin that may not be there
-    def pytest_xdist_node_collection_finished(self, ids):
-        self._note("chosen", list(ids))
+    def listchain(self):
+        return [self._session]
+
+
+class Worker:
+    """A plugin of pytest that collects and runs what it is told to, and reports all that happens."""
+
+    def __init__(self, told, answers):
+        self._told, self._answers = told, answers
+        self._test, self._begin, self._cpu = None, 0.0, 0.0
+
+    def _say(self, kind, **facts):
+        self._answers.write(f"{json.dumps({'kind': kind, **facts})}\n")
+        self._answers.flush()
+
+    def pytest_collection(self, session):
+        session.items = []
+        return True
+
+    def pytest_runtestloop(self, session):
+        import pytest  # the program that deals out has no use for it
+
+        for line in self._told:
+            order = json.loads(line)
+            try:
+                # For fixtures that look through the items, all that is run comes from one file or a list of tests.
+                items = session.perform_collect(order["tests"])
+            except pytest.UsageError as error:
+                self._say("unknown", text=str(error))
+                self._say("done")
+                continue
+            mine = [item for item in items if order["place"] is None or place_of(item) == order["place"]]
+            elsewhere = {}
+            for item in items:
+                if item not in mine:
+                    elsewhere.setdefault(place_of(item), []).append(item.nodeid)
+            session.items = mine
+            self._say("chosen", tests=[item.nodeid for item in mine], elsewhere=elsewhere)
+            for item, after in zip(mine, [*mine, Stay(session)][1:], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+                if session.shouldstop or session.shouldfail:
+                    raise session.Interrupted(session.shouldstop or session.shouldfail)
+            self._say("done")
+        return True
 
     def pytest_collectreport(self, report):
         if report.failed:
-            self._note("failed", report.nodeid)
+            self._say("report", test=report.nodeid, outcome="failed", when="collect", text=str(report.longrepr))
+        elif report.skipped:
+            self._say("report", test=report.nodeid, outcome="skipped", when="collect", text=_reason(report))
 
     def pytest_runtest_logstart(self, nodeid):
-        self._note("begun", nodeid)
+        self._test, self._begin, self._cpu = nodeid, time.monotonic(), sum(os.times()[:4])
+        self._say("begun", test=nodeid)
 
     def pytest_runtest_logreport(self, report):
+        text, outcome = "", report.outcome
         if report.failed:
-            self._note("failed", report.nodeid)
-        if report.failed or report.when == "teardown":
-            self._note("over", report.nodeid)
+            parts = [f"{title}:\n{content.rstrip()}" for title, content in report.sections]
+            text = "\n".join([report.longreprtext, *parts])
+        elif report.skipped:
+            text = _reason(report)
+        elif hasattr(report, "context"):  # a row of `subtests` that passes
+            return
+        self._say("report", test=report.nodeid, outcome=outcome, when=report.when, text=text)
+
+    def pytest_runtest_logfinish(self, nodeid):
+        cpu, seconds = sum(os.times()[:4]) - self._cpu, time.monotonic() - self._begin
+        self._say("over", test=nodeid, seconds=round(seconds, 3), cpu=round(cpu, 3))
 
 
-@dataclass
-class Run:
-    """What came of one pytest process."""
-
-    code: int
-    chosen: dict[str, None] = field(default_factory=dict)
-    begun: set[str] = field(default_factory=set)
-    over: set[str] = field(default_factory=set)
-    failed: dict[str, None] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, code, path):
-        """Return what a recorder has written; its last line may be torn."""
-        run = cls(code)
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):
-                kind, what = json.loads(line)
-                if kind in {"chosen", "failed"}:
-                    getattr(run, kind).update(dict.fromkeys(what if kind == "chosen" else [what]))
-                else:
-                    getattr(run, kind).add(what)
-        run.failed.update(dict.fromkeys(sorted(run.begun - run.over)))  # the process ended meanwhile
-        return run
-
-    @property
-    def missing(self):
-        """The tests that were chosen and did not begin."""
-        return [test for test in self.chosen if test not in self.begun and test not in self.failed]
+def _reason(report):
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return getattr(report, "wasxfail", "") or "expected to fail"
 
 
 class Interrupted(Exception):  # noqa: N818  # named by what it is
     """Somebody has sent this program a signal that ends all."""
 
 
-class Runner:
-    """Starts one pytest after the other, and passes on the signals that end them."""
+class Process:
+    """A worker as this program sees it: what it runs, and what has come of it."""
 
-    def __init__(self):
-        self._child = None
-        self._signal = 0
-        for number in _ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._pass_on)
+    def __init__(self, number, words, folder):
+        self.place, self.job = "", None
+        self.chosen, self.begun, self.over = None, None, set()  # of this job
+        self._output = Path(folder, f"output-{number}")
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        os.set_blocking(self._answers, False)
+        words = [*words, f"--basetemp={folder}/w{number}"]
+        line = [sys.executable, __file__, "--worker", str(orders), str(answers), json.dumps(words)]
+        with self._output.open("wb") as output:
+            self._child = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                pass_fds=(orders, answers),
+            )  # fmt: skip
+        os.close(orders)
+        os.close(answers)
+        self._rest = b""
 
-    def _pass_on(self, number, _):
-        again, self._signal = self._signal, number
-        self._send(signal.SIGKILL if again == number else number)
+    def fileno(self):
+        return self._answers
 
-    def _send(self, number):
-        if self._child:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, number)
+    def give(self, tests, place):
+        self.job, self.chosen, self.begun, self.over = tests, None, None, set()
+        self._write({"tests": tests, "place": place})
 
-    def run(self, words):
-        """Run pytest with these words to its end.
+    def _write(self, order):
+        try:
+            os.write(self._orders, f"{json.dumps(order)}\n".encode())
+        except BrokenPipeError:
+            pass  # it has ended: that is seen by who reads
+
+    def answers(self):
+        """Return what it has said meanwhile, and whether it has ended."""
+        ended = self._child.poll() is not None
+        try:
+            while piece := os.read(self._answers, 1 << 20):
+                self._rest += piece
+        except BlockingIOError:
+            pass
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines], ended
+
+    def close(self):
+        """Let it end its session, which ends the fixtures of the whole run too; return its exit code."""
+        os.close(self._orders)
+        self._orders = -1
+        return self._child.wait()
+
+    def kill(self, number=signal.SIGKILL):
+        try:
+            os.killpg(self._child.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def output(self):
+        return self._output.read_text(encoding="utf-8", errors="replace").strip()
+
+    @property
+    def code(self):
+        return self._child.returncode
+
+    def forget(self):
+        self._child.wait()
+        if self._orders >= 0:
+            os.close(self._orders)
+        os.close(self._answers)
+
+
+def available_memory():
+    """Return the bytes that new processes can have: proc(5), meminfo."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return _LEAST_MEMORY
+    return int(re.search(r"MemAvailable: +(\d+)", text)[1]) << 10
+
+
+class Run:
+    """One pass over files or tests, by as many workers as the machine holds."""
+
+    def __init__(self, jobs, words, stop_after, folder):
+        self.jobs, self._words, self._stop_after, self._folder = jobs, words, stop_after, folder
+        self.outcomes, self.reasons, self.took, self.failed = {}, Counter(), {}, {}
+        self.usage, self._number, self._workers, self._signal = "", 0, [], 0
+        self._crashes = Counter()
+        self._least = max(2, min(jobs, (os.cpu_count() or 1) + 1))
+
+    def interrupt(self, number, _):
+        again, self._signal = self._signal == number, number
+        for worker in self._workers:
+            worker.kill(signal.SIGKILL if again else number)
+
+    def run(self, files):
+        """Run the files (or tests) to their end.
 
         Raises:
             Interrupted: A signal has come.
         """
-        with tempfile.TemporaryDirectory(prefix="ezpz-tries-") as folder:
-            record, told = Path(folder, "record"), Path(folder, "words")
-            record.touch()
-            told.write_text(json.dumps(words), encoding="utf-8")  # they may be more than a command line takes
-            line = [sys.executable, __file__, "--pytest", str(told), str(record)]
-            if not self._signal:
-                self._child = subprocess.Popen(line, start_new_session=True)
+        waiting = [([file], "") for file in files]
+        idle, last = Idle(), 0.0
+        with selectors.DefaultSelector() as selector:
+            while (waiting and not self._is_enough()) or any(worker.job for worker in self._workers):
+                if not self._is_enough() and not self._signal:
+                    now = time.monotonic()
+                    busy = sum(bool(worker.job) for worker in self._workers)
+                    if busy < self._least or now - last > 1:
+                        room = busy < self._least or (idle.cores() > 0.35 and available_memory() > _LEAST_MEMORY)
+                        last = now if busy >= self._least else last
+                        if room and busy < self.jobs:
+                            self._deal(waiting, selector)
+                selector.select(0.1)
+                for worker in list(self._workers):
+                    self._hear(worker, waiting, selector)
+                if self._signal and not any(worker.job for worker in self._workers):
+                    break
+            self._close(selector)
+        if self._signal:
+            raise Interrupted(self._signal)
+
+    def _is_enough(self):
+        return bool(self.usage) or (self._stop_after and len(self.failed) >= self._stop_after)
+
+    def _deal(self, waiting, selector):
+        """Give the next piece of work to an idle worker at its place, or to a new one."""
+        taken = {worker.place for worker in self._workers if worker.job}
+        for index, (tests, place) in enumerate(waiting):
+            if place and place in taken:
+                continue
+            free = [worker for worker in self._workers if not worker.job and worker.place == place]
+            if not free:
+                self._number += 1
+                worker = Process(self._number, self._words, self._folder)
+                worker.place = place
+                self._workers.append(worker)
                 if self._signal:  # it came meanwhile
-                    self._send(self._signal)
-                code, self._child = self._child.wait(), None
+                    worker.kill(self._signal)
+                selector.register(worker, selectors.EVENT_READ)
+                free = [worker]
+            del waiting[index]
+            free[0].give(tests, place)
+            return
+
+    def _hear(self, worker, waiting, selector):
+        messages, ended = worker.answers()
+        for message in messages:
+            getattr(self, f"_on_{message.pop('kind')}")(worker, waiting, **message)
+        if ended:
+            selector.unregister(worker)
+            self._workers.remove(worker)
+            worker.forget()
+            if worker.job and not self._signal:
+                self._crash(worker, waiting)
+
+    def _crash(self, worker, waiting):
+        """A worker has ended in the middle: note whose fault it is, and give the rest of its work to another."""
+        what = worker.begun or worker.job[0]
+        text = f"the pytest process ended with {worker.code}:\n{worker.output()[-8000:]}"
+        if worker.code == _USAGE and worker.chosen is None and not self.outcomes:
+            self.usage = worker.output()
+            return
+        self._crashes[what] += 1
+        self._note(what, "failed", text)
+        if worker.chosen is not None:
+            rest = [test for test in worker.chosen if test not in worker.over and test != worker.begun]
+            if rest:
+                waiting.insert(0, (rest, worker.place))
+
+    def _note(self, test, outcome, text):
+        if outcome == "failed":
+            if test not in self.failed:
+                print(f"FAILED {test}", flush=True)
+            self.failed.setdefault(test, []).append(text)
+            print(f"{text}\n", flush=True)
+        self.outcomes[test] = outcome
+
+    def _on_unknown(self, worker, _waiting, text):
+        for test in worker.job:
+            self._note(test, "failed", text)
+
+    def _on_chosen(self, worker, waiting, tests, elsewhere):
+        worker.chosen = tests
+        for place, others in elsewhere.items():
+            waiting.insert(0, (others, place))
+
+    def _on_begun(self, worker, _waiting, test):
+        worker.begun = test
+
+    def _on_report(self, worker, _waiting, test, outcome, when, text):
+        if outcome == "failed":
+            self._note(test, "failed", text if when == "call" else f"({when})\n{text}")
+        elif outcome == "skipped":
+            self.reasons[text] += 1
+            self.outcomes.setdefault(test, "skipped")
+        elif when == "call":
+            self.outcomes.setdefault(test, "passed")
+
+    def _on_over(self, worker, _waiting, test, seconds, cpu):
+        worker.over.add(test)
+        worker.begun = None
+        self.took[test] = seconds, cpu
+
+    def _on_done(self, worker, _waiting):
+        file = worker.job[0].partition("::")[0]
+        told = Counter(self.outcomes.get(test) for test in worker.over)
+        took = [self.took[test] for test in worker.over]
+        if worker.over:
+            counted = ", ".join(f"{told[what]} {what}" for what in ("passed", "failed", "skipped") if told[what])
+            where = f" [{worker.place}]" if worker.place else ""
+            seconds, cpu = sum(each[0] for each in took), sum(each[1] for each in took)
+            print(f"{file}{where}: {counted} ({seconds:.1f} s, {cpu:.1f} s of CPU)", flush=True)
+        worker.job = None
+
+    def _close(self, selector):
+        for worker in self._workers:
+            selector.unregister(worker)
             if self._signal:
-                raise Interrupted(self._signal)
-            return Run.read(code, record)
+                worker.forget()
+                continue
+            code = worker.close()
+            if code not in {_PASSED, _FAILED, _NOTHING}:
+                self._note(f"the end of worker {worker.place}".strip(), "failed", worker.output()[-8000:])
+            worker.forget()
+        self._workers.clear()
 
 
-def main(jobs, path, *options):
-    """Run the tests below a path, and return the exit code of all."""
-    runner, tries = Runner(), [[] for _ in range(TRIES)]
-    beside = ["-n", jobs, "--dist", "loadfile"]
-    stops = any(option in {"-x", "--exitfirst"} or option.startswith("--maxfail") for option in options)
-    code, words = 0, [path]
-    for attempt in range(1, _ROUNDS + 1):
-        run = runner.run([*beside, *options, *words])
-        if run.code == _USAGE:
-            return run.code
-        failing = list(run.failed)
-        tries[0] += failing
-        for number in range(1, TRIES):
-            if failing:
-                _say(f"what failed runs once more, alone: try {number + 1} of {TRIES}")
-                failing = _alone(runner, failing, options)
-                tries[number] += failing
-        code = code or int(bool(failing))
-        if not run.chosen and run.code not in _PASSED:
-            left = "whatever was to run"
-        elif run.missing:
-            words, left = run.missing, f"{len(run.missing)} tests"
+def test_files(paths):
+    """Return the test files below the paths, the longest first; a file or a test is itself."""
+    found = []
+    for path in paths:
+        if Path(path).is_dir():
+            parts = [each for each in Path(path).rglob("test_*.py") if not any(p[0] == "." for p in each.parts[1:])]
+            found += sorted(str(each) for each in parts)
         else:
-            code = code or (0 if run.failed else run.code)  # it may have broken after the last test
-            break
-        if (stops or not run.chosen) and failing:
-            break
-        _say(f"pytest ended with {run.code} before {left}{'; starting again' * (attempt < _ROUNDS)}")
-    else:
-        code = code or 1
+            found.append(path)
+    try:
+        first = _LONGEST.read_text(encoding="utf-8").split()
+    except OSError:
+        first = []
+    rank = {name: number for number, name in enumerate(first)}
+    return sorted(dict.fromkeys(found), key=lambda name: rank.get(name, len(rank)))
+
+
+def main(jobs, *words):
+    """Run the tests below the paths, and return the exit code of all."""
+    paths = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
+    words = [word for word in words if word not in paths]
+    stop_after = durations = 0
+    options = []
+    for word in words:
+        if word in {"-x", "--exitfirst"}:
+            stop_after = 1
+        elif word.startswith("--maxfail="):
+            stop_after = int(word.partition("=")[2])
+        elif word.startswith("--durations="):
+            durations = int(word.partition("=")[2])
+        else:
+            options.append(word)
+    begin = time.monotonic()
+    folder = tempfile.mkdtemp(prefix="et-")
+    words = [*dict.fromkeys(path.partition("::")[0] for path in paths), "-p", "no:cacheprovider", *options]
+    tries = []
+    try:
+        first = _try(Run(int(jobs), words, stop_after, folder), test_files(paths), tries)
+        if first.usage:
+            print(first.usage, file=sys.stderr)
+            return _USAGE
+        failing = list(first.failed)
+        for number in range(2, TRIES + 1):
+            if failing:
+                print(f"make test: what failed runs once more, alone: try {number} of {TRIES}", flush=True)
+                failing = _alone(words, failing, folder, tries)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _write_results(first)
     _list(tries)
-    return code
+    _summarize(first, failing, durations, time.monotonic() - begin)
+    if failing:
+        return _FAILED
+    return _PASSED if first.outcomes else _NOTHING
 
 
-def _alone(runner, tests, options):
-    """Run some tests beside no others, and return those that fail."""
-    failing, left, together = [], list(tests), True
-    while left:
-        these = left if together else left[:1]
-        run = runner.run([*options, "-n", "0", *these])
-        told = {test: has_passed for test in these if (has_passed := _has_passed(test, run)) is not None}
-        if not told and together and len(these) > 1:
-            together = False  # a name that is not found keeps all others from running
-            continue
-        told = told or {these[0]: False}
-        failing += [test for test, has_passed in told.items() if not has_passed]
-        left = [test for test in left if test not in told]
+def _try(run, tests, tries):
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, run.interrupt)
+    run.run(tests)
+    tries.append(list(run.failed))
+    return run
+
+
+def _alone(words, tests, folder, tries):
+    """Run some tests one after the other, each in a process of its own, and return those that fail."""
+    failing = []
+    for test in tests:
+        name = test if Path(test.partition("::")[0]).exists() else ""
+        if not name:
+            continue  # the end of a worker: what it left cannot run again by itself
+        run = _try(Run(1, words, 0, folder), [name], [])
+        failing += [test] if run.failed or not run.outcomes else []
+    failing += [test for test in tests if not Path(test.partition("::")[0]).exists()]
+    tries.append(failing)
     return failing
 
 
-def _has_passed(name, run):
-    """Tell whether a test, or all in a file that could not be collected, passed; None where nothing of it has run."""
-    inside = f"{name}::"
-    if any(test == name or test.startswith(inside) for test in run.failed):
-        return False
-    mine = [test for test in run.chosen if test == name or test.startswith(inside)]
-    if not mine or not run.over.issuperset(mine):
-        return None
-    return True
-
-
-def _say(text):
-    print(f"make test: {text}", flush=True)
+def _write_results(run):
+    folder = Path(".test")
+    if not folder.is_dir():
+        return
+    with (folder / "results.jsonl").open("w", encoding="utf-8") as file:
+        for test, outcome in run.outcomes.items():
+            seconds, cpu = run.took.get(test, (0, 0))
+            file.write(f"{json.dumps({'test': test, 'outcome': outcome, 'seconds': seconds, 'cpu': cpu})}\n")
 
 
 def _list(tries):
@@ -205,9 +468,25 @@ def _list(tries):
         return
     for number, failed in enumerate(tries, 1):
         where = "beside other tests" if number == 1 else "alone"
-        _say(f"try {number} of {TRIES}, {where}: {len(failed)} failed")
+        print(f"make test: try {number} of {TRIES}, {where}: {len(failed)} failed")
         for test in failed:
-            print(f"  {test}", flush=True)
+            print(f"  {test}")
+    sys.stdout.flush()
+
+
+def _summarize(run, failing, durations, seconds):
+    for reason, count in sorted(run.reasons.items()):
+        print(f"skipped {count}: {' '.join(reason.split())[:200]}")
+    if durations:
+        print("slowest tests: seconds, seconds of CPU")
+        slowest = sorted(run.took.items(), key=lambda each: -each[1][0])[:durations]
+        for test, (wall, cpu) in slowest:
+            print(f"  {wall:7.1f} {cpu:7.1f}  {test}")
+    told = Counter(run.outcomes.values())
+    passed = told["passed"] + told["failed"] - len(failing)  # what passed alone has passed
+    cpu = sum(os.times()[:4])
+    print(f"make test: {len(run.outcomes)} tests in {seconds:.0f} s with {cpu:.0f} s of CPU")
+    print(f"tests: {passed} passed, {len(failing)} failed, {told['skipped']} skipped", flush=True)
 
 
 def _end_with_parent(number):
@@ -215,8 +494,8 @@ def _end_with_parent(number):
         ctypes.CDLL(None).prctl(_DEATH, int(number))
 
 
-def _pytest(told, record):
-    """Start the pytest process, which ends with the program that has started it, and return its exit code.
+def _worker(told, answers, words):
+    """Start the pytest process of a worker, which ends with the program that has started it; return its exit code.
 
     It does not lead its session: a terminal that a test opens would become that of all tests.
     """
@@ -224,20 +503,26 @@ def _pytest(told, record):
     _end_with_parent(signal.SIGKILL)
     pid = os.fork()
     if pid:
+        os.close(told)
+        os.close(answers)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return code if code >= 0 else 128 - code
     for number, handler in handlers.items():
         signal.signal(number, handler)
     _end_with_parent(signal.SIGTERM)
-    words = json.loads(Path(told).read_text(encoding="utf-8"))
+    for descriptor in (told, answers):
+        os.set_inheritable(descriptor, False)
+    import pytest  # the program that deals out has no use for it
+
     # As `python -m pytest` has both.
     sys.path[0], sys.argv = str(Path.cwd()), [str(Path(pytest.__file__).with_name("__main__.py")), *words]
-    return pytest.main(words, plugins=[Recorder(record)])
+    with os.fdopen(told, encoding="utf-8") as orders, os.fdopen(answers, "w", encoding="utf-8") as said:
+        return pytest.main(words, plugins=[Worker(orders, said)])
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--pytest":
-        sys.exit(_pytest(*sys.argv[2:]))
+    if sys.argv[1] == "--worker":
+        sys.exit(_worker(int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])))
     try:
         sys.exit(main(*sys.argv[1:]))
     except Interrupted as error:
