@@ -34,7 +34,7 @@ class Chained:
 
     def __init__(self, tmp_path, pbs, *, jobs=10, last=40, every=5, pause=0.1, bug=-1, ids=(), more=()):
         self.pbs, self.folder, self.run = pbs, tmp_path / "chain", tmp_path / "run"
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
         words = [str(CHAINED), str(self.run), str(last), str(every), str(pause), str(bug), *more]
         self.file = self.folder / "job.pbs"
         self.file.write_text(JOB.format(chain=self.folder, src=SRC, python=sys.executable, program=shlex.join(words)))
@@ -103,6 +103,7 @@ def running(pbs):
     return next((job for job, state in pbs.states().items() if state == "R"), None)
 
 
+@pytest.mark.slow
 def test_success_is_done_and_leaves_nothing_queued(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=20, pause=0.05)
     chain.submit()
@@ -115,6 +116,7 @@ def test_success_is_done_and_leaves_nothing_queued(pbs, tmp_path):
     chain.check()
 
 
+@pytest.mark.slow
 def test_a_bug_starts_no_further_job(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, bug=12, pause=0.05)
     chain.submit()
@@ -124,6 +126,7 @@ def test_a_bug_starts_no_further_job(pbs, tmp_path):
     assert pbs.jobs()["1.head"]["Exit_status"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["qdel", "STOP"])
 def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
     chain = Chained(tmp_path, pbs, last=400)
@@ -142,6 +145,7 @@ def test_cancelling_and_a_file_stop_the_chain(pbs, tmp_path, how):
     chain.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gently", "--now"])
 def test_a_kill_stops_the_chain_and_leaves_nothing_queued(pbs, tmp_path, how):
     chain = Chained(tmp_path, pbs, last=4000)
@@ -164,6 +168,7 @@ def test_a_kill_stops_the_chain_and_leaves_nothing_queued(pbs, tmp_path, how):
     chain.check()
 
 
+@pytest.mark.slow
 def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     (chain.folder / "verdict").write_text("stop: a bug\n")
@@ -176,6 +181,7 @@ def test_a_job_that_starts_and_finds_a_stop_ends_at_once(pbs, tmp_path):
     assert not chain.log()
 
 
+@pytest.mark.slow
 def test_what_a_job_without_training_has_cancelled_waits_no_more(pbs, tmp_path):
     chain = Chained(tmp_path, pbs)
     (chain.folder / "verdict").write_text("done\n")
@@ -187,26 +193,26 @@ def test_what_a_job_without_training_has_cancelled_waits_no_more(pbs, tmp_path):
     assert json.loads((chain.folder / "jobs.json").read_text()) == {"jobs": rows, "waiting": [], "queueing": False}
 
 
-@pytest.mark.parametrize("found", ["STOP", "done"])
-@pytest.mark.parametrize("how", ["hangs", "refuses"])
-def test_a_job_that_must_not_train_ends_within_10_s_whatever_the_scheduler_does(pbs, tmp_path, how, found):
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "found"), [("hangs", "STOP"), ("refuses", "done")])
+def test_a_job_that_must_not_train_ends_soon_whatever_the_scheduler_does(pbs, tmp_path, how, found):
     chain = Chained(tmp_path, pbs, ids=[f"{number}.head" for number in range(90, 100)])
     (chain.folder / "jobs.json").write_text('{"jobs": [], "waiting": ["100.head"], "queueing": false}')
     (chain.folder / "STOP").touch() if found == "STOP" else (chain.folder / "verdict").write_text("done\n")
+    does = "exec sleep 600" if how == "hangs" else "sleep 2; echo no >&2; exit 1"
     for name in ("qdel", "qstat"):
-        does = "sleep 60" if how == "hangs" else "sleep 2; echo no >&2; exit 1"
-        (pbs.bins / name).write_text(f"#!/bin/bash\n{does}\n")
+        (pbs.bins / name).write_text(f"#!/bin/bash\necho {name} >>{tmp_path}/calls\n{does}\n")
     pbs.submit(chain.file)
-    chain.until(lambda: pbs.states()["1.head"] == "R", "its start")
-    began = time.monotonic()
     chain.until_idle(60)
-    took = time.monotonic() - began
     assert pbs.jobs()["1.head"]["Exit_status"] == 0, chain.words()
-    assert took < 10, chain.words()
     assert chain.words().count("still waits") == 11
+    assert chain.words().count("(not cancelled within 5 s)") >= (8 if how == "refuses" else 0)
+    calls = (tmp_path / "calls").read_text().split()
+    assert len(calls) <= (4 if how == "refuses" else 2), calls  # and not one for each job that waits
     assert not chain.log()
 
 
+@pytest.mark.slow
 def test_a_job_that_died_before_its_launch_starts_nothing(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=400)
     first = chain.submit()
@@ -218,12 +224,12 @@ def test_a_job_that_died_before_its_launch_starts_nothing(pbs, tmp_path):
     chain.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["preempt", "wall", "host"])
 def test_what_the_scheduler_did_is_followed(pbs, tmp_path, how):
     chain = Chained(tmp_path, pbs, last=60)
     job = chain.submit()
-    chain.until_steps(2)
-    time.sleep(1.2)  # a rank tells its step once per second
+    chain.until_steps(4)  # a rank tells its step once per second, and saves twice in it
     pbs.end(job, how)
     chain.until_idle()
     if how == "host":  # no launch was left that could tell how far it came
@@ -235,8 +241,11 @@ def test_what_the_scheduler_did_is_followed(pbs, tmp_path, how):
     chain.check()
 
 
-@pytest.mark.parametrize("how", ["preempt", "qdel"])
-@pytest.mark.parametrize("lacks", ["PATH", "history", "qstat"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lacks", "how"),
+    [("PATH", "preempt"), ("PATH", "qdel"), ("history", "preempt"), ("history", "qdel"), ("qstat", "preempt")],
+)
 def test_what_pbs_did_is_followed_as_far_as_it_tells(pbs, tmp_path, how, lacks):
     if lacks == "PATH":
         pbs.keep_off_path("qstat", "qdel")
@@ -246,8 +255,7 @@ def test_what_pbs_did_is_followed_as_far_as_it_tells(pbs, tmp_path, how, lacks):
         pbs.jobs_lack("qstat")
     chain = Chained(tmp_path, pbs, last=60)
     job = chain.submit()
-    chain.until_steps(2)
-    time.sleep(1.2)  # a rank tells its step once per second
+    chain.until_steps(4)  # a rank tells its step once per second, and saves twice in it
     pbs.end(job, how)
     chain.until_idle()
     if how == "preempt" and lacks != "qstat":
@@ -262,13 +270,13 @@ def test_what_pbs_did_is_followed_as_far_as_it_tells(pbs, tmp_path, how, lacks):
     chain.check()
 
 
+@pytest.mark.slow
 def test_never_more_jobs_than_the_limit(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, jobs=2, last=4000)
     chain.submit()
     for _ in range(2):
         chain.until(lambda: running(pbs), "a job that runs")
-        chain.until_steps(2)
-        time.sleep(1.2)
+        chain.until_steps(4)
         job = running(pbs)
         assert pbs.end(job, "wall")
         chain.until(lambda job=job: pbs.states()[job] == "F", "its end")
@@ -277,6 +285,7 @@ def test_never_more_jobs_than_the_limit(pbs, tmp_path):
     assert list(pbs.states()) == ["1.head", "2.head"]
 
 
+@pytest.mark.slow
 def test_a_second_launch_beside_the_first_is_refused(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=60)
     chain.submit()
@@ -290,31 +299,35 @@ def test_a_second_launch_beside_the_first_is_refused(pbs, tmp_path):
     chain.check()
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("jobs.json", '{"jobs": [{"job": "1.head", "resta'),
-        ("jobs.json", ""),
-        ("jobs.json", "[]"),
-        ("jobs.json", '{"jobs": {"1": 2}}'),
-        ("jobs.json", '{"jobs": [{"id": 7, "status": "ok"}]}'),
-        ("chain.json", '{"file": "job.pbs", "jobs": "many"}'),
-    ],
-)
-def test_files_of_a_chain_that_are_torn_or_foreign_start_nothing(pbs, tmp_path, name, text):
-    chain = Chained(tmp_path, pbs)
-    (chain.folder / "verdict").write_text("again\n")
-    (chain.folder / name).write_text(text)
-    job = chain.submit()
-    chain.until_idle()
-    assert pbs.jobs()[job]["Exit_status"] == 2, chain.words()
-    [line] = (pbs.folder / f"{job}.out").read_text().splitlines()
-    assert line.startswith(f"ezpz: cannot read {chain.folder / name} (from EZPZ_CHAIN): it does not hold a "), line
-    assert list(pbs.states()) == [job]
-    assert not chain.log()
-    assert (chain.folder / name).read_text() == text
+TORN = [
+    ("jobs.json", '{"jobs": [{"job": "1.head", "resta'),
+    ("jobs.json", ""),
+    ("jobs.json", "[]"),
+    ("jobs.json", '{"jobs": {"1": 2}}'),
+    ("jobs.json", '{"jobs": [{"id": 7, "status": "ok"}]}'),
+    ("chain.json", '{"file": "job.pbs", "jobs": "many"}'),
+]
 
 
+@pytest.mark.slow
+def test_files_of_a_chain_that_are_torn_or_foreign_start_nothing(pbs, tmp_path, subtests):
+    for number, (name, text) in enumerate(TORN):
+        with subtests.test(name, text=text):
+            chain = Chained(tmp_path / str(number), pbs)
+            (chain.folder / "verdict").write_text("again\n")
+            (chain.folder / name).write_text(text)
+            job = chain.submit()
+            chain.until_idle()
+            assert pbs.jobs()[job]["Exit_status"] == 2, chain.words()
+            [line] = (pbs.folder / f"{job}.out").read_text().splitlines()
+            start = f"ezpz: cannot read {chain.folder / name} (from EZPZ_CHAIN): it does not hold a "
+            assert line.startswith(start), line
+            assert len(pbs.states()) == number + 1
+            assert not chain.log()
+            assert (chain.folder / name).read_text() == text
+
+
+@pytest.mark.slow
 def test_a_job_that_may_not_train_changes_no_row_of_the_one_that_does(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=60)
     chain.submit()
@@ -368,37 +381,43 @@ def test_a_lease_is_void_when_its_job_is_over_and_silent_or_after_long(tmp_path)
     assert not second.is_ours()
 
 
-@pytest.mark.parametrize("has_links", [True, False])
-@pytest.mark.parametrize("ended", ["given back", "silent"])
-def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path, monkeypatch, ended, has_links):
+def test_of_many_that_take_a_void_lease_at_once_one_has_it(tmp_path, monkeypatch, subtests):
     def no_link(*_):
         raise OSError(95, "Operation not supported")
 
-    if not has_links:
-        monkeypatch.setattr(leases.os, "link", no_link)
-    first = leases.take(str(tmp_path), entry("0"), lambda _: False)
-    if ended == "given back":
-        first.give_back()
-    else:
-        os.utime(first.path, (0, time.time() - leases.VOID - 1))
-    start, pids = tmp_path / "start", []
-    for number in range(8):
+    for ended, has_links in (("given back", True), ("given back", False), ("silent", True), ("silent", False)):
+        with subtests.test(ended, has_links=has_links), monkeypatch.context() as patch:
+            folder = tmp_path / f"{ended} {has_links}"
+            folder.mkdir()
+            if not has_links:
+                patch.setattr(leases.os, "link", no_link)
+            first = leases.take(str(folder), entry("0"), lambda _: False)
+            if ended == "given back":
+                first.give_back()
+            else:
+                os.utime(first.path, (0, time.time() - leases.VOID - 1))
+            assert sum(take_at_once(folder, 8)) == 1
+
+
+def take_at_once(folder, number):
+    """Whether each of so many processes has got the lease."""
+    pids = []
+    for place in range(number):
         pid = os.fork()
         if not pid:
             code = 1
             try:
-                while not start.exists():
+                while not (folder / "start").exists():
                     time.sleep(0.001)
-                leases.take(str(tmp_path), entry(str(number)), lambda _: False)
+                leases.take(str(folder), entry(str(place)), lambda _: False)
                 code = 0
             except leases.HeldError:
                 pass
             finally:
                 os._exit(code)
         pids.append(pid)
-    start.touch()
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    assert codes.count(0) == 1
+    (folder / "start").touch()
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 for pid in pids]
 
 
 class Holder:
@@ -449,6 +468,7 @@ def guards(folder):
     return found
 
 
+@pytest.mark.slow
 def test_who_has_lost_its_lease_is_told_and_ended(tmp_path):
     with Holder(tmp_path) as holder:
         (holder.folder / "lease-000002").write_text(json.dumps(entry("2")))
@@ -456,6 +476,7 @@ def test_who_has_lost_its_lease_is_told_and_ended(tmp_path):
         assert holder.process.wait(60) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_end_of_what_keeps_a_lease_is_told(tmp_path, which):
     with Holder(tmp_path) as holder:
@@ -463,9 +484,10 @@ def test_the_end_of_what_keeps_a_lease_is_told(tmp_path, which):
         assert holder.says() == "the process that renews it was killed\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fails", "hangs"])
 def test_who_cannot_renew_its_lease_is_ended_before_it_is_void(tmp_path, how):
-    assert leases.ENDS + leases._OBEYS + leases._KILLS + 30 < leases.VOID
+    assert leases.ENDS + 65 < leases.VOID  # of which a launch that does not listen has 35 to end
     with Holder(tmp_path, ends=2.0) as holder:
         if how == "fails":  # as a file system that has gone away
             holder.folder.rename(tmp_path / "away")
@@ -475,6 +497,7 @@ def test_who_cannot_renew_its_lease_is_ended_before_it_is_void(tmp_path, how):
         assert holder.process.wait(60) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_renewed_after_its_job_is_not_waited_for_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "PATIENCE", 2.0)
     with Holder(tmp_path) as holder:
@@ -483,16 +506,21 @@ def test_a_lease_that_is_renewed_after_its_job_is_not_waited_for_without_end(tmp
         assert holder.process.poll() is None
 
 
+@pytest.mark.slow
 def test_what_ends_a_job_gently_leaves_the_lease_alone(tmp_path):
-    with Holder(tmp_path, ends=3.0) as holder:
+    with Holder(tmp_path) as holder:
         for pid in holder.pids():
             os.kill(pid, signal.SIGTERM)
             os.kill(pid, signal.SIGUSR2)
-        time.sleep(4)
+        path = Path(leases.holder(str(holder.folder))[0])
+        for _ in range(2):
+            os.utime(path, (0, 0))
+            process.wait_until(lambda: path.stat().st_mtime, 60, "its renewal")
         assert len(holder.pids()) == 2
         assert holder.process.poll() is None
 
 
+@pytest.mark.slow
 def test_ranks_of_a_job_that_has_lost_its_lease_save_nothing_more(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=4000, more=["save-at-term"])
     job = chain.submit()
@@ -506,6 +534,7 @@ def test_ranks_of_a_job_that_has_lost_its_lease_save_nothing_more(pbs, tmp_path)
     pbs.end(running(pbs) or "", "wall")
 
 
+@pytest.mark.slow
 def test_a_job_whose_lease_is_renewed_no_more_ends(pbs, tmp_path):
     chain = Chained(tmp_path, pbs, last=4000, more=["save-at-term"])
     chain.submit()
@@ -519,6 +548,7 @@ def test_a_job_whose_lease_is_renewed_no_more_ends(pbs, tmp_path):
 
 def _kill_at_random(pbs, tmp_path, kills, seed):
     """End running jobs in all ways at random moments; start the chain by hand where that stops it."""
+    print(f"EZPZ_SEED={seed}")
     dice = random.Random(seed)
     chain = Chained(tmp_path, pbs, jobs=10 * kills + 10, last=100000, every=2, pause=0.05)
     chain.submit()
@@ -549,6 +579,7 @@ def _kill_at_random(pbs, tmp_path, kills, seed):
 KILLS = int(os.environ.get("EZPZ_TEST_KILLS", "6"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300 + 15 * KILLS)
 def test_random_kills_make_no_second_writer_and_lose_no_checkpoint(pbs, tmp_path):
     _kill_at_random(pbs, tmp_path, KILLS, os.environ.get("EZPZ_SEED", "7"))
