@@ -85,18 +85,17 @@ def test_torch_of_the_base_is_seen_and_never_planned(fake):
     assert not re.search(r" (torch|mpi4py)\b", plan)
 
 
-@pytest.mark.parametrize(
-    ("args", "env", "folder", "said"),
-    [
+@pytest.mark.slow
+def test_the_folder_is_the_argument_or_the_variable(fake, subtests):
+    for args, env, folder, said in (
         ("'my venv'", {}, "my venv", "the VENV argument"),
         ("", {"EZPZ_VENV_DIR": "elsewhere"}, "elsewhere", "EZPZ_VENV_DIR"),
-        ("named", {"EZPZ_VENV_DIR": "elsewhere"}, "named", "the VENV argument"),
-    ],
-)
-def test_the_folder_is_the_argument_or_the_variable(fake, args, env, folder, said):
-    result = call(fake, args, **env)
-    assert (fake.cwd / folder / "bin/python3").exists()
-    assert f"{fake.cwd}/{folder} ({said})" in result.stderr
+        ("named", {"EZPZ_VENV_DIR": "else"}, "named", "the VENV argument"),
+    ):
+        with subtests.test(folder):
+            result = call(fake, args, **env)
+            assert (fake.cwd / folder / "bin/python3").exists()
+            assert f"{fake.cwd}/{folder} ({said})" in result.stderr
 
 
 @pytest.mark.slow
@@ -166,32 +165,36 @@ def test_an_environment_that_cannot_be_written_is_left_alone(fake, active):
     assert "ezpz_setup_env FOLDER" in errors(result)[0]
 
 
-@pytest.mark.parametrize("how", ["active", "named"])
-def test_an_environment_of_others_that_has_all_is_used_as_it_is(fake, active, how):
+@pytest.mark.slow
+def test_an_environment_of_others_that_has_all_is_used_as_it_is(fake, active, subtests):
     """It is the group's, with the group's own checkout."""
     (active / "ezpz").write_text("/group/checkout")
     (active / "bin/activate").write_text(f'VIRTUAL_ENV="{active}"; PATH="{active}/bin:$PATH"\n')
     (active / "lib").rmdir()
     leave = f"unset VIRTUAL_ENV; PATH='{fake.bin}:/usr/bin:/bin'"
-    result = call(fake, before="") if how == "active" else call(fake, "mine", before=leave)
-    assert result.returncode == 0, result.stderr
-    assert errors(result) == []
-    assert "plan" not in fake.calls()
-    (line,) = [line for line in result.stderr.splitlines() if "used as it is" in line]
-    assert f"{active} may not be written and is used as it is: its ezpz is /group/checkout/src/ezpz, not {ROOT}" in line
-    assert "ezpz_setup_env FOLDER" in line
-    assert "proved: " in result.stderr
-    assert result.stdout.splitlines()[1].startswith(f"{active}/bin:")
+    for how, args, before in (("active", "", ""), ("named", "mine", leave)):
+        with subtests.test(how):
+            result = call(fake, args, before=before)
+            assert result.returncode == 0, result.stderr
+            assert "plan" not in fake.calls()
+            (line,) = [line for line in result.stderr.splitlines() if "used as it is" in line]
+            its = f"its ezpz is /group/checkout/src/ezpz, not {ROOT}"
+            assert f"{active} may not be written and is used as it is: {its}" in line
+            assert "ezpz_setup_env FOLDER" in line
+            assert "proved: " in result.stderr
+            assert result.stdout.splitlines()[1].startswith(f"{active}/bin:")
 
 
-@pytest.mark.parametrize("missing", ["torch", "ezpz"])
-def test_an_environment_of_others_that_lacks_one_is_refused(fake, active, missing):
-    (active / "ezpz").write_text("/group/checkout")
-    (active / missing).unlink()
+def test_an_environment_of_others_that_lacks_a_part_is_refused(fake, active, subtests):
     (active / "lib").rmdir()
-    result = call(fake)
-    assert result.returncode == 125
-    assert "permission denied" in errors(result)[0]
+    for missing in ("torch", "ezpz"):
+        for name in ("torch", "ezpz"):
+            (active / name).write_text("/group/checkout")
+        (active / missing).unlink()
+        with subtests.test(missing):
+            result = call(fake)
+            assert result.returncode == 125
+            assert "permission denied" in errors(result)[0]
 
 
 @pytest.mark.slow
@@ -325,23 +328,26 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.few(8)
-@pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_one_line_with_its_code(fake, case):
-    args, env, code, said, after = BAD_INPUT[case]
-    (fake.cwd / "a-file").touch()
-    (fake.cwd / "project").mkdir()
-    (fake.cwd / "project/thesis.tex").touch()
-    fake.program("old-python", "printf 2.7.18'|'")
-    fake.program("broken", "echo it is broken >&2; exit 1")
-    result = call(fake, args, **env)
-    assert result.returncode == code
-    line = errors(result)[0]
-    assert re.search(said, line), line
-    assert "expected" in line
-    assert (fake.cwd / "project/thesis.tex").exists()
-    if after == "no venv":
-        assert not (fake.cwd / ".venv").exists()
+@pytest.mark.parametrize("part", ["some", pytest.param("the others", marks=pytest.mark.slow)])
+def test_bad_input_is_one_line_with_its_code(fake, part, subtests):
+    for number, (case, (args, env, code, said, after)) in enumerate(BAD_INPUT.items()):
+        if (number % 4 == 0) != (part == "some"):
+            continue
+        shell = fake.another()
+        (shell.cwd / "a-file").touch()
+        (shell.cwd / "project").mkdir()
+        (shell.cwd / "project/thesis.tex").touch()
+        shell.program("old-python", "printf 2.7.18'|'")
+        shell.program("broken", "echo it is broken >&2; exit 1")
+        with subtests.test(case):
+            result = call(shell, args, **env)
+            assert result.returncode == code
+            line = errors(result)[0]
+            assert re.search(said, line), line
+            assert "expected" in line
+            assert (shell.cwd / "project/thesis.tex").exists()
+            if after == "no venv":
+                assert not (shell.cwd / ".venv").exists()
 
 
 def test_no_python_at_all(fake):
@@ -370,11 +376,9 @@ def test_without_a_checkout_the_source_must_be_named(fake, checkout):
     assert fake.bare(script).stdout == "rc=0\n", "what is installed serves a shell that names no source"
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("options", ["set -euo pipefail", "set -eu"])
-def test_a_strict_caller_survives_and_can_succeed(fake, options):
+def test_a_strict_caller_survives_and_can_succeed(fake):
     result = fake(
-        f'{options}\nif ezpz_setup_python a/b/../c; then :; fi\nezpz_setup_python /proc/x || echo "rc=$?"\n'
+        'set -euo pipefail\nif ezpz_setup_python a/b/../c; then :; fi\nezpz_setup_python /proc/x || echo "rc=$?"\n'
         "ezpz_setup_python && ezpz_setup_job >/dev/null && echo chained\nezpz_setup_python\nezpz_setup_env >/dev/null\n"
         "launch\necho end"
     )

@@ -61,77 +61,84 @@ def test_a_machine_alone_with_a_driver_takes_the_public_build(host):
     assert "a CUDA build (a driver of NVIDIA is here, and no scheduler): about 3 GB to fetch and 5 GB" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("program", "env", "who"),
-    [
-        ("sinfo", {}, "Slurm"),
-        ("qstat", {}, "PBS"),
-        ("flux", {}, "Flux"),
-        ("", {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}, "Slurm"),
-    ],
-)
-@pytest.mark.parametrize("driver", ["exit 1", "echo 'GPU 0: A'"])
-def test_where_a_scheduler_answers_no_driver_decides_and_the_two_lines_are_shown(host, program, env, who, driver):
+SCHEDULERS = {
+    "sinfo": ({}, "Slurm"),
+    "qstat": ({}, "PBS"),
+    "flux": ({}, "Flux"),
+    "": ({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}, "Slurm"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", ["exit 1", "echo 'GPU 0: A'"], ids=["no driver", "a driver"])
+def test_where_a_scheduler_answers_no_driver_decides_and_the_two_lines_are_shown(host, driver, subtests):
     """A login host has no driver and its compute hosts have: the show of the issue."""
-    host.program("nvidia-smi", driver)
-    if program:
-        host.program(program, "echo it is up")
-    result = host("ezpz_setup_python", **env)
-    assert result.returncode == 2
-    (error,) = errors(result)
-    assert f"which torch is not known: {who} answers here" in error
-    assert next(line for line in result.stderr.splitlines() if "export EZPZ_TORCH=" in line).endswith("xpu)")
-    assert result.stderr.count("export EZPZ_TORCH=") == 2
-    assert asked(host) == ("", "")
-    again = host("ezpz_setup_python", **env, EZPZ_TORCH="cpu")
-    assert again.returncode == 0, again.stderr
-    assert asked(host)[0] == f"{PIN}+cpu"
+    for program, (env, who) in SCHEDULERS.items():
+        shell = host.another()
+        shell.program("nvidia-smi", driver)
+        if program:
+            shell.program(program, "echo it is up")
+        with subtests.test(program or "a job"):
+            result = shell("ezpz_setup_python", **env)
+            assert result.returncode == 2
+            (error,) = errors(result)
+            assert f"which torch is not known: {who} answers here" in error
+            assert next(line for line in result.stderr.splitlines() if "export EZPZ_TORCH=" in line).endswith("xpu)")
+            assert result.stderr.count("export EZPZ_TORCH=") == 2
+            assert asked(shell) == ("", "")
+            again = shell("ezpz_setup_python", **env, EZPZ_TORCH="cpu")
+            assert again.returncode == 0, again.stderr
+            assert asked(shell)[0] == f"{PIN}+cpu"
 
 
-@pytest.mark.parametrize(
-    ("site", "torch"),
-    [
-        ("crux", (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")),
-        ("perlmutter", ("torch", "")),
-        ("frontier", (f"{PIN}+rocm7.1", "https://download.pytorch.org/whl/rocm7.1")),
-    ],
-)
-def test_on_a_known_site_its_table_decides(host, site, torch):
-    result = host("ezpz_setup_python", EZPZ_SITE=site, EZPZ_MODULES="none")
-    assert errors(result) == []
-    assert asked(host) == torch
-    assert f"(of the site {site})" in result.stderr
+@pytest.mark.slow
+def test_on_a_known_site_its_table_decides(host, subtests):
+    for site, torch in {
+        "crux": (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu"),
+        "perlmutter": ("torch", ""),
+        "frontier": (f"{PIN}+rocm7.1", "https://download.pytorch.org/whl/rocm7.1"),
+    }.items():
+        shell = host.another()
+        with subtests.test(site):
+            result = shell("ezpz_setup_python", EZPZ_SITE=site, EZPZ_MODULES="none")
+            assert errors(result) == []
+            assert asked(shell) == torch
+            assert f"(of the site {site})" in result.stderr
 
 
-@pytest.mark.parametrize("site", ["lumi", "lonestar6"])
-def test_a_site_whose_hosts_differ_stops_where_the_partition_is_not_known(host, site):
-    result = host("ezpz_setup_python", EZPZ_SITE=site, EZPZ_MODULES="none")
-    assert result.returncode == 2
-    assert f"which torch is not known: this is the site {site}" in errors(result)[0]
-    result = host("ezpz_setup_python", EZPZ_SITE="lonestar6", EZPZ_MODULES="none", SLURM_JOB_PARTITION="gpu-a100")
+def test_a_site_whose_hosts_differ_stops_where_the_partition_is_not_known(host, subtests):
+    for site in ("lumi", "lonestar6"):
+        with subtests.test(site):
+            result = host("ezpz_setup_python", EZPZ_SITE=site, EZPZ_MODULES="none")
+            assert result.returncode == 2
+            assert f"which torch is not known: this is the site {site}" in errors(result)[0]
+    host("ezpz_setup_python", EZPZ_SITE="lonestar6", EZPZ_MODULES="none", SLURM_JOB_PARTITION="gpu-a100")
     assert asked(host) == ("torch", "")
 
 
-@pytest.mark.parametrize(
-    ("wish", "torch"),
-    [
-        ("cuda", ("torch", "")),
-        ("default", ("torch", "")),
-        ("cu128", (f"{PIN}+cu128", "https://download.pytorch.org/whl/cu128")),
-        ("https://me:hidden@mirror.example/whl/cpu", (f"{PIN}+cpu", "https://me:hidden@mirror.example/whl/cpu")),
-        ("https://mirror.example/wheels/", ("torch", "https://mirror.example/wheels/")),
-    ],
-)
-def test_what_the_user_says_decides_and_a_login_is_neither_printed_nor_in_a_command_line(host, wish, torch):
-    result = host("ezpz_setup_python", EZPZ_TORCH=wish)
-    assert errors(result) == []
-    assert asked(host) == torch
-    assert "(EZPZ_TORCH)" in result.stderr
-    assert "hidden" not in result.stderr
-    plans = [line for line in host.calls().splitlines() if not line.startswith("index")]
-    assert "hidden" not in "\n".join(plans)
-    for file in (host.cwd / ".venv").glob(".ezpz*"):
-        assert "hidden" not in file.read_text()
+WISHES = {
+    "cuda": ("torch", ""),
+    "default": ("torch", ""),
+    "cu128": (f"{PIN}+cu128", "https://download.pytorch.org/whl/cu128"),
+    "https://me:hidden@mirror.example/whl/cpu": (f"{PIN}+cpu", "https://me:hidden@mirror.example/whl/cpu"),
+    "https://mirror.example/wheels/": ("torch", "https://mirror.example/wheels/"),
+}
+
+
+@pytest.mark.slow
+def test_what_the_user_says_decides_and_a_login_is_neither_printed_nor_in_a_command_line(host, subtests):
+    for wish, torch in WISHES.items():
+        shell = host.another()
+        with subtests.test(wish):
+            result = shell("ezpz_setup_python", EZPZ_TORCH=wish)
+            assert errors(result) == []
+            assert asked(shell) == torch
+            assert "(EZPZ_TORCH)" in result.stderr
+            assert "hidden" not in result.stderr
+            plans = [line for line in shell.calls().splitlines() if not line.startswith("index")]
+            assert "hidden" not in "\n".join(plans)
+            for file in (shell.cwd / ".venv").glob(".ezpz*"):
+                assert "hidden" not in file.read_text()
 
 
 def test_a_word_that_is_no_build_is_refused(host):
@@ -288,54 +295,60 @@ def test_a_line_every_15_seconds_while_pip_works_and_no_pipe_is_held(host):
     assert "secret" not in said.read_text()
 
 
-@pytest.mark.parametrize("start", ["", "2026-11-26T04:50:00,123 "], ids=["piped", "terminal"])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Collecting torch==2.8.0",
-        "  Downloading torch-2.8.0-cp311-cp311-manylinux_2_28_x86_64.whl (888.1 MB)",
-        "  Preparing metadata (pyproject.toml): started",
-        "  Building wheel for ezpz (pyproject.toml): finished with status 'done'",
-        "Installing collected packages: mpmath, torch, ezpz",
-    ],
-)
-def test_the_line_says_what_pip_does_in_its_own_words(host, start, line):
-    host.program("sleep", 'if [ -e "$HOME/slept" ]; then exit 1; else : >"$HOME/slept"; fi')
-    (host.cwd / "log").write_text(f"{start}Looking in indexes: https://h/simple\n{start}{line}\n{start}  Link: x\n")
-    result = host("ezpz__tick 'pip has worked' log")
-    assert result.stderr.splitlines() == [f"[ezpz] pip has worked for 15 s: {line.strip()}"]
+PIP_SAYS = [
+    "Collecting torch==2.8.0",
+    "  Downloading torch-2.8.0-cp311-cp311-manylinux_2_28_x86_64.whl (888.1 MB)",
+    "  Preparing metadata (pyproject.toml): started",
+    "  Building wheel for ezpz (pyproject.toml): finished with status 'done'",
+    "Installing collected packages: mpmath, torch, ezpz",
+]
+
+
+def test_the_line_says_what_pip_does_in_its_own_words(host, subtests):
+    """A private function of utils.sh: the public one would need pip to work for 15 seconds at each of its words."""
+    host.program("sleep", 'if [ -e "$SLEPT" ]; then exit 1; else : >"$SLEPT"; fi')
+    rows = {}
+    for start in ("", "2026-11-26T04:50:00,123 "):  # piped, on a terminal
+        for line in PIP_SAYS:
+            log = host.bin.parent / f"log-{len(rows)}"
+            log.write_text(f"{start}Looking in indexes: https://h/simple\n{start}{line}\n{start}  Link: x\n")
+            rows[start, line] = (f"ezpz__tick 'pip has worked' '{log}'", {"SLEPT": f"{log}.slept"})
+    for (start, line), result in host.rows(rows).items():
+        with subtests.test(line, start=start):
+            assert result.stderr.splitlines() == [f"[ezpz] pip has worked for 15 s: {line.strip()}"]
 
 
 # ---- who brings the Python ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked_by", ["EZPZ_PYTHON", "an old python3"])
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["uv", "micromamba"])
-def test_uv_and_micromamba_bring_the_python_where_it_is_missing_or_asked_for(host, tool, asked_by):
+def test_uv_and_micromamba_bring_the_python_where_it_is_missing_or_asked_for(host, tool, subtests):
     brought = host.cwd.parent / "brought/bin/python3"
     brought.parent.mkdir(parents=True)
     brought.write_bytes((host.bin / "python3").read_bytes())
     brought.chmod(0o755)
-    if asked_by != "EZPZ_PYTHON":
-        host.program("python3", "exit 1")
-    host.program(
-        "uv", f'echo "uv $*" >>"$FAKE_LOG"\ncase "$1 $2" in "python find") echo {brought} ;; esac'
-    ) if tool == "uv" else host.program(
-        "micromamba",
-        'echo "micromamba $*" >>"$FAKE_LOG"\nfor at; do [ "$last" = --prefix ] && to="$at"; last="$at"; done\n'
+    programs = {
+        "uv": f'echo "uv $*" >>"$FAKE_LOG"\ncase "$1 $2" in "python find") echo {brought} ;; esac',
+        "micromamba": 'echo "micromamba $*" >>"$FAKE_LOG"\n'
+        'for at; do [ "$last" = --prefix ] && to="$at"; last="$at"; done\n'
         f'mkdir -p "$to/bin" && cp {brought} "$to/bin/python3"',
-    )
-    env = {"EZPZ_PYTHON": tool} if asked_by == "EZPZ_PYTHON" else {}
-    result = host('ezpz_setup_python; echo "$VIRTUAL_ENV"', **env)
-    assert errors(result) == []
-    assert result.stdout == f"{host.cwd}/.venv\n"
-    assert "MB to fetch" in result.stderr
-    calls = host.calls()
-    if tool == "uv":
-        assert "uv python install 3.12" in calls
-    else:
-        assert f"micromamba create --yes --quiet --prefix {host.cwd}/.venv.python python=3.12" in calls
-    assert f"({tool}, Python 3.11.7)" in result.stderr
+    }
+    for asked_by, env in (("EZPZ_PYTHON", {"EZPZ_PYTHON": tool}), ("an old python3", {})):
+        shell = host.another()
+        shell.program(tool, programs[tool])
+        if not env:
+            shell.program("python3", "exit 1")
+        with subtests.test(asked_by):
+            result = shell('ezpz_setup_python; echo "$VIRTUAL_ENV"', **env)
+            assert errors(result) == []
+            assert result.stdout == f"{shell.cwd}/.venv\n"
+            assert "MB to fetch" in result.stderr
+            assert {
+                "uv": "uv python install 3.12",
+                "micromamba": f"micromamba create --yes --quiet --prefix {shell.cwd}/.venv.python python=3.12",
+            }[tool] in shell.calls()
+            assert f"({tool}, Python 3.11.7)" in result.stderr
 
 
 def test_a_tool_that_brings_nothing_is_one_line(host):
@@ -349,10 +362,8 @@ def test_a_tool_that_brings_nothing_is_one_line(host):
     assert list(host.cwd.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "wheel", ["torch-2.99.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.99.0%2Bcpu-x.whl"]
-)
-def test_a_folder_that_holds_the_wheel_needs_no_index(host, tmp_path, wheel):
+@pytest.mark.slow
+def test_a_folder_that_holds_the_wheel_needs_no_index(host, tmp_path):
     """An index that cannot be reached would hold up every package for minutes."""
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -361,10 +372,15 @@ def test_a_folder_that_holds_the_wheel_needs_no_index(host, tmp_path, wheel):
     assert config in text
     more = f"{config}; echo \":env:.find-links='/nowhere file://{folder}'\""
     host.program("python3", text.replace(config, more).removeprefix("#!/bin/sh\n"))
-    (folder / wheel.replace("cpu", "cu128")).touch()
+    (folder / "torch-2.99.0+cu128-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    (folder / "torch-2.99.0%2Bcu128-x.whl").touch()
     assert errors(host("ezpz_setup_python")) == []
     assert asked(host) == (f"{PIN}+cpu", "https://download.pytorch.org/whl/cpu")
-    (folder / wheel).touch()
-    result = host("ezpz_setup_python", EZPZ_VENV_DIR=str(tmp_path / "another"))
-    assert errors(result) == []
-    assert asked(host) == (f"{PIN}+cpu", "")
+    for number, wheel in enumerate(
+        ("torch-2.99.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "torch-2.99.0%2Bcpu-x.whl")
+    ):
+        (folder / wheel).touch()
+        result = host("ezpz_setup_python", EZPZ_VENV_DIR=str(tmp_path / f"another-{number}"))
+        assert errors(result) == []
+        assert asked(host) == (f"{PIN}+cpu", "")
+        (folder / wheel).unlink()
