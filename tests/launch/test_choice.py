@@ -138,12 +138,12 @@ def test_the_task_manager_of_pbs_starts_agents_where_there_is_no_mpi(machine, tm
         choice(requested="pbs_tmrsh", problem="why")
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_an_mpiexec_that_does_not_say_what_it_is_is_refused_with_its_words(machine, here):
-    with pytest.raises(LaunchError, match=r"it printed 'a wrapper of our site.*--flavour NAME"):
-        chosen(machine("a/mpiexec=odd"), NONE, here=here)
-    with pytest.raises(LaunchError, match="it printed ''"):
-        chosen(machine("a/mpiexec="), NONE, here=here)
+def test_an_mpiexec_that_does_not_say_what_it_is_is_refused_with_its_words(machine):
+    for here in (True, False):
+        with pytest.raises(LaunchError, match=r"it printed 'a wrapper of our site.*--flavour NAME"):
+            chosen(machine("a/mpiexec=odd"), NONE, here=here)
+        with pytest.raises(LaunchError, match="it printed ''"):
+            chosen(machine("a/mpiexec="), NONE, here=here)
 
 
 def test_the_users_word_decides(machine):
@@ -157,18 +157,18 @@ def test_the_users_word_decides(machine):
     assert "does not say so" in reason
 
 
-@pytest.mark.parametrize(
-    ("requested", "error", "words"),
-    [
-        ("mpichh", UsageError, "unknown flavour 'mpichh' .*Did you mean mpich"),
-        ("impi", LaunchError, "no mpiexec of Intel MPI on PATH"),
-        ("srun", LaunchError, "no srun on PATH"),
-        ("local", LaunchError, "this host alone"),
-    ],
-)
-def test_a_wish_that_cannot_be_met_says_why(machine, requested, error, words):
-    with pytest.raises(error, match=words):
-        chosen(machine("a/mpiexec=mpich"), PBS, here=False, requested=requested)
+UNMET = {
+    "mpichh": (UsageError, "unknown flavour 'mpichh' .*Did you mean mpich"),
+    "impi": (LaunchError, "no mpiexec of Intel MPI on PATH"),
+    "srun": (LaunchError, "no srun on PATH"),
+    "local": (LaunchError, "this host alone"),
+}
+
+
+def test_a_wish_that_cannot_be_met_says_why(machine, subtests):
+    for requested, (error, words) in UNMET.items():
+        with subtests.test(requested), pytest.raises(error, match=words):
+            chosen(machine("a/mpiexec=mpich"), PBS, here=False, requested=requested)
 
 
 def test_a_program_is_asked_once_until_it_changes(machine, tmp_path):

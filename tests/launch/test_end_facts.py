@@ -2,12 +2,14 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from ezpz import proc
 from ezpz.launch import messages
-from ezpz.launch.host import end_facts
 from ezpz.launch.host.end_facts import Counters, room_on_disks
+from ezpz.why import last_words  # noqa: F401  # before the file system is a stand-in
 
 LATER = time.time() + 3600
 FULL = """Traceback (most recent call last):
@@ -66,37 +68,55 @@ def test_the_file_system_of_the_file_that_could_not_be_written_is_told(tmp_path)
     assert files >= -1
 
 
-def test_disks_are_not_asked_about_a_rank_that_could_write(monkeypatch):
-    monkeypatch.setattr(end_facts, "_local_mounts", lambda: pytest.fail("asked"))
-    assert room_on_disks("ValueError: no such luck\n") == []
-    assert room_on_disks("") == []
+@pytest.fixture
+def told(monkeypatch):
+    """`told(rooms, words, folders)` -> the rows of a host whose disks have ``{mount: (free bytes, free files)}``."""
+
+    def tell(rooms, words, folders=()):
+        def statvfs(mount):
+            if mount not in rooms:
+                raise OSError(mount)
+            free, files = rooms[mount]
+            blocks = {"f_frsize": 1 << 20, "f_bavail": free >> 20, "f_blocks": max(100, free >> 20)}
+            return SimpleNamespace(**blocks, f_files=1, f_favail=files)
+
+        mounts = "".join(f"disk {mount} ext4 rw 0 0\n" for mount in [*rooms, "/gone"])
+        with monkeypatch.context() as patch:
+            patch.setattr(proc, "read", lambda *_: mounts.encode())
+            patch.setattr(os, "statvfs", statvfs)
+            patch.setattr(os.path, "exists", lambda _: True)
+            patch.setattr(os.path, "ismount", lambda path: path in {*rooms, "/"})
+            return room_on_disks(words, folders)
+
+    return tell
 
 
-def test_full_file_systems_are_told_where_the_exception_names_no_file(tmp_path, monkeypatch):
-    rooms = {"/a": ("/a", 0, 5, 100), "/b": ("/b", 1 << 30, 5, 1 << 40), "/c": ("/c", 1 << 30, 0, 1 << 40), "/d": None}
-    monkeypatch.setattr(end_facts, "_local_mounts", lambda: list(rooms))
-    monkeypatch.setattr(end_facts, "_room", rooms.get)
-    words = "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0\n"
-    assert [row[0] for row in room_on_disks(words)] == ["/a", "/c"]
+TORN = "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0\n"
+ROOM = (1 << 30, 5)
 
 
-def test_the_disks_of_the_ranks_own_folders_come_before_all_others(monkeypatch):
-    rooms = {"/a": ("/a", 0, 5, 100), "/b": ("/b", 1 << 30, 5, 1 << 40), "/tmp": ("/tmp", 0, 5, 100)}
-    monkeypatch.setattr(end_facts, "_local_mounts", lambda: list(rooms))
-    monkeypatch.setattr(end_facts, "_mount_point", lambda path: "/" + path.split("/")[1])
-    monkeypatch.setattr(end_facts, "_room", rooms.get)
+def test_disks_are_not_asked_about_a_rank_that_could_write(told):
+    full = {"/a": (0, 5)}
+    assert [row[0] for row in told(full, TORN)] == ["/a"]
+    assert told(full, "ValueError: no such luck\n") == []
+    assert told(full, "") == []
+
+
+def test_full_file_systems_are_told_where_the_exception_names_no_file(told):
+    rooms = {"/a": (0, 5), "/b": ROOM, "/c": (1 << 30, 0)}
+    assert [row[0] for row in told(rooms, TORN)] == ["/a", "/c"]
+
+
+def test_the_disks_of_the_ranks_own_folders_come_before_all_others(told):
+    rooms = {"/a": (0, 5), "/b": ROOM, "/tmp": (0, 5)}
     words = "RuntimeError: PytorchStreamWriter failed writing file data/0\n"
-    assert [row[0] for row in room_on_disks(words, ["/b/run", "/tmp", ""])] == ["/tmp"]
-    assert [row[0] for row in room_on_disks(words, ["/b/run"])] == ["/a", "/tmp"]
-    assert [row[0] for row in room_on_disks(FULL.format("/b/x"), ["/tmp"])] == ["/b"]
+    assert [row[0] for row in told(rooms, words, ["/b/run", "/tmp", ""])] == ["/tmp"]
+    assert [row[0] for row in told(rooms, words, ["/b/run"])] == ["/a", "/tmp"]
+    assert [row[0] for row in told(rooms, FULL.format("/b/x"), ["/tmp"])] == ["/b"]
 
 
-def test_a_message_holds_the_largest_file_system(monkeypatch):
-    class Room:
-        f_frsize, f_bavail, f_blocks, f_files, f_favail = 1 << 20, 1 << 50, 1 << 50, 1, 1 << 60
-
-    monkeypatch.setattr(end_facts.os, "statvfs", lambda _: Room)
-    row = end_facts._room("/lustre")
+def test_a_message_holds_the_largest_file_system(told):
+    (row,) = told({"/lustre": (1 << 70, 1 << 60)}, FULL.format("/lustre/x"))
     failed = messages.RankFailed(
         rank=0,
         pid=1,

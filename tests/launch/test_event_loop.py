@@ -98,7 +98,7 @@ def test_what_came_for_a_closed_file_is_not_taken_for_the_next_with_its_descript
     assert (len(replaced), came) == (1, [])
     loop.forget(replaced[0])
     os.write(third[1], b"x")
-    loop.turn(time.monotonic() + 5)
+    loop.turn(time.monotonic() + 60)
     assert {*came, *replaced} == {first[0], second[0]}
     for fd in (*first, *second, *third):
         os.close(fd)
@@ -131,7 +131,7 @@ def test_a_file_that_rests_and_is_forgotten_is_not_watched_again(loop, pipe):
     loop.turn(0.0)
     assert came == []
     os.write(end, b"x")
-    loop.turn(time.monotonic() + 5)
+    loop.turn(time.monotonic() + 60)
     assert came == [again]
     loop.forget(again)
     os.close(end)  # the fixture closes the other end
@@ -144,7 +144,7 @@ def test_timers_come_once_and_only_when_they_are_due(loop):
     begin = time.monotonic()
     now = loop.turn()
     assert came == ["soon"]
-    assert 0.02 <= now - begin < 5
+    assert 0.02 <= now - begin < 60
     assert loop.waits_for("late")
     assert not loop.waits_for("soon")
     assert loop.due("soon") == float("inf")
@@ -193,7 +193,7 @@ def test_a_timer_that_another_puts_off_does_not_come_yet(loop):
 def test_a_turn_comes_back_at_the_earliest_moment_that_it_is_given(loop):
     begin = time.monotonic()
     loop.turn(None, begin + 60, begin + 0.02)
-    assert 0.02 <= time.monotonic() - begin < 5
+    assert 0.02 <= time.monotonic() - begin < 60
 
 
 def test_signals_wake_the_loop_and_are_given_back(loop):
@@ -203,7 +203,7 @@ def test_signals_wake_the_loop_and_are_given_back(loop):
         loop.read(signals, lambda signals: came.extend(signals.take()))
         for number in (signal.SIGUSR2, signal.SIGUSR1):
             os.kill(os.getpid(), number)
-        loop.turn(time.monotonic() + 5)
+        loop.turn(time.monotonic() + 60)
         loop.forget(signals)
     assert came == [signal.SIGUSR1]
     assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGUSR2)) == before
@@ -219,7 +219,7 @@ def test_an_agent_hears_all_that_call_in_one_turn(loop, tmp_path):
     calls = [local_socket.reach(where) for _ in range(3)]
     for rank, call in enumerate(calls):
         local_socket.send(call, f"rank {rank} 7\nat {rank}\n".encode())
-    loop.turn(time.monotonic() + 5)
+    loop.turn(time.monotonic() + 60)
     assert [message.step for message in heard if isinstance(message, messages.At)] == [0, 1, 2]
     for call in calls:
         call.close()
@@ -257,6 +257,12 @@ def turns(loop, seconds=0.3):
     return count
 
 
+def turn_until(loop, condition):
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        loop.turn(end)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_later(loop, tmp_path, no_room):
     heard = []
@@ -268,7 +274,7 @@ def test_an_agent_without_a_free_descriptor_does_not_spin_and_hears_the_caller_l
     no_room()
     assert turns(loop) < 30
     no_room.end()
-    turns(loop)
+    turn_until(loop, lambda: heard)
     assert [message.step for message in heard if isinstance(message, messages.At)] == [3]
     call.close()
 
@@ -284,7 +290,7 @@ def test_who_asks_a_launcher_without_a_free_descriptor_is_answered_later(loop, t
     no_room()
     assert turns(loop) < 30
     no_room.end()
-    turns(loop)
+    turn_until(loop, lambda: asked)
     assert asked == [1]
     askers.close()
     call.close()
@@ -298,20 +304,18 @@ def test_askers_that_say_or_read_nothing_hold_up_no_launcher(loop, tmp_path):
     silent = [local_socket.reach(where) for _ in range(5)]
     slow = local_socket.reach(where)
     slow.sendall(b"stacks\n")
-    turns(loop, 0.05)
+    turn_until(loop, lambda: asked)
     assert asked == [1]
     answer = {"ranks": [], "summary": "x" * 3_000_000}
-    before = time.monotonic()
-    askers.answer(answer)
+    askers.answer(answer)  # and comes back before it is read, without giving the rest up
     turns(loop, 0.05)
-    assert time.monotonic() - before < 0.9
     assert not askers
     came = []
     reader = threading.Thread(target=lambda: came.extend(iter(lambda: slow.recv(1 << 20), b"")))
     reader.start()
     turns(loop, 0.05)
     askers.close()
-    reader.join(10)
+    reader.join(60)
     assert json.loads(b"".join(came)) == answer
     for call in (*silent, slow):
         call.close()

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from ezpz.launch.host import leftovers
+from ezpz.launch.host.sampler import nvml
 
 EARLIER, NOW, OTHER = "9425ec0dbb097ccc", "9425ec0d71217815", "77777777bb097ccc"
 
@@ -34,47 +35,56 @@ def left_behind():
         process.communicate()
 
 
-def test_processes_of_earlier_attempts_count_where_a_card_names_them(left_behind, monkeypatch):
+@pytest.fixture
+def card(monkeypatch):
+    """What computes on the only card, as its driver says: to be changed."""
+    computing = set()
+
+    class Nvml:
+        def __init__(self, ranks):
+            assert not ranks.pids
+
+        def computing(self):
+            return computing
+
+    monkeypatch.setattr(nvml, "Nvml", Nvml)
+    return computing
+
+
+def test_processes_of_earlier_attempts_count_where_a_card_names_them(left_behind, card, monkeypatch):
     earlier, now, other = map(left_behind, (EARLIER, NOW, OTHER))
-    monkeypatch.setattr(leftovers, "_computing", lambda: {earlier, now, other, 1})
+    card |= {earlier, now, other, 1}
     assert leftovers.holders(NOW) == [earlier]
     assert leftovers.holders(f"outer/{NOW}") == []
-    monkeypatch.setattr(leftovers, "_computing", set)
+    card.clear()
     assert leftovers.holders(NOW) == []
     monkeypatch.setattr(leftovers, "on_devices", lambda pid: 4096 * (pid == earlier))
     assert leftovers.holders(NOW) == [earlier]
 
 
 def test_no_driver_is_asked_where_nothing_was_left(monkeypatch):
-    monkeypatch.setattr(leftovers, "_computing", lambda: 1 / 0)
+    monkeypatch.setattr(nvml, "Nvml", lambda _: pytest.fail("asked"))
     monkeypatch.setattr(leftovers, "is_exiting", lambda text: False)
     assert leftovers.holders(NOW) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        ("4711 (python3) D 1 4711 4711 0 -1 4194564 0 0", True),
-        ("4711 (a) b) S 1 4711 4711 0 -1 4194560 0 0", False),
-        ("4711 (python3) Z 1 4711 4711 0 -1 4194564 0 0", False),  # it has given back all
-        ("", False),
-    ],
-)
-def test_a_process_that_is_ending_is_told_by_its_flags(text, is_one):
-    assert leftovers.is_exiting(text) == is_one
+ENDING = {
+    "4711 (python3) D 1 4711 4711 0 -1 4194564 0 0": True,
+    "4711 (a) b) S 1 4711 4711 0 -1 4194560 0 0": False,
+    "4711 (python3) Z 1 4711 4711 0 -1 4194564 0 0": False,  # it has given back all
+    "": False,
+}
+ON_DEVICES = {  # KiB
+    "pos:\t0\ndrm-driver:\tamdgpu\ndrm-memory-vram:\t2097152 KiB\ndrm-memory-gtt: \t7 KiB\n": 2097152,
+    "drm-driver:\txe\ndrm-total-vram0:\t4096 KiB\ndrm-resident-vram0:\t2048 KiB\n": 4096,
+    "drm-driver:\ti915\ndrm-resident-local0:\t12 KiB\ndrm-resident-system0:\t99 KiB\n": 12,
+    "pos:\t0\nflags:\t02\n": 0,
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "kib"),
-    [
-        ("pos:\t0\ndrm-driver:\tamdgpu\ndrm-memory-vram:\t2097152 KiB\ndrm-memory-gtt: \t7 KiB\n", 2097152),
-        ("drm-driver:\txe\ndrm-total-vram0:\t4096 KiB\ndrm-resident-vram0:\t2048 KiB\n", 4096),
-        ("drm-driver:\ti915\ndrm-resident-local0:\t12 KiB\ndrm-resident-system0:\t99 KiB\n", 12),
-        ("pos:\t0\nflags:\t02\n", 0),
-    ],
-)
-def test_memory_on_devices_is_read_from_what_drivers_write(text, kib):
-    assert leftovers.drm_memory(text) == kib
+def test_files_of_a_process_tell_that_it_ends_and_what_it_has_on_devices():
+    assert {text: leftovers.is_exiting(text) for text in ENDING} == ENDING
+    assert {text: leftovers.drm_memory(text) for text in ON_DEVICES} == ON_DEVICES
 
 
 def test_it_waits_until_nobody_holds_any_or_its_time_is_over():

@@ -57,23 +57,24 @@ def test_a_terminal_without_utf8_gets_ascii_and_a_narrow_one_what_fits(terminal)
     assert texts(terminal[1], UTF8, (0.0, 50)) == [""]
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"LANG": "en_US.UTF-8"}, True),
-        ({"LANG": "C.UTF-8"}, True),
-        ({"LANG": "de_DE.utf8@euro"}, True),
-        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, False),
-        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, True),
-        ({"LANG": "C"}, False),
-        ({"LANG": "de_DE.ISO-8859-1"}, False),
-        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),  # Python's own doing
-        ({"LC_CTYPE": "C.UTF-8"}, False),
-        ({}, False),
-    ],
-)
-def test_the_locale_is_that_of_the_user_and_not_of_python(environ, expected):
-    assert is_utf8(environ) is expected
+LOCALES = [
+    ({"LANG": "en_US.UTF-8"}, True),
+    ({"LANG": "C.UTF-8"}, True),
+    ({"LANG": "de_DE.utf8@euro"}, True),
+    ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, False),
+    ({"LC_ALL": "C.UTF-8", "LANG": "C"}, True),
+    ({"LANG": "C"}, False),
+    ({"LANG": "de_DE.ISO-8859-1"}, False),
+    ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),  # Python's own doing
+    ({"LC_CTYPE": "C.UTF-8"}, False),
+    ({}, False),
+]
+
+
+def test_the_locale_is_that_of_the_user_and_not_of_python(subtests):
+    for environ, expected in LOCALES:
+        with subtests.test(environ=environ):
+            assert is_utf8(environ) is expected
 
 
 def test_it_is_drawn_on_a_terminal_alone(terminal, tmp_path):
