@@ -61,12 +61,13 @@ def test_what_a_loss_function_may_return():
     assert read_computed((loss, 4), 0)[:2] == (0.0, 0)
 
 
-@pytest.mark.parametrize(
-    "wrong", [3.0, (torch.tensor(1.0), "4"), (torch.tensor(1.0), torch.ones(2)), (torch.tensor(1.0), 1, 2, {}), ({},)]
-)
-def test_what_a_loss_function_must_not_return(wrong):
-    with pytest.raises(UsageError, match="expected a mean"):
-        read_computed(wrong)
+LOSSES = [3.0, (torch.tensor(1.0), "4"), (torch.tensor(1.0), torch.ones(2)), (torch.tensor(1.0), 1, 2, {}), ({},)]
+
+
+def test_what_a_loss_function_must_not_return(subtests):
+    for wrong in LOSSES:
+        with subtests.test(wrong=wrong), pytest.raises(UsageError, match="expected a mean"):
+            read_computed(wrong)
 
 
 def test_a_step_that_counts_nothing_moves_nothing_and_is_no_nan():

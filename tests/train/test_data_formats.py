@@ -30,27 +30,28 @@ def test_idx_is_read_plain_and_packed(write, pack):
     assert read_idx(write(pack(LABELS)), 1).tolist() == [7, 2, 9]
 
 
-@pytest.mark.parametrize(
-    ("data", "dimensions", "told"),
-    [
-        (IMAGES, 1, "begins with 2051"),
-        (LABELS, 3, "begins with 2049"),
-        (bytes.fromhex("03080000 02000000 02000000 03000000") + bytes(12), 3, "begins with 50855936"),  # little-endian
-        (b"<!DOCTYPE html>", 3, "begins with 1008813135"),
-        (b"", 3, "begins with 0"),
-        (IMAGES[:10], 3, "inside its head"),
-        (IMAGES[:-1], 3, r"27 bytes, where sizes \(2, 2, 3\) need 28"),
-        (IMAGES + b"x", 3, "29 bytes"),
-        (idx((0xFFFFFFFF, 0xFFFFFFFF, 2), ()), 3, "need"),
-        (packed(IMAGES)[:-9], 3, "end-of-stream|ended"),
-        (packed(IMAGES)[:12] + b"\xff" * 9 + packed(IMAGES)[21:], 3, "cannot read"),
-    ],
-)
-def test_what_is_no_idx_is_told_in_one_line(write, data, dimensions, told):
-    with pytest.raises(UsageError, match=told) as caught:
-        read_idx(write(data), dimensions)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"cannot read {write(data)}: ")
+NO_IDX = [
+    (IMAGES, 1, "begins with 2051"),
+    (LABELS, 3, "begins with 2049"),
+    (bytes.fromhex("03080000 02000000 02000000 03000000") + bytes(12), 3, "begins with 50855936"),  # little-endian
+    (b"<!DOCTYPE html>", 3, "begins with 1008813135"),
+    (b"", 3, "begins with 0"),
+    (IMAGES[:10], 3, "inside its head"),
+    (IMAGES[:-1], 3, r"27 bytes, where sizes \(2, 2, 3\) need 28"),
+    (IMAGES + b"x", 3, "29 bytes"),
+    (idx((0xFFFFFFFF, 0xFFFFFFFF, 2), ()), 3, "need"),
+    (packed(IMAGES)[:-9], 3, "end-of-stream|ended"),
+    (packed(IMAGES)[:12] + b"\xff" * 9 + packed(IMAGES)[21:], 3, "cannot read"),
+]
+
+
+def test_what_is_no_idx_is_told_in_one_line(subtests, write):
+    for data, dimensions, told in NO_IDX:
+        with subtests.test(told):
+            with pytest.raises(UsageError, match=told) as caught:
+                read_idx(write(data), dimensions)
+            assert "\n" not in str(caught.value)
+            assert str(caught.value).startswith(f"cannot read {write(data)}: ")
 
 
 def test_an_absent_idx_file_is_told(tmp_path):
@@ -68,12 +69,13 @@ def test_a_record_is_a_label_then_red_green_and_blue_rows():
     assert {*images[0, 2].ravel().tolist()} == {32}
 
 
-@pytest.mark.parametrize(
-    ("data", "told"), [(b"", "0 bytes"), (bytes(3072), "3072 bytes"), (bytes([10]) + bytes(3072), "a label 10")]
-)
-def test_what_is_no_record_is_told(data, told):
-    with pytest.raises(UsageError, match=f"{told}.*ezpz fetch cifar10"):
-        read_records(data, "it")
+NO_RECORDS = [(b"", "0 bytes"), (bytes(3072), "3072 bytes"), (bytes([10]) + bytes(3072), "a label 10")]
+
+
+def test_what_is_no_record_is_told(subtests):
+    for data, told in NO_RECORDS:
+        with subtests.test(told), pytest.raises(UsageError, match=f"{told}.*ezpz fetch cifar10"):
+            read_records(data, "it")
 
 
 def batches(**replaced):

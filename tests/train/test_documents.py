@@ -139,16 +139,17 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("data", "name", "told"), BAD.values(), ids=BAD)
-def test_bad_documents_are_told_in_one_line(tmp_path, data, name, told):
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    if data is not None:
-        (folder / name).write_bytes(data)
-    for words in ({"name": f"jsonl:{folder / name}"}, {"name": "c4_test", "path": folder / name}):
-        with pytest.raises(UsageError, match=told) as caught:
-            load_tokens(**words)
-        assert "\n" not in str(caught.value)
+def test_bad_documents_are_told_in_one_line(subtests, tmp_path):
+    for kind, (data, name, told) in BAD.items():
+        with subtests.test(kind):
+            folder = tmp_path / kind
+            folder.mkdir()
+            if data is not None:
+                (folder / name).write_bytes(data)
+            for words in ({"name": f"jsonl:{folder / name}"}, {"name": "c4_test", "path": folder / name}):
+                with pytest.raises(UsageError, match=told) as caught:
+                    load_tokens(**words)
+                assert "\n" not in str(caught.value)
 
 
 def test_what_holds_no_text_is_compared_with_the_tokenizer_or_left_alone(tmp_path):

@@ -57,23 +57,24 @@ def test_the_list_tells_sizes_and_what_is_here(tiny, tmp_path, capsys, monkeypat
     assert "2.0 MB  here" in states()["tiny"]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["minst"], "unknown data set 'minst' (from the command line); expected one of mnist, "),
-        (["minst"], "Did you mean mnist?"),
-        (["xyzzy"], "`ezpz fetch --list` shows them."),
-        (["CIFAR-10"], "Did you mean cifar10?"),
-        ([], "nothing to fetch"),
-        (["--list", "mnist"], "expected no 'mnist'"),
-        (["--nonsense"], "`ezpz fetch --help`"),
-    ],
-)
-def test_what_is_wrong_is_one_line(tiny, tmp_path, capsys, words, told):
-    assert main([*words]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert told in err
+WRONG = [
+    (["minst"], "unknown data set 'minst' (from the command line); expected one of mnist, "),
+    (["minst"], "Did you mean mnist?"),
+    (["xyzzy"], "`ezpz fetch --list` shows them."),
+    (["CIFAR-10"], "Did you mean cifar10?"),
+    ([], "nothing to fetch"),
+    (["--list", "mnist"], "expected no 'mnist'"),
+    (["--nonsense"], "`ezpz fetch --help`"),
+]
+
+
+def test_what_is_wrong_is_one_line(subtests, tiny, tmp_path, capsys):
+    for words, told in WRONG:
+        with subtests.test(words, told=told):
+            assert main([*words]) == 2
+            out, err = capsys.readouterr()
+            assert (out, err.count("\n")) == ("", 1)
+            assert told in err
 
 
 def test_a_misspelt_name_is_told_before_anything_is_downloaded(tiny, tmp_path, capsys):

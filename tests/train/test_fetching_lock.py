@@ -54,11 +54,11 @@ def test_a_lock_that_changed_hands_means_that_the_first_holder_is_done(lock):
 
 
 def test_a_holder_that_works_is_waited_for_beyond_the_time_of_a_dead_one(lock):
-    lock.write_text(marker("n01", 4711, stale=0.6))
+    lock.write_text(marker("n01", 4711, stale=2.0))  # twenty times the pause: a busy machine makes it longer
     over = threading.Event()
 
     def work():
-        for _ in range(11):
+        for _ in range(25):
             os.utime(lock)
             time.sleep(0.1)
         over.set()
@@ -66,19 +66,20 @@ def test_a_holder_that_works_is_waited_for_beyond_the_time_of_a_dead_one(lock):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert wait_for_lock(lock, stale=0.6) == (None, "n01 4711")
+    assert wait_for_lock(lock, stale=2.0) == (None, "n01 4711")
     assert over.is_set()
     thread.join()
 
 
-@pytest.mark.parametrize("content", [marker("n01", 4711, stale=0.3), "", "rubbish", "n01 4711 3"])
-def test_a_lock_that_nothing_touches_is_taken_over(lock, content):
-    lock.write_text(content)
-    began = time.monotonic()
-    held, _ = wait_for_lock(lock, stale=0.3)
-    assert 0.3 <= time.monotonic() - began < 5
-    with held:
-        assert SoftFileLease(lock).owner.pid == os.getpid()
+def test_a_lock_that_nothing_touches_is_taken_over(lock, subtests):
+    for content in (marker("n01", 4711, stale=0.3), "", "rubbish", "n01 4711 3"):
+        with subtests.test(content=content):
+            lock.write_text(content)
+            began = time.monotonic()
+            held, _ = wait_for_lock(lock, stale=0.3)
+            assert time.monotonic() - began >= 0.3
+            with held:
+                assert SoftFileLease(lock).owner.pid == os.getpid()
 
 
 def test_a_call_that_only_removes_a_dead_holders_lock_is_followed_by_one_that_takes_it(lock, monkeypatch):
@@ -106,8 +107,8 @@ def test_a_dead_process_of_this_host_is_not_waited_for(lock):
     subprocess.run([sys.executable, "-c", code, str(lock)], check=False)
     assert lock.exists()
     began = time.monotonic()
-    assert wait_for_lock(lock)[0] is not None
-    assert time.monotonic() - began < 5
+    assert wait_for_lock(lock, stale=600)[0] is not None
+    assert time.monotonic() - began < 60
 
 
 def test_the_wait_ends_when_a_run_has_no_more_time(lock):

@@ -5,6 +5,7 @@ import math
 import random
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ FIRST = random.SystemRandom()
 @pytest.fixture
 def env(clean_env):
     return {**clean_env, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
+
+
+class Batch:
+    def __init__(self, step):
+        self.step = step
 
 
 class Step:
@@ -63,14 +69,21 @@ def test_a_word_that_is_none_of_the_three_is_refused():
 
 def test_batches_are_let_go_when_their_loss_was_looked_at():
     watch = LossWatch("dump", skips=False)
+    held = weakref.WeakSet()
+
+    def keep(step):
+        batch = Batch(step)
+        held.add(batch)
+        watch.keep(step, batch)
+
     for step in range(200):
-        watch.keep(step, f"batch {step}")
-    assert len(watch._batches) == 64
+        keep(step)
+    assert len(held) == 64
     for step in range(199):
         watch.look(Step(step, 1.0))
     watch.look(Step(199, math.nan))
-    watch.keep(200, "batch 200")
-    assert watch._batches == {199: ["batch 199"]}
+    keep(200)
+    assert [batch.step for batch in held] == [199]
 
 
 SCRIPT = """

@@ -77,19 +77,20 @@ def test_a_place_counted_without_epochs_is_found_in_epochs():
     assert Consumed("samples", 1, 4, 10, 0, True).total == 14
 
 
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        (Consumed("samples", 0, 0, 20, 1, True), "30 samples, and here are 20"),
-        (Consumed("samples", 0, 0, 30, 2, True), "shuffled by seed 1, and this one by 2"),
-        (Consumed("samples", 0, 0, 30, 1, False), "a shuffled order"),
-        (Consumed("samples", 0, 0, 30, 1, True), ""),
-    ],
-)
-def test_a_place_in_another_order_is_doubted(other, says):
-    doubts = Consumed("samples", 0, 7, 30, 1, True).doubts(other)
-    assert says in doubts
-    assert bool(says) == bool(doubts)
+OTHER_PLACES = [
+    (Consumed("samples", 0, 0, 20, 1, True), "30 samples, and here are 20"),
+    (Consumed("samples", 0, 0, 30, 2, True), "shuffled by seed 1, and this one by 2"),
+    (Consumed("samples", 0, 0, 30, 1, False), "a shuffled order"),
+    (Consumed("samples", 0, 0, 30, 1, True), ""),
+]
+
+
+def test_a_place_in_another_order_is_doubted(subtests):
+    for other, says in OTHER_PLACES:
+        with subtests.test(says):
+            doubts = Consumed("samples", 0, 7, 30, 1, True).doubts(other)
+            assert says in doubts
+            assert bool(says) == bool(doubts)
 
 
 # What a DataLoader says of itself.
@@ -98,29 +99,32 @@ def test_a_place_in_another_order_is_doubted(other, says):
 DATA = TensorDataset(torch.arange(12))
 
 
-@pytest.mark.parametrize(
-    ("keywords", "shuffle", "seed"),
-    [
-        ({"batch_size": 3}, False, 0),
-        ({"batch_size": 3, "shuffle": True}, True, 0),
-        ({"batch_size": 3, "shuffle": True, "generator": torch.Generator().manual_seed(9)}, True, 9),
-        ({"batch_size": 3, "sampler": SequentialSampler(DATA)}, False, 0),
-        ({"batch_size": 3, "sampler": SubsetRandomSampler([1, 3, 5])}, True, 0),
-        ({"batch_size": 3, "sampler": DistributedSampler(DATA, 2, 1, shuffle=True, seed=4)}, True, 4),
-        ({"batch_sampler": BatchSampler(RandomSampler(DATA), 3, drop_last=False)}, True, 0),
-    ],
-)
-def test_the_settings_of_a_loader_are_kept(keywords, shuffle, seed):
-    def collate(samples):
-        return torch.stack([sample[0] for sample in samples]) * 10
+LOADERS = [
+    ({"batch_size": 3}, False, 0),
+    ({"batch_size": 3, "shuffle": True}, True, 0),
+    ({"batch_size": 3, "shuffle": True, "generator": torch.Generator().manual_seed(9)}, True, 9),
+    ({"batch_size": 3, "sampler": SequentialSampler(DATA)}, False, 0),
+    ({"batch_size": 3, "sampler": SubsetRandomSampler([1, 3, 5])}, True, 0),
+    ({"batch_size": 3, "sampler": DistributedSampler(DATA, 2, 1, shuffle=True, seed=4)}, True, 4),
+    ({"batch_sampler": BatchSampler(RandomSampler(DATA), 3, drop_last=False)}, True, 0),
+]
 
-    loader = ezpz.prepare(DataLoader(DATA, collate_fn=collate, **keywords))
-    how = loader._settings
-    assert (how.batch_size, how.shuffle, how.seed) == (3, shuffle, seed)
-    ids = [number // 10 for batch in loader for number in batch.tolist()]
-    subset = isinstance(keywords.get("sampler"), SubsetRandomSampler)
-    assert sorted(ids) == ([1, 3, 5] if subset else list(range(12)))
-    assert (ids == sorted(ids)) == (not shuffle) or subset
+
+def test_the_settings_of_a_loader_are_kept(subtests):
+    for keywords, shuffle, seed in LOADERS:
+        with subtests.test(**keywords):
+
+            def collate(samples):
+                return torch.stack([sample[0] for sample in samples]) * 10
+
+            loader = ezpz.prepare(DataLoader(DATA, collate_fn=collate, **keywords))
+            assert loader.batch_size == 3
+            state = loader.state_dict()
+            assert (state["shuffle"], state["seed"]) == (shuffle, seed)
+            ids = [number // 10 for batch in loader for number in batch.tolist()]
+            subset = isinstance(keywords.get("sampler"), SubsetRandomSampler)
+            assert sorted(ids) == ([1, 3, 5] if subset else list(range(12)))
+            assert (ids == sorted(ids)) == (not shuffle) or subset
 
 
 class Odd(SequentialSampler):
@@ -132,35 +136,35 @@ class Numbers(IterableDataset):
         return iter(range(5))
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (
-            lambda: ezpz.prepare(DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 12, 12))),
-            "WeightedRandomSampler",
-        ),
-        (lambda: ezpz.prepare(DataLoader(DATA, sampler=Odd(DATA))), "Odd chooses its samples itself"),
-        (lambda: ezpz.prepare(DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True))), "replacement=True"),
-        (lambda: ezpz.prepare(DataLoader(DATA, batch_size=None)), "batch_size=None"),
-        (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), batch_size=8), "another batch_size=8"),
-        (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), num_workers=1), "another num_workers"),
-        (lambda: ezpz.prepare(DATA), "unusable batch_size=0"),
-        (lambda: ezpz.prepare(DATA, batch_size=2, workers=3), "argument 'workers'"),
-        (lambda: ezpz.prepare({"train": DATA}, batch_size=2), "cannot take samples from a dict: train"),
-        (lambda: ezpz.prepare(5, batch_size=2), "cannot take samples from a int"),
-        (lambda: ezpz.prepare(iter([1]), batch_size=2), "can be read once"),
-        (lambda: ezpz.prepare(Numbers(), batch_size=2, shuffle=True), "comes in its own order"),
-        (lambda: Loop(None, None, None, steps=1), "neither batches nor data"),
-        (lambda: Loop(None, None, None, len, data=DATA, steps=1), "both batches and data"),
-        (lambda: Loop(None, None, None, len, epochs=1, batch_size=1), "epochs=1 with batches"),
-        (lambda: Loop(None, None, None, data=DATA, batch_size=1), "no end for data="),
-        (lambda: Loop(None, None, None, len, steps=1, batch_size=1, save_every=5), "save_every=5 saves"),
-        (lambda: Loop(None, None, None, len, steps=1, batch_size=1, resume=Path("there")), "resume=there"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_with_a_sentence(make, says):
-    with pytest.raises(UsageError, match=says):
-        make()
+REFUSED = [
+    (
+        lambda: ezpz.prepare(DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 12, 12))),
+        "WeightedRandomSampler",
+    ),
+    (lambda: ezpz.prepare(DataLoader(DATA, sampler=Odd(DATA))), "Odd chooses its samples itself"),
+    (lambda: ezpz.prepare(DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True))), "replacement=True"),
+    (lambda: ezpz.prepare(DataLoader(DATA, batch_size=None)), "batch_size=None"),
+    (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), batch_size=8), "another batch_size=8"),
+    (lambda: ezpz.prepare(DataLoader(DATA, batch_size=4), num_workers=1), "another num_workers"),
+    (lambda: ezpz.prepare(DATA), "unusable batch_size=0"),
+    (lambda: ezpz.prepare(DATA, batch_size=2, workers=3), "argument 'workers'"),
+    (lambda: ezpz.prepare({"train": DATA}, batch_size=2), "cannot take samples from a dict: train"),
+    (lambda: ezpz.prepare(5, batch_size=2), "cannot take samples from a int"),
+    (lambda: ezpz.prepare(iter([1]), batch_size=2), "can be read once"),
+    (lambda: ezpz.prepare(Numbers(), batch_size=2, shuffle=True), "comes in its own order"),
+    (lambda: Loop(None, None, None, steps=1), "neither batches nor data"),
+    (lambda: Loop(None, None, None, len, data=DATA, steps=1), "both batches and data"),
+    (lambda: Loop(None, None, None, len, epochs=1, batch_size=1), "epochs=1 with batches"),
+    (lambda: Loop(None, None, None, data=DATA, batch_size=1), "no end for data="),
+    (lambda: Loop(None, None, None, len, steps=1, batch_size=1, save_every=5), "save_every=5 saves"),
+    (lambda: Loop(None, None, None, len, steps=1, batch_size=1, resume=Path("there")), "resume=there"),
+]
+
+
+def test_what_cannot_be_done_is_refused_with_a_sentence(subtests):
+    for make, says in REFUSED:
+        with subtests.test(says), pytest.raises(UsageError, match=says):
+            make()
 
 
 def test_a_loop_that_is_left_begins_the_next_epoch_and_a_state_continues_this_one():
@@ -206,26 +210,32 @@ class Item:
     name: str
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        Pair(torch.ones(2), "a"),
-        Item(torch.ones(2), "a"),
-        OrderedDict(x=torch.ones(2), name="a"),
-        UserDict(x=torch.ones(2), name="a"),
-        [(torch.ones(2), "a")],
-    ],
-    ids=lambda batch: type(batch).__name__,
-)
-def test_a_batch_of_any_container_goes_to_the_device_and_stays_of_its_kind(batch):
-    there = moved(batch, torch.device("meta"))
-    assert type(there) is type(batch)
-    found = there[0] if isinstance(there, list) else there
-    found = found.values() if hasattr(found, "values") else vars(found).values() if isinstance(found, Item) else found
-    tensor, name = found
-    assert (tensor.device.type, name) == ("meta", "a")
-    targets = moved(batch, torch.device("cpu"))
-    assert not ignored_targets(targets)
+CONTAINERS = [
+    Pair(torch.ones(2), "a"),
+    Item(torch.ones(2), "a"),
+    OrderedDict(x=torch.ones(2), name="a"),
+    UserDict(x=torch.ones(2), name="a"),
+    [(torch.ones(2), "a")],
+]
+
+
+def test_a_batch_of_any_container_goes_to_the_device_and_stays_of_its_kind(subtests):
+    for batch in CONTAINERS:
+        with subtests.test(type(batch).__name__):
+            there = moved(batch, torch.device("meta"))
+            assert type(there) is type(batch)
+            found = there[0] if isinstance(there, list) else there
+            found = (
+                found.values()
+                if hasattr(found, "values")
+                else vars(found).values()
+                if isinstance(found, Item)
+                else found
+            )
+            tensor, name = found
+            assert (tensor.device.type, name) == ("meta", "a")
+            targets = moved(batch, torch.device("cpu"))
+            assert not ignored_targets(targets)
 
 
 def test_the_rate_of_a_short_last_step_counts_its_own_samples(monkeypatch):

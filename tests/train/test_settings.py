@@ -69,44 +69,46 @@ def file(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--training.seq_len", "7"],
-        ["--training.seq-len", "7"],
-        ["--training.seq_len=7"],
-        ["--training.seq-len=7"],
-        ["training.seq_len=7"],
-        ["training.seq-len=7"],
-        ["--training.local_seq_len", "7"],
-        ["--training.seq_len", "5", "training.seq_len=7"],
-        ["--training.seq_len", "5", "--training.local-seq-len=7"],
-        ["--training.local_seq_len=5", "--training.seq_len=+7"],
-    ],
-)
-def test_all_spellings_of_a_setting_are_alike_and_the_last_one_counts(words):
-    args = parse(make(), words)
-    assert args.config.training.seq_len == 7
-    assert args.origins["training.seq_len"] == "the command line"
-    assert args.typed == ["training.seq_len"]
+SPELLINGS = [
+    ["--training.seq_len", "7"],
+    ["--training.seq-len", "7"],
+    ["--training.seq_len=7"],
+    ["--training.seq-len=7"],
+    ["training.seq_len=7"],
+    ["training.seq-len=7"],
+    ["--training.local_seq_len", "7"],
+    ["--training.seq_len", "5", "training.seq_len=7"],
+    ["--training.seq_len", "5", "--training.local-seq-len=7"],
+    ["--training.local_seq_len=5", "--training.seq_len=+7"],
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--training.compile"], True),
-        (["--training.compile", "--training.seq_len", "3"], True),
-        (["--training.compile", "training.seq_len=3"], True),
-        (["--training.compile", "false"], False),
-        (["--training.compile", "TRUE"], True),
-        (["--training.compile=no"], False),
-        (["training.compile=1"], True),
-    ],
-)
-def test_a_boolean_stands_alone_or_has_a_value(words, expected):
-    args = parse(make(), words)
-    assert args.config.training.compile is expected
-    assert args.config.training.seq_len in {3, 2048}
+def test_all_spellings_of_a_setting_are_alike_and_the_last_one_counts(subtests):
+    for words in SPELLINGS:
+        with subtests.test(words=words):
+            args = parse(make(), words)
+            assert args.config.training.seq_len == 7
+            assert args.origins["training.seq_len"] == "the command line"
+            assert args.typed == ["training.seq_len"]
+
+
+BOOLEANS = [
+    (["--training.compile"], True),
+    (["--training.compile", "--training.seq_len", "3"], True),
+    (["--training.compile", "training.seq_len=3"], True),
+    (["--training.compile", "false"], False),
+    (["--training.compile", "TRUE"], True),
+    (["--training.compile=no"], False),
+    (["training.compile=1"], True),
+]
+
+
+def test_a_boolean_stands_alone_or_has_a_value(subtests):
+    for words, expected in BOOLEANS:
+        with subtests.test(words=words):
+            args = parse(make(), words)
+            assert args.config.training.compile is expected
+            assert args.config.training.seq_len in {3, 2048}
 
 
 def test_words_become_the_type_of_their_key():
@@ -211,121 +213,124 @@ def test_a_configuration_can_be_stored_and_read_back(file):
 COMMAND_LINE = "(from the command line)"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+MISTAKES = [
+    (
+        ["--training.seq_le", "5"],
+        f"unknown key training.seq_le {COMMAND_LINE}; expected a key of [training]. Did you mean training.seq_len?",
+    ),
+    (
+        ["training.dataset=x"],
         (
-            ["--training.seq_le", "5"],
-            f"unknown key training.seq_le {COMMAND_LINE}; expected a key of [training]. Did you mean training.seq_len?",
+            "unknown key training.dataset (from the command line); expected a key of [training]. "
+            "Did you mean data.dataset?"
         ),
+    ),
+    (["data.zzzzzz=x"], f"unknown key data.zzzzzz {COMMAND_LINE}; expected one of dataset."),
+    (
+        ["--trainin.seq_len", "5"],
         (
-            ["training.dataset=x"],
-            (
-                "unknown key training.dataset (from the command line); expected a key of [training]. "
-                "Did you mean data.dataset?"
-            ),
+            f"unknown section 'trainin' of trainin.seq_len {COMMAND_LINE}; expected one of job, training, data. "
+            "Did you mean training.seq_len?"
         ),
-        (["data.zzzzzz=x"], f"unknown key data.zzzzzz {COMMAND_LINE}; expected one of dataset."),
+    ),
+    (["--trainin.zzz=5"], "expected one of job, training, data. Did you mean training?"),
+    (
+        ["--seq-len", "5"],
+        f"unknown option --seq-len {COMMAND_LINE}; expected one of this trainer. Did you mean --training.seq_len?",
+    ),
+    (["seq_len=5"], "Did you mean --training.seq_len?"),
+    (
+        ["dat=x"],
         (
-            ["--trainin.seq_len", "5"],
-            (
-                f"unknown section 'trainin' of trainin.seq_len {COMMAND_LINE}; expected one of job, training, data. "
-                "Did you mean training.seq_len?"
-            ),
+            f"unknown word 'dat' {COMMAND_LINE}; expected options, which begin with --, or section.key=value. "
+            "Did you mean data=?"
         ),
-        (["--trainin.zzz=5"], "expected one of job, training, data. Did you mean training?"),
+    ),
+    (["--no_plot"], "Did you mean --no_plots?"),
+    (["training.seq_len"], "unknown word 'training.seq_len'"),
+    (
+        ["--training.seq_len"],
         (
-            ["--seq-len", "5"],
-            f"unknown option --seq-len {COMMAND_LINE}; expected one of this trainer. Did you mean --training.seq_len?",
+            "--training.seq_len has no value (from the command line); expected a whole number from 1 to 1000000 "
+            "after it."
         ),
-        (["seq_len=5"], "Did you mean --training.seq_len?"),
+    ),
+    (["--training.seq_len", "--training.compile"], "--training.seq_len has no value"),
+    (["--data"], "--data has no value (from the command line); expected a name after it."),
+    (["--config"], "--config has no value (from the command line); expected a TOML file after it."),
+    (
+        ["training.seq_len=0"],
+        f"training.seq_len=0 is wrong {COMMAND_LINE}; expected a whole number from 1 to 1000000.",
+    ),
+    (["training.seq_len=1000001"], "training.seq_len=1000001 is wrong"),
+    (["training.seq_len=1.5"], "training.seq_len='1.5' is wrong"),
+    (["training.local_seq_len=x"], "training.local_seq_len='x' is wrong"),
+    (["training.lr=0"], f"training.lr=0.0 is wrong {COMMAND_LINE}; expected a number above 0."),
+    (["training.lr=nan"], "training.lr=nan is wrong"),
+    (["training.ratio=1.5"], "expected a number from 0 to 1."),
+    (
+        ["training.compile=maybe"],
+        "training.compile='maybe' is wrong (from the command line); expected true or false.",
+    ),
+    (["training.limit=0"], "expected a whole number from 1 on, or none."),
+    (["training.even=3"], "training.even=3 is wrong (from the command line); expected an even number."),
+    (
+        ["training.dtype=bf17"],
+        f"training.dtype='bf17' is wrong {COMMAND_LINE}; expected one of fp32, bf16, fp16. Did you mean bf16?",
+    ),
+    (
+        ["--training.offload"],
         (
-            ["dat=x"],
-            (
-                f"unknown word 'dat' {COMMAND_LINE}; expected options, which begin with --, or section.key=value. "
-                "Did you mean data=?"
-            ),
+            f"training.offload=true is not supported: weights stay on the device {COMMAND_LINE}; expected false. "
+            "Leave it out."
         ),
-        (["--no_plot"], "Did you mean --no_plots?"),
-        (["training.seq_len"], "unknown word 'training.seq_len'"),
+    ),
+    (
+        ["training.backend=Horovod"],
         (
-            ["--training.seq_len"],
-            (
-                "--training.seq_len has no value (from the command line); expected a whole number from 1 to 1000000 "
-                "after it."
-            ),
+            "training.backend='Horovod' is not supported: it is not maintained (from the command line); "
+            "expected DDP, FSDP."
         ),
-        (["--training.seq_len", "--training.compile"], "--training.seq_len has no value"),
-        (["--data"], "--data has no value (from the command line); expected a name after it."),
-        (["--config"], "--config has no value (from the command line); expected a TOML file after it."),
-        (
-            ["training.seq_len=0"],
-            f"training.seq_len=0 is wrong {COMMAND_LINE}; expected a whole number from 1 to 1000000.",
-        ),
-        (["training.seq_len=1000001"], "training.seq_len=1000001 is wrong"),
-        (["training.seq_len=1.5"], "training.seq_len='1.5' is wrong"),
-        (["training.local_seq_len=x"], "training.local_seq_len='x' is wrong"),
-        (["training.lr=0"], f"training.lr=0.0 is wrong {COMMAND_LINE}; expected a number above 0."),
-        (["training.lr=nan"], "training.lr=nan is wrong"),
-        (["training.ratio=1.5"], "expected a number from 0 to 1."),
-        (
-            ["training.compile=maybe"],
-            "training.compile='maybe' is wrong (from the command line); expected true or false.",
-        ),
-        (["training.limit=0"], "expected a whole number from 1 on, or none."),
-        (["training.even=3"], "training.even=3 is wrong (from the command line); expected an even number."),
-        (
-            ["training.dtype=bf17"],
-            f"training.dtype='bf17' is wrong {COMMAND_LINE}; expected one of fp32, bf16, fp16. Did you mean bf16?",
-        ),
-        (
-            ["--training.offload"],
-            (
-                f"training.offload=true is not supported: weights stay on the device {COMMAND_LINE}; expected false. "
-                "Leave it out."
-            ),
-        ),
-        (
-            ["training.backend=Horovod"],
-            (
-                "training.backend='Horovod' is not supported: it is not maintained (from the command line); "
-                "expected DDP, FSDP."
-            ),
-        ),
-        (["--config", "x.toml", "--job.config_file", "y.toml"], "two files of settings: x.toml, y.toml"),
-        (["--preset", "debig"], "Did you mean debug?"),
-    ],
-)
-def test_every_mistake_among_the_words_is_one_line_and_exit_code_2(words, told, capsys):
-    def run(args):
-        raise AssertionError(args)
-
-    assert run_main(run, make(), words) == 2
-    out, err = capsys.readouterr()
-    assert told in err
-    assert err.startswith("ezpz.examples.x: ")
-    assert err.count("\n") == 1
-    assert not out
+    ),
+    (["--config", "x.toml", "--job.config_file", "y.toml"], "two files of settings: x.toml, y.toml"),
+    (["--preset", "debig"], "Did you mean debug?"),
+]
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"presets": {"debug": {"training.seq_le": 3}}}, "unknown key training.seq_le (from preset debug)"),
-        ({"presets": {"debug": {"training.seq_len": 0}}}, "training.seq_len=0 is wrong (from preset debug)"),
-        (
-            {"aliases": {"training.x": "training.seq"}},
-            "alias 'training.x' of 'training.seq' (from make_settings_parser)",
-        ),
-        ({"aliases": {"training.lr": "training.seq_len"}}, "alias 'training.lr'"),
-        ({"batch_size": 3}, "unknown default batch_size (from make_settings_parser)"),
-        ({"fallback": "debig"}, "unknown fallback 'debig' (from make_settings_parser); expected one of debug, large."),
-    ],
-)
-def test_what_a_trainer_itself_gets_wrong_is_told_before_anybody_types(more, told):
-    with pytest.raises(UsageError) as caught:
-        make(**more)
-    assert told in str(caught.value)
+def test_every_mistake_among_the_words_is_one_line_and_exit_code_2(subtests, capsys):
+    for words, told in MISTAKES:
+        with subtests.test(words=words):
+
+            def run(args):
+                raise AssertionError(args)
+
+            assert run_main(run, make(), words) == 2
+            out, err = capsys.readouterr()
+            assert told in err
+            assert err.startswith("ezpz.examples.x: ")
+            assert err.count("\n") == 1
+            assert not out
+
+
+OF_THE_TRAINER = [
+    ({"presets": {"debug": {"training.seq_le": 3}}}, "unknown key training.seq_le (from preset debug)"),
+    ({"presets": {"debug": {"training.seq_len": 0}}}, "training.seq_len=0 is wrong (from preset debug)"),
+    (
+        {"aliases": {"training.x": "training.seq"}},
+        "alias 'training.x' of 'training.seq' (from make_settings_parser)",
+    ),
+    ({"aliases": {"training.lr": "training.seq_len"}}, "alias 'training.lr'"),
+    ({"batch_size": 3}, "unknown default batch_size (from make_settings_parser)"),
+    ({"fallback": "debig"}, "unknown fallback 'debig' (from make_settings_parser); expected one of debug, large."),
+]
+
+
+def test_what_a_trainer_itself_gets_wrong_is_told_before_anybody_types(subtests):
+    for more, told in OF_THE_TRAINER:
+        with subtests.test(**more):
+            with pytest.raises(UsageError) as caught:
+                make(**more)
+            assert told in str(caught.value)
 
 
 @dataclass(frozen=True)
@@ -365,13 +370,15 @@ def test_the_help_tells_sections_keys_defaults_and_what_is_not_supported(capsys)
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize(
-    "text", ["lr = 1" + "0" * 400, "seq_len = 1" + "0" * 400, "lr = 1" + "0" * 5000, "lr = " + "[" * 4000]
-)
-def test_absurd_numbers_and_depths_are_one_line(text, file):
-    with pytest.raises(UsageError) as caught:
-        parse(make(), ["--config", file(f"[training]\n{text}")])
-    assert "\n" not in str(caught.value)
+ABSURD = ["lr = 1" + "0" * 400, "seq_len = 1" + "0" * 400, "lr = 1" + "0" * 5000, "lr = " + "[" * 4000]
+
+
+def test_absurd_numbers_and_depths_are_one_line(subtests, file):
+    for text in ABSURD:
+        with subtests.test(text=text):
+            with pytest.raises(UsageError) as caught:
+                parse(make(), ["--config", file(f"[training]\n{text}")])
+            assert "\n" not in str(caught.value)
 
 
 def test_a_number_of_thousands_of_digits_is_refused_on_the_command_line_too():

@@ -94,67 +94,68 @@ def test_dotted_keys_and_inline_tables_have_lines_too(load):
     assert args.origins["data.dataset"] == "a.toml, line 3"
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+WRONG = [
+    (
+        "[model]\nsize = \n",
+        "cannot read {path}: Invalid value (from a.toml, line 2, column 8); expected TOML. Correct that place.",
+    ),
+    ("[model]\nname = 'x\n[data]\n", "(from a.toml, line 2); expected TOML"),
+    ("[model\n", "(from a.toml, line 1, column"),
+    ("[model]\nwords = ['a',\n\n", "(from a.toml, line 2); expected TOML"),
+    ("[model]\nsize = 1\nname = 'x", "(from a.toml, line 3); expected TOML"),
+    ("[model]\nsize = 1\nsize = 2\n", "(from a.toml, line 3, column"),
+    (b"[model]\nname = '\xff'\n", "invalid start byte at byte 16 (from --config); expected TOML in UTF-8."),
+    (
+        "size = 3\n",
+        "size is in no section (from a.toml, line 1); expected a [section] above it. Did you mean model.size?",
+    ),
+    (
+        "[modell]\nsize = 3\n",
         (
-            "[model]\nsize = \n",
-            "cannot read {path}: Invalid value (from a.toml, line 2, column 8); expected TOML. Correct that place.",
+            "unknown section 'modell' of modell.size (from a.toml, line 1); expected one of model, data. "
+            "Did you mean model.size?"
         ),
-        ("[model]\nname = 'x\n[data]\n", "(from a.toml, line 2); expected TOML"),
-        ("[model\n", "(from a.toml, line 1, column"),
-        ("[model]\nwords = ['a',\n\n", "(from a.toml, line 2); expected TOML"),
-        ("[model]\nsize = 1\nname = 'x", "(from a.toml, line 3); expected TOML"),
-        ("[model]\nsize = 1\nsize = 2\n", "(from a.toml, line 3, column"),
-        (b"[model]\nname = '\xff'\n", "invalid start byte at byte 16 (from --config); expected TOML in UTF-8."),
-        (
-            "size = 3\n",
-            "size is in no section (from a.toml, line 1); expected a [section] above it. Did you mean model.size?",
-        ),
-        (
-            "[modell]\nsize = 3\n",
-            (
-                "unknown section 'modell' of modell.size (from a.toml, line 1); expected one of model, data. "
-                "Did you mean model.size?"
-            ),
-        ),
-        ("[[model]]\nsize = 3\n", "model is in no section (from a.toml, line 1)"),
-        (
-            "\n[wholly.other]\nx = 3\n",
-            "unknown section 'wholly' of wholly.other (from a.toml, line 2); expected one of model, data.",
-        ),
-        (
-            "[data]\n\n[model]\n# x\nsiz = 3\n",
-            "unknown key model.siz (from a.toml, line 5); expected a key of [model]. Did you mean model.size?",
-        ),
-        ("[model]\nsize = 'x'\n", "model.size='x' is wrong (from a.toml, line 2); expected a whole number from 1 on."),
-        ("[model]\nsize = '3'\n", "model.size='3' is wrong"),
-        ("[model]\nsize = true\n", "model.size=true is wrong"),
-        ("[model]\nsize = 3.0\n", "model.size=3.0 is wrong"),
-        ("[model]\nsize = 0\n", "model.size=0 is wrong (from a.toml, line 2)"),
-        ("[model]\nfast = 1\n", "model.fast=1 is wrong (from a.toml, line 2); expected true or false."),
-        ("[model]\nrate = inf\n", "model.rate=inf is wrong"),
-        ("[model]\noption = 2\n", "model.option=2 is wrong (from a.toml, line 2); expected text in quotes."),
-        ("[model]\nwords = [1]\n", "model.words=[1] is wrong (from a.toml, line 2); expected a list of words."),
-        ("[model]\nsize = {a = 1}\n", "model.size={'a': 1} is wrong"),
-        ("[model]\nsize = 2026-01-01\n", "model.size=2026-01-01 is wrong"),
-        (
-            "[model]\nslow = true\n",
-            "model.slow=true is not supported: nobody wants that (from a.toml, line 2); expected false. Leave it out.",
-        ),
-        ("[model]\nsize = 1\nwidth = 2\n", "model.width is model.size once more (from a.toml, line 3)"),
-        (
-            "[model]\nfile = 'x'\n",
-            "model.file cannot be in a file (from a.toml, line 2); expected it on the command line.",
-        ),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_told_with_its_place(load, tmp_path, text, told):
-    with pytest.raises(UsageError) as caught:
-        load(text)
-    assert told.replace("{path}", str(tmp_path / "a.toml")) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.__cause__ is None
+    ),
+    ("[[model]]\nsize = 3\n", "model is in no section (from a.toml, line 1)"),
+    (
+        "\n[wholly.other]\nx = 3\n",
+        "unknown section 'wholly' of wholly.other (from a.toml, line 2); expected one of model, data.",
+    ),
+    (
+        "[data]\n\n[model]\n# x\nsiz = 3\n",
+        "unknown key model.siz (from a.toml, line 5); expected a key of [model]. Did you mean model.size?",
+    ),
+    ("[model]\nsize = 'x'\n", "model.size='x' is wrong (from a.toml, line 2); expected a whole number from 1 on."),
+    ("[model]\nsize = '3'\n", "model.size='3' is wrong"),
+    ("[model]\nsize = true\n", "model.size=true is wrong"),
+    ("[model]\nsize = 3.0\n", "model.size=3.0 is wrong"),
+    ("[model]\nsize = 0\n", "model.size=0 is wrong (from a.toml, line 2)"),
+    ("[model]\nfast = 1\n", "model.fast=1 is wrong (from a.toml, line 2); expected true or false."),
+    ("[model]\nrate = inf\n", "model.rate=inf is wrong"),
+    ("[model]\noption = 2\n", "model.option=2 is wrong (from a.toml, line 2); expected text in quotes."),
+    ("[model]\nwords = [1]\n", "model.words=[1] is wrong (from a.toml, line 2); expected a list of words."),
+    ("[model]\nsize = {a = 1}\n", "model.size={'a': 1} is wrong"),
+    ("[model]\nsize = 2026-01-01\n", "model.size=2026-01-01 is wrong"),
+    (
+        "[model]\nslow = true\n",
+        "model.slow=true is not supported: nobody wants that (from a.toml, line 2); expected false. Leave it out.",
+    ),
+    ("[model]\nsize = 1\nwidth = 2\n", "model.width is model.size once more (from a.toml, line 3)"),
+    (
+        "[model]\nfile = 'x'\n",
+        "model.file cannot be in a file (from a.toml, line 2); expected it on the command line.",
+    ),
+]
+
+
+def test_what_is_wrong_in_a_file_is_told_with_its_place(subtests, load, tmp_path):
+    for text, told in WRONG:
+        with subtests.test(text=text):
+            with pytest.raises(UsageError) as caught:
+                load(text)
+            assert told.replace("{path}", str(tmp_path / "a.toml")) in str(caught.value)
+            assert "\n" not in str(caught.value)
+            assert caught.value.__cause__ is None
 
 
 def test_sections_of_other_names_alone_are_known(load):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,9 +29,15 @@ def test_bytes_need_nothing_and_give_any_text_back(name):
     assert tokenizer.decode([0xC3]) == "\N{REPLACEMENT CHARACTER}"
 
 
-def test_the_special_words_of_llama_3_are_in_their_places():
-    words = tokenizers._special_words()
-    assert len(words) == len(set(words)) == 256
+def test_the_special_words_of_llama_3_are_in_their_places(tmp_path, monkeypatch):
+    tiktoken = Mock()
+    monkeypatch.setitem(sys.modules, "tiktoken", tiktoken)
+    (tmp_path / "tokenizer.model").write_bytes(ranks())
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.model")
+    special = tiktoken.Encoding.call_args.kwargs["special_tokens"]
+    assert list(special.values()) == list(range(300, 300 + 256))
+    assert (tokenizer.size, tokenizer.bos, tokenizer.eos) == (556, 300, 301)
+    words = [word.removeprefix("<|").removesuffix("|>") for word in special]
     assert words[:3] == ["begin_of_text", "end_of_text", "reserved_special_token_0"]
     assert words[5:11] == [
         "reserved_special_token_3",
@@ -73,15 +80,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("name", "data", "told"), BAD.values(), ids=BAD)
-def test_what_is_no_tokenizer_is_told_in_one_line(tmp_path, name, data, told):
-    if data is not None:
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(UsageError, match=told) as caught:
-        load_tokenizer(tmp_path / name)
-    assert "\n" not in str(caught.value)
-    assert "Leave it out for bytes" in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
+def test_what_is_no_tokenizer_is_told_in_one_line(subtests, tmp_path):
+    for kind, (name, data, told) in BAD.items():
+        with subtests.test(kind):
+            if data is not None:
+                (tmp_path / name).write_bytes(data)
+            with pytest.raises(UsageError, match=told) as caught:
+                load_tokenizer(tmp_path / name)
+            assert "\n" not in str(caught.value)
+            assert "Leave it out for bytes" in str(caught.value)
+            assert str(tmp_path) in str(caught.value)
 
 
 def test_without_its_library_a_tokenizer_says_what_to_install(tmp_path, monkeypatch):

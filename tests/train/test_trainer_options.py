@@ -1,5 +1,6 @@
 """The command line of trainers: spellings, presets under what is typed, and every mistake in one line."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -20,18 +21,19 @@ def parser():
     return parser
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--max_iters", "7"],
-        ["--max-iters", "7"],
-        ["--max_iters=7"],
-        ["--max-iters=7"],
-        ["--max_iters", "3", "--max-iters=7"],
-    ],
-)
-def test_underscores_and_dashes_are_alike(parser, words):
-    assert parse(parser, words).max_iters == 7
+SPELLINGS = [
+    ["--max_iters", "7"],
+    ["--max-iters", "7"],
+    ["--max_iters=7"],
+    ["--max-iters=7"],
+    ["--max_iters", "3", "--max-iters=7"],
+]
+
+
+def test_underscores_and_dashes_are_alike(subtests, parser):
+    for words in SPELLINGS:
+        with subtests.test(words=words):
+            assert parse(parser, words).max_iters == 7
 
 
 def test_options_of_the_trainer_itself_are_spelled_both_ways_too(parser):
@@ -57,62 +59,62 @@ def test_a_warm_up_that_nobody_typed_gives_way_to_a_short_run(parser):
     assert parse(parser, ["--preset", "large"]).warmup_iters == 50
 
 
-@pytest.mark.parametrize("name", ["bf16", "bfloat16", "BF16"])
-def test_number_formats_have_one_name_in_the_end(parser, name):
-    assert parse(parser, ["--dtype", name]).dtype == "bf16"
+def test_number_formats_have_one_name_in_the_end(subtests, parser):
+    for name in ("bf16", "bfloat16", "BF16"):
+        with subtests.test(name=name):
+            assert parse(parser, ["--dtype", name]).dtype == "bf16"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            ["--preset", "debig"],
-            "unknown --preset 'debig' (from the command line); expected one of debug, large. Did you mean debug?",
-        ),
-        (
-            ["--dtype", "bf17"],
-            "unknown --dtype 'bf17' (from the command line); expected one of fp32, bf16, fp16. Did you mean bf16?",
-        ),
-        (["--strategy", "fsdp2"], "expected one of fsdp, ddp, hsdp, zero1. Did you mean fsdp?"),
-        (["--schedule", "cosin"], "Did you mean cosine?"),
-        (
-            ["--max-iter", "3"],
-            (
-                "unknown option --max-iter (from the command line); expected one of this trainer. "
-                "Did you mean --max_iters?"
-            ),
-        ),
-        (["--cut_frist"], "Did you mean --cut-first?"),
-        (["--max_iters"], "--max_iters: expected one argument"),
-        (["--max_iters", "0"], "--max_iters: '0' is no whole number from 1 on"),
-        (["--max_iters", "-3"], "--max_iters: '-3' is no whole number from 1 on"),
-        (["--batch_size", "1.5"], "--batch_size: '1.5' is no whole number from 1 on"),
-        (["--n_layers", "two"], "--n_layers: 'two' is no whole number from 1 on"),
-        (["--lr", "nan"], "--lr: 'nan' is no number above 0"),
-        (["--lr", "inf"], "--lr: 'inf' is no number above 0"),
-        (["--lr", "0"], "--lr: '0' is no number above 0"),
-        (["--max_norm", "-1"], "--max_norm: '-1' is no number from 0 on"),
-        (["--min_lr_ratio", "2"], "--min_lr_ratio: '2' is no number from 0 to 1"),
-        (["--warmup_iters", "-1"], "--warmup_iters: '-1' is no whole number from 0 on"),
-        (
-            ["--warmup_iters", "100"],
-            "--warmup_iters 100 does not fit --max_iters 100 (from the command line); expected 0 to 99",
-        ),
-        (["--activation_checkpoint", "some"], "'some' is none of full, selective"),
-        (["--profile=xx"], "cannot profile 'xx'"),
-        (["more"], "unknown word 'more'"),
-    ],
-)
-def test_every_mistake_is_one_line_and_exit_code_2(parser, words, told, capsys):
-    def run(args):
-        raise AssertionError(args)
+MISTAKES = [
+    (
+        ["--preset", "debig"],
+        "unknown --preset 'debig' (from the command line); expected one of debug, large. Did you mean debug?",
+    ),
+    (
+        ["--dtype", "bf17"],
+        "unknown --dtype 'bf17' (from the command line); expected one of fp32, bf16, fp16. Did you mean bf16?",
+    ),
+    (["--strategy", "fsdp2"], "expected one of fsdp, ddp, hsdp, zero1. Did you mean fsdp?"),
+    (["--schedule", "cosin"], "Did you mean cosine?"),
+    (
+        ["--max-iter", "3"],
+        ("unknown option --max-iter (from the command line); expected one of this trainer. Did you mean --max_iters?"),
+    ),
+    (["--cut_frist"], "Did you mean --cut-first?"),
+    (["--max_iters"], "--max_iters: expected one argument"),
+    (["--max_iters", "0"], "--max_iters: '0' is no whole number from 1 on"),
+    (["--max_iters", "-3"], "--max_iters: '-3' is no whole number from 1 on"),
+    (["--batch_size", "1.5"], "--batch_size: '1.5' is no whole number from 1 on"),
+    (["--n_layers", "two"], "--n_layers: 'two' is no whole number from 1 on"),
+    (["--lr", "nan"], "--lr: 'nan' is no number above 0"),
+    (["--lr", "inf"], "--lr: 'inf' is no number above 0"),
+    (["--lr", "0"], "--lr: '0' is no number above 0"),
+    (["--max_norm", "-1"], "--max_norm: '-1' is no number from 0 on"),
+    (["--min_lr_ratio", "2"], "--min_lr_ratio: '2' is no number from 0 to 1"),
+    (["--warmup_iters", "-1"], "--warmup_iters: '-1' is no whole number from 0 on"),
+    (
+        ["--warmup_iters", "100"],
+        "--warmup_iters 100 does not fit --max_iters 100 (from the command line); expected 0 to 99",
+    ),
+    (["--activation_checkpoint", "some"], "'some' is none of full, selective"),
+    (["--profile=xx"], "cannot profile 'xx'"),
+    (["more"], "unknown word 'more'"),
+]
 
-    assert run_main(run, parser, words) == 2
-    out, err = capsys.readouterr()
-    assert told in err
-    assert err.startswith("ezpz.examples.x: ")
-    assert err.count("\n") == 1
-    assert not out
+
+def test_every_mistake_is_one_line_and_exit_code_2(subtests, parser, capsys):
+    for words, told in MISTAKES:
+        with subtests.test(words=words):
+
+            def run(args):
+                raise AssertionError(args)
+
+            assert run_main(run, parser, words) == 2
+            out, err = capsys.readouterr()
+            assert told in err
+            assert err.startswith("ezpz.examples.x: ")
+            assert err.count("\n") == 1
+            assert not out
 
 
 def test_a_default_that_is_no_option_is_refused():
@@ -124,12 +126,14 @@ def test_the_help_tells_every_option_its_default_and_the_presets(parser, capsys)
     with pytest.raises(SystemExit) as caught:
         parse(parser, ["--help"])
     assert caught.value.code == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    text = capsys.readouterr().out
+    silent = re.findall(r"^  -.*\S(?=\n {0,3}\S)", text, re.MULTILINE)
+    assert not [line for line in silent if not re.search(r"\S {2,}\S", line.strip())]
+    shown = " ".join(text.split())
     assert "--max_iters N steps to train (100)" in shown
     assert "--n_layers N number of blocks (8)" in shown
     assert "--dtype {fp32,bf16,fp16} number format of the forward pass; weights stay fp32 (fp32)" in shown
     assert "debug max_iters=5 lr=0.1 n_layers=2" in shown
-    assert all(action.help for action in parser._actions)
     order = [shown.index(f" {title}: ") for title in ("model", "data", "training", "checkpoints", "output")]
     assert order == sorted(order)
 
@@ -149,19 +153,20 @@ def test_a_global_batch_is_shared_by_ranks_and_steps_of_accumulation(parser):
     assert rank_batch_size(parse(parser, ["--global_batch_size", "64", "--batch_size", "16"]), 4) == 16
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--global_batch_size", "3"], "4 data-parallel ranks x --accumulate 1 = 4; expected for example 4."),
-        (["--global_batch_size", "10"], "expected for example 8 or 12."),
-        (["--global_batch_size", "10", "--accumulate", "3"], "expected for example 12."),
-        (["--global_batch_size", "64", "--batch_size", "8"], "is not --batch_size 8 x 4"),
-    ],
-)
-def test_a_global_batch_that_cannot_be_shared_names_the_nearest(parser, words, told):
-    with pytest.raises(UsageError) as caught:
-        rank_batch_size(parse(parser, words), 4)
-    assert told in str(caught.value)
+UNSHARED = [
+    (["--global_batch_size", "3"], "4 data-parallel ranks x --accumulate 1 = 4; expected for example 4."),
+    (["--global_batch_size", "10"], "expected for example 8 or 12."),
+    (["--global_batch_size", "10", "--accumulate", "3"], "expected for example 12."),
+    (["--global_batch_size", "64", "--batch_size", "8"], "is not --batch_size 8 x 4"),
+]
+
+
+def test_a_global_batch_that_cannot_be_shared_names_the_nearest(subtests, parser):
+    for words, told in UNSHARED:
+        with subtests.test(words=words):
+            with pytest.raises(UsageError) as caught:
+                rank_batch_size(parse(parser, words), 4)
+            assert told in str(caught.value)
 
 
 def test_errors_of_the_run_end_it_with_their_code_and_an_interrupt_with_130(parser, capsys):
