@@ -2,8 +2,6 @@
 
 import random
 
-import pytest
-
 from ezpz.launch.decision import Again, Attempts, Clock, Raised, Stop, Verdict, decide, needs_probe, raised
 
 HOSTS = ("n01", "n02", "n03", "n04")
@@ -186,31 +184,31 @@ TABLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_the_table(name):
-    rows, expected, retired = TABLE[name]
-    step = decided(*rows)
-    assert sorted(step.retired) == retired, step
-    if isinstance(expected, str):
-        assert isinstance(step, Stop), step
-        assert expected in step.because
-    else:
-        assert isinstance(step, Again), step
-        assert step.hosts == expected
+def test_the_table(subtests):
+    for name, (rows, expected, retired) in TABLE.items():
+        with subtests.test(name):
+            step = decided(*rows)
+            assert sorted(step.retired) == retired, step
+            if isinstance(expected, str):
+                assert isinstance(step, Stop), step
+                assert expected in step.because
+            else:
+                assert isinstance(step, Again), step
+                assert step.hosts == expected
 
 
-@pytest.mark.parametrize("words", [*PEERS, *UNCLEAR])
-def test_what_a_rank_says_of_peers_or_of_an_unclear_device_is_not_the_program(words):
-    told = BUG.format(line=3).replace("ValueError: my bug", words)
-    rows = [rank(1, told, at=None, **PROBED), rank(1, told, at=None)]
-    assert decided(*rows).hosts == SAME
-    assert decided(*rows).retired == {}
+def test_what_a_rank_says_of_peers_or_of_an_unclear_device_is_not_the_program(subtests):
+    for words in (*PEERS, *UNCLEAR):
+        with subtests.test(words):
+            told = BUG.format(line=3).replace("ValueError: my bug", words)
+            step = decided(rank(1, told, at=None, **PROBED), rank(1, told, at=None))
+            assert (step.hosts, step.retired) == (SAME, {})
 
 
-@pytest.mark.parametrize("number", [*OF_PROGRAMS, 48, 79])
-def test_an_xid_that_a_program_causes_is_no_evidence_against_its_host(number):
-    step = decided(rank(1, f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=77, name=python3, what it is\n"))
-    assert [*step.retired] == ([] if number in OF_PROGRAMS else ["n02"])
+def test_an_xid_that_a_program_causes_is_no_evidence_against_its_host():
+    for number in (*OF_PROGRAMS, 48, 79):
+        step = decided(rank(1, f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=77, name=python3, what it is\n"))
+        assert [*step.retired] == ([] if number in OF_PROGRAMS else ["n02"]), number
 
 
 def test_the_clock_tells_the_end_of_the_allocation_and_no_code_does():

@@ -34,26 +34,28 @@ def asked(**found):
 GOOD = {"imported": 0.1, "count": 2, "wrong": [], "fails": {}, "problem": ""}
 
 
-@pytest.mark.parametrize(
-    ("sick", "fails", "note"),
-    [
-        ({}, "", ""),
-        ({"1": "wrong"}, "device 1 computes wrongly", "device 1 computes wrongly: a product"),
-        ({"1": ECC}, "device 1 does not compute: its driver reports: uncorrectable ECC error", f"RuntimeError: {ECC}"),
-        ({"missing": 1}, "torch finds 1 devices there; expected 2", ""),
-        ({"missing": 2}, "torch finds 0 devices there; expected 2", ""),
-        ({"0": HELD}, "", f"device 0 does not compute: RuntimeError: {HELD}"),  # others may hold it
-        ({"0": "CUDA error: CUDA-capable device(s) is/are busy or unavailable"}, "", "busy or unavailable"),
-        ({"slow": "x"}, "", "whether its devices compute is unknown: TypeError"),
-    ],
-)
-def test_a_host_fails_where_a_device_is_gone_or_broken_and_nowhere_else(tmp_path, monkeypatch, sick, fails, note):
-    answer = asked(**computed(tmp_path, monkeypatch, sick))
-    found = verdicts({"n01": asked(**GOOD), "n02": answer, "n03": asked(**GOOD)}, {})["n02"]
-    assert found.answered
-    assert found.fails.startswith(fails) if fails else not found.fails, found
-    assert any(note in each for each in found.notes) if note else not found.notes, found
-    assert len(diagnose([dict(answer.facts)])) == bool(note)
+FOUND = [  # what is wrong with the host, why it fails, a note
+    ({}, "", ""),
+    ({"1": "wrong"}, "device 1 computes wrongly", "device 1 computes wrongly: a product"),
+    ({"1": ECC}, "device 1 does not compute: its driver reports: uncorrectable ECC error", f"RuntimeError: {ECC}"),
+    ({"missing": 1}, "torch finds 1 devices there; expected 2", ""),
+    ({"missing": 2}, "torch finds 0 devices there; expected 2", ""),
+    ({"0": HELD}, "", f"device 0 does not compute: RuntimeError: {HELD}"),  # others may hold it
+    ({"0": "CUDA error: CUDA-capable device(s) is/are busy or unavailable"}, "", "busy or unavailable"),
+    ({"slow": "x"}, "", "whether its devices compute is unknown: TypeError"),
+]
+
+
+@pytest.mark.slow
+def test_a_host_fails_where_a_device_is_gone_or_broken_and_nowhere_else(tmp_path, monkeypatch, subtests):
+    for sick, fails, note in FOUND:
+        with subtests.test(str(sick)):
+            answer = asked(**computed(tmp_path, monkeypatch, sick))
+            found = verdicts({"n01": asked(**GOOD), "n02": answer, "n03": asked(**GOOD)}, {})["n02"]
+            assert found.answered
+            assert found.fails.startswith(fails) if fails else not found.fails, found
+            assert any(note in each for each in found.notes) if note else not found.notes, found
+            assert len(diagnose([dict(answer.facts)])) == bool(note)
 
 
 def test_where_torch_finds_no_device_on_any_host_none_is_gone():
