@@ -781,7 +781,7 @@ def test_rows_of_every_host_reach_one_record_and_a_killed_agent_leaves_no_sample
             os.kill(next(parent for pid, parent in samplers_there.items() if pid in there), signal.SIGKILL)
         else:
             (tmp_path / "go").touch()
-        errors = run.communicate(timeout=40)[1]
+        errors = run.communicate(timeout=120)[1]
     finally:
         run.kill()
     assert run.returncode == (0 if way != "ssh" else 125), errors
@@ -882,7 +882,7 @@ def test_the_next_attempt_begins_when_the_memory_of_a_device_is_free(
     run = start(line, env=env, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_until((here / "id").exists, 60, "the first attempt")
     earlier = (here / "id").read_text()[:8] + "00000000"
-    late = subprocess.Popen(["sleep", "100"], env={"EZPZ_LAUNCH_ID": earlier, "PATH": os.environ["PATH"]})
+    late = subprocess.Popen(["sleep", "600"], env={"EZPZ_LAUNCH_ID": earlier, "PATH": os.environ["PATH"]})
     try:
         answer(folder, 0, pid=late.pid)
         (here / "planted").touch()
